@@ -1,0 +1,3 @@
+"""Checkpointed Spark pipelines for Apache Airflow. Runs anywhere; imports nothing heavy."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,249 @@
+"""Every error a person can meet, with its stable code. Runs anywhere.
+
+One root, ``CheckpointError``; the leaves also subclass the builtin that a caller would catch, carry what they are about as
+attributes, and their text ends in what to do next. ``code`` is searchable in the documentation; codes are unique (tested).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+
+class CheckpointError(Exception):
+    """Root of all errors of this package.
+
+    ``permanent`` says that trying again cannot mend it: an Airflow task fails without retry, a driver exits with 3.
+    """
+
+    code: ClassVar[str] = "CKP900"
+    permanent: ClassVar[bool] = False
+
+    def __init__(self, message: str, **about: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.about = about
+
+    def __str__(self) -> str:
+        return f"{self.message}  [{self.code}]"
+
+
+# -- what the caller wrote ---------------------------------------------------------------------------------------------
+
+
+class InvalidName(CheckpointError, ValueError):
+    """A job id, uid, item or pointer that cannot be used as written."""
+
+    code = "CKP601"
+    permanent = True
+
+
+class InvalidConfig(CheckpointError, ValueError):
+    """A number, duration or option that cannot hold; the text says what to write instead."""
+
+    code = "CKP602"
+    permanent = True
+
+
+class NotSupportedYet(CheckpointError, NotImplementedError):
+    """An option or call that this version refuses by name."""
+
+    code = "CKP603"
+    permanent = True
+
+
+class UnsupportedType(CheckpointError, TypeError):
+    """A column that Parquet cannot store."""
+
+    code = "CKP604"
+    permanent = True
+
+
+class WrongUse(CheckpointError, RuntimeError):
+    """A call at a moment or in a way that cannot work: one uid twice, ``spark.stop()`` inside ``with``, Spark Connect."""
+
+    code = "CKP605"
+    permanent = True
+
+
+class VersionMismatch(CheckpointError, RuntimeError):
+    """Two parts that must be of one version are not: pyspark and pyspark-client, package and driver archive."""
+
+    code = "CKP606"
+    permanent = True
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------
+
+
+class StoreError(CheckpointError):
+    """The checkpoint storage did not do what was asked."""
+
+    code = "CKP610"
+
+
+class StoreDenied(StoreError, PermissionError):
+    """The store understood and refused. Never taken for "absent"."""
+
+    code = "CKP611"
+
+
+class StoreMisconfigured(StoreError, ValueError):
+    """This is no store, not the one meant, or one without put-if-absent."""
+
+    code = "CKP612"
+    permanent = True
+
+
+class StoreUnavailable(StoreError, ConnectionError):
+    """The store does not answer; trying again may help."""
+
+    code = "CKP613"
+
+
+class CommitStateUnknown(StoreError):
+    """A put was not answered in time: it may or may not have happened, or may still happen. Nothing is cleaned up."""
+
+    code = "CKP614"
+
+
+# -- the journal and what it names -------------------------------------------------------------------------------------
+
+
+class FormatTooNew(CheckpointError, ValueError):
+    """Written by a newer version of this package."""
+
+    code = "CKP620"
+    permanent = True
+
+
+class Damaged(CheckpointError, ValueError):
+    """Something that was written whole is not whole any more: missing, shorter, other bytes."""
+
+    code = "CKP621"
+    permanent = True
+
+
+class OtherIncarnation(CheckpointError, RuntimeError):
+    """The history was deleted by hand and begun anew under a running process."""
+
+    code = "CKP622"
+    permanent = True
+
+
+class HistoryGone(CheckpointError, LookupError):
+    """An earlier try wrote to a history that is not there any more."""
+
+    code = "CKP623"
+    permanent = True
+
+
+class CheckpointNotFound(CheckpointError, LookupError):
+    """No such checkpoint: never made, aborted, or deleted since."""
+
+    code = "CKP624"
+    permanent = True
+
+
+class StateRequired(CheckpointError, LookupError):
+    """``require_state`` or ``on_clear="continue"``, and there is nothing to start from."""
+
+    code = "CKP625"
+    permanent = True
+
+
+# -- refusals of the state machine -------------------------------------------------------------------------------------
+
+
+class Refused(CheckpointError, RuntimeError):
+    """A command that contradicts what the journal holds."""
+
+    code = "CKP630"
+
+
+class Superseded(Refused):
+    """A later try of the run, or a restore, has taken over."""
+
+    code = "CKP112"
+    permanent = True
+
+
+class AlreadyFinished(Refused):
+    """The run had already finished; its worker was lost afterwards. For the task this is success."""
+
+    code = "CKP111"
+
+
+class JobAlreadyRunning(Refused):
+    """Another run of the job, or another driver of the launch, is alive."""
+
+    code = "CKP131"
+
+
+class JobSuspended(Refused):
+    """The job was stopped with a savepoint; somebody must resume it."""
+
+    code = "CKP130"
+
+
+class TwoOwners(Refused):
+    """Two tasks share one job id."""
+
+    code = "CKP402"
+    permanent = True
+
+
+class OlderRun(Refused):
+    """A run older than what the state already holds."""
+
+    code = "CKP403"
+    permanent = True
+
+
+class Stopping(Refused):
+    """The launch that stands was asked to stop and has not ended yet."""
+
+    code = "CKP132"
+
+
+class Fenced(Refused):
+    """This attempt is over: a newer launch, attempt or branch stands. The driver stops itself with exit code 79."""
+
+    code = "CKP301"
+
+
+class NotRunning(Refused):
+    """No attempt runs that could take a checkpoint."""
+
+    code = "CKP230"
+
+
+class Busy(Refused):
+    """A checkpoint is pending; ask again."""
+
+    code = "CKP231"
+
+
+class NotPending(Refused):
+    """The checkpoint has its outcome already, and it is another one than asked for."""
+
+    code = "CKP232"
+
+
+class Held(Refused):
+    """Somebody may still need this checkpoint."""
+
+    code = "CKP233"
+
+
+class HistoryClosed(Refused):
+    """The history is closing or closed; nothing but opening it again is accepted."""
+
+    code = "CKP234"
+
+
+def all_errors(root: type[CheckpointError] = CheckpointError) -> Iterator[type[CheckpointError]]:
+    """Every error class, the root first; the table of codes is made of this."""
+    yield root
+    for leaf in root.__subclasses__():
+        yield from all_errors(leaf)
