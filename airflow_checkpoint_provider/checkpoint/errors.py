@@ -145,13 +145,6 @@ class CheckpointNotFound(CheckpointError, LookupError):
     permanent = True
 
 
-class StateRequired(CheckpointError, LookupError):
-    """``require_state`` or ``on_clear="continue"``, and there is nothing to start from."""
-
-    code = "CKP625"
-    permanent = True
-
-
 # -- refusals of the state machine -------------------------------------------------------------------------------------
 
 
@@ -200,6 +193,13 @@ class OlderRun(Refused):
     permanent = True
 
 
+class StateRequired(Refused, LookupError):
+    """``require_state`` or ``on_clear="continue"``, and there is nothing to start from."""
+
+    code = "CKP404"
+    permanent = True
+
+
 class Stopping(Refused):
     """The launch that stands was asked to stop and has not ended yet."""
 
@@ -240,6 +240,12 @@ class HistoryClosed(Refused):
     """The history is closing or closed; nothing but opening it again is accepted."""
 
     code = "CKP234"
+
+
+class TooLarge(Refused):
+    """The events do not fit into one entry of the journal."""
+
+    code = "CKP235"
 
 
 def all_errors(root: type[CheckpointError] = CheckpointError) -> Iterator[type[CheckpointError]]:

@@ -1,0 +1,271 @@
+"""What each event does to the state: ``apply(state, event) -> state``, pure. Runs anywhere.
+
+``fold`` is the same over a whole entry. Nothing here decides or refuses: what stands in the journal has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from airflow_checkpoint_provider.checkpoint import events as e
+from airflow_checkpoint_provider.checkpoint.state import (
+    ABORTED,
+    CONDEMNED,
+    FORGOTTEN,
+    KEPT_RECORDS,
+    KEPT_TOKENS,
+    RETAINED,
+    Attempt,
+    Branch,
+    Checkpoint,
+    GroupEntry,
+    Launch,
+    Run,
+    State,
+)
+
+E = TypeVar("E", bound=e.Event)
+T = TypeVar("T")
+_FOLDS: dict[type[e.Event], Callable[[State, Any], State]] = {}
+
+
+def apply(state: State, event: e.Event) -> State:
+    """The state after ``event``."""
+    return _FOLDS[type(event)](state, event)
+
+
+def fold(state: State, n: int, at: str, events: Iterable[e.Event]) -> State:
+    """The state after entry ``n``, which was written ``at`` and holds ``events``."""
+    state = replace(state, n=n, at=at)
+    for event in events:
+        state = apply(state, event)
+    return state
+
+
+def launch_token(token: e.Token, try_number: int) -> str:
+    """The text under which a launch's token is remembered: launches add the try."""
+    return "|".join((token.dag, token.run, token.task, token.item or "", str(token.generation), str(try_number)))
+
+
+def _folds(kind: type[E]) -> Callable[[Callable[[State, E], State]], Callable[[State, E], State]]:
+    def register(function: Callable[[State, E], State]) -> Callable[[State, E], State]:
+        _FOLDS[kind] = function
+        return function
+
+    return register
+
+
+def _last(records: tuple[T, ...]) -> tuple[T, ...]:
+    return records[-KEPT_RECORDS:]
+
+
+def _remember(tokens: dict[str, int], text: str, number: int) -> dict[str, int]:
+    kept = {name: value for name, value in tokens.items() if name != text} | {text: number}
+    return dict(list(kept.items())[-KEPT_TOKENS:])
+
+
+def _swap(records: tuple[T, ...], old: T | None, new: T) -> tuple[T, ...]:
+    return tuple(new if one is old else one for one in records)
+
+
+def _count(state: State, name: str) -> dict[str, int]:
+    return {**state.counts, name: state.counts.get(name, 0) + 1}
+
+
+@_folds(e.HistoryOpened)
+def _opened(state: State, event: e.HistoryOpened) -> State:
+    return replace(state, incarnation=event.incarnation, job=event.job, scope=event.scope, item=event.item)
+
+
+@_folds(e.LaunchPlanned)
+def _planned(state: State, event: e.LaunchPlanned) -> State:
+    launch = Launch(
+        number=event.launch, application=event.application, token=event.token, try_number=event.try_number,
+        owner=event.owner, run=event.run, at=state.at, restore=event.restore, restore_point=event.restore_point,
+        branch=state.branch.number,
+    )  # fmt: skip
+    state = replace(
+        state,
+        launches=_last((*state.launches, launch)),
+        current={**state.current, event.application: event.launch},
+        next_launch=event.launch + 1,
+        tokens=_remember(state.tokens, launch_token(event.token, event.try_number), event.launch),
+    )
+    return _run_launched(state, event)
+
+
+def _run_launched(state: State, event: e.LaunchPlanned) -> State:
+    """A run is listed from its first launch on; the newest stand last. A launch takes back that it had ended."""
+    before = state.run(event.run)
+    run = Run(
+        key=event.run, owner=event.owner, run_after=event.run_after, started_at=event.started_at,
+        started_from=event.restore_point, launch=event.launch, generation=event.token.generation,
+    )  # fmt: skip
+    if before:
+        run = replace(before, launch=event.launch, generation=event.token.generation, how=None, ended_at=None)
+    runs = (*(one for one in state.runs if one is not before), run)
+    dropped = (one.position for one in runs[:-KEPT_RECORDS])
+    return replace(state, runs=_last(runs), dropped_run_after=max((state.dropped_run_after, *dropped)))
+
+
+@_folds(e.LaunchAdopted)
+def _adopted(state: State, event: e.LaunchAdopted) -> State:
+    launch = state.launch(event.launch)
+    if launch is None:
+        return state
+    adopted = replace(launch, adopted_by=max(launch.adopted_by, event.try_number))
+    return replace(
+        state,
+        launches=_swap(state.launches, launch, adopted),
+        tokens=_remember(state.tokens, launch_token(event.token, event.try_number), event.launch),
+    )
+
+
+@_folds(e.StopRequested)
+def _stop(state: State, event: e.StopRequested) -> State:
+    launch = state.launch(event.launch)
+    if launch is None:
+        return state
+    return replace(state, launches=_swap(state.launches, launch, replace(launch, stop=f"{event.by}: {event.reason}")))
+
+
+@_folds(e.AttemptStarted)
+def _started(state: State, event: e.AttemptStarted) -> State:
+    launch = state.launch(event.launch)
+    point = event.restore_point
+    restored = state.checkpoint(point.id) if point and point.pointer is None else None
+    attempt = Attempt(
+        epoch=event.epoch, launch=event.launch, application=launch.application if launch else "", driver=event.driver,
+        restore_point=point, application_digest=event.application_digest, versions=event.versions,
+        checkpointing=event.checkpointing, at=state.at, holds=restored.groups if restored else (),
+    )  # fmt: skip
+    return replace(state, attempts=_last((*state.attempts, attempt)), last_epoch=max(state.last_epoch, event.epoch))
+
+
+@_folds(e.AttemptEnded)
+def _ended(state: State, event: e.AttemptEnded) -> State:
+    attempt = state.attempt(event.epoch)
+    if attempt is None:
+        return state
+    ended = replace(attempt, how=event.how, exit_code=event.exit_code, said_by=event.said_by, ended_at=state.at)
+    state = replace(state, attempts=_swap(state.attempts, attempt, ended))
+    launch = state.launch(attempt.launch)
+    run = state.run(launch.run) if launch else None
+    if run is None or launch is None or run.launch != launch.number:
+        return state
+    return replace(state, runs=_swap(state.runs, run, replace(run, how=event.how, ended_at=state.at)))
+
+
+@_folds(e.BranchOpened)
+def _branched(state: State, event: e.BranchOpened) -> State:
+    branch = Branch(number=event.branch, base=event.base, token=event.token, reason=event.reason, at=state.at)
+    return replace(state, branch=branch, current=dict.fromkeys(state.current), suspended=None)
+
+
+@_folds(e.CheckpointTriggered)
+def _triggered(state: State, event: e.CheckpointTriggered) -> State:
+    checkpoint = Checkpoint(
+        id=event.id, kind=event.checkpoint_kind, epochs=event.epochs, branch=event.branch, plan=event.plan,
+        request=event.request, try_number=event.try_number, timeout_s=event.timeout_s, barrier=event.barrier,
+        gated=event.gated, triggered_at=state.at, origin=event.origin,
+    )  # fmt: skip
+    return replace(
+        state,
+        next_id=event.id + 1,
+        checkpoints=_bounded((*state.checkpoints, checkpoint)),
+        requests=_remember(state.requests, event.request, event.id),
+    )
+
+
+def _bounded(checkpoints: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+    """All that is pending, retained or condemned, and the last of what is over."""
+    over = [one.id for one in checkpoints if one.over]
+    dropped = set(over[:-KEPT_RECORDS])
+    return tuple(one for one in checkpoints if one.id not in dropped)
+
+
+@_folds(e.CheckpointCompleted)
+def _completed(state: State, event: e.CheckpointCompleted) -> State:
+    checkpoint = state.checkpoint(event.id)
+    if checkpoint is None:
+        return state
+    state, numbers = _intern(state, [path for one in event.states for path in one.groups])
+    completed = replace(
+        checkpoint, status=RETAINED, completed_at=state.at, ended_at=state.at, digest=event.digest, bytes=event.bytes,
+        groups=numbers, states=tuple(replace(one, groups=()) for one in event.states),
+    )  # fmt: skip
+    attempts = tuple(
+        replace(one, first=event.id) if one.epoch in checkpoint.epochs and one.first is None else one
+        for one in state.attempts
+    )
+    state = replace(
+        state, checkpoints=_swap(state.checkpoints, checkpoint, completed), attempts=attempts, counts=_count(state, "completed")
+    )
+    for number in event.subsumed:
+        state = apply(state, e.CheckpointAborted(id=number, reason="subsumed", phase="acknowledge", words=f"by chk-{event.id}"))
+    return _mark_runs(state, completed)
+
+
+def _mark_runs(state: State, completed: Checkpoint) -> State:
+    """A job scope refuses runs older than those inside the state; so each run remembers where it completed something."""
+    for epoch in completed.epochs:
+        attempt = state.attempt(epoch)
+        launch = state.launch(attempt.launch) if attempt else None
+        run = state.run(launch.run) if launch else None
+        if run:
+            state = replace(state, runs=_swap(state.runs, run, replace(run, completed_on=completed.branch)))
+    return state
+
+
+def _intern(state: State, paths: list[str]) -> tuple[State, tuple[int, ...]]:
+    known = {group.path: group.number for group in state.groups}
+    new = [path for path in dict.fromkeys(paths) if path not in known]
+    added = tuple(GroupEntry(number=state.next_group + i, path=path) for i, path in enumerate(new))
+    known |= {group.path: group.number for group in added}
+    state = replace(state, groups=(*state.groups, *added), next_group=state.next_group + len(added))
+    return state, tuple(known[path] for path in dict.fromkeys(paths))
+
+
+@_folds(e.CheckpointAborted)
+def _aborted(state: State, event: e.CheckpointAborted) -> State:
+    checkpoint = state.checkpoint(event.id)
+    if checkpoint is None:
+        return state
+    aborted = replace(
+        checkpoint, status=ABORTED, ended_at=state.at, reason=event.reason, phase=event.phase, missing=event.missing, words=event.words
+    )
+    checkpoints = _bounded(_swap(state.checkpoints, checkpoint, aborted))
+    return replace(state, checkpoints=checkpoints, counts=_count(state, "aborted"))
+
+
+@_folds(e.CheckpointsCondemned)
+def _condemned(state: State, event: e.CheckpointsCondemned) -> State:
+    return _marked(state, event.ids, CONDEMNED)
+
+
+@_folds(e.CheckpointsForgotten)
+def _forgotten(state: State, event: e.CheckpointsForgotten) -> State:
+    state = _marked(state, event.ids, FORGOTTEN)
+    named = {number for one in state.checkpoints if not one.over for number in one.groups}
+    named |= {number for attempt in state.living() for number in attempt.holds}
+    return replace(
+        state,
+        checkpoints=_bounded(tuple(replace(one, groups=()) if one.id in event.ids else one for one in state.checkpoints)),
+        groups=tuple(group for group in state.groups if group.number in named),
+    )
+
+
+def _marked(state: State, ids: tuple[int, ...], status: str) -> State:
+    return replace(state, checkpoints=tuple(replace(one, status=status) if one.id in ids else one for one in state.checkpoints))
+
+
+@_folds(e.Suspended)
+def _suspended(state: State, event: e.Suspended) -> State:
+    return replace(state, suspended=f"{event.by}: {event.why}")
+
+
+@_folds(e.Resumed)
+def _resumed(state: State, event: e.Resumed) -> State:
+    return replace(state, suspended=None)

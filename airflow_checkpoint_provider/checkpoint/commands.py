@@ -1,0 +1,149 @@
+"""What anyone can ask of the state machine. Runs anywhere.
+
+A command is a value: what its sender wants and what it observed. ``decide`` in ``decide`` turns it into events, into
+*done already*, or into a refusal. Whether a driver is alive is an observation, a value like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_checkpoint_provider.checkpoint.errors import Refused
+from airflow_checkpoint_provider.checkpoint.events import Point, StateEntry, Token
+from airflow_checkpoint_provider.checkpoint.metadata import Versions
+
+
+@dataclass(frozen=True)
+class DoneAlready:
+    """What was wanted is already so; ``number`` is the launch, epoch or checkpoint that says so."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why not, as the error that the sender raises."""
+
+    error: Refused
+
+
+class Command:
+    """Base of the commands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanLaunch(Command):
+    """A submit task, or a script without Airflow, wants an attempt of its run to start.
+
+    ``base`` is what ``restore`` was resolved to, None for "latest" and "none". ``incarnation`` names the history if this
+    is its first entry. ``alone`` marks a script: it refuses beside a living process instead of adopting or fencing it.
+    """
+
+    token: Token
+    try_number: int
+    owner: str
+    run: str
+    run_after: str | None
+    started_at: str
+    incarnation: str
+    job: str
+    scope: str = ""
+    item: str | None = None
+    application: str = ""
+    restore: str = "latest"
+    base: Point | None = None
+    on_clear: str = "auto"
+    require_state: bool = False
+    seen_alive: bool = False
+    durable: bool = True
+    alone: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartAttempt(Command):
+    """A driver takes its epoch, settles what is pending, and fixes where it starts, all in one entry."""
+
+    token: Token
+    try_number: int
+    driver: str
+    seen_alive: bool = False
+    application: str = ""
+    application_digest: str = ""
+    versions: Versions = field(default_factory=Versions)
+    checkpointing: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartAlone(Command):
+    """Both in one entry: a driver without Airflow."""
+
+    plan: PlanLaunch
+    start: StartAttempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestStop(Command):
+    launch: int
+    try_number: int
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndAttempt(Command):
+    """``from_task``: the task saw the exit code; it alone may turn *finished* into *failed*."""
+
+    epoch: int
+    how: str
+    exit_code: int | None = None
+    said_by: str = "driver"
+    from_task: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trigger(Command):
+    """``epoch`` is the driver's own, None from anyone else."""
+
+    request: str
+    try_number: int = 1
+    epoch: int | None = None
+    application: str = ""
+    timeout_s: float = 600.0
+    barrier: str = ""
+    origin: str = "barrier"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complete(Command):
+    """``digest`` is of the seal as it was read back; ``acknowledged`` are the applications whose words it holds."""
+
+    id: int
+    digest: str
+    bytes: int
+    states: tuple[StateEntry, ...]
+    acknowledged: tuple[str, ...]
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Abort(Command):
+    id: int
+    reason: str
+    phase: str = "acknowledge"
+    missing: tuple[str, ...] = ()
+    words: str = ""
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condemn(Command):
+    """``now`` (ISO, UTC) is for policies that speak of age, nothing else."""
+
+    ids: tuple[int, ...]
+    now: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forget(Command):
+    ids: tuple[int, ...]

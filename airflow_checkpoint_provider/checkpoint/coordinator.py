@@ -1,0 +1,191 @@
+"""The thin shell round the state machine: what takes more than one store operation. Runs anywhere.
+
+Each step may be done by anyone who sees that it is due, more than once; only the journal says what happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.decide import held
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, CommitStateUnknown, Damaged, Fenced, Held
+from airflow_checkpoint_provider.checkpoint.events import CheckpointTriggered, StateEntry
+from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal, utc_now
+from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, StateSnapshot, digest
+from airflow_checkpoint_provider.checkpoint.names import group_epoch
+from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.storage.base import Put, put
+
+
+class Coordinator:
+    """Drives checkpoints of one history. ``epoch`` is the driver's own; None for tasks and people."""
+
+    def __init__(self, journal: Journal, epoch: int | None = None, now: Callable[[], str] = utc_now) -> None:
+        self.journal, self.epoch = journal, epoch
+        self.store, self.keys = journal.store, journal.keys
+        self._now = now
+        self._own: dict[tuple[int, str], Acknowledgement] = {}  # acknowledgements put by this process, so not read again
+
+    @property
+    def state(self) -> State:
+        return self.journal.state
+
+    def still_mine(self) -> None:
+        """Before any effect outside the journal: catch up, and raise ``Fenced`` if this attempt is over."""
+        state = self.journal.catch_up()
+        if self.epoch is not None and state.over(self.epoch):
+            raise Fenced(f"attempt {self.epoch} of {state.job} is over", epoch=self.epoch)
+
+    # -- one checkpoint --------------------------------------------------------------------------------------------
+
+    def trigger(self, request: str, *, try_number: int = 1, timeout_s: float, barrier: str = "", origin: str = "barrier") -> int:
+        """The id of the checkpoint that answers ``request``; a request that is known answers with its newest one."""
+        answer = self.journal.append(
+            c.Trigger(request=request, try_number=try_number, epoch=self.epoch, timeout_s=timeout_s, barrier=barrier, origin=origin)
+        )
+        if answer.done:
+            return answer.done.number
+        return next(event.id for event in answer.events if isinstance(event, CheckpointTriggered))
+
+    def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:
+        """Put the acknowledgement of one application; returns the one that counts, which is another's if that was first."""
+        outcome, found = put(self.store, self.keys.acknowledgement(ack.id, ack.application), ack.to_bytes(), patience=self.journal.patience)
+        if outcome is Put.UNKNOWN:
+            raise CommitStateUnknown(f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced")
+        stands = Acknowledgement.from_bytes(found) if outcome is Put.EXISTS and found else ack
+        self._own[ack.id, ack.application] = stands
+        return stands
+
+    def complete(self, number: int) -> Answer:
+        """All acknowledgements -> seal put and read back -> *completed*, with the digest of what was read."""
+        checkpoint = self._listed(number)
+        acks = self._acknowledgements(checkpoint)
+        seal = self._seal(checkpoint, acks)
+        body = self._put_seal(number, seal.to_bytes())
+        states = state_entries(Seal.from_bytes(body))
+        size = sum(one.bytes for one in states)
+        answer = self.journal.append(
+            c.Complete(id=number, digest=digest(body), bytes=size, states=states, acknowledged=tuple(acks), epoch=self.epoch)
+        )
+        self._own = {key: ack for key, ack in self._own.items() if key[0] != number}
+        return answer
+
+    def abort(self, number: int, reason: str, *, phase: str = "acknowledge", missing: Iterable[str] = (), words: str = "") -> Answer:
+        command = c.Abort(id=number, reason=reason, phase=phase, missing=tuple(missing), words=words, epoch=self.epoch)
+        return self.journal.append(command)
+
+    def _listed(self, number: int) -> Checkpoint:
+        found = self.state.checkpoint(number) or self.journal.catch_up().checkpoint(number)
+        if found is None:
+            raise CheckpointNotFound(f"chk-{number} is not listed in {self.keys.prefix}; see `checkpoints show`")
+        return found
+
+    def _acknowledgements(self, checkpoint: Checkpoint) -> dict[str, Acknowledgement]:
+        acks = {}
+        for application in checkpoint.plan:
+            ack = self._own.get((checkpoint.id, application))
+            if ack is None:
+                body = self.store.read(self.keys.acknowledgement(checkpoint.id, application))
+                ack = Acknowledgement.from_bytes(body) if body is not None else None
+            if ack is not None:
+                acks[application] = ack
+        return acks
+
+    def _seal(self, checkpoint: Checkpoint, acks: dict[str, Acknowledgement]) -> Seal:
+        state = self.state
+        return Seal(
+            inc=state.incarnation, job=state.job, scope=state.scope, item=state.item, id=checkpoint.id, kind=checkpoint.kind,
+            branch=checkpoint.branch, epochs=checkpoint.epochs, plan=checkpoint.plan, applications=acks,
+        )  # fmt: skip
+
+    def _put_seal(self, number: int, body: bytes) -> bytes:
+        """The seal as it stands in the store: read back, not remembered."""
+        key = self.keys.seal(number)
+        outcome, _ = put(self.store, key, body, patience=self.journal.patience)
+        found = self.store.read(key)
+        if outcome is Put.UNKNOWN or found is None:
+            raise CommitStateUnknown(f"the store did not say whether the seal of chk-{number} was written; nothing was cleaned up")
+        return found
+
+    def read_seal(self, checkpoint: Checkpoint) -> Seal:
+        """The seal of a completed checkpoint, compared with the digest of its entry."""
+        key = self.keys.seal(checkpoint.id)
+        body = self.store.read(key)
+        if body is None:
+            raise Damaged(f"{key} is missing, though the journal says that chk-{checkpoint.id} was completed")
+        if digest(body) != checkpoint.digest:
+            raise Damaged(f"{key} is not what the journal says was sealed; somebody or something changed it")
+        return Seal.from_bytes(body)
+
+    # -- deleting --------------------------------------------------------------------------------------------------
+
+    def retire(self) -> tuple[int, ...]:
+        """Condemn what nothing holds, delete it, forget it; and finish what another began. Returns the forgotten ids."""
+        state = self.state
+        now = self._now()
+        ids = tuple(sorted({one.id for one in state.retained} - held(state, datetime.fromisoformat(now))))
+        if ids:
+            with contextlib.suppress(Held):  # somebody came to need one of them meanwhile: next time
+                self.journal.append(c.Condemn(ids=ids, now=now))
+        condemned = self.state.with_status(CONDEMNED)
+        if not condemned:
+            return ()
+        for checkpoint in condemned:
+            self._delete(checkpoint)
+        done = tuple(one.id for one in condemned)
+        self.journal.append(c.Forget(ids=done))
+        return done
+
+    def _delete(self, checkpoint: Checkpoint) -> None:
+        """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then groups that nobody refers to."""
+        self.store.delete([self.keys.seal(checkpoint.id)])
+        self.store.delete_under(self.keys.checkpoint(checkpoint.id))
+        paths, referred = self.state.paths(), self.state.referred()
+        for number in checkpoint.groups:
+            path = paths.get(number)
+            if path and number not in referred and self.state.deletable(path):
+                self.store.delete_under(self.keys.group(path))
+
+    def orphans(self) -> tuple[str, ...]:
+        """Keys of folders that nobody will refer to again: groups of attempts that are over, checkpoints that never were.
+
+        Call it on a believed state. Lemma on which a sweeper that slept relies: an attempt that is over acknowledges
+        nothing that can still complete, and later attempts refer only to what a checkpoint or they themselves hold.
+        """
+        state = self.state
+        known = {group.path for group in state.groups}
+        groups = (f"state/{uid}/{name}" for uid in self.store.folders(self.keys.states) for name in self.store.folders(f"{self.keys.states}/{uid}"))
+        free = [self.keys.group(path) for path in groups if path not in known and _is_group(path) and state.deletable(path)]
+        alive = {one.id for one in state.with_status(PENDING, RETAINED, CONDEMNED)}
+        names = (name for name in self.store.folders(self.keys.prefix) if name.startswith("chk-") and name[4:].isdigit())
+        return (*free, *(f"{self.keys.prefix}/{name}" for name in names if int(name[4:]) < state.next_id and int(name[4:]) not in alive))
+
+    def sweep(self) -> int:
+        """Delete the orphans; how many there were."""
+        found = self.orphans()
+        for key in found:
+            self.store.delete_under(key)
+        return len(found)
+
+
+def _is_group(path: str) -> bool:
+    try:
+        return group_epoch(path) > 0
+    except ValueError:
+        return False
+
+
+def state_entries(seal: Seal) -> tuple[StateEntry, ...]:
+    """What the journal remembers of each state."""
+    return tuple(_entry(state, seal.id) for state in sorted(seal.states.values(), key=lambda one: one.uid))
+
+
+def _entry(state: StateSnapshot, number: int) -> StateEntry:
+    return StateEntry(
+        uid=state.uid, kind=state.kind, run=state.run, groups=tuple(group.path for group in state.groups), bytes=state.bytes,
+        rows=state.rows, new=state.measures.checkpoint == number, measures=state.measures,
+    )  # fmt: skip
+

@@ -1,0 +1,73 @@
+"""One entry of the journal as bytes, format version 1. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_checkpoint_provider.checkpoint.codec import VERSION, canonical, parse
+from airflow_checkpoint_provider.checkpoint.errors import Damaged
+from airflow_checkpoint_provider.checkpoint.events import Event, event_from_json, event_to_json
+from airflow_checkpoint_provider.checkpoint.state import State
+
+LARGEST_EVENTS = 256 * 1024  # bytes of one entry's events; a snapshot has no limit
+
+
+@dataclass(frozen=True)
+class By:
+    """Who wrote an entry; for people."""
+
+    place: str  # driver, task, cli
+    owner: str
+    host: str
+    epoch: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"place": self.place, "owner": self.owner, "host": self.host, "epoch": self.epoch}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """``snapshot`` is the whole state before the events, at boundaries only. A stub has no events: its number stays taken."""
+
+    inc: str
+    n: int
+    nonce: str
+    at: str
+    by: Mapping[str, Any]
+    events: tuple[Event, ...]
+    snapshot: State | None = None
+    stub: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        data: dict[str, Any] = {
+            **self.extra, "v": VERSION, "inc": self.inc, "n": self.n, "nonce": self.nonce, "at": self.at, "by": self.by,
+            "events": [event_to_json(event) for event in self.events],
+        }  # fmt: skip
+        if self.snapshot is not None:
+            data["snapshot"] = self.snapshot.to_json()
+        return canonical(data)
+
+    @classmethod
+    def from_bytes(cls, body: bytes, key: str) -> Entry:
+        data = parse(body, key)
+        if data.get("stub"):
+            return cls(data["inc"], data["n"], "", "", {}, (), stub=True)
+        try:
+            return cls(
+                inc=data["inc"], n=data["n"], nonce=data["nonce"], at=data["at"], by=data["by"],
+                events=tuple(event_from_json(event) for event in data["events"]),
+                snapshot=State.from_json(data["snapshot"]) if "snapshot" in data else None,
+                extra={name: value for name, value in data.items() if name not in _KNOWN},
+            )  # fmt: skip
+        except KeyError as error:
+            raise Damaged(f"{key} lacks {error}; it is no entry of a journal") from None
+
+
+_KNOWN = frozenset({"v", "inc", "n", "nonce", "at", "by", "events", "snapshot"})
+
+
+def events_size(events: tuple[Event, ...]) -> int:
+    return len(canonical([event_to_json(event) for event in events]))

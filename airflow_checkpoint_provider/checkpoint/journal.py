@@ -1,0 +1,208 @@
+"""The journal of one history: read, decide, append by put-if-absent. Runs anywhere.
+
+Numbers fall into segments of 64. Number k * 64 is a *boundary*: it holds, beside its events, the whole state before them,
+and once written it is never deleted. Everything else in a segment may go once the next boundary stands. Hence the one rule
+of reading: what was read, found absent or won inside a segment is believed only after a GET of the next boundary, sent
+afterwards, answers "absent". If it is there, the segment is forgotten and reading goes on from that boundary's snapshot.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from airflow_checkpoint_provider.checkpoint.apply import fold
+from airflow_checkpoint_provider.checkpoint.commands import Command, DoneAlready, Refusal
+from airflow_checkpoint_provider.checkpoint.decide import decide
+from airflow_checkpoint_provider.checkpoint.entry import LARGEST_EVENTS, By, Entry, events_size
+from airflow_checkpoint_provider.checkpoint.errors import CommitStateUnknown, Damaged, OtherIncarnation, TooLarge
+from airflow_checkpoint_provider.checkpoint.events import Event, HistoryOpened
+from airflow_checkpoint_provider.checkpoint.names import SEGMENT, Keys
+from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.storage.base import Put, Store, put
+
+PATIENCE = 30.0  # seconds that one append may take to learn its outcome
+
+
+def utc_now() -> str:
+    """For people and for retention by age; order comes from the numbers."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an append did: the entry's number and events, or ``done`` if an earlier entry already said the same."""
+
+    n: int
+    events: tuple[Event, ...] = ()
+    done: DoneAlready | None = None
+
+
+class Journal:
+    """A reader and writer of one history's journal; not for more than one thread at a time.
+
+    ``state`` is what was last believed. ``nonce`` and ``clock`` are seams for models, which need neither chance nor time.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        by: By,
+        *,
+        segment: int = SEGMENT,
+        patience: float = PATIENCE,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+        clock: Callable[[], str] = utc_now,
+    ) -> None:
+        self.store, self.keys, self.by = store, keys, by
+        self.segment, self.patience = segment, patience
+        self._nonce, self._clock = nonce, clock
+        self.state = State()
+        self._polls = 0
+        self._believed = False  # whether ``state`` follows from a caught-up read or a believed win
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> State:
+        """Read to the tail and believe it. An absent history is the empty state, whose ``n`` is -1."""
+        if self.state.n < 0:
+            self._find_tail()
+        while True:
+            self._read_on()
+            if not self._pass_boundary():
+                self._believed = True
+                return self.state
+
+    def poll(self) -> State:
+        """One look for something new; an idle poll costs one GET. Every tenth looks at the next boundary instead, because
+        the next entry of a segment that was closed and pruned stays absent for ever."""
+        self._polls += 1
+        at = self._next_boundary() if self._polls % 10 == 0 else self.state.n + 1
+        if self.state.n < 0 or self._get(at) is not None:
+            return self.catch_up()
+        return self.state
+
+    def _read_on(self) -> None:
+        """Entries one by one to the first absent one, or up to the next boundary, which is never read in passing."""
+        while (self.state.n + 1) % self.segment:
+            entry = self._get(self.state.n + 1)
+            if entry is None:
+                return
+            self.state = fold(self.state, entry.n, entry.at, entry.events)
+            self._believed = False
+
+    def _pass_boundary(self) -> bool:
+        """True if the next boundary stands: the state is then what its snapshot says."""
+        entry = self._get(self._next_boundary())
+        if entry is None:
+            return False
+        if entry.stub:
+            self._find_tail()
+        else:
+            self.state = self._at_boundary(entry)
+        self._believed = False
+        return True
+
+    def _next_boundary(self) -> int:
+        return (self.state.n // self.segment + 1) * self.segment
+
+    def _find_tail(self) -> None:
+        """Gallop over the boundaries, which have no gaps, to the last one; its snapshot is the state."""
+        low, high = -1, 0 if self.state.n < 0 else self.state.n // self.segment
+        last: Entry | None = None
+        while (entry := self._get(high * self.segment)) is not None:
+            last, low, high = entry, high, max(1, high * 2)
+        while high - low > 1:
+            middle = (low + high) // 2
+            entry = self._get(middle * self.segment)
+            if entry is None:
+                high = middle
+            else:
+                last, low = entry, middle
+        if last is not None and last.stub:  # overwritten while we galloped: there are newer ones
+            return self._find_tail()
+        self.state = State() if last is None else self._at_boundary(last)
+        return None
+
+    def _at_boundary(self, entry: Entry) -> State:
+        if entry.snapshot is None and entry.n:
+            raise Damaged(f"{self.keys.entry(entry.n)} is a boundary without a snapshot; nothing after it can be believed")
+        return fold(entry.snapshot or State(), entry.n, entry.at, entry.events)
+
+    def _get(self, n: int) -> Entry | None:
+        key = self.keys.entry(n)
+        body = self.store.read(key)
+        if body is None:
+            return None
+        entry = Entry.from_bytes(body, key)
+        if entry.n != n:
+            raise Damaged(f"{key} says that it is entry {entry.n}; somebody moved or copied it")
+        if self.state.incarnation and entry.inc != self.state.incarnation:
+            raise OtherIncarnation(
+                f"{key} belongs to another incarnation of this history: it was deleted by hand and begun anew."
+                " This process must not go on; start it again"
+            )
+        return entry
+
+    # -- appending -------------------------------------------------------------------------------------------------
+
+    def append(self, command: Command) -> Answer:
+        """Decide on ``command`` and write what follows.
+
+        Raises the refusal's error, or ``CommitStateUnknown`` if the store did not say in time what became of the put.
+        *Done already* and refusals are told only about a caught-up state.
+        """
+        fresh = not self._believed
+        if fresh:
+            self.catch_up()
+        while True:
+            decision = decide(self.state, command)
+            if not isinstance(decision, tuple):
+                if not fresh:
+                    before = self.state.n
+                    self.catch_up()
+                    fresh = True
+                    if self.state.n != before:
+                        continue
+                return self._answer(decision)
+            if self._won(decision):
+                return Answer(self.state.n, decision)
+            self.catch_up()
+            fresh = True
+
+    def _answer(self, decision: DoneAlready | Refusal) -> Answer:
+        if isinstance(decision, Refusal):
+            raise decision.error
+        return Answer(self.state.n, done=decision)
+
+    def _won(self, events: tuple[Event, ...]) -> bool:
+        """Put the next entry. False if another's stands there, or if the win is void: its segment was closed meanwhile."""
+        if (size := events_size(events)) > LARGEST_EVENTS:
+            raise TooLarge(f"{size} bytes of events do not fit into one entry of {LARGEST_EVENTS}: too many groups in one checkpoint", size=size)
+        n = self.state.n + 1
+        entry = Entry(
+            inc=self.state.incarnation or _incarnation(events), n=n, nonce=self._nonce(), at=self._clock(), by=self.by.to_json(),
+            events=events, snapshot=self.state if n % self.segment == 0 else None,
+        )  # fmt: skip
+        outcome, _ = put(self.store, self.keys.entry(n), entry.to_bytes(), patience=self.patience)
+        if outcome is Put.UNKNOWN:
+            self._believed = False
+            raise CommitStateUnknown(
+                f"the store did not say whether {self.keys.entry(n)} was written; read back before you act, nothing was cleaned up"
+            )
+        if outcome is Put.EXISTS:
+            return False
+        if n % self.segment and self._get((n // self.segment + 1) * self.segment) is not None:
+            return False
+        self.state = fold(self.state, n, entry.at, entry.events)
+        return True
+
+
+def _incarnation(events: tuple[Event, ...]) -> str:
+    opened = next((event for event in events if isinstance(event, HistoryOpened)), None)
+    if opened is None:
+        raise Damaged("the first entry of a history must open it")
+    return opened.incarnation

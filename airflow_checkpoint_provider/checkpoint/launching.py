@@ -1,0 +1,282 @@
+"""The state machine's half about launches and attempts: who may start, adopt, replace, stop and end. Pure. Runs anywhere.
+
+Between tries of one run the later wins; between runs, and between drivers of one launch, the living wins. So there are no
+two that fence each other for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import errors
+from airflow_checkpoint_provider.checkpoint import events as e
+from airflow_checkpoint_provider.checkpoint.apply import apply, launch_token
+from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
+from airflow_checkpoint_provider.checkpoint.state import Launch, Run, State
+
+Decision = tuple[e.Event, ...] | DoneAlready | Refusal
+
+
+def fenced(state: State, epoch: int | None) -> Refusal | None:
+    """Every command of a driver carries its epoch and is refused when that attempt is over."""
+    if epoch is None or not state.over(epoch):
+        return None
+    return Refusal(errors.Fenced(f"attempt {epoch} of {state.job} is over: {why_over(state, epoch)}", epoch=epoch))
+
+
+def why_over(state: State, epoch: int) -> str:
+    """Why attempt ``epoch`` is over, in words."""
+    attempt = state.attempt(epoch)
+    if attempt and attempt.how:
+        return f"it ended {attempt.how}"
+    newer = state.running(attempt.application if attempt else "")
+    if newer:
+        return f"attempt {newer.epoch} replaced it"
+    launch = state.current_launch(attempt.application if attempt else "")
+    return f"launch {launch.number} (try {launch.latest_try}) replaced it" if launch else "a restore opened a new branch"
+
+
+# -- PlanLaunch --------------------------------------------------------------------------------------------------------
+
+
+def plan_launch(state: State, command: c.PlanLaunch) -> Decision:
+    """The rules in their order; the first that speaks decides."""
+    for rule in (_known, _suspended, _other_owner, _earlier_try, _finished, _alive, _older_run):
+        answer = rule(state, command)
+        if answer is not None:
+            return answer
+    return _plan(state, command)
+
+
+def is_clear(run: Run | None, command: c.PlanLaunch) -> bool:
+    """Another generation than that of the run's newest launch: a person cleared the task; a retry keeps it."""
+    return run is not None and run.generation != command.token.generation
+
+
+def _known(state: State, command: c.PlanLaunch) -> Decision | None:
+    number = state.tokens.get(launch_token(command.token, command.try_number))
+    if number is None:
+        return None
+    if number != state.current.get(command.application):
+        return Refusal(errors.Superseded(_superseded(command), run=command.run))
+    return DoneAlready(number)
+
+
+def _suspended(state: State, command: c.PlanLaunch) -> Decision | None:
+    if state.suspended is None:
+        return None
+    return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; resume it first"))
+
+
+def _other_owner(state: State, command: c.PlanLaunch) -> Decision | None:
+    run = state.run(command.run)
+    if run is None or run.owner == command.owner:
+        return None
+    return Refusal(
+        errors.TwoOwners(
+            f"tasks {run.owner} and {command.owner} share job id {state.job!r} in run {command.run}; give one of them another job_id",
+            owners=(run.owner, command.owner),
+        )
+    )
+
+
+def _earlier_try(state: State, command: c.PlanLaunch) -> Decision | None:
+    run = state.run(command.run)
+    launch = state.launch(run.launch) if run else None
+    if launch is None or launch.latest_try <= command.try_number:
+        return None
+    return Refusal(errors.Superseded(_superseded(command, launch), run=command.run, latest_try=launch.latest_try))
+
+
+def _superseded(command: c.PlanLaunch, launch: Launch | None = None) -> str:
+    who = f"try {launch.latest_try} of this run" if launch else "a later try of this run, or a restore,"
+    return f"{command.job}, run {command.run}: {who} has taken over; this try ends, without retry"
+
+
+def _finished(state: State, command: c.PlanLaunch) -> Decision | None:
+    run = state.run(command.run)
+    if run is None or run.how != "finished" or is_clear(run, command):
+        return None
+    return Refusal(errors.AlreadyFinished(f"{command.job}, run {command.run}: finished at {run.ended_at}; nothing to submit", run=command.run))
+
+
+def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
+    launch = state.current_launch(command.application)
+    attempt = state.attempt_of(launch.number) if launch else None
+    if launch is None or not command.seen_alive or (attempt and attempt.how):
+        return None
+    if launch.run != command.run or command.alone:
+        return Refusal(
+            errors.JobAlreadyRunning(
+                f"{state.job}: run {launch.run} is alive (launch {launch.number}, try {launch.latest_try}); stop it first, or wait for it",
+                run=launch.run, launch=launch.number,
+            )
+        )  # fmt: skip
+    if launch.stop:
+        return Refusal(errors.Stopping(f"{state.job}: the driver of launch {launch.number} was asked to stop and has not ended yet"))
+    restarts = command.on_clear == "restart" and is_clear(state.run(command.run), command)
+    if not command.durable or restarts:
+        return None
+    return (e.LaunchAdopted(launch=launch.number, token=command.token, try_number=command.try_number),)
+
+
+def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
+    """Two days in the wrong order would be counted twice or skipped unseen; only a job scope has more than one run."""
+    inside = [run for run in state.runs if run.completed_on == state.branch.number]
+    newest = max(inside, key=lambda run: run.position, default=None)
+    known = state.run(command.run)
+    position = known.position if known else command.run_after or command.started_at
+    dropped = known is None and position <= state.dropped_run_after
+    if not dropped and (newest is None or newest.key == command.run or position > newest.position):
+        return None
+    newer = [run.key for run in inside if run.position >= position and run.key != command.run]
+    return Refusal(
+        errors.OlderRun(
+            f"{state.job}: run {command.run} is older than what the state holds ({', '.join(newer) or 'runs no longer listed'});"
+            " restore the checkpoint before it, then clear all runs from there",
+            newer=newer,
+        )
+    )
+
+
+def _plan(state: State, command: c.PlanLaunch) -> Decision:
+    opened = () if state.incarnation else (_opened(command),)
+    branch = _branch(state, command)
+    then = state
+    for event in (*opened, *branch):
+        then = apply(then, event)
+    point = then.restore_point(command.application)
+    if point is None and (missing := _missing_state(state, command)):
+        return missing
+    launch = e.LaunchPlanned(
+        launch=state.next_launch, application=command.application, token=command.token, try_number=command.try_number,
+        owner=command.owner, run=command.run, run_after=command.run_after, started_at=command.started_at,
+        restore=command.restore, restore_point=point,
+    )  # fmt: skip
+    return (*opened, *branch, launch, *settled(state, command.application, "attempt replaced"))
+
+
+def _opened(command: c.PlanLaunch) -> e.HistoryOpened:
+    return e.HistoryOpened(incarnation=command.incarnation, job=command.job, scope=command.scope, item=command.item, why=command.owner)
+
+
+def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
+    """``restore`` says where a run starts; a clear of a finished run starts again from there."""
+    run = state.run(command.run)
+    if run is None:
+        if command.restore == "latest":
+            return ()
+        return (_branch_opened(state, command, command.base, f"restore={command.restore}"),)
+    launch = state.launch(run.launch)
+    left = launch is not None and launch.branch != state.branch.number
+    again = is_clear(run, command) and (run.how == "finished" or command.on_clear == "restart")
+    if not again or command.on_clear == "continue" or left:
+        return ()
+    return (_branch_opened(state, command, run.started_from, "cleared: starts again from where the run started"),)
+
+
+def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, reason: str) -> e.BranchOpened:
+    return e.BranchOpened(
+        branch=state.branch.number + 1, application=command.application, base=base, token=command.token, by=command.owner, reason=reason
+    )
+
+
+def _missing_state(state: State, command: c.PlanLaunch) -> Refusal | None:
+    run = state.run(command.run)
+    if command.on_clear == "continue" and run and run.how == "finished" and run.completed_on is not None:
+        return Refusal(
+            errors.StateRequired(
+                f'{command.job}, run {command.run}: on_clear="continue", but the state went with the finished run;'
+                ' keep it next time with retention=KeepWithin(days=7), or clear with on_clear="auto" to start again'
+            )
+        )
+    if command.require_state:
+        return Refusal(errors.StateRequired(f"{command.job}: require_state=True and there is no checkpoint to start from; check the root and the job id"))
+    return None
+
+
+def settled(state: State, application: str, reason: str) -> tuple[e.CheckpointAborted, ...]:
+    """Whoever replaces or ends an attempt settles what it left pending."""
+    return tuple(
+        e.CheckpointAborted(id=one.id, reason=reason, phase="acknowledge", missing=one.plan)
+        for one in state.pending
+        if application in one.plan
+    )
+
+
+# -- attempts ----------------------------------------------------------------------------------------------------------
+
+
+def start_attempt(state: State, command: c.StartAttempt) -> Decision:
+    mine = next((one for one in state.attempts if one.driver == command.driver), None)
+    if mine:
+        return fenced(state, mine.epoch) or DoneAlready(mine.epoch)
+    launch = state.current_launch(command.application)
+    asked = launch_token(command.token, command.try_number)
+    if launch is None or launch_token(launch.token, launch.try_number) != asked:
+        return Refusal(errors.Fenced(f"{state.job}: the launch of this driver was replaced before it started"))
+    if launch.stop:
+        return Refusal(errors.Fenced(f"{state.job}: this launch was told to stop ({launch.stop})"))
+    if state.suspended:
+        return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; resume it first"))
+    before = state.attempt_of(launch.number)
+    if before and before.how in ("finished", "cancelled", "suspended"):
+        return Refusal(errors.Fenced(f"{state.job}: attempt {before.epoch} of this launch has already ended {before.how}"))
+    if before and before.how is None and command.seen_alive:
+        return Refusal(errors.JobAlreadyRunning(f"{state.job}: attempt {before.epoch} of this launch is alive; this driver ends"))
+    return (_attempt_started(state, command, launch), *settled(state, command.application, "attempt replaced"))
+
+
+def _attempt_started(state: State, command: c.StartAttempt, launch: Launch) -> e.AttemptStarted:
+    return e.AttemptStarted(
+        epoch=state.last_epoch + 1, launch=launch.number, driver=command.driver,
+        restore_point=state.restore_point(command.application), application_digest=command.application_digest,
+        versions=command.versions, checkpointing=command.checkpointing,
+    )  # fmt: skip
+
+
+def start_alone(state: State, command: c.StartAlone) -> Decision:
+    """Launch and attempt in one entry: a driver without Airflow."""
+    mine = next((one for one in state.attempts if one.driver == command.start.driver), None)
+    if mine:
+        return fenced(state, mine.epoch) or DoneAlready(mine.epoch)
+    planned = plan_launch(state, command.plan)
+    if not isinstance(planned, tuple):
+        return planned if isinstance(planned, Refusal) else Refusal(errors.Superseded(_superseded(command.plan)))
+    then = state
+    for event in planned:
+        then = apply(then, event)
+    started = start_attempt(then, replace(command.start, seen_alive=False))
+    return (*planned, *started) if isinstance(started, tuple) else started
+
+
+def request_stop(state: State, command: c.RequestStop) -> Decision:
+    launch = state.launch(command.launch)
+    if launch and launch.stop:
+        return DoneAlready(launch.number)
+    if launch is None or launch.number not in state.current.values() or launch.latest_try > command.try_number:
+        return Refusal(errors.Superseded(f"{state.job}: launch {command.launch} is not this try's any more; nothing was stopped"))
+    return (e.StopRequested(launch=command.launch, by=command.by, reason=command.reason),)
+
+
+def end_attempt(state: State, command: c.EndAttempt) -> Decision:
+    attempt = state.attempt(command.epoch)
+    if attempt and attempt.how == command.how:
+        return DoneAlready(command.epoch)
+    failed_after = (
+        attempt is not None
+        and attempt.how == "finished"
+        and command.from_task
+        and command.how == "failed"
+        and state.current.get(attempt.application) == attempt.launch
+    )
+    if attempt is None or (state.over(command.epoch) and not failed_after):
+        return Refusal(errors.Fenced(f"attempt {command.epoch} of {state.job} is over: {why_over(state, command.epoch)}", epoch=command.epoch))
+    ended = e.AttemptEnded(epoch=command.epoch, how=command.how, exit_code=command.exit_code, said_by=command.said_by)
+    left = tuple(
+        e.CheckpointAborted(id=one.id, reason=f"attempt {command.how}", phase="acknowledge", missing=one.plan)
+        for one in state.pending
+        if command.epoch in one.epochs
+    )
+    return (ended, *left)

@@ -1,0 +1,136 @@
+"""Names of jobs, runs and states, and the keys made of them. Runs anywhere.
+
+A name becomes a *safe token* before it is part of a key, so no key leaves its root, and nothing in it means anything to
+Hadoop (``:``, ``{``) or to partition discovery (``=``, a leading ``_`` or ``.``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from airflow_checkpoint_provider.checkpoint.errors import InvalidName
+
+LONGEST = 200
+KEPT = 160
+SEGMENT = 64
+ALONE = "-"  # the file name of the application that has no name
+
+_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_")
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def safe_token(name: str) -> str:
+    """``name`` as one path segment: ``[A-Za-z0-9._-]`` as they are, other UTF-8 bytes as ``~hh``; never empty."""
+    if not name:
+        raise InvalidName("an empty name cannot be part of a key; give it at least one character")
+    encoded = "".join(chr(byte) if byte in _SAFE else f"~{byte:02x}" for byte in name.encode())
+    if encoded[0] in "._-":
+        encoded = f"~{ord(encoded[0]):02x}{encoded[1:]}"
+    if len(encoded) <= LONGEST:
+        return encoded
+    return f"{encoded[:KEPT]}~.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def check_job_id(job: str) -> str:
+    """A job id is static and readable as it is: letters, digits, ``.``, ``_``, ``-``; no placeholders."""
+    if not isinstance(job, str) or not _JOB_ID.fullmatch(job) or len(job) > LONGEST:
+        raise InvalidName(
+            f"job_id={job!r}: a job id is static text of letters, digits, '.', '_' and '-', beginning with a letter or digit,"
+            f" at most {LONGEST} long; put what changes from run to run into scope= or item="
+        )
+    return job
+
+
+def check_uid(uid: str) -> str:
+    """The name of a state: any text without control characters, at most 200 characters."""
+    if not isinstance(uid, str) or not uid or len(uid) > LONGEST or not uid.isprintable():
+        raise InvalidName(f"uid {uid!r}: a state's name is printable text of 1 to {LONGEST} characters")
+    return uid
+
+
+@dataclass(frozen=True)
+class History:
+    """Which history: a job, in job scope (``run`` is None) or of one scope key, perhaps of one mapped item."""
+
+    job: str
+    run: str | None = None
+    item: str | None = None
+
+    @property
+    def prefix(self) -> str:
+        scope = ("job",) if self.run is None else ("runs", safe_token(self.run))
+        item = () if self.item is None else ("items", safe_token(self.item))
+        return "/".join(("jobs", safe_token(self.job), *scope, *item))
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of one history, relative to the store's root."""
+
+    prefix: str
+
+    def entry(self, number: int) -> str:
+        return f"{self.prefix}/journal/{number:016d}"
+
+    def attempt_beat(self, epoch: int) -> str:
+        return f"{self.prefix}/heartbeat/{epoch}"
+
+    def launch_beat(self, launch: int) -> str:
+        return f"{self.prefix}/heartbeat/launch-{launch}"
+
+    def driver_beat(self, launch: int) -> str:
+        return f"{self.prefix}/heartbeat/driver-{launch}"
+
+    def checkpoint(self, number: int) -> str:
+        return f"{self.prefix}/chk-{number}"
+
+    def acknowledgement(self, number: int, application: str) -> str:
+        return f"{self.checkpoint(number)}/acks/{safe_token(application) if application else ALONE}"
+
+    def seal(self, number: int) -> str:
+        return f"{self.checkpoint(number)}/_metadata"
+
+    @property
+    def states(self) -> str:
+        return f"{self.prefix}/state"
+
+    def group(self, path: str) -> str:
+        """The key of a group, whose ``path`` is relative to the history."""
+        return f"{self.prefix}/{path}"
+
+
+def group_path(uid: str, epoch: int, nonce: str) -> str:
+    """Where one snapshot of one state is written, relative to its history."""
+    return f"state/{safe_token(uid)}/{epoch}-{nonce}"
+
+
+def group_epoch(path: str) -> int:
+    """The epoch of the attempt that wrote the group at ``path``."""
+    return int(path.rsplit("/", 1)[1].split("-", 1)[0])
+
+
+_POINTER = re.compile(r"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-(?P<id>[1-9]\d*)/?")
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A checkpoint anywhere: the root's URI, the key of its history below it, and its id."""
+
+    root: str
+    prefix: str
+    id: int
+
+    def __str__(self) -> str:
+        return f"{self.root}/{self.prefix}/chk-{self.id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Pointer:
+        found = _POINTER.fullmatch(text)
+        if not found or ".." in text.split("/"):
+            raise InvalidName(
+                f"{text!r} is no pointer to a checkpoint; it looks like <root>/jobs/<job>/job/chk-7 or"
+                " <root>/jobs/<job>/runs/<run>/chk-7, as `checkpoints show` prints it"
+            )
+        return cls(found["root"], found["prefix"], int(found["id"]))

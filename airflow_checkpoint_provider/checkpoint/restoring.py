@@ -1,0 +1,134 @@
+"""Where to start: what ``restore=`` means, which candidates there are, and whether the chosen one is whole. Runs anywhere.
+
+Restore never guesses. The restore point is a function of the state; what is looked at here decides only whether it may be
+used. "Denied", "absent" and "damaged" are three errors, and none of them is ever taken for "nothing to restore".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, Damaged, InvalidName
+from airflow_checkpoint_provider.checkpoint.events import Point
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.metadata import Seal
+from airflow_checkpoint_provider.checkpoint.names import Keys, Pointer
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.storage import open_store
+from airflow_checkpoint_provider.storage.base import Store
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One line of the restore story. ``verdict`` is chosen, rejected or older."""
+
+    checkpoint: Checkpoint
+    verdict: str
+    why: str = ""
+    files: int = 0
+
+
+@dataclass(frozen=True)
+class Restored:
+    """The chosen point, read and verified; ``seal`` is None where an attempt starts from nothing."""
+
+    point: Point | None = None
+    seal: Seal | None = None
+    store: Store | None = None
+    keys: Keys | None = None
+    candidates: tuple[Candidate, ...] = ()
+
+
+def resolve(restore: str, state: State, root: str) -> Point | None:
+    """What ``restore=`` names: None for "latest" and "none"; else a point that exists and is retained.
+
+    ``restore`` may be an id of this history (``"7"``, ``"chk-7"``) or a pointer (``<root>/jobs/…/chk-7``).
+    """
+    if restore in ("latest", "none"):
+        return None
+    number = restore.removeprefix("chk-")
+    if number.isdigit():
+        found = state.checkpoint(int(number))
+        if found is None or found.status != RETAINED:
+            raise CheckpointNotFound(f"restore={restore!r}: this history holds no such checkpoint; `checkpoints list {state.job or 'JOB'}` shows those it holds")
+        return Point(id=found.id)
+    try:
+        pointer = Pointer.parse(restore)
+    except InvalidName:
+        raise InvalidName(f'restore={restore!r}: write "latest", "none", the id of a checkpoint of this history, or a pointer <root>/jobs/…/chk-7') from None
+    located(pointer)
+    return Point(pointer=str(pointer))
+
+
+def located(pointer: Pointer) -> tuple[Coordinator, Checkpoint]:
+    """The completed checkpoint behind a pointer, through its journal: a directory alone says nothing."""
+    coordinator = Coordinator(Journal(open_store(pointer.root), Keys(pointer.prefix), By("reader", "", "")))
+    state = coordinator.journal.catch_up()
+    found = state.checkpoint(pointer.id)
+    if state.n < 0:
+        raise CheckpointNotFound(f"{pointer}: there is no history at {pointer.prefix}; `checkpoints jobs` lists the jobs of a root")
+    if found is None or found.status != RETAINED:
+        raise CheckpointNotFound(f"{pointer}: {_gone(state, found)}")
+    return coordinator, found
+
+
+def _gone(state: State, found: Checkpoint | None) -> str:
+    if found is None:
+        return "this history never made, or no longer lists, such a checkpoint"
+    if found.status == ABORTED:
+        return f"it was aborted ({found.reason}) at {found.ended_at}"
+    ended = state.runs[-1].ended_at if state.runs else None
+    when = f"it was deleted with its run, which ended at {ended}" if ended else "it was deleted by its retention policy"
+    return f"{when}; retention=KeepWithin(days=7) keeps it next time"
+
+
+def examine(coordinator: Coordinator, state: State, point: Point | None) -> Restored:
+    """Verify ``point`` and say of each candidate, newest first, why it was taken or not. Raises ``Damaged``."""
+    if point is None:
+        return Restored(candidates=_unsealed(state, 0))
+    if point.pointer is not None:
+        pointer = Pointer.parse(point.pointer)
+        coordinator, checkpoint = located(pointer)
+        seal, files = verified(coordinator, checkpoint)
+        return Restored(point, seal, coordinator.store, coordinator.keys, (Candidate(checkpoint, "chosen", "named by restore=", files),))
+    found = state.checkpoint(point.id)
+    if found is None or found.status != RETAINED:
+        raise Damaged(f"the journal says that chk-{point.id} is to be restored, but does not hold it any more")
+    seal, files = verified(coordinator, found, state)
+    older = tuple(Candidate(one, "older") for one in sorted(state.retained, key=lambda one: -one.id) if one.id < found.id)
+    candidates = (*_unsealed(state, found.id), Candidate(found, "chosen", "", files), *older)
+    return Restored(point, seal, coordinator.store, coordinator.keys, candidates)
+
+
+def _unsealed(state: State, above: int) -> tuple[Candidate, ...]:
+    """Aborted and pending ones newer than the chosen: they never were checkpoints, and are passed over with a line."""
+    newer = [one for one in state.checkpoints if one.id > above and not one.completed_at]
+    return tuple(Candidate(one, "rejected", "never sealed") for one in sorted(newer, key=lambda one: -one.id))
+
+
+def verified(coordinator: Coordinator, checkpoint: Checkpoint, state: State | None = None) -> tuple[Seal, int]:
+    """The seal and the number of files, after digest, names and sizes were compared. One listing per group."""
+    try:
+        seal = coordinator.read_seal(checkpoint)
+        files = sum(_verify_group(coordinator, group.path, {f.name: f.bytes for f in group.files}) for s in seal.states.values() for group in s.groups)
+    except Damaged as error:
+        older = max((one.id for one in state.retained if one.id < checkpoint.id), default=None) if state else None
+        advice = f"chk-{older} is the next older one" if older else "there is no older one"
+        raise Damaged(
+            f"chk-{checkpoint.id} cannot be restored: {error.message}. {advice}. Nothing was changed."
+            ' To run again from the start of the run: on_clear="restart", then clear the task'
+        ) from None
+    return seal, files
+
+
+def _verify_group(coordinator: Coordinator, path: str, files: dict[str, int]) -> int:
+    key = coordinator.keys.group(path)
+    there = {one.key.rsplit("/", 1)[1]: one.size for one in coordinator.store.list(key)}
+    for name, size in files.items():
+        if name not in there:
+            raise Damaged(f"{key}/{name} is missing")
+        if there[name] != size:
+            raise Damaged(f"{key}/{name} has {there[name]} bytes, {size} were acknowledged")
+    return len(files)
