@@ -1,0 +1,1 @@
+"""What tests and the demo share: a real Airflow, its REST client, waiting and processes."""
