@@ -1,0 +1,83 @@
+"""What we touch of Airflow 3.3 and its Spark provider 6.3 that is not public, in one place. Runs in Airflow.
+
+Each name here is asserted to exist by ``tests/unit/test_airflow_internals.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+from airflow.configuration import ensure_secrets_loaded
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection, GetTICount
+from airflow.sdk.execution_time.context import _process_connection_result_conn
+from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
+from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+    from airflow.sdk import Connection
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+def look_up_connection(conn_id: str) -> Connection | None:
+    """Ask every place that may hold the connection. None only if all of them answered that it does not exist.
+
+    Airflow's own look-up logs what a place raises at debug and goes on to "isn't defined"; this one raises it.
+    """
+    failure: Exception | None = None
+    for backend in _secrets_backends():
+        ask = _ask_api_server if isinstance(backend, ExecutionAPISecretsBackend) else backend.get_connection
+        try:
+            connection: Connection | None = ask(conn_id=conn_id)
+        except Exception as error:  # a secrets backend may raise whatever its client raises
+            failure = failure or error
+        else:
+            if connection is not None:
+                return connection
+    if failure is not None:
+        raise failure
+    return None
+
+
+def _secrets_backends() -> list[Any]:
+    if hasattr(task_runner, "SUPERVISOR_COMMS"):  # a task, a trigger, a DAG being parsed
+        return list(ensure_secrets_backend_loaded())
+    return list(ensure_secrets_loaded())  # the API server; a command, where the other list would leave out the database
+
+
+def _ask_api_server(conn_id: str) -> Connection | None:
+    answer = task_runner.SUPERVISOR_COMMS.send(GetConnection(conn_id=conn_id))
+    if isinstance(answer, ErrorResponse) and answer.error is ErrorType.CONNECTION_NOT_FOUND:
+        # It says so, too, when its database does not answer. To this question it then answers with an error.
+        counted = task_runner.SUPERVISOR_COMMS.send(GetTICount(dag_id=conn_id))
+        if isinstance(counted, ErrorResponse):
+            raise AirflowRuntimeError(counted)
+        return None
+    return _process_connection_result_conn(answer)
+
+
+# -- the Spark provider ------------------------------------------------------------------------------------------------
+
+
+def spark_hook_arguments(operator: SparkSubmitOperator) -> dict[str, Any]:
+    """What ``SparkSubmitOperator._get_hook`` passes to its hook: each is an attribute, some with an underscore."""
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    names = list(inspect.signature(SparkSubmitHook.__init__).parameters)[1:]
+    return {name: getattr(operator, name if hasattr(operator, name) else f"_{name}") for name in names}
+
+
+def spark_submit_process(hook: SparkSubmitHook) -> subprocess.Popen[str] | None:
+    return hook._submit_sp
+
+
+def spark_connection(hook: SparkSubmitHook) -> dict[str, Any]:
+    """``master``, ``deploy_mode`` and more, as the hook understood its connection and parameters."""
+    return hook._connection

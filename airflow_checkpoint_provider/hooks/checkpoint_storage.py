@@ -1,0 +1,77 @@
+"""The connection to where checkpoints live. Runs in Airflow (worker, API server, command line)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from airflow.configuration import get_airflow_home
+from airflow.sdk import BaseHook, Connection
+
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
+from airflow_checkpoint_provider.hooks.connections import find_connection
+from airflow_checkpoint_provider.storage import Store, open_store, probe
+
+_SHARED = re.compile(r"/|(?!memory:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)  # the same place in every process and directory
+
+
+class CheckpointStorageHook(BaseHook):
+    """Where checkpoints live, by a connection of type ``checkpoint_storage`` whose extra has ``root``.
+
+    :param checkpoint_conn_id: the connection.
+    :param master: Spark's master, if there is one. Without the connection, jobs of a local one use
+        ``$AIRFLOW_HOME/checkpoints``; on a cluster that would be another folder on each host.
+    """
+
+    conn_name_attr = "checkpoint_conn_id"
+    default_conn_name = "checkpoint_default"
+    conn_type = "checkpoint_storage"
+    hook_name = "Checkpoint Storage"
+
+    def __init__(self, checkpoint_conn_id: str = default_conn_name, master: str | None = None) -> None:
+        super().__init__()
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.master = master
+
+    def root(self) -> str:
+        """The root as a URI. Raises ``ConnectionUnreadable`` and ``StoreMisconfigured``."""
+        return self.get_store().uri
+
+    def get_store(self) -> Store:
+        """The store at the root. Nothing is read or written yet. Raises as ``root`` does."""
+        connection = find_connection(self.checkpoint_conn_id)
+        if connection is not None:
+            return open_store(self._root_of(connection))
+        if self.master is not None and self.master.startswith("local"):
+            return open_store(str(Path(get_airflow_home(), "checkpoints")))
+        raise StoreMisconfigured(
+            f"There is no connection {self.checkpoint_conn_id!r}, and without one only a local Spark master has a place"
+            f" for checkpoints (here: {self.master or 'no master'}). Add it: type {self.conn_type!r}, extra"
+            ' {"root": "..."} with a folder that Airflow and all Spark drivers see under the same path.'
+        )
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Writes, reads and deletes a scratch key: a store that lets two writers win is no place for checkpoints."""
+        try:
+            store = self.get_store()
+            probe(store)
+        except CheckpointError as error:
+            return False, str(error)
+        return True, f"{store.uri} can hold checkpoints: of two writers of one key exactly one wins."
+
+    def _root_of(self, connection: Connection) -> str:
+        where = f"Connection {self.checkpoint_conn_id!r}"
+        if connection.conn_type != self.conn_type:
+            raise StoreMisconfigured(f"{where} is of type {connection.conn_type!r}; make it {self.conn_type!r}.")
+        fields = (name for name in ("host", "port", "schema", "login", "password") if getattr(connection, name))
+        if unknown := {*connection.extra_dejson, *fields} - {"root"}:
+            raise NotSupportedYet(
+                f"{where} has {', '.join(sorted(unknown))}; this version knows only `root`. Take it out."
+            )
+        root = connection.extra_dejson.get("root")
+        if not isinstance(root, str) or not _SHARED.match(root):
+            raise StoreMisconfigured(
+                f"{where} must say in its extra where checkpoints live, as an absolute path or a URI: "
+                f'{{"root": "/shared/checkpoints"}}. It says: {root!r}.'
+            )
+        return root

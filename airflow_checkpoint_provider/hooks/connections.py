@@ -1,0 +1,33 @@
+"""Reading a connection so that "does not exist" is never "could not be read". Runs in Airflow (all processes)."""
+
+from __future__ import annotations
+
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_checkpoint_provider import _airflow
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
+
+
+class ConnectionUnreadable(CheckpointError, ConnectionError):
+    """Airflow could not say whether a connection exists: API server, database or secrets backend did not answer."""
+
+    code = "CKP640"
+
+
+def find_connection(conn_id: str) -> Connection | None:
+    """The connection, or None if it does not exist. Raises ``ConnectionUnreadable`` if that cannot be told.
+
+    With the API server down this takes about 20 s: Airflow tries again by itself, twice.
+    """
+    try:
+        try:
+            return BaseHook.get_connection(conn_id)
+        except AirflowNotFoundException:  # Airflow says so, too, if nobody answered
+            return _airflow.look_up_connection(conn_id)
+    except Exception as error:
+        raise ConnectionUnreadable(
+            f"Airflow could not say whether connection {conn_id!r} exists ({type(error).__name__}: {error})."
+            " Nothing was assumed. Check that API server, database and secrets backends answer, then try again.",
+            conn_id=conn_id,
+        ) from error

@@ -1,0 +1,65 @@
+"""The Spark provider's hook, with what a checkpointed job needs from its process. Runs in Airflow (worker)."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_checkpoint_provider import _airflow
+from airflow_checkpoint_provider.hooks.connections import find_connection
+
+
+class CheckpointedSparkSubmitHook(SparkSubmitHook):
+    """Takes the parameters of ``SparkSubmitHook`` and ``environment``.
+
+    :param environment: added to the environment of ``spark-submit``, and only there. The parent's ``env_vars`` stand in
+        the command line on YARN and Kubernetes, for every user of the host to read.
+    """
+
+    def __init__(self, *args: Any, environment: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._environment = dict(environment or {})
+
+    @classmethod
+    def get_connection(cls, conn_id: str) -> Connection:
+        """One that cannot be read raises ``ConnectionUnreadable``; the parent would take it for YARN."""
+        connection = find_connection(conn_id)
+        if connection is None:
+            raise AirflowNotFoundException(f"The conn_id `{conn_id}` isn't defined")
+        return connection
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """As the parent's. A child that kept the task's stdin would hide the task's death from its supervisor."""
+        return super().submit(application, **{"stdin": subprocess.DEVNULL, **kwargs})
+
+    @property
+    def master(self) -> str:
+        return str(_airflow.spark_connection(self)["master"])
+
+    @property
+    def deploy_mode(self) -> str | None:
+        """As configured; None is Spark's default, ``client``."""
+        mode: str | None = _airflow.spark_connection(self)["deploy_mode"]
+        return mode
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of ``spark-submit``, in client mode the driver's JVM. None before ``submit``."""
+        process = _airflow.spark_submit_process(self)
+        return process.pid if process else None
+
+    @property
+    def returncode(self) -> int | None:
+        """Of ``spark-submit``, in client mode the driver's; negative: ended by a signal. None until it ended."""
+        process = _airflow.spark_submit_process(self)
+        return process.returncode if process else None
+
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        command: list[str] = super()._build_spark_submit_command(application)
+        self._env = {**(self._env or {}), **self._environment}  # what `submit` adds to the process's environment
+        return command

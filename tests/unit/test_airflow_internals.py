@@ -1,0 +1,62 @@
+"""The private names of Airflow and its Spark provider that we touch exist, and do what we think."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import version
+
+import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.execution_time import comms, context, task_runner
+from airflow.sdk.execution_time.secrets import DEFAULT_SECRETS_SEARCH_PATH_WORKERS, ExecutionAPISecretsBackend
+
+from airflow_checkpoint_provider import _airflow
+
+
+@pytest.fixture(autouse=True)
+def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
+
+
+def test_versions_that_were_read() -> None:
+    assert version("apache-airflow").startswith("3.3.")
+    assert version("apache-airflow-providers-apache-spark") == "6.3.4"
+
+
+def test_task_processes_announce_their_supervisor() -> None:
+    assert "SUPERVISOR_COMMS" in task_runner.__annotations__
+
+
+def test_task_processes_ask_the_api_server_through_a_backend_we_know() -> None:
+    name = f"{ExecutionAPISecretsBackend.__module__}.{ExecutionAPISecretsBackend.__qualname__}"
+    assert name in DEFAULT_SECRETS_SEARCH_PATH_WORKERS
+
+
+def test_answers_of_the_supervisor_become_connections() -> None:
+    nothing = dict.fromkeys(("schema", "login", "password", "port", "extra"))
+    answer = comms.ConnectionResult.model_validate({"conn_id": "x", "conn_type": "spark", "host": "local", **nothing})
+    found = context._process_connection_result_conn(answer)
+    assert (found.conn_id, found.host) == ("x", "local")
+
+
+def test_the_spark_hook_keeps_its_process_connection_and_environment_where_we_look() -> None:
+    hook = SparkSubmitHook()
+    assert hook._submit_sp is None
+    assert hook._env is None
+    assert hook._connection["master"] == "local[1]"
+    assert "deploy_mode" in hook._connection
+    assert list(inspect.signature(hook._build_spark_submit_command).parameters) == ["application"]
+
+
+def test_spark_hook_arguments_are_those_of_the_parent() -> None:
+    operator = SparkSubmitOperator(
+        task_id="x", application="job.py", conf={"a": "1"}, name="n", jars="j.jar", verbose=True, deploy_mode="client",
+        application_args=["--day", "1"], env_vars={"E": "v"}, num_executors=3, total_executor_cores=4,
+        post_submit_commands=["true"],
+    )  # fmt: skip
+    ours, theirs = SparkSubmitHook(**_airflow.spark_hook_arguments(operator)), operator._get_hook()
+    for hook in (ours, theirs):
+        del hook.__dict__["_last_submit_log_lines"]  # deques are equal only if they hold something
+    assert vars(ours) == vars(theirs)
+    assert vars(ours)["_num_executors"] == 3

@@ -1,0 +1,77 @@
+"""The process that the hook starts: its arguments, environment and stdin. A recorder stands in for ``spark-submit``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable
+from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+
+KEY = {"CHECKPOINT_SECRET_ACCESS_KEY": "tell-nobody"}
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with ``argv``, ``environ`` and ``stdin`` of ``spark-submit``, which then runs the application."""
+    script = tmp_path / "bin" / "spark-submit"
+    script.parent.mkdir()
+    script.write_text(
+        "#!/bin/sh\n"
+        f'cd {tmp_path}; printf "%s\\n" "$@" > argv; env > environ; readlink /proc/self/fd/0 > stdin\n'
+        'for application; do :; done\neval "$application"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
+    yarn = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(yarn))
+    return tmp_path
+
+
+def test_stdin_is_not_the_tasks(recorded: Path) -> None:
+    CheckpointedSparkSubmitHook().submit("true")
+    assert (recorded / "stdin").read_text() == "/dev/null\n"
+
+
+@pytest.mark.parametrize("conn_id", ["spark_default", "cluster"])
+def test_environment_reaches_the_process_and_no_argument(recorded: Path, conn_id: str) -> None:
+    CheckpointedSparkSubmitHook(conn_id=conn_id, environment=KEY, env_vars={"THEIRS": "plain"}).submit("true")
+    environ = (recorded / "environ").read_text().splitlines()
+    assert {"CHECKPOINT_SECRET_ACCESS_KEY=tell-nobody", "THEIRS=plain"} <= set(environ)
+    assert "tell-nobody" not in (recorded / "argv").read_text()
+
+
+def test_without_environment_the_process_has_the_workers(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_THE_WORKER", "1")
+    CheckpointedSparkSubmitHook().submit("true")
+    assert "OF_THE_WORKER=1" in (recorded / "environ").read_text().splitlines()
+
+
+def test_before_submit_there_is_no_process(recorded: Path) -> None:
+    hook = CheckpointedSparkSubmitHook()
+    assert (hook.pid, hook.returncode) == (None, None)
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 79", 79), ("exit 3", 3), ("kill -9 $$", -9)])
+def test_returncode_after_a_failure(recorded: Path, command: str, code: int) -> None:
+    hook = CheckpointedSparkSubmitHook()
+    with pytest.raises(AirflowException):
+        hook.submit(command)
+    assert hook.returncode == code
+
+
+def test_master_and_deploy_mode_are_the_connections(recorded: Path) -> None:
+    local, cluster = CheckpointedSparkSubmitHook(), CheckpointedSparkSubmitHook(conn_id="cluster")
+    assert (local.master, local.deploy_mode) == ("local[2]", None)
+    assert (cluster.master, cluster.deploy_mode) == ("yarn", "cluster")
+
+
+def test_a_connection_that_cannot_be_read_is_not_yarn(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "{not json")
+    with pytest.raises(ConnectionUnreadable, match="spark_default"):
+        CheckpointedSparkSubmitHook()
