@@ -1,0 +1,59 @@
+"""One mistake in the provider's description stops every ``airflow`` command: Airflow's own schema decides."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # its stubs are another package
+import pytest
+
+from airflow_checkpoint_provider.get_provider_info import get_provider_info
+
+INFO = get_provider_info()
+
+
+def modules() -> Iterator[str]:
+    for kind in ("operators", "hooks", "sensors", "triggers"):
+        for entry in INFO.get(kind, []):
+            yield from entry["python-modules"]
+
+
+def attributes() -> Iterator[str]:
+    yield from (entry["hook-class-name"] for entry in INFO["connection-types"])
+    yield from INFO["cli"]
+
+
+def test_it_follows_airflows_schema() -> None:
+    schema = json.loads(files("airflow").joinpath("provider_info.schema.json").read_text())
+    jsonschema.validate(INFO, schema)
+
+
+@pytest.mark.parametrize("name", list(modules()))
+def test_modules_exist(name: str) -> None:
+    importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", list(attributes()))
+def test_classes_and_functions_exist(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    assert callable(getattr(importlib.import_module(module), attribute))
+
+
+def test_the_connection_type_is_the_hooks() -> None:
+    from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook as Hook
+
+    (kind,) = INFO["connection-types"]
+    assert (kind["connection-type"], kind["hook-name"]) == (Hook.conn_type, Hook.hook_name)
+    assert kind["hook-class-name"] == f"{Hook.__module__}.{Hook.__qualname__}"
+
+
+def test_the_form_asks_for_a_root_and_nothing_else() -> None:
+    (kind,) = INFO["connection-types"]
+    fields: dict[str, Any] = kind["conn-fields"]
+    assert fields.keys() == {"root"}
+    assert fields["root"]["schema"]["type"] == "string"  # without "null": obligatory
+    assert set(kind["ui-field-behaviour"]["hidden-fields"]) >= {"host", "port", "schema", "login", "password"}
