@@ -1,0 +1,68 @@
+# Everything is installed into .venv, from requirements.lock, once and again only when that or setup.cfg changes.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.ONESHELL:
+.PHONY: help demo test test-slow lint wheel lock clean system
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+PYTHON ?= $(shell for p in python3.11 python3; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help:  ## show this
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: $(INSTALLED)  ## a real Airflow, a Spark driver killed half-way, a retry that goes on; STORE=URI chooses the store
+	@$(BIN)/python demo/run.py $(if $(STORE),--store $(STORE))
+
+test: lint  ## linters, types and all tests but the slow ones
+	@echo "Testing"
+	$(BIN)/pytest -m "not slow"
+
+test-slow: $(INSTALLED)  ## the slow tests
+	@$(BIN)/pytest -m slow
+
+lint: $(INSTALLED)  ## ruff and mypy
+	@echo "Checking style and types"
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+wheel: $(INSTALLED)  ## build the wheel into dist/
+	@rm -rf build dist  # a left-over build/ would bring deleted modules back
+	$(BIN)/pip wheel -q --no-deps --no-build-isolation -w dist .
+	ls dist/*.whl
+
+lock: $(INSTALLED)  ## write requirements.lock anew from setup.cfg; delete it first to upgrade everything
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --all-extras --no-annotate \
+	    --custom-compile-command "make lock" setup.cfg -o requirements.lock
+
+clean:  ## remove .venv, caches and what was built
+	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# uv takes half a minute, pip one and a half; uv does not read pip's configuration (a mirror, say), so pip is asked then.
+$(INSTALLED): requirements.lock setup.cfg | system
+	@echo "Creating .venv with $(PYTHON), installing $$(grep -c == requirements.lock) packages (1.2 GB)"
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c requirements.lock uv
+	$(BIN)/uv pip install -q --no-deps -p $(BIN)/python -r requirements.lock || $(BIN)/pip install -q --no-deps -r requirements.lock
+	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
+	touch $@
+
+# What pip cannot bring: Java 17 or newer for Spark, the venv module, ps. Nothing is touched where they are there.
+system:
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	need=()
+	java=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || true)
+	[ "$${java:-0}" -ge 17 ] || need+=(openjdk-17-jre-headless)
+	command -v ps >/dev/null || need+=(procps)
+	$(PYTHON) -c 'import ensurepip' 2>/dev/null || need+=("$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')")
+	[ $${#need[@]} -gt 0 ] || exit 0
+	command -v apt-get >/dev/null || { echo "Please install, then run make again: $${need[*]}" >&2; exit 1; }
+	echo "Installing with apt-get: $${need[*]}"
+	[ "$$(id -u)" = 0 ] && as_root=() || as_root=(sudo)
+	"$${as_root[@]}" apt-get -qq update
+	"$${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$${need[@]}" >/dev/null

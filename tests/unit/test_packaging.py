@@ -1,0 +1,128 @@
+"""The wheel: what is in it, and that each place imports what it may and works where nothing else is installed."""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import airflow_checkpoint_provider
+
+ROOT = Path(airflow_checkpoint_provider.__file__).parents[1]
+PACKAGE = "airflow_checkpoint_provider"
+
+# argv: JSON of packages, then folders for sys.path. Prints what was imported that neither Python nor we brought.
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+sys.path += sys.argv[2:]
+for name in json.loads(sys.argv[1]):
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(package.__path__, name + "."):
+        importlib.import_module(module.name)
+loaded = {name.partition(".")[0] for name in sys.modules}
+print(json.dumps(sorted(loaded - sys.stdlib_module_names - {"airflow_checkpoint_provider"})))
+"""
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy: neither finds what an earlier build left behind, nor leaves anything."""
+    source, dist = tmp_path_factory.mktemp("tree") / "source", tmp_path_factory.mktemp("dist")
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist"))
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", dist, source)
+    (built,) = dist.iterdir()
+    return built
+
+
+@pytest.fixture(scope="session")
+def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` of an environment that holds the wheel and nothing else, not even pip."""
+    home = tmp_path_factory.mktemp("clean")
+    run(sys.executable, "-m", "venv", "--without-pip", home)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        home / "bin" / "python",
+        "install",
+        "-q",
+        "--no-index",
+        "--no-deps",
+        wheel,
+    )
+    return home / "bin"
+
+
+def borrowed(tmp_path: Path, *names: str) -> Path:
+    """A folder with these packages of our own environment, and no others."""
+    for name in names:
+        (tmp_path / name).symlink_to(Path(str(importlib.import_module(name).__file__)).parent)
+    return tmp_path
+
+
+def imported(clean: Path, *packages: str, path: Path | None = None) -> list[str]:
+    names = json.dumps([f"{PACKAGE}.{package}" for package in packages])
+    found: list[str] = json.loads(run(clean / "python", "-I", "-c", IMPORT_ALL, names, *([path] if path else [])))
+    return found
+
+
+def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert held == {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / PACKAGE).rglob("*")
+        if file.suffix == ".py" or file.name == "py.typed"
+    }
+    assert f"{PACKAGE}/py.typed" in held
+
+
+def test_airflow_and_the_shell_find_their_entry_points(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt"))
+        written = configparser.ConfigParser()
+        written.read_string(archive.read(name).decode())
+    assert {group: dict(written[group]) for group in written.sections()} == {
+        "apache_airflow_provider": {"provider_info": f"{PACKAGE}.get_provider_info:get_provider_info"},
+        "console_scripts": {"checkpoints": f"{PACKAGE}.cli.main:main"},
+    }
+
+
+def test_the_metadata_repeats_the_version(clean: Path) -> None:
+    code = f"import importlib.metadata as m, {PACKAGE} as p; print(m.version({PACKAGE!r}) == p.__version__)"
+    assert run(clean / "python", "-I", "-c", code) == "True\n"
+
+
+def test_the_protocol_needs_the_standard_library_only(clean: Path) -> None:
+    assert imported(clean, "checkpoint", "storage") == []
+
+
+def test_the_driver_needs_pyspark_only(clean: Path, tmp_path: Path) -> None:
+    path = borrowed(tmp_path, "pyspark", "py4j")
+    assert imported(clean, "checkpoint", "storage", "spark", path=path) == ["py4j", "pyspark"]
+
+
+def test_the_command_runs_without_airflow(clean: Path) -> None:
+    assert "--root" in run(clean / "checkpoints", "--help")
+
+
+def test_the_lock_pins_what_the_metadata_ask_for() -> None:
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    asked = [metadata["options"]["install_requires"], *metadata["options.extras_require"].values()]
+    names = {line.split("=")[0].split("<")[0].split(">")[0] for lines in asked for line in lines.split()}
+    pinned = {line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line}
+    assert names <= pinned
