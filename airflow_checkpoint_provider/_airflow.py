@@ -10,10 +10,14 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import ensure_secrets_loaded
-from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSecretsBackendAccessDenied, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection, GetTICount
-from airflow.sdk.execution_time.context import _process_connection_result_conn
+from airflow.sdk.execution_time.context import (
+    _mask_connection_secrets,
+    _preset_connections,
+    _process_connection_result_conn,
+)
 from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
 from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 
@@ -31,15 +35,21 @@ def look_up_connection(conn_id: str) -> Connection | None:
 
     Airflow's own look-up logs what a place raises at debug and goes on to "isn't defined"; this one raises it.
     """
+    preset = (_preset_connections.get() or {}).get(conn_id)  # a connection that is being tested and not stored yet
+    if preset is not None:
+        return preset
     failure: Exception | None = None
     for backend in _secrets_backends():
         ask = _ask_api_server if isinstance(backend, ExecutionAPISecretsBackend) else backend.get_connection
         try:
             connection: Connection | None = ask(conn_id=conn_id)
+        except AirflowSecretsBackendAccessDenied:  # no later place may answer instead
+            raise
         except Exception as error:  # a secrets backend may raise whatever its client raises
             failure = failure or error
         else:
             if connection is not None:
+                _mask_connection_secrets(connection)
                 return connection
     if failure is not None:
         raise failure

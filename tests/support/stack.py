@@ -53,7 +53,7 @@ class Stack:
     def __enter__(self) -> Stack:
         self.home.mkdir(parents=True, exist_ok=True)
         try:
-            self.run("db", "migrate")
+            self.run("airflow", "db", "migrate")
             for name in PARTS:
                 self.start(name)
             self.wait_until_healthy()
@@ -66,15 +66,12 @@ class Stack:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def run(self, *arguments: str, seconds: float = 120) -> str:
-        """One ``airflow`` command to its end; returns what it printed. ``CalledProcessError`` if it failed."""
-        done = subprocess.run(
-            [BIN / "airflow", *arguments],
-            env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
-        return done.stdout
+    def run(self, program: str, *arguments: str, seconds: float = 120) -> str:
+        """A program beside the interpreter, in the environment of the parts; returns what it printed."""
+        return subprocess.run(
+            [BIN / program, *arguments],
+            env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=seconds, check=True,
+        ).stdout  # fmt: skip
 
     def start(self, name: str) -> None:
         mark = uuid.uuid4().hex

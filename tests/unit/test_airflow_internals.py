@@ -8,6 +8,8 @@ from importlib.metadata import version
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Connection
+from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.execution_time import comms, context, task_runner
 from airflow.sdk.execution_time.secrets import DEFAULT_SECRETS_SEARCH_PATH_WORKERS, ExecutionAPISecretsBackend
 
@@ -38,6 +40,21 @@ def test_answers_of_the_supervisor_become_connections() -> None:
     answer = comms.ConnectionResult.model_validate({"conn_id": "x", "conn_type": "spark", "host": "local", **nothing})
     found = context._process_connection_result_conn(answer)
     assert (found.conn_id, found.host) == ("x", "local")
+
+
+def test_connections_under_test_are_kept_where_we_look() -> None:
+    tested = Connection(conn_id="x", conn_type="spark", host="local")
+    token = context._preset_connections.set({"x": tested})
+    try:
+        assert _airflow.look_up_connection("x") is tested
+    finally:
+        context._preset_connections.reset(token)
+
+
+def test_passwords_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SECRET", '{"conn_type": "spark", "password": "tell-nobody"}')
+    assert _airflow.look_up_connection("secret")
+    assert redact("it is tell-nobody") == "it is ***"
 
 
 def test_the_spark_hook_keeps_its_process_connection_and_environment_where_we_look() -> None:

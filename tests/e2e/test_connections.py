@@ -1,0 +1,111 @@
+"""On a real Airflow: a connection that cannot be read is never taken for a missing one, and the form works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The way by which the API server reaches the database's folder: a link that a test can take away."""
+    return tmp_path_factory.mktemp("way") / "database"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, database: Path) -> Iterator[Stack]:
+    home = tmp_path_factory.mktemp("airflow")
+    with Stack(home, Path(__file__).parent / "dags", {"AIRFLOW__CORE__TEST_CONNECTION": "Enabled"}) as stack:
+        stack.client.wait_for_dag("look_up")
+        database.symlink_to(home)
+        stack.env["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{database}/airflow.db"
+        stack.env["AIRFLOW__DATABASE__SQL_ALCHEMY_POOL_ENABLED"] = "False"  # opens the file for each request
+        restart_api_server(stack)
+        yield stack
+
+
+def restart_api_server(stack: Stack) -> None:
+    if "api-server" in stack.parts:
+        stack.kill("api-server")
+    stack.start("api-server")
+    stack.wait_until_healthy()
+
+
+class Look:
+    """One run of the task: it waits for ``go``, then looks up."""
+
+    def __init__(self, stack: Stack, folder: Path, conn_id: str) -> None:
+        self.folder = folder
+        stack.client.trigger("look_up", {"conn_id": conn_id, "folder": str(folder)})
+        wait_until((folder / "ready").exists, 60, lambda: "the task did not start")
+
+    def answer(self) -> str:
+        (self.folder / "go").touch()
+        wait_until((self.folder / "answer").exists, 90, lambda: "the task did not answer")
+        return (self.folder / "answer").read_text()
+
+
+def add(stack: Stack, conn_id: str, **fields: Any) -> None:
+    stack.client.write("POST", "/api/v2/connections", {"connection_id": conn_id, **fields})
+
+
+def test_a_task_finds_a_connection_of_the_database(stack: Stack, tmp_path: Path) -> None:
+    add(stack, "there", conn_type="spark", host="local[2]")
+    assert Look(stack, tmp_path, "there").answer() == "found local[2]"
+
+
+def test_a_task_learns_that_there_is_none(stack: Stack, tmp_path: Path) -> None:
+    assert Look(stack, tmp_path, "nowhere").answer() == "absent"
+
+
+def test_without_the_api_server_it_is_not_absent(stack: Stack, tmp_path: Path) -> None:
+    look = Look(stack, tmp_path, "nowhere")
+    stack.kill("api-server")
+    try:
+        assert look.answer() == ConnectionUnreadable.code
+    finally:
+        restart_api_server(stack)
+
+
+def test_without_the_database_behind_the_api_server_it_is_not_absent(
+    stack: Stack, database: Path, tmp_path: Path
+) -> None:
+    look = Look(stack, tmp_path, "nowhere")
+    database.unlink()
+    try:
+        assert look.answer() == ConnectionUnreadable.code
+    finally:
+        database.symlink_to(stack.home)
+
+
+def test_a_command_sees_connections_of_the_database(stack: Stack) -> None:
+    add(stack, "for_commands", conn_type="spark", host="local[4]")
+    code = "from airflow_checkpoint_provider.hooks.connections import find_connection as find\n"
+    code += "print('host', find('for_commands').host, 'and', find('nowhere'))"
+    assert "host local[4] and None\n" in stack.run("python", "-c", code)
+
+
+def test_the_form_asks_for_the_root(stack: Stack) -> None:
+    kinds = {kind["connection_type"]: kind for kind in stack.client.call("GET", "/ui/connections/hook_meta")}
+    form = kinds["checkpoint_storage"]
+    assert form["hook_name"] == "Checkpoint Storage"
+    assert list(form["extra_fields"]) == ["root"]
+
+
+@pytest.mark.parametrize(("root", "works"), [("folder", True), ("file/below", False)])
+def test_test_connection(stack: Stack, tmp_path: Path, root: str, works: bool) -> None:
+    (tmp_path / "file").touch()
+    extra = f'{{"root": "{tmp_path / root}"}}'
+    body = {"connection_id": "tested", "conn_type": "checkpoint_storage", "extra": extra}
+    answer = stack.client.call("POST", "/api/v2/connections/test", body)
+    assert answer["status"] is works
+    assert str(tmp_path / root) in answer["message"]
