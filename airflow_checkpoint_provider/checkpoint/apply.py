@@ -201,10 +201,15 @@ def _completed(state: State, event: e.CheckpointCompleted) -> State:
         for one in state.attempts
     )
     state = replace(
-        state, checkpoints=_swap(state.checkpoints, checkpoint, completed), attempts=attempts, counts=_count(state, "completed")
+        state,
+        checkpoints=_swap(state.checkpoints, checkpoint, completed),
+        attempts=attempts,
+        counts=_count(state, "completed"),
     )
     for number in event.subsumed:
-        state = apply(state, e.CheckpointAborted(id=number, reason="subsumed", phase="acknowledge", words=f"by chk-{event.id}"))
+        state = apply(
+            state, e.CheckpointAborted(id=number, reason="subsumed", phase="acknowledge", words=f"by chk-{event.id}")
+        )
     return _mark_runs(state, completed)
 
 
@@ -234,7 +239,13 @@ def _aborted(state: State, event: e.CheckpointAborted) -> State:
     if checkpoint is None:
         return state
     aborted = replace(
-        checkpoint, status=ABORTED, ended_at=state.at, reason=event.reason, phase=event.phase, missing=event.missing, words=event.words
+        checkpoint,
+        status=ABORTED,
+        ended_at=state.at,
+        reason=event.reason,
+        phase=event.phase,
+        missing=event.missing,
+        words=event.words,
     )
     checkpoints = _bounded(_swap(state.checkpoints, checkpoint, aborted))
     return replace(state, checkpoints=checkpoints, counts=_count(state, "aborted"))
@@ -252,13 +263,17 @@ def _forgotten(state: State, event: e.CheckpointsForgotten) -> State:
     named |= {number for attempt in state.living() for number in attempt.holds}
     return replace(
         state,
-        checkpoints=_bounded(tuple(replace(one, groups=()) if one.id in event.ids else one for one in state.checkpoints)),
+        checkpoints=_bounded(
+            tuple(replace(one, groups=()) if one.id in event.ids else one for one in state.checkpoints)
+        ),
         groups=tuple(group for group in state.groups if group.number in named),
     )
 
 
 def _marked(state: State, ids: tuple[int, ...], status: str) -> State:
-    return replace(state, checkpoints=tuple(replace(one, status=status) if one.id in ids else one for one in state.checkpoints))
+    return replace(
+        state, checkpoints=tuple(replace(one, status=status) if one.id in ids else one for one in state.checkpoints)
+    )
 
 
 @_folds(e.Suspended)

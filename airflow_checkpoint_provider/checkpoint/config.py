@@ -10,7 +10,18 @@ from typing import Any, Self
 from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.checkpoint.retention import KeepLatest, Retention, retention_from_json
 
-_UNITS = {"ms": 0.001, "s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
+_UNITS = {
+    "ms": 0.001,
+    "s": 1,
+    "sec": 1,
+    "second": 1,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hour": 3600,
+    "d": 86400,
+    "day": 86400,
+}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[a-z]+?)s?\s*")
 
 
@@ -22,7 +33,9 @@ def seconds(value: str | float | timedelta, name: str) -> float:
         return float(value)
     found = _DURATION.fullmatch(value.lower()) if isinstance(value, str) else None
     if not found or found[2] not in _UNITS:
-        raise InvalidConfig(f"{name}={value!r} is no duration; write seconds, a timedelta, or text such as '10 min' or '500 ms'")
+        raise InvalidConfig(
+            f"{name}={value!r} is no duration; write seconds, a timedelta, or text such as '10 min' or '500 ms'"
+        )
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -59,11 +72,17 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         for name, default in _LATER.items():
             if getattr(self, name) != default:
-                raise NotSupportedYet(f"CheckpointConfig({name}={getattr(self, name)!r}) does nothing in this version; leave it out")
+                raise NotSupportedYet(
+                    f"CheckpointConfig({name}={getattr(self, name)!r}) does nothing in this version; leave it out"
+                )
         if not isinstance(self.retention, Retention):
-            raise InvalidConfig(f"retention={self.retention!r}: write KeepLatest(2), KeepWithin(days=7) or KeepAll(), joined with | and &")
+            raise InvalidConfig(
+                f"retention={self.retention!r}: write KeepLatest(2), KeepWithin(days=7) or KeepAll(), joined with | and &"
+            )
         if self.timeout_s < 0.01:
-            raise InvalidConfig(f"timeout={self.timeout!r} is shorter than 10 ms; write how long an acknowledgement may take, e.g. '10 min'")
+            raise InvalidConfig(
+                f"timeout={self.timeout!r} is shorter than 10 ms; write how long an acknowledgement may take, e.g. '10 min'"
+            )
 
     @property
     def timeout_s(self) -> float:

@@ -27,7 +27,9 @@ class Coordinator:
         self.journal, self.epoch = journal, epoch
         self.store, self.keys = journal.store, journal.keys
         self._now = now
-        self._own: dict[tuple[int, str], Acknowledgement] = {}  # acknowledgements put by this process, so not read again
+        self._own: dict[
+            tuple[int, str], Acknowledgement
+        ] = {}  # acknowledgements put by this process, so not read again
 
     @property
     def state(self) -> State:
@@ -41,10 +43,19 @@ class Coordinator:
 
     # -- one checkpoint --------------------------------------------------------------------------------------------
 
-    def trigger(self, request: str, *, try_number: int = 1, timeout_s: float, barrier: str = "", origin: str = "barrier") -> int:
+    def trigger(
+        self, request: str, *, try_number: int = 1, timeout_s: float, barrier: str = "", origin: str = "barrier"
+    ) -> int:
         """The id of the checkpoint that answers ``request``; a request that is known answers with its newest one."""
         answer = self.journal.append(
-            c.Trigger(request=request, try_number=try_number, epoch=self.epoch, timeout_s=timeout_s, barrier=barrier, origin=origin)
+            c.Trigger(
+                request=request,
+                try_number=try_number,
+                epoch=self.epoch,
+                timeout_s=timeout_s,
+                barrier=barrier,
+                origin=origin,
+            )
         )
         if answer.done:
             return answer.done.number
@@ -52,9 +63,16 @@ class Coordinator:
 
     def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:
         """Put the acknowledgement of one application; returns the one that counts, which is another's if that was first."""
-        outcome, found = put(self.store, self.keys.acknowledgement(ack.id, ack.application), ack.to_bytes(), patience=self.journal.patience)
+        outcome, found = put(
+            self.store,
+            self.keys.acknowledgement(ack.id, ack.application),
+            ack.to_bytes(),
+            patience=self.journal.patience,
+        )
         if outcome is Put.UNKNOWN:
-            raise CommitStateUnknown(f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced")
+            raise CommitStateUnknown(
+                f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced"
+            )
         stands = Acknowledgement.from_bytes(found) if outcome is Put.EXISTS and found else ack
         self._own[ack.id, ack.application] = stands
         return stands
@@ -68,12 +86,16 @@ class Coordinator:
         states = state_entries(Seal.from_bytes(body))
         size = sum(one.bytes for one in states)
         answer = self.journal.append(
-            c.Complete(id=number, digest=digest(body), bytes=size, states=states, acknowledged=tuple(acks), epoch=self.epoch)
+            c.Complete(
+                id=number, digest=digest(body), bytes=size, states=states, acknowledged=tuple(acks), epoch=self.epoch
+            )
         )
         self._own = {key: ack for key, ack in self._own.items() if key[0] != number}
         return answer
 
-    def abort(self, number: int, reason: str, *, phase: str = "acknowledge", missing: Iterable[str] = (), words: str = "") -> Answer:
+    def abort(
+        self, number: int, reason: str, *, phase: str = "acknowledge", missing: Iterable[str] = (), words: str = ""
+    ) -> Answer:
         command = c.Abort(id=number, reason=reason, phase=phase, missing=tuple(missing), words=words, epoch=self.epoch)
         return self.journal.append(command)
 
@@ -107,7 +129,9 @@ class Coordinator:
         outcome, _ = put(self.store, key, body, patience=self.journal.patience)
         found = self.store.read(key)
         if outcome is Put.UNKNOWN or found is None:
-            raise CommitStateUnknown(f"the store did not say whether the seal of chk-{number} was written; nothing was cleaned up")
+            raise CommitStateUnknown(
+                f"the store did not say whether the seal of chk-{number} was written; nothing was cleaned up"
+            )
         return found
 
     def read_seal(self, checkpoint: Checkpoint) -> Seal:
@@ -157,11 +181,26 @@ class Coordinator:
         """
         state = self.state
         known = {group.path for group in state.groups}
-        groups = (f"state/{uid}/{name}" for uid in self.store.folders(self.keys.states) for name in self.store.folders(f"{self.keys.states}/{uid}"))
-        free = [self.keys.group(path) for path in groups if path not in known and _is_group(path) and state.deletable(path)]
+        groups = (
+            f"state/{uid}/{name}"
+            for uid in self.store.folders(self.keys.states)
+            for name in self.store.folders(f"{self.keys.states}/{uid}")
+        )
+        free = [
+            self.keys.group(path) for path in groups if path not in known and _is_group(path) and state.deletable(path)
+        ]
         alive = {one.id for one in state.with_status(PENDING, RETAINED, CONDEMNED)}
-        names = (name for name in self.store.folders(self.keys.prefix) if name.startswith("chk-") and name[4:].isdigit())
-        return (*free, *(f"{self.keys.prefix}/{name}" for name in names if int(name[4:]) < state.next_id and int(name[4:]) not in alive))
+        names = (
+            name for name in self.store.folders(self.keys.prefix) if name.startswith("chk-") and name[4:].isdigit()
+        )
+        return (
+            *free,
+            *(
+                f"{self.keys.prefix}/{name}"
+                for name in names
+                if int(name[4:]) < state.next_id and int(name[4:]) not in alive
+            ),
+        )
 
     def sweep(self) -> int:
         """Delete the orphans; how many there were."""
@@ -188,4 +227,3 @@ def _entry(state: StateSnapshot, number: int) -> StateEntry:
         uid=state.uid, kind=state.kind, run=state.run, groups=tuple(group.path for group in state.groups), bytes=state.bytes,
         rows=state.rows, new=state.measures.checkpoint == number, measures=state.measures,
     )  # fmt: skip
-

@@ -17,7 +17,15 @@ from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.retention import Retention
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, CONDEMNED, FORGOTTEN, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.checkpoint.state import (
+    ABORTED,
+    CONDEMNED,
+    FORGOTTEN,
+    PENDING,
+    RETAINED,
+    Checkpoint,
+    State,
+)
 
 Decision = tuple[e.Event, ...] | DoneAlready | Refusal
 
@@ -38,9 +46,13 @@ def trigger(state: State, command: c.Trigger) -> Decision:
         return fenced
     running = state.running(command.application)
     if running is None:
-        return Refusal(errors.NotRunning(f"{state.job}: no driver is running that could take a checkpoint; start the job first"))
+        return Refusal(
+            errors.NotRunning(f"{state.job}: no driver is running that could take a checkpoint; start the job first")
+        )
     if state.pending:
-        return Refusal(errors.Busy(f"{state.job}: chk-{state.pending[0].id} is pending; ask again when it has its outcome"))
+        return Refusal(
+            errors.Busy(f"{state.job}: chk-{state.pending[0].id} is pending; ask again when it has its outcome")
+        )
     triggered = e.CheckpointTriggered(
         id=state.next_id, request=command.request, try_number=command.try_number, checkpoint_kind="checkpoint",
         epochs=(running.epoch,), branch=state.branch.number, plan=(command.application,), timeout_s=command.timeout_s,
@@ -56,13 +68,25 @@ def complete(state: State, command: c.Complete) -> Decision:
     if fenced := launching.fenced(state, command.epoch):
         return fenced
     if found is None or found.status != PENDING:
-        return Refusal(errors.NotPending(f"chk-{command.id} is not pending: {outcome(found)}; nothing was changed", status=found and found.status))
+        return Refusal(
+            errors.NotPending(
+                f"chk-{command.id} is not pending: {outcome(found)}; nothing was changed", status=found and found.status
+            )
+        )
     if found.gated:
-        return Refusal(errors.NotPending(f"chk-{command.id} is gated: only its finalize task completes it", status=PENDING))
+        return Refusal(
+            errors.NotPending(f"chk-{command.id} is gated: only its finalize task completes it", status=PENDING)
+        )
     if missing := set(found.plan) - set(command.acknowledged):
-        return Refusal(errors.NotPending(f"chk-{command.id} is not acknowledged by {sorted(missing)}; wait for it", status=PENDING))
+        return Refusal(
+            errors.NotPending(f"chk-{command.id} is not acknowledged by {sorted(missing)}; wait for it", status=PENDING)
+        )
     completed = e.CheckpointCompleted(
-        id=command.id, digest=command.digest, bytes=command.bytes, states=command.states, subsumed=subsumed_by(state, found)
+        id=command.id,
+        digest=command.digest,
+        bytes=command.bytes,
+        states=command.states,
+        subsumed=subsumed_by(state, found),
     )
     return (completed,)
 
@@ -72,7 +96,10 @@ def subsumed_by(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
     return tuple(
         one.id
         for one in state.pending
-        if one.id < checkpoint.id and set(one.plan) <= set(checkpoint.plan) and not one.gated and one.kind == "checkpoint"
+        if one.id < checkpoint.id
+        and set(one.plan) <= set(checkpoint.plan)
+        and not one.gated
+        and one.kind == "checkpoint"
     )
 
 
@@ -83,9 +110,13 @@ def abort(state: State, command: c.Abort) -> Decision:
     if fenced := launching.fenced(state, command.epoch):
         return fenced
     if found is None or found.status != PENDING:
-        return Refusal(errors.NotPending(f"chk-{command.id} cannot be aborted: {outcome(found)}", status=found and found.status))
+        return Refusal(
+            errors.NotPending(f"chk-{command.id} cannot be aborted: {outcome(found)}", status=found and found.status)
+        )
     return (
-        e.CheckpointAborted(id=command.id, reason=command.reason, phase=command.phase, missing=command.missing, words=command.words),
+        e.CheckpointAborted(
+            id=command.id, reason=command.reason, phase=command.phase, missing=command.missing, words=command.words
+        ),
     )
 
 
@@ -104,7 +135,11 @@ def condemn(state: State, command: c.Condemn) -> Decision:
     if all(one is None or one.status in (CONDEMNED, FORGOTTEN) for one in found):
         return DoneAlready(max(command.ids, default=0))
     if kept := sorted(set(command.ids) & held(state, datetime.fromisoformat(command.now))):
-        return Refusal(errors.Held(f"{', '.join(f'chk-{number}' for number in kept)} may still be needed; nothing was deleted", ids=kept))
+        return Refusal(
+            errors.Held(
+                f"{', '.join(f'chk-{number}' for number in kept)} may still be needed; nothing was deleted", ids=kept
+            )
+        )
     ids = tuple(one.id for one in found if one and one.status == RETAINED)
     return (e.CheckpointsCondemned(ids=ids),)
 
@@ -114,7 +149,11 @@ def forget(state: State, command: c.Forget) -> Decision:
     if all(one is None or one.status == FORGOTTEN for one in found):
         return DoneAlready(max(command.ids, default=0))
     if alive := [one.id for one in found if one and one.status in (RETAINED, PENDING)]:
-        return Refusal(errors.Held(f"{', '.join(f'chk-{number}' for number in alive)} was not condemned; nothing was forgotten", ids=alive))
+        return Refusal(
+            errors.Held(
+                f"{', '.join(f'chk-{number}' for number in alive)} was not condemned; nothing was forgotten", ids=alive
+            )
+        )
     return (e.CheckpointsForgotten(ids=tuple(one.id for one in found if one and one.status == CONDEMNED)),)
 
 

@@ -202,5 +202,7 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
     """An event of a kind that this version does not know is never skipped."""
     kind = data.get("kind")
     if kind not in KINDS:
-        raise FormatTooNew(f"the journal holds an event {kind!r} that this version does not know: upgrade airflow-checkpoint-provider here")
+        raise FormatTooNew(
+            f"the journal holds an event {kind!r} that this version does not know: upgrade airflow-checkpoint-provider here"
+        )
     return KINDS[kind].from_json({name: value for name, value in data.items() if name != "kind"})

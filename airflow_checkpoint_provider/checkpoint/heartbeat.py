@@ -52,7 +52,13 @@ class Process(Record):
 
     @classmethod
     def this(cls) -> Process:
-        return cls(host=socket.gethostname(), boot=_boot(), pidns=_pidns(), pid=os.getpid(), started=_started(os.getpid()) or "")
+        return cls(
+            host=socket.gethostname(),
+            boot=_boot(),
+            pidns=_pidns(),
+            pid=os.getpid(),
+            started=_started(os.getpid()) or "",
+        )
 
     def lives(self) -> bool | None:
         """True or False if this host can know; None for a process elsewhere."""

@@ -129,7 +129,9 @@ class Journal:
 
     def _at_boundary(self, entry: Entry) -> State:
         if entry.snapshot is None and entry.n:
-            raise Damaged(f"{self.keys.entry(entry.n)} is a boundary without a snapshot; nothing after it can be believed")
+            raise Damaged(
+                f"{self.keys.entry(entry.n)} is a boundary without a snapshot; nothing after it can be believed"
+            )
         return fold(entry.snapshot or State(), entry.n, entry.at, entry.events)
 
     def _get(self, n: int) -> Entry | None:
@@ -149,9 +151,10 @@ class Journal:
 
     # -- appending -------------------------------------------------------------------------------------------------
 
-    def append(self, command: Command) -> Answer:
+    def append(self, command: Command | Callable[[State], Command]) -> Answer:
         """Decide on ``command`` and write what follows.
 
+        A command that holds an observation is given as a function of the state: when the state moved, it is asked again.
         Raises the refusal's error, or ``CommitStateUnknown`` if the store did not say in time what became of the put.
         *Done already* and refusals are told only about a caught-up state.
         """
@@ -159,7 +162,7 @@ class Journal:
         if fresh:
             self.catch_up()
         while True:
-            decision = decide(self.state, command)
+            decision = decide(self.state, command(self.state) if callable(command) else command)
             if not isinstance(decision, tuple):
                 if not fresh:
                     before = self.state.n
@@ -181,7 +184,10 @@ class Journal:
     def _won(self, events: tuple[Event, ...]) -> bool:
         """Put the next entry. False if another's stands there, or if the win is void: its segment was closed meanwhile."""
         if (size := events_size(events)) > LARGEST_EVENTS:
-            raise TooLarge(f"{size} bytes of events do not fit into one entry of {LARGEST_EVENTS}: too many groups in one checkpoint", size=size)
+            raise TooLarge(
+                f"{size} bytes of events do not fit into one entry of {LARGEST_EVENTS}: too many groups in one checkpoint",
+                size=size,
+            )
         n = self.state.n + 1
         entry = Entry(
             inc=self.state.incarnation or _incarnation(events), n=n, nonce=self._nonce(), at=self._clock(), by=self.by.to_json(),

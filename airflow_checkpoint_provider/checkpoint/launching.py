@@ -34,7 +34,9 @@ def why_over(state: State, epoch: int) -> str:
     if newer:
         return f"attempt {newer.epoch} replaced it"
     launch = state.current_launch(attempt.application if attempt else "")
-    return f"launch {launch.number} (try {launch.latest_try}) replaced it" if launch else "a restore opened a new branch"
+    return (
+        f"launch {launch.number} (try {launch.latest_try}) replaced it" if launch else "a restore opened a new branch"
+    )
 
 
 # -- PlanLaunch --------------------------------------------------------------------------------------------------------
@@ -98,7 +100,11 @@ def _finished(state: State, command: c.PlanLaunch) -> Decision | None:
     run = state.run(command.run)
     if run is None or run.how != "finished" or is_clear(run, command):
         return None
-    return Refusal(errors.AlreadyFinished(f"{command.job}, run {command.run}: finished at {run.ended_at}; nothing to submit", run=command.run))
+    return Refusal(
+        errors.AlreadyFinished(
+            f"{command.job}, run {command.run}: finished at {run.ended_at}; nothing to submit", run=command.run
+        )
+    )
 
 
 def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -114,7 +120,11 @@ def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
             )
         )  # fmt: skip
     if launch.stop:
-        return Refusal(errors.Stopping(f"{state.job}: the driver of launch {launch.number} was asked to stop and has not ended yet"))
+        return Refusal(
+            errors.Stopping(
+                f"{state.job}: the driver of launch {launch.number} was asked to stop and has not ended yet"
+            )
+        )
     restarts = command.on_clear == "restart" and is_clear(state.run(command.run), command)
     if not command.durable or restarts:
         return None
@@ -158,7 +168,9 @@ def _plan(state: State, command: c.PlanLaunch) -> Decision:
 
 
 def _opened(command: c.PlanLaunch) -> e.HistoryOpened:
-    return e.HistoryOpened(incarnation=command.incarnation, job=command.job, scope=command.scope, item=command.item, why=command.owner)
+    return e.HistoryOpened(
+        incarnation=command.incarnation, job=command.job, scope=command.scope, item=command.item, why=command.owner
+    )
 
 
 def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
@@ -178,7 +190,12 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
 
 def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, reason: str) -> e.BranchOpened:
     return e.BranchOpened(
-        branch=state.branch.number + 1, application=command.application, base=base, token=command.token, by=command.owner, reason=reason
+        branch=state.branch.number + 1,
+        application=command.application,
+        base=base,
+        token=command.token,
+        by=command.owner,
+        reason=reason,
     )
 
 
@@ -192,7 +209,11 @@ def _missing_state(state: State, command: c.PlanLaunch) -> Refusal | None:
             )
         )
     if command.require_state:
-        return Refusal(errors.StateRequired(f"{command.job}: require_state=True and there is no checkpoint to start from; check the root and the job id"))
+        return Refusal(
+            errors.StateRequired(
+                f"{command.job}: require_state=True and there is no checkpoint to start from; check the root and the job id"
+            )
+        )
     return None
 
 
@@ -222,9 +243,13 @@ def start_attempt(state: State, command: c.StartAttempt) -> Decision:
         return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; resume it first"))
     before = state.attempt_of(launch.number)
     if before and before.how in ("finished", "cancelled", "suspended"):
-        return Refusal(errors.Fenced(f"{state.job}: attempt {before.epoch} of this launch has already ended {before.how}"))
+        return Refusal(
+            errors.Fenced(f"{state.job}: attempt {before.epoch} of this launch has already ended {before.how}")
+        )
     if before and before.how is None and command.seen_alive:
-        return Refusal(errors.JobAlreadyRunning(f"{state.job}: attempt {before.epoch} of this launch is alive; this driver ends"))
+        return Refusal(
+            errors.JobAlreadyRunning(f"{state.job}: attempt {before.epoch} of this launch is alive; this driver ends")
+        )
     return (_attempt_started(state, command, launch), *settled(state, command.application, "attempt replaced"))
 
 
@@ -256,7 +281,9 @@ def request_stop(state: State, command: c.RequestStop) -> Decision:
     if launch and launch.stop:
         return DoneAlready(launch.number)
     if launch is None or launch.number not in state.current.values() or launch.latest_try > command.try_number:
-        return Refusal(errors.Superseded(f"{state.job}: launch {command.launch} is not this try's any more; nothing was stopped"))
+        return Refusal(
+            errors.Superseded(f"{state.job}: launch {command.launch} is not this try's any more; nothing was stopped")
+        )
     return (e.StopRequested(launch=command.launch, by=command.by, reason=command.reason),)
 
 
@@ -272,7 +299,11 @@ def end_attempt(state: State, command: c.EndAttempt) -> Decision:
         and state.current.get(attempt.application) == attempt.launch
     )
     if attempt is None or (state.over(command.epoch) and not failed_after):
-        return Refusal(errors.Fenced(f"attempt {command.epoch} of {state.job} is over: {why_over(state, command.epoch)}", epoch=command.epoch))
+        return Refusal(
+            errors.Fenced(
+                f"attempt {command.epoch} of {state.job} is over: {why_over(state, command.epoch)}", epoch=command.epoch
+            )
+        )
     ended = e.AttemptEnded(epoch=command.epoch, how=command.how, exit_code=command.exit_code, said_by=command.said_by)
     left = tuple(
         e.CheckpointAborted(id=one.id, reason=f"attempt {command.how}", phase="acknowledge", missing=one.plan)

@@ -111,7 +111,9 @@ def group_epoch(path: str) -> int:
     return int(path.rsplit("/", 1)[1].split("-", 1)[0])
 
 
-_POINTER = re.compile(r"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-(?P<id>[1-9]\d*)/?")
+_POINTER = re.compile(
+    r"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-(?P<id>[1-9]\d*)/?"
+)
 
 
 @dataclass(frozen=True)

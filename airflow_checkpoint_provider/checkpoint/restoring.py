@@ -52,12 +52,16 @@ def resolve(restore: str, state: State, root: str) -> Point | None:
     if number.isdigit():
         found = state.checkpoint(int(number))
         if found is None or found.status != RETAINED:
-            raise CheckpointNotFound(f"restore={restore!r}: this history holds no such checkpoint; `checkpoints list {state.job or 'JOB'}` shows those it holds")
+            raise CheckpointNotFound(
+                f"restore={restore!r}: this history holds no such checkpoint; `checkpoints list {state.job or 'JOB'}` shows those it holds"
+            )
         return Point(id=found.id)
     try:
         pointer = Pointer.parse(restore)
     except InvalidName:
-        raise InvalidName(f'restore={restore!r}: write "latest", "none", the id of a checkpoint of this history, or a pointer <root>/jobs/…/chk-7') from None
+        raise InvalidName(
+            f'restore={restore!r}: write "latest", "none", the id of a checkpoint of this history, or a pointer <root>/jobs/…/chk-7'
+        ) from None
     located(pointer)
     return Point(pointer=str(pointer))
 
@@ -68,7 +72,9 @@ def located(pointer: Pointer) -> tuple[Coordinator, Checkpoint]:
     state = coordinator.journal.catch_up()
     found = state.checkpoint(pointer.id)
     if state.n < 0:
-        raise CheckpointNotFound(f"{pointer}: there is no history at {pointer.prefix}; `checkpoints jobs` lists the jobs of a root")
+        raise CheckpointNotFound(
+            f"{pointer}: there is no history at {pointer.prefix}; `checkpoints jobs` lists the jobs of a root"
+        )
     if found is None or found.status != RETAINED:
         raise CheckpointNotFound(f"{pointer}: {_gone(state, found)}")
     return coordinator, found
@@ -92,12 +98,20 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
         pointer = Pointer.parse(point.pointer)
         coordinator, checkpoint = located(pointer)
         seal, files = verified(coordinator, checkpoint)
-        return Restored(point, seal, coordinator.store, coordinator.keys, (Candidate(checkpoint, "chosen", "named by restore=", files),))
+        return Restored(
+            point,
+            seal,
+            coordinator.store,
+            coordinator.keys,
+            (Candidate(checkpoint, "chosen", "named by restore=", files),),
+        )
     found = state.checkpoint(point.id)
     if found is None or found.status != RETAINED:
         raise Damaged(f"the journal says that chk-{point.id} is to be restored, but does not hold it any more")
     seal, files = verified(coordinator, found, state)
-    older = tuple(Candidate(one, "older") for one in sorted(state.retained, key=lambda one: -one.id) if one.id < found.id)
+    older = tuple(
+        Candidate(one, "older") for one in sorted(state.retained, key=lambda one: -one.id) if one.id < found.id
+    )
     candidates = (*_unsealed(state, found.id), Candidate(found, "chosen", "", files), *older)
     return Restored(point, seal, coordinator.store, coordinator.keys, candidates)
 
@@ -112,7 +126,11 @@ def verified(coordinator: Coordinator, checkpoint: Checkpoint, state: State | No
     """The seal and the number of files, after digest, names and sizes were compared. One listing per group."""
     try:
         seal = coordinator.read_seal(checkpoint)
-        files = sum(_verify_group(coordinator, group.path, {f.name: f.bytes for f in group.files}) for s in seal.states.values() for group in s.groups)
+        files = sum(
+            _verify_group(coordinator, group.path, {f.name: f.bytes for f in group.files})
+            for s in seal.states.values()
+            for group in s.groups
+        )
     except Damaged as error:
         older = max((one.id for one in state.retained if one.id < checkpoint.id), default=None) if state else None
         advice = f"chk-{older} is the next older one" if older else "there is no older one"

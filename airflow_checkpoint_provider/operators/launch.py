@@ -1,0 +1,286 @@
+"""One try's launch of a job: look, verify, plan, follow, end. Runs in Airflow (worker).
+
+The journal decides; Airflow's processes, signals and stores are hints. Every step after a wait asks whether this try still
+may, because a killed task's ``execute`` goes on.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.errors import Fenced, HistoryGone, Refused, Stopping, StoreError, Superseded
+from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beats, beats_of, read_beat, seen_alive
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.names import History, Keys
+from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, resolve
+from airflow_checkpoint_provider.checkpoint.state import Attempt, Launch, State
+from airflow_checkpoint_provider.storage import Store, probe
+
+Say = Callable[[Iterable[str]], None]
+POLL = 1.0  # seconds between two looks at the journal
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the task wants, rendered: which history, on whose behalf, from where."""
+
+    history: History
+    token: Token
+    try_number: int
+    run_after: str | None
+    now: str
+    restore: str = "latest"
+    require_state: bool = False
+    on_clear: str = "auto"
+    durable: bool = True
+    incarnation: str | None = None  # of the history to which an earlier try of this task wrote
+
+
+class Launching:
+    """The launch of one try. Not for more than one thread at a time; ``journal`` makes another reader."""
+
+    def __init__(self, store: Store, wanted: Wanted, say: Say, beats: Beats | None = None) -> None:
+        self.store, self.wanted, self.say = store, wanted, say
+        self.beats = beats or Beats.configured()
+        self.keys = Keys(wanted.history.prefix)
+        self.coordinator = Coordinator(self.journal())
+        self.restored = Restored()
+        self.launch: Launch | None = None
+
+    def journal(self) -> Journal:
+        return Journal(self.store, self.keys, By("task", self.wanted.token.owner, socket.gethostname()))
+
+    @property
+    def state(self) -> State:
+        return self.coordinator.state
+
+    # -- planning ----------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Launch:
+        """Verify where to start, then one entry: fence and restore point. A refusal leaves the old attempt untouched.
+
+        The launch returned was planned by this try, or adopted by it (``adopted``).
+        """
+        journal = self.coordinator.journal
+        state = journal.catch_up()
+        if state.n < 0:
+            probe(self.store)
+        self._history_is_the_same(state)
+        first = state.run(self.wanted.token.run) is None
+        base = resolve(self.wanted.restore, state, self.store.uri) if first else None
+        self.restored = examine(
+            self.coordinator, state, base if first and self.wanted.restore != "latest" else state.restore_point()
+        )
+        look = _Look(self)
+        plan = c.PlanLaunch(
+            token=self.wanted.token, try_number=self.wanted.try_number, owner=self.wanted.token.owner, run=self.wanted.token.run,
+            run_after=self.wanted.run_after, started_at=self.wanted.now, incarnation=secrets.token_hex(16), job=self.wanted.history.job,
+            scope=self.wanted.history.run or "", item=self.wanted.history.item, restore=self.wanted.restore, base=base,
+            on_clear=self.wanted.on_clear, require_state=self.wanted.require_state, durable=self.wanted.durable,
+        )  # fmt: skip
+        before = state
+        self._append_patiently(lambda state: replace(plan, seen_alive=look.alive(state)))
+        self.launch = self.state.current_launch()
+        if self.launch is None:
+            raise Refused(f"{self.wanted.history.job}: the launch was replaced as soon as it was planned")
+        if (
+            not self.adopted and self.restored.point != self.launch.restore_point
+        ):  # it moved between looking and planning
+            self.restored = examine(self.coordinator, self.state, self.launch.restore_point)
+        self.say(texts.launch_story(before, self.state, self.launch, self.restored))
+        return self.launch
+
+    @property
+    def adopted(self) -> bool:
+        return self.launch is not None and self.launch.try_number != self.wanted.try_number
+
+    def _history_is_the_same(self, state: State) -> None:
+        known = self.wanted.incarnation
+        if known is not None and known != state.incarnation:
+            raise HistoryGone(
+                f"{self.wanted.history.job}: an earlier try of this task wrote to a history at {self.store.uri}/{self.keys.prefix} that is"
+                " not there any more. Was it deleted, or the connection changed? Put it back; or, to start from nothing on purpose,"
+                " delete this task's key 'checkpoint_history' from its state store and clear the task"
+            )
+
+    def _append_patiently(self, plan: Callable[[State], c.Command]) -> None:
+        """A driver that was told to stop is waited for, bounded; then its launch is replaced."""
+        deadline = time.monotonic() + self.beats.still
+        while True:
+            try:
+                late = time.monotonic() >= deadline
+                self.coordinator.journal.append(
+                    (lambda state: replace(plan(state), seen_alive=False)) if late else plan
+                )  # type: ignore[type-var]
+                return
+            except Stopping as error:
+                self.say([f"{error.message}; waiting for it, {self.beats.still:.0f} s at most"])
+                self._wait_until_stopped(deadline)
+
+    def _wait_until_stopped(self, deadline: float) -> None:
+        journal = self.coordinator.journal
+        while time.monotonic() < deadline:
+            attempt = journal.poll().running()
+            if attempt is None or not seen_alive(
+                self.store, beats_of(self.keys, journal.state), replace(self.beats, look=0)
+            ):
+                return
+            time.sleep(min(POLL, self.beats.every))
+
+    # -- afterwards --------------------------------------------------------------------------------------------------
+
+    def conf(self, checkpointing: str | None, version: str) -> dict[str, str]:
+        """What the driver needs, as Spark confs; nothing secret."""
+        assert self.launch is not None
+        values = {
+            "root": self.store.uri, "history": self.keys.prefix, "job": self.wanted.history.job, "launch": str(self.launch.number),
+            "task": texts.json_line({"token": self.launch.token.to_json(), "try": self.launch.try_number}), "version": version,
+        }  # fmt: skip
+        if checkpointing is not None:
+            values["checkpointing"] = checkpointing
+        return {f"spark.checkpointed.{name}": value for name, value in values.items()}
+
+    def attempt(self) -> Attempt | None:
+        """The newest attempt of our launch, as the journal has it now."""
+        return self.coordinator.journal.catch_up().attempt_of(self.launch.number if self.launch else None)
+
+    def still_ours(self) -> None:
+        """Raise ``Superseded`` if another launch or a later try has taken over."""
+        state = self.coordinator.journal.catch_up()
+        current = state.current_launch()
+        if (
+            self.launch is None
+            or current is None
+            or current.number != self.launch.number
+            or current.latest_try > self.wanted.try_number
+        ):
+            raise Superseded(texts.superseded(state, self.wanted.token.run))
+
+    def end(self, how: str, exit_code: int | None, said_by: str = "task") -> None:
+        """Say how the driver of our launch ended, if it could not itself; one that was replaced needs no word."""
+        attempt = self.attempt()
+        if attempt is None:
+            return
+        try:
+            self.coordinator.journal.append(
+                c.EndAttempt(epoch=attempt.epoch, how=how, exit_code=exit_code, said_by=said_by, from_task=True)
+            )
+        except Fenced:
+            return
+
+    def request_stop(self, reason: str) -> None:
+        """For ``on_kill``, which runs in a signal handler of the main thread: with a reader of its own."""
+        if self.launch is None:
+            return
+        journal = self.journal()
+        journal.patience = 3.0
+        journal.append(
+            c.RequestStop(
+                launch=self.launch.number, try_number=self.wanted.try_number, by=self.wanted.token.owner, reason=reason
+            )
+        )
+
+    def follow(
+        self, on_attach: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False
+    ) -> Attempt | None:
+        """Watch the journal until the attempt of our launch ends; print what happens. None: its heartbeat stood still.
+
+        ``stop`` ends it early, returning the attempt as it is.
+        """
+        follower = Follower(self, on_attach)
+        while not stop():
+            attempt = follower.look()
+            if attempt is not None and attempt.how is not None:
+                return attempt
+            if follower.still_for >= self.beats.still:
+                return None
+            time.sleep(min(POLL, self.beats.every))
+        return follower.attempt
+
+    def clean_up(self) -> str:
+        """After success: what ends with the run goes. Returns a line; what cannot be deleted now costs storage, nothing else."""
+        try:
+            before = {one.id for one in self.coordinator.journal.catch_up().retained}
+            gone = before - {one.id for one in (self.coordinator.retire(), self.state)[1].retained}
+            self.coordinator.sweep()
+        except (StoreError, Refused) as error:
+            return f"state of the run could not be deleted now ({error}); the next start of this job sweeps it"
+        return texts.deleted_line(len(gone), self.state)
+
+    def summary(self) -> list[str]:
+        return list(texts.summary(self.coordinator.journal.catch_up(), self.wanted.token.run))
+
+
+class _Look:
+    """Whether the launch that stands in the way is alive; each launch and attempt is looked at once."""
+
+    def __init__(self, launching: Launching) -> None:
+        self._launching = launching
+        self._seen: dict[tuple[str, ...], bool] = {}
+
+    def alive(self, state: State) -> bool:
+        mine = self._launching
+        keys = tuple(beats_of(mine.keys, state))
+        if keys not in self._seen:
+            look = mine.beats.look
+            self._seen[keys] = seen_alive(mine.store, keys, mine.beats, lambda: mine.say([texts.looking(state, look)]))
+        return self._seen[keys]
+
+
+class Follower:
+    """What a person at the task's log sees of a driver elsewhere: attached, each checkpoint, silence."""
+
+    def __init__(self, launching: Launching, on_attach: Callable[[], None]) -> None:
+        self._launching, self._on_attach = launching, on_attach
+        self._journal = launching.journal()
+        self._said = {one.id for one in launching.state.checkpoints if one.ended_at}
+        self._attached = False
+        self._counter: tuple[str, int] | None = None
+        self._moved = time.monotonic()
+        self.attempt: Attempt | None = None
+
+    @property
+    def still_for(self) -> float:
+        """Seconds since a beat was last seen to move."""
+        return time.monotonic() - self._moved
+
+    def look(self) -> Attempt | None:
+        launch = self._launching.launch
+        try:
+            state = self._journal.poll()
+            self.attempt = state.attempt_of(launch.number if launch else None)
+            self._look_at_beat(state)
+            self._tell(state)
+        except StoreError:
+            self._moved = time.monotonic()  # silence of the store is no silence of the driver
+        return self.attempt
+
+    def _look_at_beat(self, state: State) -> None:
+        for key in beats_of(self._journal.keys, state):
+            beat = read_beat(self._journal.store, key)
+            if beat is None:
+                continue
+            if (key, beat.counter) != self._counter:
+                self._counter, self._moved = (key, beat.counter), time.monotonic()
+            if beat.process.lives() is False:
+                self._moved = float("-inf")
+            if beat.attached and not self._attached:
+                self._attached = True
+                self._launching.say(texts.driver_says(beat))
+                self._on_attach()
+            return
+
+    def _tell(self, state: State) -> None:
+        for one in state.checkpoints:
+            if one.ended_at and one.id not in self._said and self._launching.adopted:
+                self._said.add(one.id)
+                self._launching.say(texts.checkpoint_lines(state, one))

@@ -1,0 +1,311 @@
+"""``SparkSubmitOperator`` whose retries go on from the latest completed checkpoint. Runs in Airflow (DAG processor, worker)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.configuration import conf as airflow_conf
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
+
+from airflow_checkpoint_provider import __version__, _airflow
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.errors import (
+    AlreadyFinished,
+    CheckpointError,
+    InvalidConfig,
+    JobSuspended,
+    NotSupportedYet,
+    Refused,
+    StateRequired,
+    Superseded,
+)
+from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Heart, read_beat
+from airflow_checkpoint_provider.checkpoint.journal import utc_now
+from airflow_checkpoint_provider.checkpoint.names import History, check_job_id
+from airflow_checkpoint_provider.checkpoint.state import Attempt
+from airflow_checkpoint_provider.hooks.archive import driver_archive
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+from airflow_checkpoint_provider.operators.launch import Launching, Wanted
+
+REFUSED, OVER = 3, 79  # exit codes of a driver
+HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
+SUSPENDED_WAIT = timedelta(minutes=1)
+
+
+class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
+    """Submits a Spark application whose retries and clears go on from its latest completed checkpoint.
+
+    Every parameter of ``SparkSubmitOperator`` stays. The application opens a ``CheckpointedJob``; see the README.
+
+    :param job_id: static name of the job; by default ``dag_id.task_id``.
+    :param scope: "run": each DAG run has a history of its own. "job": all runs go on with one. Any other text is itself
+        the key, e.g. ``"{{ ds }}"``. (templated)
+    :param restore: where a *run starts*: "latest", "none", the id of a checkpoint (``scope="job"``), or a pointer. Retries
+        and clears go on with the run, whatever stands here. (templated)
+    :param require_state: refuse to start from nothing.
+    :param on_clear: "auto": a run that finished starts again from where it started, one that did not goes on. "restart"
+        and "continue" force either.
+    :param checkpointing: a ``CheckpointConfig``; the script's own counts if there is none here.
+    :param checkpoint_conn_id: connection of type ``checkpoint_storage``. Missing: ``$AIRFLOW_HOME/checkpoints``, but only
+        with a local Spark master.
+    :param durable: True adopts a driver of this task that is still alive; False fences it and submits.
+    """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "scope", "restore")
+
+    def __init__(
+        self,
+        *,
+        job_id: str | None = None,
+        scope: str = "run",
+        restore: str | int = "latest",
+        require_state: bool = False,
+        on_clear: str = "auto",
+        checkpointing: CheckpointConfig | None = None,
+        checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name,
+        deferrable: bool | None = None,
+        item: str | None = None,
+        allow_non_restored_state: bool | Sequence[str] = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job_id, self.scope, self.restore = job_id, scope, restore
+        self.require_state, self.on_clear = require_state, on_clear
+        self.checkpointing, self.checkpoint_conn_id, self.deferrable = checkpointing, checkpoint_conn_id, deferrable
+        _refuse_later(item=item, allow_non_restored_state=allow_non_restored_state, deferrable=deferrable)
+        self._check()
+        self._launching: Launching | None = None
+        self._killed = threading.Event()
+
+    def _check(self) -> None:
+        """At parse, and again in ``execute``: mapped operators are not constructed at parse."""
+        check_job_id(self.job_id if self.job_id is not None else self._default_job_id())
+        if self.on_clear not in ("auto", "restart", "continue"):
+            raise InvalidConfig(f'on_clear={self.on_clear!r}: write "auto", "restart" or "continue"')
+        if self.checkpointing is not None and not isinstance(self.checkpointing, CheckpointConfig):
+            raise InvalidConfig(f"checkpointing={self.checkpointing!r}: write CheckpointConfig(...)")
+        if self.scope == "job" and self.has_dag() and self.dag.max_active_runs != 1:
+            raise InvalidConfig(
+                f'{self.task_id}: scope="job" needs max_active_runs=1 on DAG {self.dag.dag_id} (it is {self.dag.max_active_runs}):'
+                " two runs cannot both go on with one state"
+            )
+
+    def _default_job_id(self) -> str:
+        return f"{self.dag.dag_id}.{self.task_id}" if self.has_dag() else self.task_id
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def execute(self, context: Any) -> dict[str, Any] | None:  # type: ignore[override]
+        ti = context["ti"]
+        if ti.map_index is not None and ti.map_index >= 0:
+            raise AirflowFailException(
+                str(
+                    NotSupportedYet(
+                        "mapped tasks need item=, which this version does not have; write one task per item"
+                    )
+                )
+            )
+        with _failing_for_good():
+            self._check()
+            self._refuse_backfill(context)
+            hook = self._get_hook()
+            self._hook = hook
+            self._prepare_mode(hook)
+            store = CheckpointStorageHook(self.checkpoint_conn_id, hook.master).get_store()
+            launching = Launching(store, self._wanted(context), self._say)
+            self._launching = launching
+            try:
+                launching.plan()
+            except AlreadyFinished as error:
+                return self._finished_before(launching, error)
+            except JobSuspended as error:
+                self._say([str(error), "waiting: this task looks again in a minute"])
+                raise AirflowRescheduleException(datetime.now(UTC) + SUSPENDED_WAIT) from None
+            context["task_state_store"].set(HISTORY_KEY, launching.state.incarnation)
+            if launching.adopted:
+                return self._adopt(launching)
+            return self._submit(context, launching, hook)
+
+    def _wanted(self, context: Any) -> Wanted:
+        ti, dag_run = context["ti"], context["dag_run"]
+        run: str | None = {"run": ti.run_id, "job": None}.get(self.scope, self.scope)
+        job = self.job_id if self.job_id is not None else f"{ti.dag_id}.{ti.task_id}"
+        return Wanted(
+            history=History(job, run), token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=ti.max_tries),
+            try_number=ti.try_number, run_after=dag_run.run_after.astimezone(UTC).isoformat(), now=utc_now(), restore=str(self.restore),
+            require_state=self.require_state, on_clear=self.on_clear, durable=bool(self.durable),
+            incarnation=context["task_state_store"].get(HISTORY_KEY, None),
+        )  # fmt: skip
+
+    def _refuse_backfill(self, context: Any) -> None:
+        if self.scope == "job" and str(context["dag_run"].run_type).endswith("backfill"):
+            raise AirflowFailException(
+                str(
+                    Refused(
+                        'scope="job": a backfill would rewind the live state; give it a job_id of its own and restore=<pointer>'
+                    )
+                )
+            )
+
+    def _prepare_mode(self, hook: CheckpointedSparkSubmitHook) -> None:
+        """Our journal says what is adopted; the parent's own way of reconnecting would skip the submit on a clear."""
+        if (
+            hook.deploy_mode != "cluster"
+            and self.deferrable is None
+            and airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
+        ):
+            self._say(["not deferred: in client mode the driver is a child of this task"])
+
+    def _get_hook(self) -> CheckpointedSparkSubmitHook:
+        return CheckpointedSparkSubmitHook(**_airflow.spark_hook_arguments(self))
+
+    def _submit(self, context: Any, launching: Launching, hook: CheckpointedSparkSubmitHook) -> dict[str, Any]:
+        assert launching.launch is not None
+        checkpointing = json.dumps(self.checkpointing.to_json()) if self.checkpointing else None
+        self.conf = {**(self.conf or {}), **launching.conf(checkpointing, __version__)}
+        self.py_files = ",".join(filter(None, (self.py_files, str(driver_archive()))))
+        self._hook = hook = self._get_hook()
+        beat = Beat(launch=launching.launch.number, doing="submitting")
+        ended = threading.Event()
+        failure: BaseException | None = None
+        with Heart(
+            launching.store, launching.keys.launch_beat(launching.launch.number), beat, launching.beats
+        ) as heart:
+            following = {"on_attach": heart.stop, "stop": ended.is_set}
+            watcher = threading.Thread(target=launching.follow, kwargs=following, name="checkpoint-follow", daemon=True)
+            watcher.start()
+            adopts, self.durable = self.durable, False
+            try:
+                if self._killed.is_set():
+                    raise AirflowException("killed before the submit")
+                super().execute(context)
+            except AirflowException as error:
+                failure = error
+            finally:
+                self.durable = adopts
+                ended.set()
+                watcher.join(timeout=10)
+        return self._ended(launching, hook.returncode, failure)
+
+    def _adopt(self, launching: Launching) -> dict[str, Any]:
+        """Follow a driver that an earlier try started, until it ends. A try that adopts never submits."""
+        attempt = launching.follow(stop=self._killed.is_set)
+        if self._killed.is_set():
+            raise AirflowException("this task was killed while it followed an adopted driver")
+        if attempt is None:
+            launching.end("lost", None)
+            self._say(launching.summary())
+            raise AirflowException(
+                "the adopted driver's heartbeat stands still: it is counted as lost, and the next try goes on from its latest checkpoint"
+            )
+        return self._ended(launching, attempt.exit_code if attempt.how != "finished" else 0, None)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _ended(self, launching: Launching, exit_code: int | None, failure: BaseException | None) -> dict[str, Any]:
+        """What the driver's exit means for the task: the table of exit codes in the documentation."""
+        if failure is not None and exit_code in (None, 0):
+            exit_code = 1
+        launching.still_ours()
+        attempt = launching.attempt()
+        if failure is None and exit_code == 0:
+            return self._succeed(launching, attempt)
+        if exit_code not in (REFUSED, OVER):
+            launching.end("failed", exit_code)
+        self._say(launching.summary() if attempt else texts.not_attached())
+        if exit_code == REFUSED:
+            raise AirflowFailException(self._refusal(launching, attempt))
+        if exit_code == OVER:
+            raise AirflowException(
+                "the driver ended because it was replaced, stopped or suspended (exit code 79); the next try looks again"
+            )
+        raise failure or AirflowException(f"the driver failed with exit code {exit_code}")
+
+    def _succeed(self, launching: Launching, attempt: Attempt | None) -> dict[str, Any]:
+        if attempt is None:
+            for line in texts.not_attached():
+                self.log.warning(line)
+            return self._result(launching)
+        last = launching.state.restore_point()
+        deleted = (
+            launching.clean_up() if attempt.how == "finished" else "the driver did not end its attempt; its state stays"
+        )
+        self._say([*launching.summary(), deleted])
+        return {**self._result(launching), "checkpoint": str(last) if last else None}
+
+    def _finished_before(self, launching: Launching, error: AlreadyFinished) -> dict[str, Any]:
+        """The worker was lost after the driver's end: success, and what it could not delete any more goes now."""
+        state = launching.state
+        self._say([*texts.finished(state, launching.wanted.token.run), *launching.summary(), launching.clean_up()])
+        return self._result(launching)
+
+    def _result(self, launching: Launching) -> dict[str, Any]:
+        state = launching.state
+        run = state.run(launching.wanted.token.run)
+        launches = {one.number for one in state.launches if one.run == launching.wanted.token.run}
+        attempts = sum(one.launch in launches for one in state.attempts)
+        return {
+            "job": state.job,
+            "run": launching.wanted.token.run,
+            "attempts": attempts,
+            "checkpoint": None,
+            "ended": run.how if run else None,
+        }
+
+    def _refusal(self, launching: Launching, attempt: Attempt | None) -> str:
+        assert launching.launch is not None
+        keys = [launching.keys.driver_beat(launching.launch.number)]
+        if attempt:
+            keys.insert(0, launching.keys.attempt_beat(attempt.epoch))
+        beats = (read_beat(launching.store, key) for key in keys)
+        refused = next((beat.refused for beat in beats if beat and beat.refused), None)
+        return (
+            f"{refused.text}  [{refused.code}]"
+            if refused
+            else "the driver refused for good (exit code 3); its log says why"
+        )
+
+    def on_kill(self) -> None:
+        """Tell the driver through the journal, which reaches one on a lost host too; then what the parent does."""
+        self._killed.set()
+        if self._launching is not None:
+            with contextlib.suppress(CheckpointError):
+                self._launching.request_stop("the task was killed")
+        super().on_kill()
+
+    def _say(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.log.info("%s", line)
+
+
+def _refuse_later(**options: Any) -> None:
+    for name, value in options.items():
+        if value:
+            advice = (
+                "in client mode the driver is a child of the task"
+                if name == "deferrable"
+                else "this version does not have it"
+            )
+            raise NotSupportedYet(f"{name}={value!r}: {advice}; leave it out")
+
+
+@contextlib.contextmanager
+def _failing_for_good() -> Iterator[None]:
+    """What no retry can mend fails the task without one."""
+    try:
+        yield
+    except (Superseded, StateRequired) as error:
+        raise AirflowFailException(str(error)) from error
+    except CheckpointError as error:
+        if error.permanent:
+            raise AirflowFailException(str(error)) from error
+        raise

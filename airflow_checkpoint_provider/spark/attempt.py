@@ -1,0 +1,313 @@
+"""One attempt of the application: how it begins, how it watches that it still stands, how it ends. Runs in the Spark driver.
+
+An attempt takes its epoch itself. From then on a thread reads the journal once a second; when the attempt is over, the process
+prints why and ends with exit code 79, whatever its main thread is doing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.errors import (
+    CheckpointError,
+    Fenced,
+    JobAlreadyRunning,
+    JobSuspended,
+    Refused,
+    StoreError,
+)
+from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.heartbeat import (
+    Beat,
+    Beats,
+    Heart,
+    Process,
+    Refusal,
+    beats_of,
+    read_beat,
+    seen_alive,
+)
+from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
+from airflow_checkpoint_provider.checkpoint.metadata import Versions
+from airflow_checkpoint_provider.checkpoint.names import Keys
+from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, resolve
+from airflow_checkpoint_provider.checkpoint.state import Attempt as AttemptRecord
+from airflow_checkpoint_provider.checkpoint.state import Run, State
+from airflow_checkpoint_provider.spark.exits import Exit, leave
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.settings import Settings
+from airflow_checkpoint_provider.storage import open_store, probe
+
+POLL = 1.0  # seconds between two looks at the journal
+GOODBYE = 3.0  # seconds that ending in order may take after a signal; Airflow kills after five
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the attempt's entry says of the program."""
+
+    application: str
+    spark: str
+
+
+class Attempt:
+    """The running attempt. ``lock`` guards the journal, which several threads of the driver use."""
+
+    def __init__(self, coordinator: Coordinator, record: AttemptRecord, run: Run, restored: Restored) -> None:
+        self.coordinator, self.record, self.run, self.restored = coordinator, record, run, restored
+        self.epoch = record.epoch
+        self.lock = threading.RLock()
+        self.heart = Heart(coordinator.store, coordinator.keys.attempt_beat(self.epoch), Beat(epoch=self.epoch))
+        self._over = threading.Event()
+        self._watch = threading.Thread(target=self._watch_journal, name="checkpoint-watch", daemon=True)
+        self.on_state: Callable[[State], None] = lambda state: None
+        self.stage: str | None = None  # the stage that is being computed
+
+    @property
+    def state(self) -> State:
+        return self.coordinator.state
+
+    def doing(self) -> str:
+        return f"stage '{self.stage}'" if self.stage else "the script's own code"
+
+    def working_on(self, uid: str | None) -> None:
+        self.stage = uid
+
+    def still_standing(self) -> None:
+        """As far as the watch has seen, without asking the store."""
+        if self.state.over(self.epoch):
+            self.leave_over()
+
+    def attach(self, application: str) -> None:
+        """The states are read; from here on the driver beats for its epoch and looks at the journal."""
+        self.heart.update(
+            lambda beat: replace(beat, attached=utc_now(), application=application, protected_since=utc_now())
+        )
+        self.heart.__enter__()
+        self._watch.start()
+
+    @contextmanager
+    def journal(self) -> Iterator[Coordinator]:
+        """The coordinator, for one thread at a time; an attempt that is over leaves here and does not come back."""
+        with self.lock:
+            try:
+                yield self.coordinator
+            except Fenced:
+                self.leave_over()
+
+    def still_mine(self) -> None:
+        """Before any side effect of ours: end the process if this attempt is over. A silent store says nothing about that."""
+        with self.journal() as coordinator:
+            try:
+                coordinator.still_mine()
+            except StoreError as error:
+                say(f"cannot look whether this attempt still stands: {error}")
+
+    def _watch_journal(self) -> None:
+        while not self._over.wait(POLL):
+            try:
+                with self.lock:
+                    state = self.coordinator.journal.poll()
+            except StoreError:
+                continue
+            except CheckpointError as error:
+                leave(Exit.REFUSED if error.permanent else Exit.FAILED, str(error))
+            if self._over.is_set():
+                return
+            if state.over(self.epoch):
+                self.leave_over()
+            launch = state.launch(self.record.launch)
+            if launch and launch.stop:
+                self.end_now("cancelled", Exit.OVER, f"stopped: {launch.stop}")
+            self.on_state(state)
+
+    def leave_over(self) -> NoReturn:
+        """Replaced: print by whom, and end before the next side effect."""
+        leave(Exit.OVER, "\n".join(texts.fenced(self.state, self.epoch, self.doing())))
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def end(self, how: str, exit_code: int) -> None:
+        """The attempt's last entry. Raises what the store raises."""
+        self._over.set()
+        with self.journal() as coordinator:
+            coordinator.journal.append(c.EndAttempt(epoch=self.epoch, how=how, exit_code=exit_code))
+        self.heart.stop()
+
+    def end_failed(self) -> None:
+        """As ``end``, for a driver that fails anyway: what the store says to it changes nothing."""
+        launch = self.state.launch(self.record.launch)
+        try:
+            self.end("cancelled" if launch and launch.stop else "failed", Exit.FAILED)
+        except CheckpointError as error:
+            say(f"the end of attempt {self.epoch} could not be written ({error}); the next attempt settles it")
+
+    def end_now(self, how: str, code: int, why: str) -> NoReturn:
+        """End the process from any thread, in order if the store answers in time."""
+        self._over.set()
+        ending = threading.Thread(target=self._end_quietly, args=(how, code), daemon=True)
+        ending.start()
+        ending.join(GOODBYE)
+        leave(code, f"attempt {self.epoch} of {self.state.job} ends: {why}")
+
+    def _end_quietly(self, how: str, code: int) -> None:
+        if self.lock.acquire(timeout=GOODBYE):
+            try:
+                self.coordinator.journal.append(c.EndAttempt(epoch=self.epoch, how=how, exit_code=code))
+            except CheckpointError as error:
+                say(str(error))
+            finally:
+                self.lock.release()
+
+
+# -- the beginning -----------------------------------------------------------------------------------------------------
+
+
+def begin(settings: Settings, program: Program) -> Attempt:
+    """Verify where to start, take an epoch, and return the attempt. A refusal ends the process as API and task expect it."""
+    store = open_store(settings.root)
+    owner = settings.token.owner if settings.token else "script"
+    journal = Journal(store, Keys(settings.prefix), By("driver", owner, socket.gethostname()))
+    try:
+        if settings.token is None:
+            return _begin_alone(journal, settings, program)
+        return _begin_launched(journal, settings, program)
+    except (Fenced, JobAlreadyRunning, JobSuspended) as error:
+        if settings.token is None:
+            refuse(journal, settings.launch, error, Exit.REFUSED)
+        refuse(journal, settings.launch, error, Exit.OVER)
+    except CheckpointError as error:
+        if isinstance(error, StoreError) and not error.permanent:
+            raise
+        refuse(journal, settings.launch, error, Exit.REFUSED)
+
+
+def refuse(journal: Journal, launch: int | None, error: CheckpointError, code: Exit) -> NoReturn:
+    """End a driver that may not start, or that cannot go on for good; the task reads the text from the heartbeat."""
+    if launch is not None:
+        beat = Beat(launch=launch, refused=Refusal(code=error.code, text=error.message))
+        Heart(journal.store, journal.keys.driver_beat(launch), beat).pulse()
+    say(str(error))
+    raise SystemExit(int(code))
+
+
+def _begin_launched(journal: Journal, settings: Settings, program: Program) -> Attempt:
+    assert settings.token
+    assert settings.launch is not None
+    with Heart(
+        journal.store, journal.keys.driver_beat(settings.launch), Beat(launch=settings.launch, doing="starting")
+    ):
+        restored = _verified(journal, journal.catch_up())
+        driver = secrets.token_hex(16)
+        start = c.StartAttempt(
+            token=settings.token, try_number=settings.try_number, driver=driver, application_digest=program.application,
+            versions=Versions(package=__version__, spark=program.spark), checkpointing=settings.config.to_json(),
+        )  # fmt: skip
+        watching = _Observer(journal)
+        journal.append(
+            lambda state: replace(start, seen_alive=watching.alive(state, state.attempt_of(settings.launch)))
+        )
+        return _started(journal, driver, restored)
+
+
+def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Attempt:
+    """A script without Airflow: its run is the newest one if that did not finish, else a new one."""
+    state = journal.catch_up()
+    if state.n < 0:
+        probe(journal.store)
+    if launch := state.current_launch():
+        _refuse_beside(journal, state, launch.number)
+    base = resolve(settings.restore, state, settings.root)
+    _verified(journal, state)
+    driver = secrets.token_hex(16)
+    watching = _Observer(journal)
+    began = utc_now()
+
+    def start(state: State) -> c.Command:
+        token, try_number, started_at = _alone_run(state, began)
+        plan = c.PlanLaunch(
+            token=token, try_number=try_number, owner="script", run=token.run, run_after=None, started_at=started_at,
+            incarnation=secrets.token_hex(16), job=settings.job, restore=settings.restore, base=base, alone=True,
+            seen_alive=watching.alive(state, state.attempt_of(state.current.get(""))),
+        )  # fmt: skip
+        attempt = c.StartAttempt(
+            token=token, try_number=try_number, driver=driver, application_digest=program.application,
+            versions=Versions(package=__version__, spark=program.spark), checkpointing=settings.config.to_json(),
+        )  # fmt: skip
+        return c.StartAlone(plan=plan, start=attempt)
+
+    journal.append(start)
+    attempt = _started(journal, driver, Restored())
+    say(texts.restore_story(journal.state, attempt.restored))
+    return attempt
+
+
+def _alone_run(state: State, now: str) -> tuple[Token, int, str]:
+    newest = state.runs[-1] if state.runs else None
+    if newest is None or newest.how == "finished":
+        number = sum(run.key.startswith("alone-") for run in state.runs) + 1
+        return Token(dag="", run=f"alone-{max(number, state.next_launch)}", task="script"), 1, now
+    launch = state.launch(newest.launch)
+    token = launch.token if launch else Token(dag="", run=newest.key, task="script")
+    return token, (launch.latest_try if launch else 0) + 1, newest.started_at
+
+
+def _refuse_beside(journal: Journal, state: State, launch: int) -> None:
+    """A living process of this job is refused with both pids, never adopted, never fenced."""
+    keys = beats_of(journal.keys, state)
+    if not seen_alive(
+        journal.store, keys, Beats.configured(), lambda: say(texts.looking(state, Beats.configured().look))
+    ):
+        return
+    beat = next((found for key in keys if (found := read_beat(journal.store, key))), Beat())
+    mine = Process.this()
+    raise JobAlreadyRunning(
+        f"{state.job} is already running: process {beat.process.pid} on {beat.process.host} (this is process {mine.pid} on {mine.host})."
+        " Wait for it or stop it; or give this one another job_id"
+    )
+
+
+class _Observer:
+    """Looks whether the attempt that stands in the way is alive; each is looked at once."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._seen: dict[int, bool] = {}
+
+    def alive(self, state: State, attempt: AttemptRecord | None) -> bool:
+        if attempt is None or attempt.how:
+            return False
+        if attempt.epoch not in self._seen:
+            key = self._journal.keys.attempt_beat(attempt.epoch)
+            beats = Beats.configured()
+            self._seen[attempt.epoch] = seen_alive(
+                self._journal.store, [key], beats, lambda: say(texts.looking(state, beats.look))
+            )
+        return self._seen[attempt.epoch]
+
+
+def _verified(journal: Journal, state: State) -> Restored:
+    return examine(Coordinator(journal), state, state.restore_point())
+
+
+def _started(journal: Journal, driver: str, restored: Restored) -> Attempt:
+    record = next(one for one in journal.state.attempts if one.driver == driver)
+    if record.restore_point != restored.point or restored.point is None:  # moved since it was verified
+        restored = examine(Coordinator(journal), journal.state, record.restore_point)
+    launch = journal.state.launch(record.launch)
+    run = journal.state.run(launch.run) if launch else None
+    if run is None:
+        raise Refused("the journal does not list the run of this attempt")
+    journal.by = replace(journal.by, epoch=record.epoch)
+    return Attempt(Coordinator(journal, record.epoch), record, run, restored)

@@ -1,0 +1,175 @@
+"""A barrier becomes a checkpoint: trigger, acknowledge, complete, retire. Runs in the Spark driver.
+
+The synchronous part pins what is consistent; acknowledging and sealing go on in a thread while the job goes on. One checkpoint is
+in flight at a time, and no stage's end is skipped. A store that fails costs protection, never rows: the job goes on, loudly.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, Damaged, NotPending, Refused, StoreError
+from airflow_checkpoint_provider.checkpoint.journal import utc_now
+from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, StateSnapshot, Versions
+from airflow_checkpoint_provider.checkpoint.state import RETAINED
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.states import States
+
+REMIND = 300.0  # seconds between two lines saying that the job is not protected
+
+
+class Barriers:
+    """The checkpoints of one attempt, as its script reaches its barriers."""
+
+    def __init__(self, attempt: Attempt, states: States, spark_version: str, timeout_s: float) -> None:
+        self._attempt, self._states, self._timeout_s = attempt, states, timeout_s
+        self._versions = Versions(package=__version__, spark=spark_version)
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._flying: Future[None] | None = None
+        self._unsettled: int | None = None  # acknowledged, its outcome not known to us
+        self._count = 0
+        self.protection = Protection(attempt)
+
+    def reach(self, barrier: str, *, wait: bool = False) -> bool:
+        """Take a checkpoint at this barrier, or serve the one that waits for it. Returns whether it completed, if ``wait``."""
+        self.settle()
+        number = self._number(barrier)
+        if number is None:
+            return False
+        ack = self._acknowledgement(number, barrier)
+        self._flying = self._pool.submit(self._finish, number, ack, barrier)
+        return self.settle() if wait else True
+
+    def settle(self) -> bool:
+        """Wait for the checkpoint in flight; whether nothing is left unsettled."""
+        if self._flying is not None:
+            self._flying.result()
+            self._flying = None
+        if self._unsettled is not None:
+            self._settle_unknown(self._unsettled)
+        return self._unsettled is None and self.protection.failures == 0
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+    def _number(self, barrier: str) -> int | None:
+        """The pending checkpoint that waits for us, or a new one; None if the store did not let us."""
+        self._count += 1
+        request = f"attempt {self._attempt.epoch} barrier {self._count}"
+        try:
+            with self._attempt.journal() as coordinator:
+                waiting = [one.id for one in coordinator.journal.catch_up().pending]
+                return (
+                    waiting[0] if waiting else coordinator.trigger(request, timeout_s=self._timeout_s, barrier=barrier)
+                )
+        except CheckpointError as error:
+            self.protection.failed(f"a checkpoint at {barrier}", error)
+            return None
+
+    def _acknowledgement(self, number: int, barrier: str) -> Acknowledgement:
+        return Acknowledgement(
+            inc=self._attempt.state.incarnation, id=number, application=self._attempt.record.application, epoch=self._attempt.epoch,
+            nonce=secrets.token_hex(16), run=self._states.run, states=self._states.acknowledged(number, barrier),
+            run_values=self._states.run_values, versions=self._versions,
+        )  # fmt: skip
+
+    def _finish(self, number: int, ack: Acknowledgement, barrier: str) -> None:
+        """The asynchronous part. Whatever fails is said; nothing here ends the job but a fence."""
+        began = time.monotonic()
+        try:
+            with self._attempt.journal() as coordinator:
+                stands = coordinator.acknowledge(ack)
+                self._unsettled = number
+                coordinator.complete(number)
+            self._completed(number, {state.uid: state for state in stands.states}, barrier, time.monotonic() - began)
+        except Refused as error:
+            self._unsettled = None
+            self.protection.failed(f"chk-{number}", error)
+        except CheckpointError as error:
+            self._unsettled = number
+            self.protection.failed(f"chk-{number}", error)
+        self._retire()
+
+    def _completed(self, number: int, states: dict[str, StateSnapshot], barrier: str, took: float) -> None:
+        self._unsettled = None
+        self._states.completed(states)
+        self.protection.restored()
+        checkpoint = self._attempt.state.checkpoint(number)
+        if checkpoint:
+            say(texts.checkpoint_line(checkpoint, took))
+
+    def _settle_unknown(self, number: int) -> None:
+        """Its acknowledgement may stand: complete it now, or abort it, so that the next can be triggered."""
+        try:
+            with self._attempt.journal() as coordinator:
+                found = coordinator.journal.catch_up().checkpoint(number)
+                if found and not found.over and not found.completed_at:
+                    self._complete_or_abort(number)
+                found = coordinator.state.checkpoint(number)
+            if found and found.status == RETAINED:
+                self.protection.restored()
+            self._unsettled = None
+        except CheckpointError as error:
+            self.protection.failed(f"chk-{number}", error)
+
+    def _complete_or_abort(self, number: int) -> None:
+        coordinator = self._attempt.coordinator
+        try:
+            coordinator.complete(number)
+            seal = coordinator.state.checkpoint(number)
+            if seal:
+                self._states.completed(coordinator.read_seal(seal).states)
+        except (NotPending, Damaged) as error:
+            coordinator.abort(number, "store failed", phase="seal", missing=("",), words=error.message)
+
+    def _retire(self) -> None:
+        try:
+            with self._attempt.journal() as coordinator:
+                coordinator.retire()
+        except StoreError as error:
+            say(f"old checkpoints could not be deleted now, the next checkpoint tries again: {error}")
+        except Refused:
+            pass  # somebody else changed what we looked at: the next checkpoint looks again
+
+
+class Protection:
+    """How long a crash would throw the job back, and who has been told."""
+
+    def __init__(self, attempt: Attempt, clock: Callable[[], float] = time.monotonic) -> None:
+        self._attempt, self._clock = attempt, clock
+        self._lock = threading.Lock()
+        self._since = clock()
+        self._said = 0.0
+        self._last = ""
+        self.failures = 0
+
+    def failed(self, what: str, error: CheckpointError) -> None:
+        with self._lock:
+            self.failures += 1
+            self._last = f"{what}: {error.message}"
+        self.remind(at_once=True)
+
+    def restored(self) -> None:
+        """A checkpoint completed: a crash costs only what comes after it."""
+        with self._lock:
+            self.failures, self._since = 0, self._clock()
+        self._attempt.heart.update(lambda beat: replace(beat, protected_since=utc_now()))
+
+    def remind(self, at_once: bool = False) -> None:
+        """Say it at the first failure and then every five minutes."""
+        with self._lock:
+            due = self.failures and (at_once or self._clock() - self._said >= REMIND)
+            if not due:
+                return
+            self._said = self._clock()
+            failures, last, cost = self.failures, self._last, self._clock() - self._since
+        point = self._attempt.state.restore_point(self._attempt.record.application)
+        say(texts.not_protected(last, failures, cost, point))

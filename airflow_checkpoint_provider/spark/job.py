@@ -1,0 +1,220 @@
+"""What a job's author writes: ``with CheckpointedJob() as job``. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CommitStateUnknown, WrongUse
+from airflow_checkpoint_provider.checkpoint.events import Point
+from airflow_checkpoint_provider.checkpoint.heartbeat import Refusal
+from airflow_checkpoint_provider.checkpoint.names import Pointer, check_uid
+from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.spark.application import check_versions, digest, refuse_connect
+from airflow_checkpoint_provider.spark.attempt import Program, begin
+from airflow_checkpoint_provider.spark.barriers import Barriers
+from airflow_checkpoint_provider.spark.exits import Exit
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.progress import Progress
+from airflow_checkpoint_provider.spark.settings import Settings, script, settings_of
+from airflow_checkpoint_provider.spark.stages import Stages
+from airflow_checkpoint_provider.spark.states import States, Value
+from airflow_checkpoint_provider.spark.watchdog import Watchdog, jvm_pid
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class CheckpointRef:
+    """A checkpoint as others name it."""
+
+    job: str
+    scope: str
+    id: int
+    pointer: str
+
+
+class CheckpointedJob:
+    """A Spark application whose next attempt goes on from its latest completed checkpoint.
+
+    Submitted by ``CheckpointedSparkSubmitOperator`` everything comes with the launch. Alone, without Airflow and without
+    configuration: checkpoints lie below ``./checkpoints``, the job is named after the script, and the next start of the
+    same script goes on with the run until one ends well.
+
+    :param spark: the session; by default ``SparkSession.builder.getOrCreate()``.
+    :param job_id: alone only; by default the script's name without ``.py``.
+    :param root: where checkpoints live; the task's connection wins over it.
+    :param checkpointing: the task's wins over it.
+    :param restore: alone only: where a new run starts: "latest", "none", an id, or a pointer.
+    """
+
+    _active: ClassVar[CheckpointedJob | None] = None
+
+    def __init__(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        job_id: str | None = None,
+        root: str | None = None,
+        checkpointing: CheckpointConfig | None = None,
+        restore: str | int = "latest",
+    ) -> None:
+        self._given = spark
+        self._job_id, self._root, self._checkpointing, self._restore = job_id, root, checkpointing, str(restore)
+
+    # -- with --------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if CheckpointedJob._active is not None:
+            raise WrongUse("two CheckpointedJobs in one driver: close the first `with` before the second begins")
+        if self._given is not None:
+            refuse_connect(self._given)
+        self.spark = self._given or SparkSession.builder.getOrCreate()
+        refuse_connect(self.spark)
+        check_versions(self.spark)
+        settings = settings_of(
+            self.spark, job_id=self._job_id, root=self._root, checkpointing=self._checkpointing, restore=self._restore
+        )
+        for note in settings.notes:
+            say(note)
+        self._begin(settings)
+        CheckpointedJob._active = self
+        return self
+
+    def _begin(self, settings: Settings) -> None:
+        application = digest(self.spark, script(), sys.argv[1:])
+        if application.note:
+            say(application.note)
+        self._settings = settings
+        self._attempt = begin(settings, Program(application.digest, self.spark.version))
+        seal = self._attempt.restored.seal
+        self._states = States.restored(seal, self._attempt.run.key)
+        self._barriers = Barriers(self._attempt, self._states, self.spark.version, settings.config.timeout_s)
+        self._stages = Stages(self.spark, self._attempt, self._states, self._barriers, application)
+        self._names: set[str] = set()
+        self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, lambda: None, self._terminated).start()
+        self._progress = Progress(self.spark, self._attempt, self._barriers.protection)
+        self._attempt.on_state = self._progress.look
+        before = max(
+            (one for one in self._attempt.state.attempts if one.epoch < self._attempt.epoch),
+            key=lambda one: one.epoch,
+            default=None,
+        )
+        said = texts.application_line(application.digest, before, self._attempt.run)
+        say(f"attempt {self._attempt.epoch} of {settings.job}, run {self._attempt.run.key}: {said}")
+        self._attempt.attach(said)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        CheckpointedJob._active = None
+        well = kind is None or (isinstance(error, SystemExit) and error.code in (0, None))
+        try:
+            if well:
+                self._finish()
+        except BaseException as failure:
+            self._fail(failure)
+            raise
+        if not well:
+            self._fail(error)
+        self._watchdog.stop()
+
+    def _finish(self) -> None:
+        """What is pending gets its outcome, what changed its last checkpoint; then the attempt is *finished*."""
+        if self.spark.sparkContext._jsc is None:
+            raise WrongUse("spark.stop() was called inside `with CheckpointedJob()`: move it behind the block")
+        self._barriers.settle()
+        if self._states.changed() or self._attempt.state.pending:
+            self._last_checkpoint()
+        self._barriers.close()
+        self._attempt.still_mine()
+        self._attempt.end("finished", Exit.FINISHED)
+
+    def _last_checkpoint(self) -> None:
+        if not any(self._barriers.reach("end", wait=True) for _ in range(2)):
+            raise CommitStateUnknown("the last checkpoint could not be completed; the run is not finished, a retry goes on from the one before")
+
+    def _fail(self, error: BaseException | None) -> None:
+        """The attempt ends *failed*; an error that no retry can mend is told to the task, and leaves as exit code 3."""
+        self._barriers.close()
+        self._attempt.end_failed()
+        if isinstance(error, CheckpointError) and error.permanent and self._settings.token is not None:
+            traceback.print_exception(error)
+            refusal = Refusal(code=error.code, text=error.message)
+            self._attempt.heart.update(lambda beat: replace(beat, refused=refusal))
+            self._attempt.heart.pulse()
+            raise SystemExit(int(Exit.REFUSED))
+
+    def _jvm_died(self) -> None:
+        self._attempt.end_now("failed", Exit.FAILED, "its JVM is gone; the driver ends with it")
+
+    def _terminated(self) -> None:
+        self._attempt.end_now("failed", 143, "SIGTERM")
+
+    # -- in the script -----------------------------------------------------------------------------------------------
+
+    def stage(self, uid: str, df: DataFrame | Callable[[], DataFrame], *, version: str | None = None) -> DataFrame:
+        """Compute rows once in this run, store them, and return them read back; on a retry, the stored rows.
+
+        Eager, as ``df.checkpoint()`` is. Schema and values are kept; order, partitioning and ``nullable = false`` are not,
+        on fresh and resumed runs alike. A function is called only where its rows must be computed.
+
+        :param version: the author's word that rows stay valid while the application changes; another one recomputes.
+        """
+        self._name(uid)
+        return self._stages.run(uid, df, version)
+
+    def value(self, uid: str, default: Any = None) -> Value:
+        """Small JSON state (64 KiB at most). Values follow the script: a retry begins with those with which its run began,
+        and each reused stage sets them to what they were at its end."""
+        self._name(uid)
+        self._states.asked.add(uid)
+        return Value(self._states, uid, default, self._attempt.still_standing)
+
+    def checkpoint(self, *, wait: bool = True) -> None:
+        """An explicit barrier. With ``wait`` it returns when the checkpoint completed, and raises if it did not."""
+        if not self._barriers.reach("checkpoint()", wait=wait) and wait:
+            raise CommitStateUnknown(
+                "the checkpoint did not complete; the lines above say why. The job may go on without it"
+            )
+
+    @property
+    def attempt(self) -> int:
+        """This attempt's epoch: rises with each attempt of the history."""
+        return self._attempt.epoch
+
+    @property
+    def started_at(self) -> datetime:
+        """When the run's *first* attempt was planned: the same in every retry. Use it instead of ``now()``."""
+        return datetime.fromisoformat(self._attempt.run.started_at)
+
+    @property
+    def restored(self) -> CheckpointRef | None:
+        """The checkpoint from which this attempt started."""
+        point = self._attempt.restored.point
+        return None if point is None else self._ref(point)
+
+    def _ref(self, point: Point) -> CheckpointRef:
+        state: State = self._attempt.state
+        store, keys = self._attempt.coordinator.store, self._attempt.coordinator.keys
+        pointer = Pointer.parse(point.pointer) if point.pointer else Pointer(store.uri, keys.prefix, point.id or 0)
+        return CheckpointRef(state.job, state.scope, pointer.id, str(pointer))
+
+    def _name(self, uid: str) -> None:
+        """One uid is one state; the second use in one attempt would be the first's rows."""
+        check_uid(uid)
+        if uid in self._names:
+            raise WrongUse(
+                f"uid '{uid}' is used twice in this attempt (a stage in a loop?): give each state its own uid"
+            )
+        self._names.add(uid)

@@ -1,0 +1,10 @@
+"""Our lines in the driver's log, which in client mode is the task's log. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def say(lines: str | Iterable[str]) -> None:
+    """Print to the driver's standard output, at once: the process may be killed in the next moment."""
+    print(lines if isinstance(lines, str) else "\n".join(lines), flush=True)

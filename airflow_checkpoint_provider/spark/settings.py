@@ -1,0 +1,84 @@
+"""How a launch reaches the driver: Spark confs ``spark.checkpointed.*``, or nothing, then the script runs alone. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.errors import InvalidName, VersionMismatch
+from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.names import History, check_job_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PREFIX = "spark.checkpointed."
+ALONE_ROOT = "checkpoints"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``launch`` and ``token`` are None for a script without Airflow."""
+
+    root: str
+    job: str
+    prefix: str  # of the history, below the root
+    config: CheckpointConfig
+    launch: int | None = None
+    token: Token | None = None
+    try_number: int = 1
+    restore: str = "latest"
+    notes: tuple[str, ...] = ()  # which source won, for the log
+
+
+def settings_of(
+    spark: SparkSession, *, job_id: str | None, root: str | None, checkpointing: CheckpointConfig | None, restore: str
+) -> Settings:
+    """Confs win over arguments, and the log names the source; two different job ids are refused."""
+    confs = {
+        key.removeprefix(PREFIX): value
+        for key, value in spark.sparkContext.getConf().getAll()
+        if key.startswith(PREFIX)
+    }
+    if "launch" not in confs:
+        return _alone(job_id, root, checkpointing, restore)
+    if confs.get("version") != __version__:
+        raise VersionMismatch(
+            f"Airflow launched this driver with version {confs.get('version')} of the package, the driver has {__version__}:"
+            " install one version on both sides, or leave the package out of the driver's image, since it travels with the job"
+        )
+    if job_id is not None and job_id != confs["job"]:
+        raise InvalidName(
+            f"CheckpointedJob(job_id={job_id!r}), but the task's job id is {confs['job']!r}: leave it out of the script"
+        )
+    task = json.loads(confs["task"])
+    config = (
+        CheckpointConfig.from_json(json.loads(confs["checkpointing"])) if "checkpointing" in confs else checkpointing
+    )
+    notes = [
+        f"{name} is the task's; the script's is not used"
+        for name, given in (("root", root), ("checkpointing", checkpointing))
+        if given and name in confs
+    ]
+    return Settings(
+        root=confs["root"], job=confs["job"], prefix=confs["history"], config=config or CheckpointConfig(), launch=int(confs["launch"]),
+        token=Token.from_json(task["token"]), try_number=task["try"], notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _alone(job_id: str | None, root: str | None, checkpointing: CheckpointConfig | None, restore: str) -> Settings:
+    job = check_job_id(job_id if job_id is not None else script().stem)
+    where = root or str(Path(ALONE_ROOT).absolute())
+    return Settings(
+        root=where, job=job, prefix=History(job).prefix, config=checkpointing or CheckpointConfig(), restore=restore
+    )
+
+
+def script() -> Path:
+    """The main script of this process."""
+    return Path(sys.argv[0] or "job").absolute()

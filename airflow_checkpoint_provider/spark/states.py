@@ -1,0 +1,125 @@
+"""The states of one attempt: what was restored, what the script reached since, what is acknowledged. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_checkpoint_provider.checkpoint.codec import canonical
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
+from airflow_checkpoint_provider.checkpoint.metadata import Measures, Seal, StageDetail, StateSnapshot
+
+LARGEST_VALUE = 64 * 1024  # bytes of JSON
+
+
+@dataclass
+class States:
+    """``snapshots`` begins with every state of the restore point: those the script has not reached yet are in each new
+    acknowledgement as they were restored. Stages belong to a run: another run's are left behind here.
+
+    Values follow the script: they begin as they were when the *run* began, and a reused barrier sets them to what they
+    were when it was passed.
+    """
+
+    run: str
+    snapshots: dict[str, StateSnapshot] = field(default_factory=dict)
+    run_values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)  # values that the script has asked for
+    handed_out: dict[str, str] = field(default_factory=dict)  # uid -> group of each stage, in the script's order
+    _completed: bytes = b""  # what the newest completed checkpoint holds, to tell whether anything changed
+
+    @classmethod
+    def restored(cls, seal: Seal | None, run: str) -> States:
+        if seal is None:
+            return cls(run)
+        kept = {uid: state for uid, state in seal.states.items() if state.kind != "stage" or state.run == run}
+        same_run = [ack for ack in seal.applications.values() if ack.run == run]
+        begun = {uid: value for ack in same_run for uid, value in ack.run_values.items()}
+        if not same_run:
+            begun = {uid: state.value for uid, state in kept.items() if state.kind == "value"}
+        return cls(run, kept, begun, dict(begun), _completed=_fingerprint(seal.states))
+
+    # -- reaching ----------------------------------------------------------------------------------------------------
+
+    def stage(self, uid: str) -> tuple[StateSnapshot, StageDetail] | None:
+        """The restored or computed stage of that name."""
+        found = self.snapshots.get(uid)
+        return (found, found.stage) if found and found.stage else None
+
+    def reached(self, snapshot: StateSnapshot) -> None:
+        """The script has passed the end of a stage, whether its rows were reused or computed."""
+        self.snapshots[snapshot.uid] = snapshot
+        self.handed_out[snapshot.uid] = snapshot.groups[0].path
+
+    def replay_values(self, detail: StageDetail) -> None:
+        """At a reused barrier; only if its inputs are those of the attempt that passed it, else the script's own stand."""
+        if detail.before == self.handed_out:
+            self.values |= detail.values
+
+    def set_value(self, uid: str, value: Any) -> None:
+        try:
+            size = len(canonical(value))
+        except (TypeError, ValueError) as error:
+            raise InvalidConfig(
+                f"value '{uid}': {error}; a value is JSON (numbers, text, lists, dicts). Keep rows in a stage"
+            ) from None
+        if size > LARGEST_VALUE:
+            raise InvalidConfig(
+                f"value '{uid}' has {size} bytes of JSON, {LARGEST_VALUE} are allowed; keep rows in a stage"
+            )
+        self.values[uid] = value
+
+    # -- acknowledging -----------------------------------------------------------------------------------------------
+
+    def acknowledged(self, number: int, barrier: str) -> tuple[StateSnapshot, ...]:
+        """Every state for checkpoint ``number``; what no completed checkpoint holds yet is new in it."""
+        current = {**self.snapshots, **{uid: self._value(uid, barrier) for uid in self.asked & self.values.keys()}}
+        return tuple(_numbered(current[uid], number) for uid in sorted(current))
+
+    def _value(self, uid: str, barrier: str) -> StateSnapshot:
+        before = self.snapshots.get(uid)
+        if before and before.kind == "value" and canonical(before.value) == canonical(self.values[uid]):
+            return before
+        return StateSnapshot(
+            uid=uid, kind="value", run=self.run, value=self.values[uid], measures=Measures(barrier=barrier)
+        )
+
+    def completed(self, states: Mapping[str, StateSnapshot]) -> None:
+        """A checkpoint with ``states`` completed: what it holds is not new any more."""
+        for uid, state in states.items():
+            mine = self.snapshots.get(uid)
+            if mine is None or mine.kind == "value" or mine.groups == state.groups:
+                self.snapshots[uid] = state
+        self._completed = _fingerprint(states)
+
+    def changed(self) -> bool:
+        """Whether a checkpoint taken now would hold anything else than the newest completed one."""
+        return _fingerprint({one.uid: one for one in self.acknowledged(0, "")}) != self._completed
+
+
+def _numbered(state: StateSnapshot, number: int) -> StateSnapshot:
+    return state if state.measures.checkpoint else replace(state, measures=replace(state.measures, checkpoint=number))
+
+
+def _fingerprint(states: Mapping[str, StateSnapshot]) -> bytes:
+    if not states:
+        return b""
+    return canonical(
+        [[uid, [group.path for group in state.groups], state.value] for uid, state in sorted(states.items())]
+    )
+
+
+class Value:
+    """Small JSON state in the driver. It follows the script: see ``CheckpointedJob.value``."""
+
+    def __init__(self, states: States, uid: str, default: Any, check: Callable[[], None]) -> None:
+        self._states, self._uid, self._default, self._check = states, uid, default, check
+
+    def get(self) -> Any:
+        return self._states.values.get(self._uid, self._default)
+
+    def set(self, value: Any) -> None:
+        self._check()
+        self._states.set_value(self._uid, value)
