@@ -10,6 +10,8 @@ PYTHON ?= $(shell for p in python3.11 python3; do $$p -c 'import sys; sys.exit(s
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# spark-submit looks for Spark by the first python3 of the PATH.
+demo test test-slow: private export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18

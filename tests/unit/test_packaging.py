@@ -27,7 +27,7 @@ for name in json.loads(sys.argv[1]):
     for module in pkgutil.walk_packages(package.__path__, name + "."):
         importlib.import_module(module.name)
 loaded = {name.partition(".")[0] for name in sys.modules}
-print(json.dumps(sorted(loaded - sys.stdlib_module_names - {"airflow_checkpoint_provider"})))
+print(json.dumps(sorted(loaded - sys.stdlib_module_names - {"__main__", "airflow_checkpoint_provider"})))
 """
 
 
