@@ -1,0 +1,209 @@
+"""A local or mounted directory as a store. Runs anywhere.
+
+An object is a file that appears by one ``link()``, complete and synced: the kernel refuses a second one, nobody reads
+half of it, and a writer killed half-way leaves a hidden temporary file at most. That holds on local file systems and on
+NFS, between processes and hosts. Modes follow the umask, so that the driver's and Airflow's user can share a directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from airflow_checkpoint_provider.checkpoint.errors import StoreDenied, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.storage.base import Listed, Put, checked, is_hidden
+
+TEMPORARY = ".tmp-"
+LEFT_OVER = 24 * 3600  # seconds after which a temporary file is taken for a killed writer's
+
+DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+NO_PLACE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
+
+
+class LocalStore:
+    """The directory ``root``, made when first written to. A relative one is made absolute here and now."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.abspath(root)
+        self.uri = f"file://{self.root}"
+
+    def create(self, key: str, body: bytes) -> Put:
+        path = self._path(key)
+        with _explained("write", path), _temporary(path, body) as temporary:
+            outcome = _link(temporary, path)
+        if outcome is Put.STORED:
+            try:
+                _sync(os.path.dirname(path))
+            except OSError:  # there for all to see, but perhaps not after a power cut
+                return Put.UNKNOWN
+        return outcome
+
+    def read(self, key: str) -> bytes | None:
+        path = self._path(key)
+        with _explained("read", path), suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:
+            return file.read()
+        return None
+
+    def overwrite(self, key: str, body: bytes) -> None:
+        path = self._path(key)
+        with _explained("write", path):
+            with _temporary(path, body) as temporary:
+                os.replace(temporary, path)
+            _sync(os.path.dirname(path))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        folders = set()
+        for key in keys:
+            path = self._path(key)
+            folders.add(os.path.dirname(path))
+            with _explained("delete", path), suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(path)
+        for folder in folders:  # nobody waits for a deletion: the moment to tidy up after killed writers
+            _sweep(folder)
+
+    def delete_under(self, prefix: str) -> None:
+        path = self._path(prefix)
+        with _explained("delete", path), suppress(NotADirectoryError):
+            while True:
+                try:
+                    return shutil.rmtree(path)
+                except FileNotFoundError:  # absent, or somebody else deletes here, too
+                    if not os.path.lexists(path):
+                        return None
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        return _walk(self._folder(prefix), f"{prefix}/" if prefix else "", after)
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        return (name[:-1] for name, _ in _children(self._folder(prefix)) if name.endswith("/"))
+
+    def _folder(self, prefix: str) -> str:
+        return self._path(prefix) if prefix else self.root
+
+    def _path(self, key: str) -> str:
+        path = self.root
+        for name in checked(key).split("/"):
+            path = f"{path}/{name}"
+            if os.path.islink(path):
+                raise StoreMisconfigured(
+                    f"{path} is a symbolic link, and below its root the store follows none: they can lead out of it."
+                    f" Mount the other disk there, or move all of {self.root}"
+                )
+        return path
+
+
+@contextmanager
+def _explained(doing: str, path: str) -> Iterator[None]:
+    """What the system refuses becomes the store's error, with what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        said = f"cannot {doing} {path}: {error.strerror}"
+        if error.errno in DENIED:
+            raise StoreDenied(f"{said}. Give user {os.geteuid()} the right to, or choose another root") from error
+        if error.errno in NO_PLACE:
+            raise StoreMisconfigured(f"{said}. Choose another root, on a local or NFS file system") from error
+        raise StoreUnavailable(f"{said}. Look at the disk or mount; trying again may help") from error
+
+
+@contextmanager
+def _temporary(path: str, body: bytes) -> Iterator[str]:
+    """A complete and synced file beside ``path``, under a hidden name that tells its maker; gone afterwards."""
+    folder = os.path.dirname(path)
+    _make(folder)
+    temporary = f"{folder}/{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(8)}"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())  # before it gets its name: else that may survive a power cut without the content
+        yield temporary
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
+
+
+def _link(temporary: str, path: str) -> Put:
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if _has_second_name(temporary):  # NFS: done, but the answer was lost and the client asked again
+            return Put.STORED
+        if error.errno == errno.EEXIST:
+            return Put.EXISTS
+        if error.errno in NO_HARD_LINKS:
+            raise StoreMisconfigured(
+                f"the file system of {path} has no hard links ({error.strerror}); put-if-absent needs them."
+                " Choose another root, on a local or NFS file system"
+            ) from error
+        if error.errno in DENIED:
+            raise
+        return Put.UNKNOWN
+    return Put.STORED
+
+
+def _has_second_name(path: str) -> bool:
+    try:
+        return os.stat(path).st_nlink == 2
+    except OSError:
+        return False
+
+
+def _make(folder: str) -> None:
+    """The directory and those above it, each one that is new made durable in its parent."""
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    _make(parent)
+    with suppress(FileExistsError):  # another writer was faster, and may not have synced yet
+        os.mkdir(folder)
+    _sync(parent)
+
+
+def _sync(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sweep(folder: str) -> None:
+    """Take away what killed writers left. One that only slept for so long finds its link refused, and puts again."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(TEMPORARY) and entry.stat().st_mtime < time.time() - LEFT_OVER:
+                os.unlink(entry.path)
+
+
+def _walk(folder: str, start: str, after: str) -> Iterator[Listed]:
+    for name, size in _children(folder):
+        key = start + name
+        if name.endswith("/"):
+            yield from _walk(f"{folder}/{name[:-1]}", key, after)
+        elif key > after:
+            yield Listed(key, size)
+
+
+def _children(folder: str) -> list[tuple[str, int]]:
+    """Visible names with sizes. A directory's ends in ``/``, so that sorting them sorts the keys below, too.
+
+    Characters sort as their UTF-8 bytes do. Links and what is neither file nor directory are left out: never ours.
+    """
+    found = []
+    with _explained("list", folder), suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                found.append((f"{entry.name}/", 0))
+            elif entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):
+                    found.append((entry.name, entry.stat(follow_symlinks=False).st_size))
+    return sorted(found)

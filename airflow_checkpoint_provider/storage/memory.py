@@ -1,0 +1,64 @@
+"""A store in this process' memory, for tests. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from threading import Lock
+
+from airflow_checkpoint_provider.storage.base import Listed, Put, checked, is_hidden
+
+
+class MemoryStore:
+    """Objects in a dict. Threads may share one; processes cannot. It is gone with its process."""
+
+    def __init__(self, name: str = "private") -> None:
+        self.uri = f"memory://{name}"
+        self.objects: dict[str, bytes] = {}
+        self._lock = Lock()
+
+    def create(self, key: str, body: bytes) -> Put:
+        with self._lock:
+            if checked(key) in self.objects:
+                return Put.EXISTS
+            self.objects[key] = bytes(body)
+            return Put.STORED
+
+    def read(self, key: str) -> bytes | None:
+        return self.objects.get(checked(key))
+
+    def overwrite(self, key: str, body: bytes) -> None:
+        with self._lock:
+            self.objects[checked(key)] = bytes(body)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            with self._lock:
+                self.objects.pop(checked(key), None)
+
+    def delete_under(self, prefix: str) -> None:
+        start = _start(checked(prefix))
+        with self._lock:
+            for key in [key for key in self.objects if key.startswith(start)]:
+                del self.objects[key]
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        start = _start(prefix)
+        with self._lock:
+            below = sorted((key, len(body)) for key, body in self.objects.items() if key.startswith(start))
+        return iter([Listed(key, size) for key, size in below if key > after and not is_hidden(key[len(start) :])])
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        below = (listed.key[len(_start(prefix)) :] for listed in self.list(prefix))
+        return iter(sorted({name.partition("/")[0] for name in below if "/" in name}))
+
+
+def _start(prefix: str) -> str:
+    return f"{checked(prefix)}/" if prefix else ""
+
+
+_named: dict[str, MemoryStore] = {}
+
+
+def named(name: str) -> MemoryStore:
+    """The one store of this name in this process."""
+    return _named.setdefault(name, MemoryStore(name))

@@ -1,0 +1,133 @@
+"""What every store does alike. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import InvalidName
+from airflow_checkpoint_provider.storage import Listed, LocalStore, MemoryStore, Put, Store
+from tests.support.faults import FaultyStore
+
+KEYS = ["a-b", "a.b", "a/b", "a/b-c/d", "a/b0", "a0", "b/c/d/e", "ab/c", "z", "ü/ü", "\U0001f600", "\uffee"]
+HIDDEN = [".tmp-host-1-ab", ".d/x", "a/.b.crc", "a/.e/f"]
+
+ESCAPES = ["", "/", "/etc/x", "a/", "a//b", "..", "../x", "a/../x", "a/..", ".", "a/./b", "a\0b"]
+
+
+@pytest.fixture(params=["local", "memory", "faulty"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    stores: dict[str, Callable[[], Store]] = {
+        "local": lambda: LocalStore(tmp_path / "root"),
+        "memory": MemoryStore,
+        "faulty": lambda: FaultyStore(MemoryStore()),
+    }
+    return stores[request.param]()
+
+
+def fill(store: Store, *keys: str) -> None:
+    for key in keys:
+        assert store.create(key, key.encode()) is Put.STORED
+
+
+def keys(store: Store, prefix: str = "", after: str = "") -> list[str]:
+    return [listed.key for listed in store.list(prefix, after)]
+
+
+def test_of_two_puts_the_first_stays(store: Store) -> None:
+    assert store.create("journal/0", b"first") is Put.STORED
+    assert store.create("journal/0", b"second") is Put.EXISTS
+    assert store.create("journal/0", b"first") is Put.EXISTS
+    assert store.read("journal/0") == b"first"
+
+
+def test_an_empty_object_is_not_absent(store: Store) -> None:
+    store.create("empty", b"")
+    assert store.read("empty") == b""
+    assert store.create("empty", b"x") is Put.EXISTS
+
+
+def test_absent_is_none_also_below_what_is_absent_or_an_object(store: Store) -> None:
+    fill(store, "a")
+    assert store.read("b") is None
+    assert store.read("b/c/d") is None
+    assert store.read("a/b") is None
+
+
+def test_overwrite_replaces_or_creates(store: Store) -> None:
+    store.overwrite("heartbeat/1", b"one")
+    store.overwrite("heartbeat/1", b"two, longer")
+    store.overwrite("heartbeat/1", b"3")
+    assert store.read("heartbeat/1") == b"3"
+    assert store.create("heartbeat/1", b"x") is Put.EXISTS
+
+
+def test_a_deleted_key_is_absent_and_can_be_put_again(store: Store) -> None:
+    fill(store, "a", "b/c", "b/d")
+    store.delete(["a", "b/c", "absent", "absent/too", "a/below"])
+    assert keys(store) == ["b/d"]
+    assert store.create("a", b"again") is Put.STORED
+
+
+def test_delete_under_takes_all_below_and_nothing_beside(store: Store) -> None:
+    fill(store, "chk-1/acks/x", "chk-1/_metadata", "chk-1/.hidden", "chk-1/.d/x", "chk-10/_metadata", "chk-1-1")
+    store.delete_under("chk-1")
+    store.delete_under("chk-1")
+    store.delete_under("absent/folder")
+    store.delete_under("chk-1-1")  # an object, and nothing is below it
+    assert keys(store) == ["chk-1-1", "chk-10/_metadata"]
+    assert store.read("chk-1/.hidden") is store.read("chk-1/.d/x") is None
+    assert list(store.folders("")) == ["chk-10"]
+
+
+def test_nothing_deletes_everything(store: Store) -> None:
+    fill(store, "a")
+    with pytest.raises(InvalidName):
+        store.delete_under("")
+    assert keys(store) == ["a"]
+
+
+def test_listings_are_in_byte_order_with_sizes_and_without_hidden_ones(store: Store) -> None:
+    fill(store, *KEYS, *HIDDEN)
+    expected = sorted(KEYS, key=str.encode)
+    assert list(store.list("")) == [Listed(key, len(key.encode())) for key in expected]
+    assert keys(store, "a") == ["a/b", "a/b-c/d", "a/b0"]
+    assert keys(store, "absent") == keys(store, "z") == keys(store, "a/b/c") == []
+
+
+def test_what_is_hidden_is_listed_for_who_names_its_folder(store: Store) -> None:
+    fill(store, *HIDDEN)
+    assert keys(store) == []
+    assert keys(store, ".d") == [".d/x"]
+    assert keys(store, "a/.e") == ["a/.e/f"]
+
+
+@pytest.mark.parametrize("after", ["", *KEYS, "a", "a-", "a/", "a/b-c", "a/b-c/", "a/b-c/e", "a/c", "b", "y", "ü"])
+def test_a_listing_goes_on_after_any_key(store: Store, after: str) -> None:
+    fill(store, *KEYS)
+    assert keys(store, after=after) == [key for key in sorted(KEYS, key=str.encode) if key.encode() > after.encode()]
+    assert keys(store, "a", after) == [key for key in ["a/b", "a/b-c/d", "a/b0"] if key.encode() > after.encode()]
+
+
+def test_folders_are_the_names_directly_below(store: Store) -> None:
+    fill(store, *KEYS, *HIDDEN)
+    assert list(store.folders("")) == ["a", "ab", "b", "ü"]
+    assert list(store.folders("a")) == ["b-c"]
+    assert list(store.folders("b")) == ["c"]
+    assert list(store.folders("z")) == list(store.folders("absent")) == []
+
+
+@pytest.mark.parametrize("key", ESCAPES)
+def test_a_key_that_could_leave_the_root_is_refused_by_all(store: Store, key: str, tmp_path: Path) -> None:
+    acts: list[Callable[[], object]] = [
+        lambda: store.create(key, b"x"), lambda: store.read(key), lambda: store.overwrite(key, b"x"),
+        lambda: store.delete([key]), lambda: store.delete_under(key),
+    ]  # fmt: skip
+    if key:
+        acts += [lambda: list(store.list(key)), lambda: list(store.folders(key))]
+    for act in acts:
+        with pytest.raises(InvalidName, match="no key"):
+            act()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,161 @@
+"""What the local store says when the system refuses: denied, misconfigured, unavailable or unknown. Runs anywhere."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.storage import LocalStore, Put, put
+
+Refuse = Callable[..., None]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    store = LocalStore(tmp_path / "root")
+    store.create("journal/0", b"before")
+    return store
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
+    """Let a function of ``os`` fail with an errno: instead of doing it, or (``after=True``) though it did it."""
+
+    def install(function: str, code: int, *, after: bool = False, on: str = "") -> None:
+        real: Callable[..., object] = getattr(os, function)
+
+        def failing(*args: object) -> object:
+            if on and not os.readlink(f"/proc/self/fd/{args[0]}").endswith(on):
+                return real(*args)
+            if after:
+                real(*args)
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(os, function, failing)
+
+    return install
+
+
+def left(store: LocalStore) -> list[str]:
+    return sorted(os.listdir(f"{store.root}/journal"))
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "error"),
+    [
+        ("fsync", errno.ENOSPC, StoreUnavailable),
+        ("fsync", errno.EIO, StoreUnavailable),
+        ("fsync", errno.EDQUOT, StoreUnavailable),
+        ("link", errno.EROFS, StoreDenied),
+        ("link", errno.EACCES, StoreDenied),
+        ("link", errno.EPERM, StoreMisconfigured),
+        ("link", errno.EOPNOTSUPP, StoreMisconfigured),
+        ("link", errno.ENOSYS, StoreMisconfigured),
+    ],
+)
+def test_before_the_link_nothing_has_happened(
+    store: LocalStore, refuse: Refuse, function: str, code: int, error: type[StoreError]
+) -> None:
+    refuse(function, code)
+    with pytest.raises(error, match=os.strerror(code)):
+        store.create("journal/1", b"x")
+    assert left(store) == ["0"]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC, errno.ETIMEDOUT])
+def test_a_link_that_failed_otherwise_is_unknown(store: LocalStore, refuse: Refuse, code: int) -> None:
+    refuse("link", code)
+    assert store.create("journal/1", b"x") is Put.UNKNOWN
+    assert left(store) == ["0"]
+
+
+@pytest.mark.parametrize("code", [errno.EEXIST, errno.EIO, errno.ETIMEDOUT])
+def test_a_link_whose_answer_was_lost_is_known_by_its_second_name(store: LocalStore, refuse: Refuse, code: int) -> None:
+    refuse("link", code, after=True)
+    assert store.create("journal/1", b"x") is Put.STORED
+    assert left(store) == ["0", "1"]
+
+
+def test_what_may_not_survive_a_power_cut_is_unknown_until_it_was_looked_at(store: LocalStore, refuse: Refuse) -> None:
+    refuse("fsync", errno.EIO, on="/journal")
+    assert store.create("journal/1", b"x") is Put.UNKNOWN
+    assert put(store, "journal/1", b"x") == (Put.STORED, b"x")
+
+
+def test_an_overwrite_that_failed_left_the_old_one_whole(store: LocalStore, refuse: Refuse) -> None:
+    refuse("replace", errno.EIO)
+    with pytest.raises(StoreUnavailable, match="cannot write"):
+        store.overwrite("journal/0", b"after")
+    assert store.read("journal/0") == b"before"
+    assert left(store) == ["0"]
+
+
+def test_a_writer_whose_temporary_file_was_swept_puts_again(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.link
+    swept: list[str] = []
+
+    def slept(temporary: str, path: str) -> None:
+        if not swept:
+            swept.append(temporary)
+            os.unlink(temporary)
+        real(temporary, path)
+
+    monkeypatch.setattr(os, "link", slept)
+    assert put(store, "journal/1", b"x") == (Put.STORED, b"x")
+
+
+def test_a_root_that_is_a_file_is_no_root(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreMisconfigured, match="Not a directory"):
+        LocalStore(tmp_path / "file").create("a", b"x")
+    with pytest.raises(StoreMisconfigured, match="Not a directory"):
+        LocalStore(tmp_path / "file" / "below").create("a", b"x")
+
+
+ACTS = {
+    "create": "store.create('journal/1', b'x')",
+    "create in a new folder": "store.create('new/1', b'x')",
+    "overwrite": "store.overwrite('journal/0', b'x')",
+    "delete": "store.delete(['journal/0'])",
+    "delete_under": "store.delete_under('journal')",
+    "read": "store.read('secret/0')",
+    "read absent": "store.read('secret/1')",
+    "list": "list(store.list('secret'))",
+    "folders": "list(store.folders('secret'))",
+    "delete unseen": "store.delete(['secret/0'])",
+    "delete_under unseen": "store.delete_under('secret/below')",
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_denied_is_said_so_and_is_never_absent(store: LocalStore, act: str) -> None:
+    """For real: in a process that the kernel checks permissions for, which it does not do for root as such."""
+    as_user = [] if os.geteuid() else [shutil.which("setpriv") or "", "--bounding-set=-dac_override,-dac_read_search"]
+    if as_user and not as_user[0]:
+        pytest.skip("run as root, and there is no setpriv to give up its rights")
+    store.create("secret/0", b"x")
+    code = (
+        "import sys; from airflow_checkpoint_provider.storage import LocalStore\n"
+        "from airflow_checkpoint_provider.checkpoint.errors import StoreDenied\n"
+        f"store = LocalStore(sys.argv[1])\ntry: {ACTS[act]}\nexcept StoreDenied as error: print(error)"
+    )
+    modes = {"": 0o555, "journal": 0o555, "secret": 0o000}
+    try:
+        for folder, mode in modes.items():
+            os.chmod(f"{store.root}/{folder}", mode)
+        done = subprocess.run(
+            [*as_user, sys.executable, "-c", code, store.root], capture_output=True, text=True, timeout=60, check=False
+        )
+    finally:
+        for folder in modes:
+            os.chmod(f"{store.root}/{folder}", 0o755)
+    assert "Permission denied. Give user" in done.stdout, done.stderr
+    assert store.read("journal/0") == b"before"

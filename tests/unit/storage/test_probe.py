@@ -1,0 +1,125 @@
+"""A store that breaks its promise is found out before use, and told apart from one that is down. Runs anywhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import (
+    StoreDenied,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
+from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Put, probe
+from tests.support.faults import Call, Fault, FaultyStore, nth, virtual_time
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting() -> Iterator[None]:
+    with virtual_time():
+        yield
+
+
+class Overwriting(MemoryStore):
+    """Ignores the condition: says stored, twice."""
+
+    def create(self, key: str, body: bytes) -> Put:
+        self.overwrite(key, body)
+        return Put.STORED
+
+
+class Lying(MemoryStore):
+    """Says "exists", and overwrites."""
+
+    def create(self, key: str, body: bytes) -> Put:
+        outcome = super().create(key, body)
+        self.overwrite(key, body)
+        return outcome
+
+
+class Discarding(MemoryStore):
+    """Says stored and keeps nothing, as an endpoint that is no store."""
+
+    def create(self, key: str, body: bytes) -> Put:
+        return Put.STORED
+
+
+class Constant(MemoryStore):
+    """Says that everything exists."""
+
+    def create(self, key: str, body: bytes) -> Put:
+        return Put.EXISTS
+
+    def read(self, key: str) -> bytes | None:
+        return b"<html>"
+
+
+def test_a_good_store_passes_and_keeps_nothing(tmp_path: Path) -> None:
+    memory, local = MemoryStore(), LocalStore(tmp_path / "root")
+    probe(memory)
+    probe(local)
+    assert memory.objects == {}
+    assert os.listdir(f"{local.root}/.probe") == []
+    assert list(local.folders("")) == []
+
+
+def test_it_costs_five_requests() -> None:
+    store = FaultyStore(MemoryStore())
+    probe(store)
+    assert store.requests == {"create": 2, "read": 2, "delete": 1}
+
+
+@pytest.mark.parametrize(
+    ("store", "seen"),
+    [
+        (Overwriting(), "a second put of one key was not refused"),
+        (Lying(), "a second put of one key was not refused"),
+        (Discarding(), "what was stored could not be read back"),
+        (Constant(), "a new key was taken to exist already"),
+    ],
+)
+def test_a_broken_promise_is_misconfigured_with_what_was_seen(store: MemoryStore, seen: str) -> None:
+    with pytest.raises(StoreMisconfigured, match=rf"^memory://private cannot hold checkpoints: {seen}.*NFS directory"):
+        probe(store)
+    assert store.objects == {}
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.TWICE, Fault.DROPPED, Fault.NOT_SENT])
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_bad_moment_is_not_a_broken_promise(fault: Fault, which: int) -> None:
+    probe(FaultyStore(MemoryStore(), nth({which: fault})))
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Fault.DENIED, StoreDenied),
+        (Fault.MISCONFIGURED, StoreMisconfigured),
+        (Fault.DROPPED, StoreUnavailable),
+        (Fault.NOT_SENT, StoreUnavailable),
+    ],
+)
+def test_a_store_that_refuses_or_is_down_says_so_itself(fault: Fault, error: type[StoreError]) -> None:
+    with pytest.raises(error):
+        probe(FaultyStore(MemoryStore(), lambda _: fault))
+
+
+def test_who_may_write_and_not_delete_may_still_take_checkpoints() -> None:
+    denied: Callable[[Call], Fault] = nth({1: Fault.DENIED}, "delete")
+    probe(FaultyStore(MemoryStore(), denied))
+
+
+def test_two_probes_at_once_do_not_meet(tmp_path: Path) -> None:
+    outer = FaultyStore(LocalStore(tmp_path))
+
+    def another(call: Call) -> Fault:
+        if call.kind == "read":
+            probe(LocalStore(tmp_path))
+        return Fault.NONE
+
+    outer.plan = another
+    probe(outer)

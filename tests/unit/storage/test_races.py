@@ -1,0 +1,194 @@
+"""Many processes at one key, and writers killed half-way: one winner, nothing half. Runs on Linux."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.context import ForkProcess
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Put
+from tests.support.waiting import wait_until
+
+WRITERS, ROUNDS = 32, 40
+SIZE = 20_000  # bytes, more than one page
+KEY = "journal/1"
+
+fork = multiprocessing.get_context("fork")
+
+
+@contextmanager
+def running(*targets: Callable[[], object]) -> Iterator[list[ForkProcess]]:
+    """A process for each; whatever happens, none is left."""
+    processes: list[ForkProcess] = []
+    try:
+        for target in targets:
+            process = fork.Process(target=target)
+            process.start()
+            processes.append(process)
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join(10)
+
+
+def body(writer: int, size: int = SIZE) -> bytes:
+    return bytes([writer]) * size
+
+
+def write_of(found: bytes | None, size: int = SIZE) -> int:
+    """Who wrote it; fails if it is not one writer's whole body."""
+    assert found
+    assert found == body(found[0], size)
+    return found[0]
+
+
+def race(store: LocalStore, barrier: Barrier, said: Queue[Any], writer: int) -> None:
+    """All put at one key at once; the losers read at once what beat them."""
+    won, read = [], []
+    for n in range(ROUNDS):
+        barrier.wait(60)
+        won.append(store.create(f"journal/{n}", body(writer)) is Put.STORED)
+        read.append(write_of(store.read(f"journal/{n}")))
+    said.put((writer, won, read))
+
+
+def test_of_32_processes_exactly_one_wins_and_all_read_what_it_wrote(tmp_path: Path) -> None:
+    store, barrier, said = LocalStore(tmp_path / "new" / "root"), fork.Barrier(WRITERS), fork.Queue()
+    with running(*(partial(race, store, barrier, said, writer) for writer in range(WRITERS))):
+        answers = [said.get(timeout=90) for _ in range(WRITERS)]
+    for n in range(ROUNDS):
+        winners = [writer for writer, won, _ in answers if won[n]]
+        assert winners == [write_of(store.read(f"journal/{n}"))]
+        assert {read[n] for _, _, read in answers} == set(winners)
+    assert len(os.listdir(f"{store.root}/journal")) == ROUNDS
+
+
+def beat(store: LocalStore, ready: Any, writer: int) -> None:
+    while True:
+        store.overwrite("heartbeat", body(writer))
+        ready.set()
+
+
+def test_an_overwritten_object_is_read_whole(tmp_path: Path) -> None:
+    store, ready = LocalStore(tmp_path), [fork.Event() for _ in range(2)]
+    with running(*(partial(beat, store, event, writer) for writer, event in enumerate(ready))):
+        assert all(event.wait(60) for event in ready)
+        seen = {write_of(store.read("heartbeat")) for _ in range(2_000)}
+    assert seen <= {0, 1}
+
+
+def die_in(function: str, at: int, before: bool, store: LocalStore) -> None:
+    """Put, and be killed in that call of that function of ``os``: before the system hears of it, or after it."""
+    real: Callable[..., object] = getattr(os, function)
+    count = 0
+
+    def dying(*args: object) -> object:
+        nonlocal count
+        count += 1
+        if count == at and before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        done = real(*args)
+        if count == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    setattr(os, function, dying)
+    store.create(KEY, body(1))
+
+
+@pytest.mark.parametrize(
+    ("function", "at", "before", "there", "files"),
+    [
+        ("fsync", 1, True, False, 1),
+        ("fsync", 1, False, False, 1),
+        ("link", 1, True, False, 1),
+        ("link", 1, False, True, 2),
+        ("unlink", 1, True, True, 2),
+        ("unlink", 1, False, True, 1),
+        ("fsync", 2, True, True, 1),
+        ("fsync", 2, False, True, 1),
+    ],
+)
+def test_killed_at_any_step_it_is_there_whole_or_absent(
+    tmp_path: Path, function: str, at: int, before: bool, there: bool, files: int
+) -> None:
+    store = LocalStore(tmp_path)
+    (tmp_path / "journal").mkdir()
+    with running(partial(die_in, function, at, before, store)) as [writer]:
+        writer.join(60)
+        assert writer.exitcode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path / "journal")) == files
+    assert [listed.key for listed in store.list("")] == ([KEY] if there else [])
+    assert store.create(KEY, body(2)) is (Put.EXISTS if there else Put.STORED)
+    assert write_of(store.read(KEY)) == (1 if there else 2)
+
+
+def die_of_a_full_file(store: LocalStore) -> None:
+    """The system ends the process in the middle of its write, when the file grows beyond half of the body."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE // 2, SIZE // 2))
+    store.create(KEY, body(1))
+
+
+def test_killed_in_the_middle_of_its_write_it_is_absent(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with running(partial(die_of_a_full_file, store)) as [writer]:
+        writer.join(60)
+        assert writer.exitcode == -signal.SIGXFSZ
+    [half] = (tmp_path / "journal").iterdir()
+    assert half.stat().st_size == SIZE // 2
+    assert store.read(KEY) is None
+    assert store.create(KEY, body(2)) is Put.STORED
+
+
+LARGE = 2_000_000
+
+
+def write_on(store: LocalStore, start: int) -> None:
+    for n in range(start, start + 1_000):
+        store.create(f"journal/{n:06}", body(n % 251, LARGE))
+
+
+def temporaries(folder: Path) -> int:
+    return sum(name.startswith(".tmp") for name in os.listdir(folder))
+
+
+def more_temporaries(folder: Path, than: int) -> bool:
+    return temporaries(folder) > than
+
+
+def test_killed_wherever_it_was_nothing_half_is_ever_listed(tmp_path: Path) -> None:
+    """Killed as soon as a temporary file shows, which is while most of its two megabytes are still to be written."""
+    store, folder = LocalStore(tmp_path), tmp_path / "journal"
+    folder.mkdir()
+    for turn in range(12):
+        left = temporaries(folder)
+        with running(partial(write_on, store, turn * 1_000)):
+            wait_until(partial(more_temporaries, folder, left), 30, lambda: "no temporary file came", every=0)
+        for listed in store.list(""):
+            assert write_of(store.read(listed.key), LARGE) == int(listed.key[-6:]) % 251
+    assert temporaries(folder)
+    store.delete_under("journal")
+    assert not folder.exists()
+
+
+def test_threads_at_one_store_in_memory_have_one_winner() -> None:
+    store = MemoryStore()
+    with ThreadPoolExecutor(16) as threads:
+        for n in range(200):
+            outcomes = list(threads.map(partial(store.create, f"{n}"), map(body, range(16))))
+            assert outcomes.count(Put.STORED) == 1
