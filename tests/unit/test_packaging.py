@@ -20,14 +20,16 @@ PACKAGE = "airflow_checkpoint_provider"
 
 # argv: JSON of packages, then folders for sys.path. Prints what was imported that neither Python nor we brought.
 IMPORT_ALL = """
-import importlib, json, pkgutil, sys
+import importlib, json, pkgutil, sys, sysconfig
 sys.path += sys.argv[2:]
 for name in json.loads(sys.argv[1]):
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(package.__path__, name + "."):
         importlib.import_module(module.name)
-loaded = {name.partition(".")[0] for name in sys.modules}
-print(json.dumps(sorted(loaded - sys.stdlib_module_names - {"__main__", "airflow_checkpoint_provider"})))
+python = sysconfig.get_path("stdlib")
+loaded = [(name.partition(".")[0], getattr(module, "__file__", None) or python) for name, module in sys.modules.items()]
+foreign = {name for name, file in loaded if not file.startswith(python)}
+print(json.dumps(sorted(foreign - {"airflow_checkpoint_provider"})))
 """
 
 
