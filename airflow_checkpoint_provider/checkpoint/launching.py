@@ -157,7 +157,7 @@ def _plan(state: State, command: c.PlanLaunch) -> Decision:
     for event in (*opened, *branch):
         then = apply(then, event)
     point = then.restore_point(command.application)
-    if point is None and (missing := _missing_state(state, command)):
+    if missing := _missing_state(state, command, point):
         return missing
     launch = e.LaunchPlanned(
         launch=state.next_launch, application=command.application, token=command.token, try_number=command.try_number,
@@ -199,16 +199,18 @@ def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, re
     )
 
 
-def _missing_state(state: State, command: c.PlanLaunch) -> Refusal | None:
+def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -> Refusal | None:
+    """Going on was asked for, and there is nothing to go on from. The point from which a run *started* is not its state."""
     run = state.run(command.run)
-    if command.on_clear == "continue" and run and run.how == "finished" and run.completed_on is not None:
+    went = run and run.how == "finished" and run.completed_on == state.branch.number and point == state.branch.base
+    if command.on_clear == "continue" and went:
         return Refusal(
             errors.StateRequired(
                 f'{command.job}, run {command.run}: on_clear="continue", but the state went with the finished run;'
                 ' keep it next time with retention=KeepWithin(days=7), or clear with on_clear="auto" to start again'
             )
         )
-    if command.require_state:
+    if command.require_state and point is None:
         return Refusal(
             errors.StateRequired(
                 f"{command.job}: require_state=True and there is no checkpoint to start from; check the root and the job id"
