@@ -28,7 +28,12 @@ PATIENCE = 30.0  # seconds that one append may take to learn its outcome
 
 def utc_now() -> str:
     """For people and for retention by age; order comes from the numbers."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc_text(datetime.now(UTC))
+
+
+def utc_text(moment: datetime) -> str:
+    """ISO, UTC, milliseconds: such texts compare as the moments do."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)

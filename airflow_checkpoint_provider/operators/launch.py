@@ -6,6 +6,7 @@ may, because a killed task's ``execute`` goes on.
 
 from __future__ import annotations
 
+import json
 import secrets
 import socket
 import time
@@ -80,7 +81,6 @@ class Launching:
         self.restored = examine(
             self.coordinator, state, base if first and self.wanted.restore != "latest" else state.restore_point()
         )
-        look = _Look(self)
         plan = c.PlanLaunch(
             token=self.wanted.token, try_number=self.wanted.try_number, owner=self.wanted.token.owner, run=self.wanted.token.run,
             run_after=self.wanted.run_after, started_at=self.wanted.now, incarnation=secrets.token_hex(16), job=self.wanted.history.job,
@@ -88,13 +88,11 @@ class Launching:
             on_clear=self.wanted.on_clear, require_state=self.wanted.require_state, durable=self.wanted.durable,
         )  # fmt: skip
         before = state
-        self._append_patiently(lambda state: replace(plan, seen_alive=look.alive(state)))
+        self._append_patiently(plan)
         self.launch = self.state.current_launch()
         if self.launch is None:
             raise Refused(f"{self.wanted.history.job}: the launch was replaced as soon as it was planned")
-        if (
-            not self.adopted and self.restored.point != self.launch.restore_point
-        ):  # it moved between looking and planning
+        if not self.adopted and self.restored.point != self.launch.restore_point:  # it moved meanwhile
             self.restored = examine(self.coordinator, self.state, self.launch.restore_point)
         self.say(texts.launch_story(before, self.state, self.launch, self.restored))
         return self.launch
@@ -112,19 +110,22 @@ class Launching:
                 " delete this task's key 'checkpoint_history' from its state store and clear the task"
             )
 
-    def _append_patiently(self, plan: Callable[[State], c.Command]) -> None:
+    def _append_patiently(self, plan: c.PlanLaunch) -> None:
         """A driver that was told to stop is waited for, bounded; then its launch is replaced."""
         deadline = time.monotonic() + self.beats.still
+        look = _Look(self)
+
+        def observed(state: State) -> c.PlanLaunch:
+            return replace(plan, seen_alive=time.monotonic() < deadline and look.alive(state))
+
         while True:
             try:
-                late = time.monotonic() >= deadline
-                self.coordinator.journal.append(
-                    (lambda state: replace(plan(state), seen_alive=False)) if late else plan
-                )  # type: ignore[type-var]
+                self.coordinator.journal.append(observed)
                 return
             except Stopping as error:
                 self.say([f"{error.message}; waiting for it, {self.beats.still:.0f} s at most"])
                 self._wait_until_stopped(deadline)
+                look = _Look(self)
 
     def _wait_until_stopped(self, deadline: float) -> None:
         journal = self.coordinator.journal
@@ -143,7 +144,7 @@ class Launching:
         assert self.launch is not None
         values = {
             "root": self.store.uri, "history": self.keys.prefix, "job": self.wanted.history.job, "launch": str(self.launch.number),
-            "task": texts.json_line({"token": self.launch.token.to_json(), "try": self.launch.try_number}), "version": version,
+            "task": json.dumps({"token": self.launch.token.to_json(), "try": self.launch.try_number}), "version": version,
         }  # fmt: skip
         if checkpointing is not None:
             values["checkpointing"] = checkpointing
@@ -202,7 +203,7 @@ class Launching:
             if attempt is not None and attempt.how is not None:
                 return attempt
             if follower.still_for >= self.beats.still:
-                return None
+                return follower.last_look()
             time.sleep(min(POLL, self.beats.every))
         return follower.attempt
 
@@ -263,6 +264,12 @@ class Follower:
         except StoreError:
             self._moved = time.monotonic()  # silence of the store is no silence of the driver
         return self.attempt
+
+    def last_look(self) -> Attempt | None:
+        """The attempt if it ended in the moment between two looks; else None: nobody beats for it any more."""
+        launch = self._launching.launch
+        self.attempt = self._journal.catch_up().attempt_of(launch.number if launch else None)
+        return self.attempt if self.attempt and self.attempt.how else None
 
     def _look_at_beat(self, state: State) -> None:
         for key in beats_of(self._journal.keys, state):

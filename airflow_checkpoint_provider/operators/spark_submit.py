@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow.configuration import conf as airflow_conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_checkpoint_provider import __version__, _airflow
@@ -28,7 +29,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
 )
 from airflow_checkpoint_provider.checkpoint.events import Token
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Heart, read_beat
-from airflow_checkpoint_provider.checkpoint.journal import utc_now
+from airflow_checkpoint_provider.checkpoint.journal import utc_now, utc_text
 from airflow_checkpoint_provider.checkpoint.names import History, check_job_id
 from airflow_checkpoint_provider.checkpoint.state import Attempt
 from airflow_checkpoint_provider.hooks.archive import driver_archive
@@ -88,19 +89,23 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
 
     def _check(self) -> None:
         """At parse, and again in ``execute``: mapped operators are not constructed at parse."""
-        check_job_id(self.job_id if self.job_id is not None else self._default_job_id())
+        dag = self._own_dag()
+        check_job_id(
+            self.job_id if self.job_id is not None else f"{dag.dag_id}.{self.task_id}" if dag else self.task_id
+        )
         if self.on_clear not in ("auto", "restart", "continue"):
             raise InvalidConfig(f'on_clear={self.on_clear!r}: write "auto", "restart" or "continue"')
         if self.checkpointing is not None and not isinstance(self.checkpointing, CheckpointConfig):
             raise InvalidConfig(f"checkpointing={self.checkpointing!r}: write CheckpointConfig(...)")
-        if self.scope == "job" and self.has_dag() and self.dag.max_active_runs != 1:
+        if self.scope == "job" and dag and dag.max_active_runs != 1:
             raise InvalidConfig(
-                f'{self.task_id}: scope="job" needs max_active_runs=1 on DAG {self.dag.dag_id} (it is {self.dag.max_active_runs}):'
+                f'{self.task_id}: scope="job" needs max_active_runs=1 on DAG {dag.dag_id} (it is {dag.max_active_runs}):'
                 " two runs cannot both go on with one state"
             )
 
-    def _default_job_id(self) -> str:
-        return f"{self.dag.dag_id}.{self.task_id}" if self.has_dag() else self.task_id
+    def _own_dag(self) -> DAG | None:
+        """None for an operator that gets its DAG later."""
+        return self.dag if self.has_dag() else None  # type: ignore[no-untyped-call]
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -129,7 +134,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 return self._finished_before(launching, error)
             except JobSuspended as error:
                 self._say([str(error), "waiting: this task looks again in a minute"])
-                raise AirflowRescheduleException(datetime.now(UTC) + SUSPENDED_WAIT) from None
+                raise AirflowRescheduleException(datetime.now(UTC) + SUSPENDED_WAIT) from None  # type: ignore[no-untyped-call]
             context["task_state_store"].set(HISTORY_KEY, launching.state.incarnation)
             if launching.adopted:
                 return self._adopt(launching)
@@ -141,7 +146,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         job = self.job_id if self.job_id is not None else f"{ti.dag_id}.{ti.task_id}"
         return Wanted(
             history=History(job, run), token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=ti.max_tries),
-            try_number=ti.try_number, run_after=dag_run.run_after.astimezone(UTC).isoformat(), now=utc_now(), restore=str(self.restore),
+            try_number=ti.try_number, run_after=utc_text(dag_run.run_after), now=utc_now(), restore=str(self.restore),
             require_state=self.require_state, on_clear=self.on_clear, durable=bool(self.durable),
             incarnation=context["task_state_store"].get(HISTORY_KEY, None),
         )  # fmt: skip
@@ -228,7 +233,9 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             raise AirflowException(
                 "the driver ended because it was replaced, stopped or suspended (exit code 79); the next try looks again"
             )
-        raise failure or AirflowException(f"the driver failed with exit code {exit_code}")
+        raise failure or AirflowException(
+            f"the driver ended {attempt.how if attempt else 'before it attached'}, exit code {exit_code}"
+        )
 
     def _succeed(self, launching: Launching, attempt: Attempt | None) -> dict[str, Any]:
         if attempt is None:

@@ -164,6 +164,8 @@ class Attempt:
     def _end_quietly(self, how: str, code: int) -> None:
         if self.lock.acquire(timeout=GOODBYE):
             try:
+                launch = self.coordinator.journal.catch_up().launch(self.record.launch)
+                how = "cancelled" if launch and launch.stop else how
                 self.coordinator.journal.append(c.EndAttempt(epoch=self.epoch, how=how, exit_code=code))
             except CheckpointError as error:
                 say(str(error))
