@@ -16,8 +16,8 @@ demo test test-slow: private export PATH := $(CURDIR)/$(BIN):$(PATH)
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(INSTALLED)  ## a real Airflow, a Spark driver killed half-way, a retry that goes on; STORE=URI chooses the store
-	@$(BIN)/python demo/run.py $(if $(STORE),--store $(STORE))
+demo: $(INSTALLED)  ## a real Airflow, a Spark driver killed half-way, a retry that goes on
+	@$(BIN)/python -m tests.support.demo
 
 test: lint  ## linters, types and all tests but the slow ones
 	@echo "Testing"
@@ -59,7 +59,7 @@ system:
 	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	need=()
 	java=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || true)
-	[ "$${java:-0}" -ge 17 ] || need+=(openjdk-17-jre-headless)
+	[ "$${java:-0}" -ge 17 ] || need+=(java)
 	command -v ps >/dev/null || need+=(procps)
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || need+=("$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')")
 	[ $${#need[@]} -gt 0 ] || exit 0
@@ -67,4 +67,8 @@ system:
 	echo "Installing with apt-get: $${need[*]}"
 	[ "$$(id -u)" = 0 ] && as_root=() || as_root=(sudo)
 	"$${as_root[@]}" apt-get -qq update
+	for jre in openjdk-17-jre-headless openjdk-21-jre-headless; do  # what there is differs from release to release
+	    ! apt-cache show "$$jre" >/dev/null 2>&1 || break
+	done
+	need=("$${need[@]/#java/$$jre}")
 	"$${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$${need[@]}" >/dev/null
