@@ -39,9 +39,11 @@ def decide(state: State, command: c.Command) -> Decision:
 
 
 def trigger(state: State, command: c.Trigger) -> Decision:
-    known = state.checkpoint(state.requests.get(command.request))
-    if known and not (known.status == ABORTED and command.try_number > known.try_number):
-        return DoneAlready(known.id)
+    number = state.requests.get(command.request)
+    known = state.checkpoint(number)
+    again = known is not None and known.status == ABORTED and command.try_number > known.try_number
+    if number is not None and not again:  # requests are remembered for longer than what became of them
+        return DoneAlready(number)
     if fenced := launching.fenced(state, command.epoch):
         return fenced
     running = state.running(command.application)
@@ -132,7 +134,7 @@ def outcome(checkpoint: Checkpoint | None) -> str:
 
 def condemn(state: State, command: c.Condemn) -> Decision:
     found = [state.checkpoint(number) for number in command.ids]
-    if all(one is None or one.status in (CONDEMNED, FORGOTTEN) for one in found):
+    if not any(one and one.status in (PENDING, RETAINED) for one in found):
         return DoneAlready(max(command.ids, default=0))
     if kept := sorted(set(command.ids) & held(state, datetime.fromisoformat(command.now))):
         return Refusal(
@@ -146,7 +148,7 @@ def condemn(state: State, command: c.Condemn) -> Decision:
 
 def forget(state: State, command: c.Forget) -> Decision:
     found = [state.checkpoint(number) for number in command.ids]
-    if all(one is None or one.status == FORGOTTEN for one in found):
+    if all(one is None or one.over for one in found):
         return DoneAlready(max(command.ids, default=0))
     if alive := [one.id for one in found if one and one.status in (RETAINED, PENDING)]:
         return Refusal(
