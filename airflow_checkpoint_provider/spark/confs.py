@@ -1,0 +1,44 @@
+"""Spark's session confs: those that change results, and how to set one for a moment. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RESULT_CHANGING = (
+    "spark.sql.ansi.enabled",
+    "spark.sql.session.timeZone",
+    "spark.sql.caseSensitive",
+    "spark.sql.mapKeyDedupPolicy",
+    "spark.sql.legacy.timeParserPolicy",
+    "spark.sql.decimalOperations.allowPrecisionLoss",
+)
+
+_one_at_a_time = threading.RLock()  # two threads in here at once would restore each other's values
+
+
+def result_changing(spark: SparkSession) -> dict[str, str]:
+    """The confs under which the same plan gives other rows, as they are now."""
+    return {name: str(spark.conf.get(name)) for name in RESULT_CHANGING}
+
+
+@contextmanager
+def overridden(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Session confs set for the length of a ``with``; what the user had set, or not set, is back afterwards."""
+    with _one_at_a_time:
+        before = {name: spark.conf.get(name, None) for name in values}
+        try:
+            for name, value in values.items():
+                spark.conf.set(name, value)
+            yield
+        finally:
+            for name, old in before.items():
+                if old is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, old)

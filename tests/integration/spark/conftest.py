@@ -1,0 +1,44 @@
+"""A written stage to look at, spoil and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_checkpoint_provider.checkpoint.metadata import File
+from airflow_checkpoint_provider.spark import groups
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The rows of one stage on disk: its folder, and what was acknowledged of it."""
+
+    spark: SparkSession
+    folder: Path
+    files: tuple[File, ...]
+    schema: str
+
+    @property
+    def uri(self) -> str:
+        return f"file://{self.folder}"
+
+    @property
+    def first(self) -> Path:
+        return self.folder / self.files[0].name
+
+    def read(self, files: tuple[File, ...] | None = None) -> DataFrame:
+        return groups.read(self.spark, self.uri, self.files if files is None else files, self.schema)
+
+
+@pytest.fixture
+def staged(spark: SparkSession, tmp_path: Path) -> Callable[[DataFrame], Stage]:
+    def stage(frame: DataFrame) -> Stage:
+        folder = tmp_path / "state" / "clean" / "1-aa"
+        written = groups.write(frame, f"file://{folder}", codec="lz4_raw")
+        return Stage(spark, folder, groups.count_rows(spark, written), written.schema)
+
+    return stage

@@ -1,0 +1,154 @@
+"""Reading a stage back: what Spark would pass over in silence is an error that names the file."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_checkpoint_provider.checkpoint.errors import Damaged
+from airflow_checkpoint_provider.spark import groups
+from tests.integration.spark.conftest import Stage
+
+LISTED = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+
+
+@pytest.fixture
+def stage(spark: SparkSession, staged: Callable[[DataFrame], Stage]) -> Stage:
+    return staged(spark.range(0, 20_000, 1, 2))
+
+
+def _jobs(spark: SparkSession) -> int:
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    return int(jobs.size())
+
+
+def test_rows_come_back(stage: Stage) -> None:
+    frame = stage.read()
+    assert frame.count() == 20_000
+    assert frame.selectExpr("sum(id)").first() == (199_990_000,)
+    assert [(field.name, field.nullable) for field in frame.schema] == [("id", True)]
+
+
+def test_an_empty_file_is_damage(stage: Stage) -> None:
+    stage.first.write_bytes(b"")
+    with pytest.raises(Damaged, match=f"{stage.first.name} has 0 bytes"):
+        stage.read()
+
+
+def test_a_missing_file_is_damage(stage: Stage) -> None:
+    stage.first.unlink()
+    with pytest.raises(Damaged, match=f"{stage.first.name} is not there"):
+        stage.read()
+
+
+def test_a_missing_directory_is_damage(stage: Stage) -> None:
+    shutil.rmtree(stage.folder)
+    with pytest.raises(Damaged, match="is not there"):
+        stage.read()
+
+
+def test_a_shorter_and_a_longer_file_are_damage(stage: Stage) -> None:
+    body = stage.first.read_bytes()
+    for changed in (body[:-1], body + b"\0"):
+        stage.first.write_bytes(changed)
+        with pytest.raises(Damaged, match=f"has {len(changed)} bytes.*, {len(body)} were written"):
+            stage.read()
+
+
+def test_a_file_that_nobody_acknowledged_is_not_read(stage: Stage) -> None:
+    name = stage.first.name.replace("part-00000", "part-00009")
+    shutil.copy(stage.first, stage.folder / name)
+    assert stage.read().count() == 20_000
+
+
+def test_no_file_is_read_twice(stage: Stage) -> None:
+    with pytest.raises(Damaged, match=f"no list of data files.*{stage.first.name}"):
+        stage.read(stage.files + stage.files[:1])
+
+
+@pytest.mark.parametrize("name", ["_part-0", ".part-0", "../part-0", "x/part-0"])
+def test_names_that_spark_skips_or_that_lead_elsewhere_are_damage(stage: Stage, name: str) -> None:
+    (stage.folder / "x").mkdir()
+    shutil.copy(stage.first, stage.folder / name)
+    with pytest.raises(Damaged, match="no list of data files"):
+        stage.read((replace(stage.files[0], name=name),))
+
+
+def test_an_empty_list_is_damage(stage: Stage) -> None:
+    with pytest.raises(Damaged, match=r"no list of data files.*empty"):
+        stage.read(())
+
+
+def _flip(path: Path, dice: random.Random) -> bytes:
+    """One bit of the data pages turned over, without the sidecar by which Hadoop's local file system would notice."""
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    body = path.read_bytes()
+    place = dice.randrange(4 + 40, len(body) // 2)
+    path.write_bytes(body[:place] + bytes([body[place] ^ 1 << dice.randrange(8)]) + body[place + 1 :])
+    return body
+
+
+@pytest.mark.parametrize("conf", [None, "spark.sql.files.ignoreCorruptFiles"])
+def test_flipped_bits_are_an_error_whatever_the_session_says(
+    spark: SparkSession, stage: Stage, conf: str | None
+) -> None:
+    dice = random.Random(4)
+    if conf:
+        spark.conf.set(conf, "true")
+    try:
+        for _ in range(8):
+            body = _flip(stage.first, dice)
+            with pytest.raises(Exception, match=r"(?i)crc|checksum|corrupt"):
+                stage.read().selectExpr("sum(id)").collect()
+            stage.first.write_bytes(body)
+        assert stage.read().selectExpr("count(id)").first() == (20_000,)
+    finally:
+        if conf:
+            spark.conf.unset(conf)
+
+
+def test_a_file_that_vanishes_before_the_action_is_an_error_whatever_the_session_says(
+    spark: SparkSession, stage: Stage
+) -> None:
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    try:
+        frame = stage.read()
+        stage.first.unlink()
+        with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+            frame.selectExpr("sum(id)").collect()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+
+
+@pytest.mark.parametrize("own", [None, "7"])
+def test_forty_files_start_no_job(spark: SparkSession, staged: Callable[[DataFrame], Stage], own: str | None) -> None:
+    stage = staged(spark.range(0, 40, 1, 40))
+    assert len(stage.files) == 40
+    if own:
+        spark.conf.set(LISTED, own)
+    before = _jobs(spark)
+    try:
+        frame = stage.read()
+        assert _jobs(spark) == before
+        assert spark.conf.get(LISTED, None) == own, "what the user has set is back"
+    finally:
+        spark.conf.unset(LISTED)
+    assert frame.count() == 40
+
+
+def test_order_and_partitions_are_not_kept(spark: SparkSession, staged: Callable[[DataFrame], Stage]) -> None:
+    """Said in the documentation; here so that nobody comes to rely on it."""
+    stage = staged(spark.range(0, 40, 1, 8))
+    assert stage.read().rdd.getNumPartitions() < 8
+
+
+def test_a_place_that_cannot_be_looked_at_is_no_absence(spark: SparkSession, stage: Stage) -> None:
+    with pytest.raises(Exception, match="cannot be listed") as refused:
+        groups.verify(spark, "nosuch://bucket/1-aa", stage.files)
+    assert type(refused.value).__name__ == "StoreUnavailable"

@@ -1,0 +1,120 @@
+"""Columns that a stage cannot hold are refused by name before any work; the others come back as they were."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkValueError
+from pyspark.sql import SparkSession
+from pyspark.sql.types import IntegerType, StructField, StructType, UserDefinedType
+
+from airflow_checkpoint_provider.checkpoint.errors import UnsupportedType
+from airflow_checkpoint_provider.spark import groups
+from airflow_checkpoint_provider.spark.schemas import refuse_types
+
+REFUSED = {
+    "time'01:02:03' as t": "column `t` is of type TIME",
+    "map(1, array(time'01:02:03')) as m": "column `m.value[]` is of type TIME",
+    "named_struct('at', make_interval(1, 2, 3)) as s": "column `s.at` is a calendar interval",
+    "1 as a, 2 as a": "columns `a` and `a` have one name to Spark",
+    "1 as a, 2 as A": "columns `a` and `A` have one name to Spark",
+    "named_struct('a', 1, 'A', 2) as s": "columns `s.a` and `s.A` have one name to Spark",
+    "array(struct()) as e": "column `e[]` is a struct without fields",
+    "map(struct(1 as x), 1) as m, struct() as s": "column `s` is a struct without fields",
+}
+
+
+@pytest.mark.parametrize("columns", REFUSED)
+def test_refused_by_name(spark: SparkSession, columns: str) -> None:
+    with pytest.raises(UnsupportedType) as refused:
+        refuse_types(spark.sql(f"select {columns}"), "clean")
+    assert refused.value.message.startswith(f"stage 'clean': {REFUSED[columns]}")
+
+
+def test_a_frame_without_columns_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(UnsupportedType, match="the DataFrame has no columns"):
+        refuse_types(spark.range(3).select(), "clean")
+
+
+def test_names_that_differ_by_case_are_two_if_the_session_says_so(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        refuse_types(spark.sql("select 1 as a, 2 as A, named_struct('x', 1, 'X', 2) as s"), "clean")
+        with pytest.raises(UnsupportedType):
+            refuse_types(spark.sql("select 1 as a, 2 as a"), "clean")
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+KEPT = [
+    "cast(1 as tinyint) as `odd name;{}()=.`, double('NaN') as `_c`, -0.0d as ``, cast(1 as decimal(38, 18)) as d",
+    "timestamp'0001-01-01 00:00:00' as t1, timestamp'9999-12-31 23:59:59.999999' as t2, timestamp_ntz'2026-11-20 01:02:03' as t3",
+    "interval '1-2' year to month as ym, interval '1 02:03:04' day to second as ds, date'2026-11-20' as d",
+    "parse_json('{\"a\": [1]}') as v, null as n, array(null) as an, X'00ff' as b, 'x' collate UNICODE_CI as c",
+    "map('k', named_struct('x', array(1, null))) as nested, st_geomfromwkb(X'0101000000000000000000F03F0000000000000040') as g",
+    "1 as _metadata",
+]
+
+
+@pytest.mark.parametrize("columns", KEPT)
+def test_kept(spark: SparkSession, tmp_path: Path, columns: str) -> None:
+    frame = spark.sql(f"select {columns}")
+    refuse_types(frame, "clean")
+    uri = f"file://{tmp_path}/rows"
+    written = groups.write(frame, uri, codec="lz4_raw")
+    back = groups.read(spark, uri, groups.count_rows(spark, written), written.schema)
+    assert back.dtypes == frame.dtypes
+    assert all(field.nullable for field in back.schema)
+    assert _as_text(back) == _as_text(frame)
+
+
+def _as_text(frame: object) -> str:
+    """Rows without ``collect``, which cannot carry year 1 nor year-month intervals to Python."""
+    shown: str = frame._jdf.showString(20, 1000, True)  # type: ignore[attr-defined]
+    return shown
+
+
+class Point:
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+
+class PointType(UserDefinedType):
+    @classmethod
+    def sqlType(cls) -> StructType:  # noqa: N802 - PySpark's name
+        return StructType([StructField("x", IntegerType())])
+
+    @classmethod
+    def module(cls) -> str:
+        return __name__
+
+    def serialize(self, obj: Point) -> tuple[int]:
+        return (obj.x,)
+
+    def deserialize(self, datum: tuple[int]) -> Point:
+        return Point(datum[0])
+
+
+Point.__UDT__ = PointType()  # type: ignore[attr-defined]
+
+
+def test_a_python_type_comes_back_by_the_name_of_its_class(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(Point(3),)], StructType([StructField("p", PointType())])).coalesce(1)
+    written = groups.write(frame, f"file://{tmp_path}/rows", codec="lz4_raw")
+    assert '"serializedClass":""' in written.schema
+    back = groups.read(spark, written.uri, groups.count_rows(spark, written), written.schema)
+    assert back.collect()[0].p.x == 3
+
+
+def test_a_stored_schema_runs_no_code(spark: SparkSession, tmp_path: Path) -> None:
+    written = groups.write(spark.range(1), f"file://{tmp_path}/rows", codec="lz4_raw")
+    files = groups.count_rows(spark, written)
+    pickled = base64.b64encode(pickle.dumps(print)).decode()
+    kind = {"type": "udt", "pyClass": f"{__name__}.NoSuch", "serializedClass": pickled, "sqlType": "long"}
+    schema = {"type": "struct", "fields": [{"name": "id", "type": kind, "nullable": True, "metadata": {}}]}
+    with pytest.raises(PySparkValueError, match="unpickling"):
+        groups.read(spark, written.uri, files, json.dumps(schema))

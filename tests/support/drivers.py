@@ -1,0 +1,81 @@
+"""Spark drivers of their own, for tests that kill them or compare two. Runs on Linux."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def fast_confs(folder: Path) -> dict[str, str]:
+    """Confs with which a session starts and works quickly, and leaves nothing outside ``folder``."""
+    return {
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",  # many tests make tasks fail; what Spark says then is asserted from the exception
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+    }
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **more}
+
+
+@contextmanager
+def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process group of its own that writes to ``log`` and is gone afterwards, whatever it did."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+
+
+def submit(folder: Path, script: Path, *arguments: str, **confs: str) -> list[str]:
+    """The command line of ``spark-submit`` for a local driver."""
+    given = {**fast_confs(folder), **confs}
+    options = [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
+    return [
+        str(Path(sys.executable).with_name("spark-submit")),
+        "--master",
+        "local[2]",
+        *options,
+        str(script),
+        *arguments,
+    ]
+
+
+def wait_for_line(log: Path, wanted: str, process: subprocess.Popen[bytes], seconds: float = 60) -> str:
+    """The rest of the first line in ``log`` that starts with ``wanted``; fails when the process ends first, or time is up."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ended = process.poll() is not None
+        for line in log.read_text(errors="replace").splitlines():
+            if line.startswith(wanted):
+                return line.removeprefix(wanted).strip()
+        if ended:
+            break
+        time.sleep(0.05)
+    raise AssertionError(f"no line {wanted!r} in:\n{log.read_text(errors='replace')[-3000:]}")
