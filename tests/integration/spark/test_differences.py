@@ -1,0 +1,133 @@
+"""One line for the log, saying what moved between two plans."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.functions import col, lit
+
+from airflow_checkpoint_provider.spark import groups
+from airflow_checkpoint_provider.spark.differences import difference
+from airflow_checkpoint_provider.spark.plans import Plan, identify
+
+SCHEMA = "id long, day date, s string"
+
+
+@pytest.fixture(scope="module")
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = str(tmp_path_factory.mktemp("differences"))
+    rows = spark.range(3).select("id", lit(datetime.date(2026, 11, 20)).alias("day"), lit("a").alias("s")).coalesce(1)
+    for day in (19, 20, 21):
+        rows.write.parquet(f"{root}/in/day=2026-11-{day}")
+    return root
+
+
+@pytest.fixture
+def rows(spark: SparkSession, folder: str) -> DataFrame:
+    return spark.read.schema(SCHEMA).parquet(f"{folder}/in/day=2026-11-20")
+
+
+def _between(old: DataFrame, new: DataFrame) -> str:
+    line = difference(identify(old, {}), identify(new, {}))
+    assert len(line) <= 160
+    assert "\n" not in line
+    return line
+
+
+def test_a_literal(rows: DataFrame) -> None:
+    old, new = (rows.filter(col("day") >= day).select("id", "s") for day in ("2026-11-20", "2026-11-21"))
+    assert _between(old, new) == "`day >= 2026-11-20` → `2026-11-21`"
+
+
+def test_a_literal_deep_in_a_longer_plan(rows: DataFrame) -> None:
+    def plan(least: int) -> DataFrame:
+        kept = rows.filter((col("id") > least) & (col("s") != "x"))
+        return kept.join(rows.groupBy("s").count(), "s").withColumn("n", col("count") + 1).orderBy("n")
+
+    assert _between(plan(1), plan(2)) == "`id > 1` → `2`"
+
+
+def test_a_long_literal_is_cut(rows: DataFrame) -> None:
+    line = _between(rows.filter(col("s") == "x" * 500), rows.filter(col("s") == "y" * 500))
+    assert line.startswith("`s = xxx")
+    assert "… → `yyy".replace("… →", "…` →") in line
+
+
+def test_an_entry_far_behind_in_a_list(rows: DataFrame) -> None:
+    assert _between(rows.filter(col("id").isin(list(range(200)))), rows.filter(col("id").isin([*range(199), 777]))) == (
+        "`199` → `777`"
+    )
+
+
+def test_an_alias(rows: DataFrame) -> None:
+    assert _between(rows.select((col("id") * 2).alias("x")), rows.select((col("id") * 2).alias("y"))) == "`AS x` → `y`"
+
+
+def test_a_step_more_and_a_step_less(rows: DataFrame) -> None:
+    more = rows.filter("s = 'a'")
+    assert _between(rows, more) == "`Filter (s = a)` added"
+    assert _between(more, rows) == "`Filter (s = a)` removed"
+
+
+def test_paths(spark: SparkSession, folder: str) -> None:
+    days = [f"{folder}/in/day=2026-11-{day}" for day in (19, 20, 21)]
+
+    def over(*paths: str) -> DataFrame:
+        return spark.read.schema(SCHEMA).parquet(*paths)
+
+    assert "day=2026-11-20` → `…" in _between(over(days[1]), over(days[2]))
+    assert _between(over(days[1]), over(days[2])).endswith("day=2026-11-21`")
+    added = _between(over(days[1]), over(*days))
+    assert added.startswith("its input: `…")
+    assert added.endswith("day=2026-11-19` added and 1 more")
+    assert _between(over(*days), over(*days[:2])).endswith("day=2026-11-21` removed")
+
+
+def test_an_option_is_named_and_not_shown(spark: SparkSession, folder: str) -> None:
+    old, new = (spark.read.schema("a string").csv(f"{folder}/in", sep=sep) for sep in (";", "|"))
+    assert _between(old, new) == "an option of its input (sep)"
+
+
+def test_local_rows(spark: SparkSession) -> None:
+    assert _between(spark.sql("values (1)"), spark.sql("values (2)")) == "the rows that the driver gives to it"
+
+
+def test_a_conf(spark: SparkSession, rows: DataFrame) -> None:
+    old = identify(rows, {})
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        line = difference(old, identify(rows, {}))
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    assert line.startswith("spark.sql.session.timeZone: `")
+    assert line.endswith("→ `Asia/Tokyo`")
+
+
+def test_a_column_type_and_a_nullability(spark: SparkSession, folder: str) -> None:
+    old, new = (spark.read.schema(f"id {kind}").parquet(f"{folder}/in") for kind in ("long", "int"))
+    assert _between(old, new) == "column `id`, type: `long` → `integer`"
+    strict = spark.range(1).select(col("id").alias("a"))
+    loose = spark.range(1).select(fn.nullif("id", lit(7)).alias("a"))
+    assert _between(strict, loose).startswith("`")
+
+
+def test_a_stage_that_was_computed_anew(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
+    uri = f"file://{tmp_path_factory.mktemp('stage')}/1-aa"
+    written = groups.write(spark.range(3), uri, codec="lz4_raw")
+    frame = groups.read(spark, uri, groups.count_rows(spark, written), written.schema)
+    plans = [identify(frame, {uri: stage}) for stage in (("clean", "1-aa"), ("clean", "2-bb"), ("raw", "1-aa"))]
+    assert difference(plans[0], plans[1]) == "its input, stage 'clean', was computed anew"
+    assert difference(plans[0], plans[2]) == "its input: stage `clean` → `raw`"
+
+
+def test_what_no_rule_finds_is_counted(spark: SparkSession, rows: DataFrame) -> None:
+    plan = identify(rows, {})
+
+    def with_text(exact: str) -> Plan:
+        return dataclasses.replace(plan, text=f"{plan.text.partition('exact')[0]}exact\n{exact}")
+
+    assert difference(with_text("a\nb"), with_text("a\nc\nd")) == "the plan differs (2 lines)"

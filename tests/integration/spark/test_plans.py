@@ -1,0 +1,181 @@
+"""The identity of a plan: equal in another driver, different for what must differ, and saying what it cannot see."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
+from pyspark.sql.types import LongType
+
+from airflow_checkpoint_provider.spark import groups
+from airflow_checkpoint_provider.spark.plans import Plan, identify
+from tests.integration.spark import plan_kinds
+from tests.integration.spark.plan_kinds import CODE, KINDS, LOCAL, SAFE
+from tests.support.drivers import started
+
+
+@pytest.fixture(scope="module")
+def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("data"))
+    plan_kinds.make_inputs(spark, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_drivers(
+    spark: SparkSession, data: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Plan], dict[str, Plan]]:
+    """All kinds as this driver sees them (two cores, AQE) and as another does (one core, no AQE, other numbers everywhere)."""
+    folder = tmp_path_factory.mktemp("other")
+    command = [sys.executable, "-m", "tests.integration.spark.plan_kinds", data, str(folder / "out.json")]
+    with started(command, folder / "log") as other:
+        here = plan_kinds.identities(spark, data)
+        assert other.wait(90) == 0, (folder / "log").read_text()
+    there = json.loads((folder / "out.json").read_text())
+    return here, {name: Plan.from_json(plan) for name, plan in there.items()}
+
+
+def test_plans_are_equal_in_another_driver(two_drivers: tuple[dict[str, Plan], dict[str, Plan]]) -> None:
+    here, there = two_drivers
+    assert {name: (plan.text, plan.leaves) for name, plan in here.items()} == {
+        name: (plan.text, plan.leaves) for name, plan in there.items()
+    }
+    assert here == there
+
+
+DIFFERENT = [
+    ("filter", "other literal"),
+    ("filter", "other path"),
+    ("filter", "glob"),
+    ("alias x", "alias y"),
+    ("in list", "in list, last"),
+    ("wide", "wide, last"),
+    ("looks like id 5", "looks like id 6"),
+    ("repartition 2", "repartition 7"),
+    ("lambda 1", "lambda 2"),
+    ("rand 5", "rand 6"),
+    ("long number 1", "long number 2"),
+    ("csv ,", "csv ;"),
+    ("jdbc 1", "jdbc 2"),
+    ("pandas 1", "pandas 2"),
+    ("values 1", "values 2"),
+    ("transposed 1", "transposed 2"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_what_differs_is_told_apart(two_drivers: tuple[dict[str, Plan], dict[str, Plan]], one: str, other: str) -> None:
+    here, there = two_drivers
+    assert here[one].digest != there[other].digest
+
+
+def test_code_and_local_rows_are_flagged(two_drivers: tuple[dict[str, Plan], dict[str, Plan]]) -> None:
+    here, _ = two_drivers
+    assert {name for name, plan in here.items() if plan.python} == set(CODE)
+    assert {name for name, plan in here.items() if plan.local_rows} == {*LOCAL, "rdd", "createDataFrame"}
+    assert here["udf 1"].digest == here["udf 2"].digest, (
+        "bodies are covered by the application's digest, not by the plan"
+    )
+
+
+def test_seeds_that_spark_draws_do_not_count(spark: SparkSession, data: str) -> None:
+    for name in ("seeds", "sample"):
+        plans = [identify(SAFE[name](spark, data), {}) for _ in range(2)]
+        assert plans[0] == plans[1]
+
+
+def test_a_python_data_source_is_code(spark: SparkSession) -> None:
+    from pyspark.sql.datasource import DataSource, DataSourceReader
+
+    class Nothing(DataSourceReader):
+        def read(self, partition: object) -> list[tuple[int]]:  # type: ignore[override]  # a list is an iterator enough
+            return []
+
+    class Mine(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "mine"
+
+        def schema(self) -> str:
+            return "a int"
+
+        def reader(self, schema: object) -> DataSourceReader:
+            return Nothing()
+
+    spark.dataSource.register(Mine)
+    source = identify(spark.read.format("mine").option("n", 1).load(), {})
+    other = identify(spark.read.format("mine").option("n", 2).load(), {})
+    assert source.python
+    assert source.digest != other.digest
+
+
+def test_the_result_of_a_command_counts_by_its_rows(spark: SparkSession) -> None:
+    shown = spark.sql("show databases").filter("namespace > ''")
+    assert identify(shown, {}).local_rows
+    assert "rows" in identify(shown, {}).leaves[0]
+
+
+def test_confs_that_cut_texts_hide_nothing(spark: SparkSession, data: str) -> None:
+    spark.conf.set("spark.sql.maxPlanStringLength", "40")
+    try:
+        one, other = (identify(KINDS[name](spark, data), {}) for name in ("wide", "wide, last"))
+        assert one.digest != other.digest
+        assert spark.conf.get("spark.sql.maxPlanStringLength") == "40"
+    finally:
+        spark.conf.unset("spark.sql.maxPlanStringLength")
+
+
+def test_ansi_counts(spark: SparkSession, data: str) -> None:
+    plain = identify(SAFE["filter"](spark, data), {})
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        assert identify(SAFE["filter"](spark, data), {}).digest != plain.digest
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
+def _sorted(df: DataFrame) -> bool:
+    return identify(df, {}).sorted
+
+
+def test_an_order_that_a_stage_would_lose_is_seen(spark: SparkSession) -> None:
+    numbers = spark.range(10).withColumn("k", col("id") % 3)
+    assert _sorted(numbers.orderBy("k"))
+    assert _sorted(numbers.sortWithinPartitions("k"))
+    assert not _sorted(numbers), "range has an order that nobody asked for"
+    assert not _sorted(numbers.join(numbers.select("id"), "id")), "so has a join"
+    assert not _sorted(numbers.orderBy("k").groupBy("k").count())
+
+
+@pytest.fixture
+def stage(spark: SparkSession, tmp_path: Path) -> tuple[groups.Written, Path]:
+    written = groups.write(spark.range(5).repartition(2), f"file://{tmp_path}/state/clean/1-aa", codec="lz4_raw")
+    return written, tmp_path / "state" / "clean"
+
+
+def test_a_read_back_counts_as_its_stage_and_group(spark: SparkSession, stage: tuple[groups.Written, Path]) -> None:
+    written, folder = stage
+    files = groups.count_rows(spark, written)
+    shutil.copytree(folder / "1-aa", folder / "copy")
+
+    def plan(place: str, group: str) -> Plan:
+        uri = f"file://{folder}/{place}"
+        return identify(groups.read(spark, uri, files, written.schema).filter("id > 2"), {uri: ("clean", group)})
+
+    first = plan("1-aa", "state/clean/1-aa")
+    assert first.inputs == ("clean",)
+    assert plan("copy", "state/clean/1-aa") == first, "the same group in another place is the same input"
+    assert plan("1-aa", "state/clean/2-bb").digest != first.digest, "a recomputed stage is another input"
+    part = groups.read(spark, written.uri, files[:1], written.schema).filter("id > 2")
+    assert identify(part, {written.uri: ("clean", "state/clean/1-aa")}).digest != first.digest
+
+
+def test_a_plan_survives_json(spark: SparkSession, data: str) -> None:
+    plan = identify(SAFE["csv ,"](spark, data).select(col("a").cast(LongType())), {})
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert plan.leaves[0]["options"] == ["sep"]
