@@ -1,0 +1,41 @@
+"""How a driver's process ends: its exit codes, and a way out that needs nobody's help. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import os
+import sys
+import threading
+from typing import NoReturn
+
+LAST_WORDS = 5.0  # seconds; who holds a stream's lock may itself be stuck
+
+
+class Exit(enum.IntEnum):
+    """Exit codes of a driver as the Airflow side reads them; spark-submit in client mode passes them on."""
+
+    FINISHED = 0
+    FAILED = 1
+    REFUSED = 3  # for good: a retry cannot mend it
+    OVER = 79  # replaced, stopped, suspended, or another driver lives
+
+
+def leave(code: int, line: str) -> NoReturn:
+    """End the process now, from any thread, whatever the main thread is blocked in. ``line`` is the last thing printed."""
+    speaker = threading.Thread(target=_say, args=(line,), daemon=True)
+    speaker.start()
+    speaker.join(LAST_WORDS)
+    os._exit(code)
+
+
+def _say(line: str) -> None:
+    for handler in logging.getLogger().handlers:
+        with contextlib.suppress(Exception):
+            handler.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # under spark-submit both are pipes to a JVM that may be gone
+            if stream is sys.stderr:
+                print(line, file=stream)
+            stream.flush()

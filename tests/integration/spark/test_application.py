@@ -1,0 +1,135 @@
+"""The digest of the program, and the refusals that depend on which Spark this is."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from airflow_checkpoint_provider.checkpoint.errors import VersionMismatch, WrongUse
+from airflow_checkpoint_provider.spark import application
+from airflow_checkpoint_provider.spark.application import check_versions, digest, refuse_connect
+from tests.support.drivers import started, submit
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs" / "delays.py"
+    for name in ("delays.py", "helpers/dates.py"):
+        file = path.parent / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("one = 1\n")
+    return path
+
+
+def test_it_is_the_same_until_something_changes(spark: SparkSession, script: Path) -> None:
+    first = digest(spark, script, ["--day", "2026-11-20"])
+    assert digest(spark, script, ["--day", "2026-11-20"]) == first
+    assert (first.files, first.note) == (2, None)
+
+    seen = {first.digest, digest(spark, script, ["--day", "2026-11-21"]).digest}
+    for name in ("delays.py", "helpers/dates.py", "helpers/new.py"):
+        (script.parent / name).write_text("two = 2\n")
+        seen.add(digest(spark, script, ["--day", "2026-11-20"]).digest)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        seen.add(digest(spark, script, ["--day", "2026-11-20"]).digest)
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    assert len(seen) == 6
+
+
+def test_where_it_lies_does_not_count(spark: SparkSession, script: Path) -> None:
+    first = digest(spark, script, [])
+    script.parent.rename(script.parent.with_name("bundle-4f1c"))
+    assert digest(spark, script.parent.with_name("bundle-4f1c") / "delays.py", []) == first
+
+
+@pytest.mark.parametrize("name", [".venv/x.py", "__pycache__/x.py", "lib/site-packages/x.py", "notes.txt", "gone.py"])
+def test_what_is_no_module_of_the_application_is_left_out(spark: SparkSession, script: Path, name: str) -> None:
+    first = digest(spark, script, [])
+    file = script.parent / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if name == "gone.py":
+        file.symlink_to("nowhere.py")
+    else:
+        file.write_text("x")
+    assert digest(spark, script, []) == first
+
+
+def test_a_script_among_thousands_of_files_counts_alone_and_says_so(spark: SparkSession, script: Path) -> None:
+    for number in range(2_001):
+        (script.parent / f"m{number}.py").touch()
+    found = digest(spark, script, [])
+    assert found.files == 1
+    assert found.note is not None
+    assert "more than 2000 Python files" in found.note
+
+
+DIGESTS = """
+import json, os, sys, zipfile
+from pathlib import Path
+from pyspark.sql import SparkSession
+from airflow_checkpoint_provider.spark.application import digest
+
+spark = SparkSession.builder.getOrCreate()
+library, ours, loose = (Path(path) for path in sys.argv[1:])
+
+def pack(path, content):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("lib/a.py", (2026, 1, 1 + pack.days, 0, 0, 0)), content)
+    pack.days += 1
+pack.days = 0
+
+def now():
+    found = digest(spark, Path(__file__), [])
+    return [found.digest, found.files]
+
+said = {"first": now()}
+pack(library, "a = 1"); said["packed again"] = now()
+pack(ours, "other"); said["our archive"] = now()
+pack(library, "a = 2"); said["library"] = now()
+loose.write_text("b = 2"); said["loose file"] = now()
+print("SAID", json.dumps(said), flush=True)
+"""
+
+
+def test_py_files_count_by_their_content_and_our_archive_does_not(tmp_path: Path) -> None:
+    script = tmp_path / "job" / "main.py"
+    script.parent.mkdir()
+    script.write_text(DIGESTS)
+    given = [tmp_path / name for name in ("lib.zip", "airflow_checkpoint_provider-0.1.0.zip", "loose.py")]
+    for path in given[:2]:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("lib/a.py", "a = 1")
+    given[2].write_text("b = 1")
+    command = submit(tmp_path, script, *map(str, given), **{"spark.submit.pyFiles": ",".join(map(str, given))})
+    with started(command, tmp_path / "log") as driver:
+        assert driver.wait(60) == 0, (tmp_path / "log").read_text()
+    said = json.loads((tmp_path / "log").read_text().partition("SAID ")[2].splitlines()[0])
+    assert said["first"] == said["packed again"] == said["our archive"]
+    assert said["first"][1] == 3
+    assert len({said[when][0] for when in ("first", "library", "loose file")}) == 3
+
+
+def test_installed_imported_and_running_spark_agree_here(spark: SparkSession) -> None:
+    check_versions(spark)
+
+
+def test_versions_that_do_not_agree_are_named(spark: SparkSession) -> None:
+    seen = application._versions(spark)
+    assert set(seen) >= {"the JVM", "pyspark as imported", "pyspark as installed"}
+    application._agree({**seen, "a build of somebody's": f"{spark.version}-amzn-1"})
+    with pytest.raises(VersionMismatch, match=r"pyspark-client as installed 3\.5\.1"):
+        application._agree({**seen, "pyspark-client as installed": "3.5.1"})
+
+
+def test_a_connect_session_is_refused(spark: SparkSession) -> None:
+    refuse_connect(spark)
+    remote = ConnectSession(connection="sc://127.0.0.1:1")
+    with pytest.raises(WrongUse, match="Spark Connect"):
+        refuse_connect(remote)  # type: ignore[arg-type]  # what a user's `SparkSession` may turn out to be

@@ -1,0 +1,153 @@
+"""No driver outlives its JVM, and none misses its parent's death or a SIGTERM, whatever its main thread is doing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.spark.exits import Exit
+from airflow_checkpoint_provider.spark.watchdog import jvm_pid
+from tests.support.drivers import environment, started, submit, wait_for_line
+from tests.support.processes import alive, command
+from tests.support.waiting import wait_until
+
+WATCHED = """
+import os, signal, sys, time
+from pyspark.java_gateway import launch_gateway
+from airflow_checkpoint_provider.spark.exits import Exit, leave
+from airflow_checkpoint_provider.spark.watchdog import Watchdog
+
+jvm = launch_gateway().jvm
+pid = jvm.java.lang.ProcessHandle.current().pid()
+
+def say(*words):
+    print(*words, flush=True)
+
+def without_parent():
+    say("PARENT gone")
+
+def terminated():
+    say("TERM seen")
+    leave(Exit.OVER, "LAST this driver is over")
+
+watchdog = Watchdog(pid, lambda: say("JVM gone"), without_parent, terminated).start()
+say("WATCHED", os.getpid(), pid)
+"""
+LOOP = "while True: sum(range(1000))\n"
+BLOCKED = "jvm.java.lang.Thread.sleep(60_000)\n"
+FORK = """
+hears, says = os.pipe()
+child = os.fork()
+if not child:
+    os.write(says, b"!")
+    while True: time.sleep(1)
+os.read(hears, 1)
+os.kill(child, signal.SIGTERM)
+say("CHILD", os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def _script(tmp_path: Path, *parts: str) -> Path:
+    path = tmp_path / "app.py"
+    path.write_text("".join(map(textwrap.dedent, (WATCHED, *parts))))
+    return path
+
+
+def _pids(log: Path, process: subprocess.Popen[bytes]) -> tuple[int, int]:
+    """Of the Python driver and of its JVM, once the watch has begun."""
+    driver, jvm = map(int, wait_for_line(log, "WATCHED", process).split())
+    return driver, jvm
+
+
+def _gone(pid: int, seconds: float) -> None:
+    wait_until(lambda: not alive(pid), seconds, lambda: f"process {pid} lives: {command(pid)}", every=0.02)
+
+
+def test_the_jvm_dies_while_python_loops(tmp_path: Path, log: Path) -> None:
+    with started([sys.executable, str(_script(tmp_path, FORK, LOOP))], log) as process:
+        _, jvm = _pids(log, process)
+        assert wait_for_line(log, "CHILD", process) == str(int(signal.SIGTERM)), (
+            "a signal to a fork is the fork's alone"
+        )
+        os.kill(jvm, signal.SIGKILL)
+        assert process.wait(3) == Exit.FAILED
+    said = log.read_text().splitlines()
+    assert said[-2] == "JVM gone"
+    assert said[-1].endswith("is gone; the driver ends with it")
+    assert "TERM seen" not in said
+
+
+def test_sigterm_ends_a_driver_that_is_blocked_in_a_call(tmp_path: Path, log: Path) -> None:
+    with started([sys.executable, str(_script(tmp_path, BLOCKED))], log) as process:
+        driver, jvm = _pids(log, process)
+        os.kill(driver, signal.SIGTERM)
+        assert process.wait(3) == Exit.OVER
+        _gone(jvm, 10)
+    assert log.read_text().splitlines()[-2:] == ["TERM seen", "LAST this driver is over"]
+
+
+def test_exit_code_79_passes_through_spark_submit(tmp_path: Path, log: Path) -> None:
+    with started(submit(tmp_path, _script(tmp_path, BLOCKED)), log) as process:
+        driver, jvm = _pids(log, process)
+        assert jvm == process.pid
+        os.kill(driver, signal.SIGTERM)
+        assert process.wait(10) == 79
+    assert log.read_text().splitlines()[-1] == "LAST this driver is over"
+
+
+def test_under_spark_submit_the_parent_is_who_started_that(tmp_path: Path, log: Path) -> None:
+    starter = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"]
+    with started([*starter, *submit(tmp_path, _script(tmp_path, LOOP))], log) as process:
+        driver, jvm = _pids(log, process)
+        process.kill()
+        wait_until(lambda: "PARENT gone" in log.read_text().splitlines(), 3, log.read_text, every=0.02)
+        assert all(map(alive, (driver, jvm))), "the caller decides; the watch goes on"
+        os.kill(jvm, signal.SIGKILL)
+        _gone(driver, 3)
+
+
+STOPPED = """
+watchdog.stop()
+say("STOPPED", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_after_stop_sigterm_is_as_before(tmp_path: Path, log: Path) -> None:
+    with started([sys.executable, str(_script(tmp_path, STOPPED))], log) as process:
+        assert process.wait(30) == -signal.SIGTERM
+    assert "STOPPED True" in log.read_text().splitlines()
+
+
+STUCK = """
+import sys, threading
+from airflow_checkpoint_provider.spark import exits
+exits.LAST_WORDS = 0.5
+threading.Timer(0.5, exits.leave, (79, "never read")).start()
+sys.stdout.write("x" * 10_000_000)
+"""
+
+
+def test_a_stream_that_nobody_reads_does_not_keep_a_driver(tmp_path: Path) -> None:
+    silent = subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, env=environment())
+    try:
+        assert silent.wait(10) == 79
+    finally:
+        silent.kill()
+        silent.communicate()
+
+
+def test_the_jvm_of_a_session_is_found(spark: SparkSession) -> None:
+    assert "java" in command(jvm_pid(spark))[0]
