@@ -80,18 +80,37 @@ class Coordinator:
     def complete(self, number: int) -> Answer:
         """All acknowledgements -> seal put and read back -> *completed*, with the digest of what was read."""
         checkpoint = self._listed(number)
-        acks = self._acknowledgements(checkpoint)
-        seal = self._seal(checkpoint, acks)
-        body = self._put_seal(number, seal.to_bytes())
-        states = state_entries(Seal.from_bytes(body))
+        acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING else {}
+        if len(acks) < len(checkpoint.plan):
+            return self._unsealed(number)
+        body = self._put_seal(number, self._seal(checkpoint, acks).to_bytes())
+        seal = Seal.from_bytes(body)
+        states = state_entries(seal)
         size = sum(one.bytes for one in states)
         answer = self.journal.append(
             c.Complete(
-                id=number, digest=digest(body), bytes=size, states=states, acknowledged=tuple(acks), epoch=self.epoch
+                id=number,
+                digest=digest(body),
+                bytes=size,
+                states=states,
+                acknowledged=tuple(seal.applications),
+                epoch=self.epoch,
             )
         )
         self._own = {key: ack for key, ack in self._own.items() if key[0] != number}
         return answer
+
+    def _unsealed(self, number: int) -> Answer:
+        """The answer about a checkpoint that has its outcome, or lacks an acknowledgement. It is not sealed: a seal is
+        written once, and one of the acknowledgements there were would stand for the checkpoint when the others came."""
+
+        def completion(state: State) -> c.Complete:
+            known = state.checkpoint(number)
+            sealed = known.digest if known else ""
+            return c.Complete(id=number, digest=sealed, bytes=0, states=(), acknowledged=(), epoch=self.epoch)
+
+        self.journal.catch_up()
+        return self.journal.append(completion)
 
     def abort(
         self, number: int, reason: str, *, phase: str = "acknowledge", missing: Iterable[str] = (), words: str = ""
