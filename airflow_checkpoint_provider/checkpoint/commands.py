@@ -142,8 +142,10 @@ class Condemn(Command):
 
     ids: tuple[int, ...]
     now: str
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forget(Command):
     ids: tuple[int, ...]
+    epoch: int | None = None

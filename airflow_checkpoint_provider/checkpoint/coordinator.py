@@ -172,14 +172,14 @@ class Coordinator:
         ids = tuple(sorted({one.id for one in state.retained} - held(state, datetime.fromisoformat(now))))
         if ids:
             with contextlib.suppress(Held):  # somebody came to need one of them meanwhile: next time
-                self.journal.append(c.Condemn(ids=ids, now=now))
+                self.journal.append(c.Condemn(ids=ids, now=now, epoch=self.epoch))
         condemned = self.state.with_status(CONDEMNED)
         if not condemned:
             return ()
         for checkpoint in condemned:
             self._delete(checkpoint)
         done = tuple(one.id for one in condemned)
-        self.journal.append(c.Forget(ids=done))
+        self.journal.append(c.Forget(ids=done, epoch=self.epoch))
         return done
 
     def _delete(self, checkpoint: Checkpoint) -> None:

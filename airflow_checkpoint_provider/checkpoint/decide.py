@@ -136,6 +136,8 @@ def condemn(state: State, command: c.Condemn) -> Decision:
     found = [state.checkpoint(number) for number in command.ids]
     if not any(one and one.status in (PENDING, RETAINED) for one in found):
         return DoneAlready(max(command.ids, default=0))
+    if fenced := launching.fenced(state, command.epoch):
+        return fenced
     if kept := sorted(set(command.ids) & held(state, datetime.fromisoformat(command.now))):
         return Refusal(
             errors.Held(
@@ -150,6 +152,8 @@ def forget(state: State, command: c.Forget) -> Decision:
     found = [state.checkpoint(number) for number in command.ids]
     if all(one is None or one.over for one in found):
         return DoneAlready(max(command.ids, default=0))
+    if fenced := launching.fenced(state, command.epoch):
+        return fenced
     if alive := [one.id for one in found if one and one.status in (RETAINED, PENDING)]:
         return Refusal(
             errors.Held(
