@@ -17,7 +17,13 @@ from airflow_checkpoint_provider.checkpoint.apply import fold
 from airflow_checkpoint_provider.checkpoint.commands import Command, DoneAlready, Refusal
 from airflow_checkpoint_provider.checkpoint.decide import decide
 from airflow_checkpoint_provider.checkpoint.entry import LARGEST_EVENTS, By, Entry, events_size
-from airflow_checkpoint_provider.checkpoint.errors import CommitStateUnknown, Damaged, OtherIncarnation, TooLarge
+from airflow_checkpoint_provider.checkpoint.errors import (
+    CommitStateUnknown,
+    Damaged,
+    OtherIncarnation,
+    StoreError,
+    TooLarge,
+)
 from airflow_checkpoint_provider.checkpoint.events import Event, HistoryOpened
 from airflow_checkpoint_provider.checkpoint.names import SEGMENT, Keys
 from airflow_checkpoint_provider.checkpoint.state import State
@@ -204,12 +210,23 @@ class Journal:
             raise CommitStateUnknown(
                 f"the store did not say whether {self.keys.entry(n)} was written; read back before you act, nothing was cleaned up"
             )
-        if outcome is Put.EXISTS:
-            return False
-        if n % self.segment and self._get((n // self.segment + 1) * self.segment) is not None:
+        if outcome is Put.EXISTS or self._void(n):
             return False
         self.state = fold(self.state, n, entry.at, entry.events)
         return True
+
+    def _void(self, n: int) -> bool:
+        """Whether the next boundary stands, so that number ``n``, won just now, may have been won before and pruned."""
+        if n % self.segment == 0:
+            return False
+        try:
+            return self._get(self._next_boundary()) is not None
+        except StoreError as error:
+            self._believed = False
+            raise CommitStateUnknown(
+                f"{self.keys.entry(n)} was written, but the store did not say whether it counts ({error.message});"
+                " read back before you act, nothing was cleaned up"
+            ) from error
 
 
 def _incarnation(events: tuple[Event, ...]) -> str:
