@@ -73,6 +73,7 @@ class Journal:
         self._nonce, self._clock = nonce, clock
         self.state = State()
         self._polls = 0
+        self._incarnation = ""  # of the first entry that was read or won; no other is believed
         self._believed = False  # whether ``state`` follows from a caught-up read or a believed win
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -153,11 +154,13 @@ class Journal:
         entry = Entry.from_bytes(body, key)
         if entry.n != n:
             raise Damaged(f"{key} says that it is entry {entry.n}; somebody moved or copied it")
-        if self.state.incarnation and entry.inc != self.state.incarnation:
+        if entry.inc != (self._incarnation or entry.inc):
             raise OtherIncarnation(
                 f"{key} belongs to another incarnation of this history: it was deleted by hand and begun anew."
-                " This process must not go on; start it again"
+                " This process must not go on; start it again. If that does not help, a process of the old one wrote the file"
+                " since: delete it"
             )
+        self._incarnation = entry.inc
         return entry
 
     # -- appending -------------------------------------------------------------------------------------------------
@@ -212,6 +215,7 @@ class Journal:
             )
         if outcome is Put.EXISTS or self._void(n):
             return False
+        self._incarnation = entry.inc
         self.state = fold(self.state, n, entry.at, entry.events)
         return True
 
