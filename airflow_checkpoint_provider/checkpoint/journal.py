@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.checkpoint.entry import LARGEST_EVENTS, By, Ent
 from airflow_checkpoint_provider.checkpoint.errors import (
     CommitStateUnknown,
     Damaged,
+    HistoryClosed,
     OtherIncarnation,
     StoreError,
     TooLarge,
@@ -112,7 +113,7 @@ class Journal:
         if entry is None:
             return False
         if entry.stub:
-            self._find_tail()
+            self._find_tail(entry.n // self.segment)
         else:
             self.state = self._at_boundary(entry)
         self._believed = False
@@ -121,9 +122,22 @@ class Journal:
     def _next_boundary(self) -> int:
         return (self.state.n // self.segment + 1) * self.segment
 
-    def _find_tail(self) -> None:
-        """Gallop over the boundaries, which have no gaps, to the last one; its snapshot is the state."""
-        low, high = -1, 0 if self.state.n < 0 else self.state.n // self.segment
+    def _find_tail(self, hint: int = 0) -> None:
+        """Go to the last boundary; its snapshot is the state. ``hint`` is a segment whose boundary is thought to stand."""
+        last = self._last_boundary(hint)
+        while last is not None and last.stub:  # overwritten while we galloped: there are newer ones
+            newer = self._last_boundary(last.n // self.segment)
+            if newer is None or newer.n == last.n:
+                raise HistoryClosed(
+                    f"{self.keys.entry(last.n)} is the last boundary and only a stub: this history was closed, or a part of it"
+                    " was deleted by hand. Bring the files back, or begin another history with another job_id or root"
+                )
+            last = newer
+        self.state = State() if last is None else self._at_boundary(last)
+
+    def _last_boundary(self, hint: int) -> Entry | None:
+        """Gallop over the boundaries, which have no gaps."""
+        low, high = -1, hint
         last: Entry | None = None
         while (entry := self._get(high * self.segment)) is not None:
             last, low, high = entry, high, max(1, high * 2)
@@ -134,10 +148,7 @@ class Journal:
                 high = middle
             else:
                 last, low = entry, middle
-        if last is not None and last.stub:  # overwritten while we galloped: there are newer ones
-            return self._find_tail()
-        self.state = State() if last is None else self._at_boundary(last)
-        return None
+        return last
 
     def _at_boundary(self, entry: Entry) -> State:
         if entry.snapshot is None and entry.n:
