@@ -42,8 +42,11 @@ class Entry:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        data: dict[str, Any] = {
-            **self.extra, "v": VERSION, "inc": self.inc, "n": self.n, "nonce": self.nonce, "at": self.at, "by": self.by,
+        data: dict[str, Any] = {**self.extra, "v": VERSION, "inc": self.inc, "n": self.n}
+        if self.stub:
+            return canonical({**data, "stub": True})
+        data |= {
+            "nonce": self.nonce, "at": self.at, "by": self.by,
             "events": [event_to_json(event) for event in self.events],
         }  # fmt: skip
         if self.snapshot is not None:
@@ -53,20 +56,22 @@ class Entry:
     @classmethod
     def from_bytes(cls, body: bytes, key: str) -> Entry:
         data = parse(body, key)
-        if data.get("stub"):
-            return cls(data["inc"], data["n"], "", "", {}, (), stub=True)
+        extra = {name: value for name, value in data.items() if name not in _KNOWN}
         try:
+            if data.get("stub"):
+                return cls(data["inc"], data["n"], "", "", {}, (), stub=True, extra=extra)
             return cls(
                 inc=data["inc"], n=data["n"], nonce=data["nonce"], at=data["at"], by=data["by"],
                 events=tuple(event_from_json(event) for event in data["events"]),
-                snapshot=State.from_json(data["snapshot"]) if "snapshot" in data else None,
-                extra={name: value for name, value in data.items() if name not in _KNOWN},
+                snapshot=State.from_json(data["snapshot"]) if "snapshot" in data else None, extra=extra,
             )  # fmt: skip
-        except KeyError as error:
-            raise Damaged(f"{key} lacks {error}; it is no entry of a journal") from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Damaged(
+                f"{key} cannot be read as an entry of a journal: {error!r}; somebody or something changed it"
+            ) from None
 
 
-_KNOWN = frozenset({"v", "inc", "n", "nonce", "at", "by", "events", "snapshot"})
+_KNOWN = frozenset({"v", "inc", "n", "nonce", "at", "by", "events", "snapshot", "stub"})
 
 
 def events_size(events: tuple[Event, ...]) -> int:
