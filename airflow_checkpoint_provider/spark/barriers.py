@@ -6,6 +6,7 @@ in flight at a time, and no stage's end is skipped. A store that fails costs pro
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import time
@@ -15,13 +16,20 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, Damaged, NotPending, Refused, StoreError
+from airflow_checkpoint_provider.checkpoint.errors import (
+    Busy,
+    CheckpointError,
+    Damaged,
+    NotPending,
+    Refused,
+    StoreError,
+)
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, StateSnapshot, Versions
 from airflow_checkpoint_provider.checkpoint.state import RETAINED
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.states import States
+from airflow_checkpoint_provider.spark.states import States, new_in
 
 REMIND = 300.0  # seconds between two lines saying that the job is not protected
 
@@ -41,11 +49,8 @@ class Barriers:
     def reach(self, barrier: str, *, wait: bool = False) -> bool:
         """Take a checkpoint at this barrier, or serve the one that waits for it. Returns whether it completed, if ``wait``."""
         self.settle()
-        number = self._number(barrier)
-        if number is None:
-            return False
-        ack = self._acknowledgement(number, barrier)
-        self._flying = self._pool.submit(self._finish, number, ack, barrier)
+        pinned = self._states.pinned(barrier)
+        self._flying = self._pool.submit(self._take, pinned, barrier)
         return self.settle() if wait else True
 
     def settle(self) -> bool:
@@ -60,43 +65,46 @@ class Barriers:
     def close(self) -> None:
         self._pool.shutdown(wait=True)
 
-    def _number(self, barrier: str) -> int | None:
-        """The pending checkpoint that waits for us, or a new one; None if the store did not let us."""
+    def _take(self, pinned: tuple[StateSnapshot, ...], barrier: str) -> None:
+        """The asynchronous part. Whatever fails is said; nothing here ends the job but a fence."""
+        try:
+            # A checkpoint that waited for us may have been aborted since it was seen, or hold an earlier word of ours.
+            any(self._finish(self._number(barrier), pinned, barrier) for _ in range(3))
+        except CheckpointError as error:
+            self.protection.failed(f"the checkpoint at {barrier}", error)
+        self._retire()
+
+    def _number(self, barrier: str) -> int:
+        """The pending checkpoint that waits for us, or a new one."""
         self._count += 1
         request = f"attempt {self._attempt.epoch} barrier {self._count}"
-        try:
-            with self._attempt.journal() as coordinator:
-                waiting = [one.id for one in coordinator.journal.catch_up().pending]
-                return (
-                    waiting[0] if waiting else coordinator.trigger(request, timeout_s=self._timeout_s, barrier=barrier)
-                )
-        except CheckpointError as error:
-            self.protection.failed(f"a checkpoint at {barrier}", error)
-            return None
+        with self._attempt.journal() as coordinator:
+            if not coordinator.state.pending:
+                with contextlib.suppress(Busy):  # somebody asked for one since the journal was last read
+                    return coordinator.trigger(request, timeout_s=self._timeout_s, barrier=barrier)
+            return coordinator.state.pending[0].id
 
-    def _acknowledgement(self, number: int, barrier: str) -> Acknowledgement:
+    def _finish(self, number: int, pinned: tuple[StateSnapshot, ...], barrier: str) -> bool:
+        """Whether ``number`` completed with these very states."""
+        began = time.monotonic()
+        ack = self._acknowledgement(number, pinned)
+        with self._attempt.journal() as coordinator:
+            stands = coordinator.acknowledge(ack)
+            self._unsettled = number
+            try:
+                coordinator.complete(number)
+            except NotPending:
+                self._unsettled = None
+                return False
+        self._completed(number, {state.uid: state for state in stands.states}, barrier, time.monotonic() - began)
+        return stands.nonce == ack.nonce
+
+    def _acknowledgement(self, number: int, pinned: tuple[StateSnapshot, ...]) -> Acknowledgement:
         return Acknowledgement(
             inc=self._attempt.state.incarnation, id=number, application=self._attempt.record.application, epoch=self._attempt.epoch,
-            nonce=secrets.token_hex(16), run=self._states.run, states=self._states.acknowledged(number, barrier),
+            nonce=secrets.token_hex(16), run=self._states.run, states=tuple(new_in(number, state) for state in pinned),
             run_values=self._states.run_values, versions=self._versions,
         )  # fmt: skip
-
-    def _finish(self, number: int, ack: Acknowledgement, barrier: str) -> None:
-        """The asynchronous part. Whatever fails is said; nothing here ends the job but a fence."""
-        began = time.monotonic()
-        try:
-            with self._attempt.journal() as coordinator:
-                stands = coordinator.acknowledge(ack)
-                self._unsettled = number
-                coordinator.complete(number)
-            self._completed(number, {state.uid: state for state in stands.states}, barrier, time.monotonic() - began)
-        except Refused as error:
-            self._unsettled = None
-            self.protection.failed(f"chk-{number}", error)
-        except CheckpointError as error:
-            self._unsettled = number
-            self.protection.failed(f"chk-{number}", error)
-        self._retire()
 
     def _completed(self, number: int, states: dict[str, StateSnapshot], barrier: str, took: float) -> None:
         self._unsettled = None

@@ -73,10 +73,10 @@ class States:
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
-    def acknowledged(self, number: int, barrier: str) -> tuple[StateSnapshot, ...]:
-        """Every state for checkpoint ``number``; what no completed checkpoint holds yet is new in it."""
+    def pinned(self, barrier: str) -> tuple[StateSnapshot, ...]:
+        """Every state as it is now, at ``barrier``: what an acknowledgement holds."""
         current = {**self.snapshots, **{uid: self._value(uid, barrier) for uid in self.asked & self.values.keys()}}
-        return tuple(_numbered(current[uid], number) for uid in sorted(current))
+        return tuple(current[uid] for uid in sorted(current))
 
     def _value(self, uid: str, barrier: str) -> StateSnapshot:
         before = self.snapshots.get(uid)
@@ -96,10 +96,11 @@ class States:
 
     def changed(self) -> bool:
         """Whether a checkpoint taken now would hold anything else than the newest completed one."""
-        return _fingerprint({one.uid: one for one in self.acknowledged(0, "")}) != self._completed
+        return _fingerprint({one.uid: one for one in self.pinned("")}) != self._completed
 
 
-def _numbered(state: StateSnapshot, number: int) -> StateSnapshot:
+def new_in(number: int, state: StateSnapshot) -> StateSnapshot:
+    """``state`` as checkpoint ``number`` holds it: what no completed one holds yet is new in it."""
     return state if state.measures.checkpoint else replace(state, measures=replace(state.measures, checkpoint=number))
 
 
