@@ -45,7 +45,7 @@ def look_up_connection(conn_id: str) -> Connection | None:
             connection: Connection | None = ask(conn_id=conn_id)
         except AirflowSecretsBackendAccessDenied:  # no later place may answer instead
             raise
-        except Exception as error:  # a secrets backend may raise whatever its client raises
+        except Exception as error:  # noqa: BLE001 - a secrets backend raises whatever its client raises
             failure = failure or error
         else:
             if connection is not None:
