@@ -63,12 +63,11 @@ class Coordinator:
 
     def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:
         """Put the acknowledgement of one application; returns the one that counts, which is another's if that was first."""
-        outcome, found = put(
-            self.store,
-            self.keys.acknowledgement(ack.id, ack.application),
-            ack.to_bytes(),
-            patience=self.journal.patience,
-        )
+        epochs = self._listed(ack.id).epochs
+        if ack.epoch not in epochs:  # put first, it would stand for the attempt whose checkpoint that is
+            raise Fenced(f"chk-{ack.id} waits for attempt {epochs[-1]}, not for attempt {ack.epoch}", epoch=ack.epoch)
+        key = self.keys.acknowledgement(ack.id, ack.application)
+        outcome, found = put(self.store, key, ack.to_bytes(), patience=self.journal.patience)
         if outcome is Put.UNKNOWN:
             raise CommitStateUnknown(
                 f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced"
