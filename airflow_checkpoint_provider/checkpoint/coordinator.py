@@ -6,12 +6,19 @@ Each step may be done by anyone who sees that it is due, more than once; only th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.decide import held
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, CommitStateUnknown, Damaged, Fenced, Held
+from airflow_checkpoint_provider.checkpoint.errors import (
+    CheckpointNotFound,
+    CommitStateUnknown,
+    Damaged,
+    Fenced,
+    Held,
+    OtherIncarnation,
+)
 from airflow_checkpoint_provider.checkpoint.events import CheckpointTriggered, StateEntry
 from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, StateSnapshot, digest
@@ -72,7 +79,7 @@ class Coordinator:
             raise CommitStateUnknown(
                 f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced"
             )
-        stands = Acknowledgement.from_bytes(found) if outcome is Put.EXISTS and found else ack
+        stands = self._read_acknowledgement(found, ack.id) if outcome is Put.EXISTS and found else ack
         self._own[ack.id, ack.application] = stands
         return stands
 
@@ -84,6 +91,8 @@ class Coordinator:
             return self._unsealed(number)
         body = self._put_seal(number, self._seal(checkpoint, acks).to_bytes())
         seal = Seal.from_bytes(body)
+        if _nonces(seal.applications) != _nonces(acks):
+            raise Damaged(f"{self.keys.seal(number)} is not made of the acknowledgements of chk-{number}; abort it")
         states = state_entries(seal)
         size = sum(one.bytes for one in states)
         answer = self.journal.append(
@@ -129,10 +138,20 @@ class Coordinator:
             ack = self._own.get((checkpoint.id, application))
             if ack is None:
                 body = self.store.read(self.keys.acknowledgement(checkpoint.id, application))
-                ack = Acknowledgement.from_bytes(body) if body is not None else None
+                ack = self._read_acknowledgement(body, checkpoint.id) if body is not None else None
             if ack is not None:
                 acks[application] = ack
         return acks
+
+    def _read_acknowledgement(self, body: bytes, number: int) -> Acknowledgement:
+        """Ids begin anew where somebody deleted a journal by hand, and its checkpoints may still be there."""
+        ack = Acknowledgement.from_bytes(body)
+        if ack.inc != self.state.incarnation:
+            raise OtherIncarnation(
+                f"chk-{number} was acknowledged by another incarnation of this history, whose journal was deleted by hand:"
+                f" delete {self.keys.checkpoint(number)} and its neighbours, too"
+            )
+        return ack
 
     def _seal(self, checkpoint: Checkpoint, acks: dict[str, Acknowledgement]) -> Seal:
         state = self.state
@@ -226,6 +245,10 @@ class Coordinator:
         for key in found:
             self.store.delete_under(key)
         return len(found)
+
+
+def _nonces(acks: Mapping[str, Acknowledgement]) -> dict[str, str]:
+    return {application: ack.nonce for application, ack in acks.items()}
 
 
 def _is_group(path: str) -> bool:
