@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Fenced,
     Held,
     OtherIncarnation,
+    TooLarge,
 )
 from airflow_checkpoint_provider.checkpoint.events import CheckpointTriggered, StateEntry
 from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal, utc_now
@@ -93,20 +94,22 @@ class Coordinator:
         seal = Seal.from_bytes(body)
         if _nonces(seal.applications) != _nonces(acks):
             raise Damaged(f"{self.keys.seal(number)} is not made of the acknowledgements of chk-{number}; abort it")
-        states = state_entries(seal)
-        size = sum(one.bytes for one in states)
-        answer = self.journal.append(
-            c.Complete(
-                id=number,
-                digest=digest(body),
-                bytes=size,
-                states=states,
-                acknowledged=tuple(seal.applications),
-                epoch=self.epoch,
-            )
-        )
+        answer = self._completed(number, seal, digest(body))
         self._own = {key: ack for key, ack in self._own.items() if key[0] != number}
         return answer
+
+    def _completed(self, number: int, seal: Seal, sealed: str) -> Answer:
+        """The entry. A completion that does not fit into one is an abort: pending, it would be in the way of all others."""
+        states = state_entries(seal)
+        command = c.Complete(
+            id=number, digest=sealed, bytes=sum(one.bytes for one in states), states=states,
+            acknowledged=tuple(seal.applications), epoch=self.epoch,
+        )  # fmt: skip
+        try:
+            return self.journal.append(command)
+        except TooLarge as error:
+            self.abort(number, "too many groups", phase="complete", words=error.message)
+            raise
 
     def _unsealed(self, number: int) -> Answer:
         """The answer about a checkpoint that has its outcome, or lacks an acknowledgement. It is not sealed: a seal is
