@@ -1,0 +1,53 @@
+"""All texts that people read, as pure functions from state to lines: no I/O, no clock. Runs anywhere.
+
+UTC; the name before the number; cause, effect, what to do. Each text ends in a code (``codes``).
+"""
+
+from airflow_checkpoint_provider.checkpoint.texts.lines import (
+    aborted,
+    application_line,
+    checkpoint_line,
+    checkpoint_lines,
+    cleared_unchanged,
+    deleted_line,
+    fenced,
+    finished,
+    not_attached,
+    not_protected,
+    outcome_known,
+    refused,
+    stage_recomputed,
+    stage_reused,
+    stage_sorted,
+    superseded,
+    suspended,
+)
+from airflow_checkpoint_provider.checkpoint.texts.story import Seen, driver_says, launch_story, looking, restore_story
+from airflow_checkpoint_provider.checkpoint.texts.summary import summarize, summary
+
+__all__ = [
+    "Seen",
+    "aborted",
+    "application_line",
+    "checkpoint_line",
+    "checkpoint_lines",
+    "cleared_unchanged",
+    "deleted_line",
+    "driver_says",
+    "fenced",
+    "finished",
+    "launch_story",
+    "looking",
+    "not_attached",
+    "not_protected",
+    "outcome_known",
+    "refused",
+    "restore_story",
+    "stage_recomputed",
+    "stage_reused",
+    "stage_sorted",
+    "summarize",
+    "summary",
+    "superseded",
+    "suspended",
+]

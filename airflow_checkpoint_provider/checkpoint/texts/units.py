@@ -1,0 +1,94 @@
+"""Durations, sizes, times and columns as people read them. Runs anywhere; no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+NONE = "–"  # noqa: RUF001 - a dash, not a minus
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+def duration(seconds: float) -> str:
+    """``0.3 s``, ``31 s``, ``1 min 15 s``, ``37 min``, ``4 h 14 min``, ``3 d 4 h``; what is below zero is zero."""
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < MINUTE:
+        return f"{whole} s"
+    if whole < 10 * MINUTE:
+        return _two(whole, MINUTE, "min", 1, "s")
+    whole = round(seconds / MINUTE) * MINUTE
+    if whole < HOUR:
+        return f"{whole // MINUTE} min"
+    if whole < 2 * DAY:
+        return _two(whole, HOUR, "h", MINUTE, "min")
+    return _two(round(seconds / HOUR) * HOUR, DAY, "d", HOUR, "h")
+
+
+def _two(whole: int, big: int, big_name: str, small: int, small_name: str) -> str:
+    rest = whole % big // small
+    return f"{whole // big} {big_name}" + (f" {rest} {small_name}" if rest else "")
+
+
+def ago(seconds: float) -> str:
+    """As ``duration``, in whole seconds at least."""
+    return f"{round(seconds)} s" if seconds < MINUTE - 0.5 else duration(seconds)
+
+
+def brief(seconds: float) -> str:
+    """As ``duration``, but ``1 h 12``: for lists, where the unit of the rest is clear."""
+    text = duration(seconds)
+    return text.removesuffix(" min") if " h " in text else text
+
+
+def size(count: int) -> str:
+    """Bytes: ``512 B``, ``3.4 KiB``, ``61.2 GiB``."""
+    units = iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    value, unit = float(count), next(units)
+    while value >= 1023.95 and unit != "TiB":
+        value, unit = value / 1024, next(units)
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def clock(at: str) -> str:
+    """``02:14:33`` of a moment as the journal writes it; empty for none."""
+    return _moment(at).strftime("%H:%M:%S") if at else ""
+
+
+def day_and_time(at: str) -> str:
+    """``2026-11-20 02:14``; empty for none."""
+    return _moment(at).strftime("%Y-%m-%d %H:%M") if at else ""
+
+
+def when(at: str, now: str) -> str:
+    """The time of day, with the date where that is another day than ``now``."""
+    same = bool(at and now) and _moment(at).date() == _moment(now).date()
+    return clock(at) if same else day_and_time(at)
+
+
+def between(begin: str, end: str) -> float:
+    """Seconds from one moment to another; 0 if either is unknown, or if clocks disagree about their order."""
+    return max(0.0, (_moment(end) - _moment(begin)).total_seconds()) if begin and end else 0.0
+
+
+def _moment(at: str) -> datetime:
+    return datetime.fromisoformat(at).astimezone(UTC)
+
+
+def plural(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def some(names: Sequence[str], at_most: int = 10) -> str:
+    """``a, b, c and 4 more``."""
+    shown = ", ".join(names[:at_most])
+    return f"{shown} and {len(names) - at_most} more" if len(names) > at_most else shown
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Columns as wide as they must be, two blanks apart."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -1,0 +1,178 @@
+"""Histories as tasks and drivers write them, at times that a test sets, with real files in a store. Runs anywhere."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, File, Group, Measures, StateSnapshot
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, group_path
+from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine
+from airflow_checkpoint_provider.checkpoint.state import Launch, State
+from airflow_checkpoint_provider.storage import MemoryStore, Store
+
+RUN = "scheduled__2026-11-20"
+DAY = "2026-11-20"
+
+
+def at(time: str, day: str = DAY) -> str:
+    """``"22:00:20"`` of the day on which the run begins; hours before noon are of the day after."""
+    return f"{'2026-11-21' if day == DAY and time < '12' else day}T{time}.000Z"
+
+
+class Recorded:
+    """One job's history, written through the journal by real commands. ``scope`` "" is the job scope."""
+
+    def __init__(self, store: Store | None = None, job: str = "flights_etl.delays", scope: str = RUN) -> None:
+        self.store = store or MemoryStore("recorded")
+        self.job, self.scope = job, scope
+        self.keys = Keys(History(job, scope or None).prefix)
+        self.clock = at("22:00:20")
+        nonces = itertools.count()
+        journal = Journal(
+            self.store,
+            self.keys,
+            By("test", "test", "here"),
+            nonce=lambda: f"{next(nonces):032x}",
+            clock=lambda: self.clock,
+        )
+        self.coordinator = Coordinator(journal, now=lambda: self.clock)
+        self.before = State()
+        self.restored = Restored()
+        self.states: dict[str, StateSnapshot] = {}
+
+    @property
+    def state(self) -> State:
+        return self.coordinator.state
+
+    # -- launches ----------------------------------------------------------------------------------------------------
+
+    def token(self, run: str = "", generation: int = 0) -> Token:
+        dag, _, task = self.job.rpartition(".")
+        return Token(dag=dag, run=run or self.scope, task=task, generation=generation)
+
+    def launched(self, time: str, try_number: int = 1, run: str = "", generation: int = 0, **other: Any) -> Launch:
+        """As ``CheckpointedSparkSubmitOperator`` plans: look at the restore point, then one entry."""
+        self.clock = at(time)
+        self.before = self.coordinator.journal.catch_up()
+        asks = self.token(run, generation)
+        plan = c.PlanLaunch(
+            token=asks, try_number=try_number, owner=asks.owner, run=asks.run, run_after=None, started_at=self.clock,
+            incarnation="1ncarnation", job=self.job, scope=self.scope, **other,
+        )  # fmt: skip
+        self.restored = examine(self.coordinator, self.before, plan.base or self.before.restore_point())
+        self.coordinator.journal.append(plan)
+        launch = self.state.current_launch()
+        assert launch
+        if self.restored.point != launch.restore_point:
+            self.restored = examine(self.coordinator, self.state, launch.restore_point)
+        return launch
+
+    def attached(self, time: str, application: str = "digest", **checkpointing: Any) -> int:
+        """The driver of the current launch starts its attempt, and has what it restores."""
+        self.clock = at(time)
+        launch = self.state.current_launch()
+        assert launch
+        start = c.StartAttempt(
+            token=launch.token, try_number=launch.try_number, driver=f"driver of {launch.number}", application_digest=application,
+            checkpointing=checkpointing,
+        )  # fmt: skip
+        self.coordinator.journal.append(start)
+        seal = self.restored.seal
+        self.states = dict(seal.states) if seal else {}
+        return self.state.last_epoch
+
+    def started(self, time: str, try_number: int = 1, run: str = "", generation: int = 0, **other: Any) -> int:
+        self.launched(time, try_number, run, generation, **other)
+        return self.attached(time)
+
+    def ended(self, time: str, how: str = "finished", exit_code: int | None = 0, said_by: str = "driver") -> None:
+        self.clock = at(time)
+        self.coordinator.journal.append(
+            c.EndAttempt(
+                epoch=self.state.last_epoch, how=how, exit_code=exit_code, said_by=said_by, from_task=said_by == "task"
+            )
+        )
+
+    def told_to_stop(self, time: str, reason: str = "the task was killed") -> None:
+        self.clock = at(time)
+        launch = self.state.current_launch()
+        assert launch
+        self.coordinator.journal.append(
+            c.RequestStop(launch=launch.number, try_number=launch.latest_try, by=launch.owner, reason=reason)
+        )
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def stage(self, uid: str, triggered: str, completed: str, *, work_s: float, kib: float, sync_s: float = 0.3) -> int:
+        """A stage's rows are in its files; its end is a checkpoint. Old ones are retired, as drivers do."""
+        path = group_path(uid, self.state.last_epoch, f"nonce{self.state.next_id}")
+        body = b"r" * int(kib * 1024 / 2)
+        files = tuple(File(name=f"part-{index}.parquet", bytes=len(body), rows=500) for index in range(2))
+        for file in files:
+            self.store.create(f"{self.keys.group(path)}/{file.name}", body)
+        group = Group(path=path, files=files)
+        measures = Measures(barrier=f"stage '{uid}'", work_s=work_s, sync_s=sync_s, new_bytes=group.bytes)
+        self.states[uid] = StateSnapshot(uid=uid, kind="stage", run=self._run, groups=(group,), measures=measures)
+        return self.completed(f"stage '{uid}'", triggered, completed)
+
+    def value(self, uid: str, value: Any) -> None:
+        self.states[uid] = StateSnapshot(
+            uid=uid, kind="value", run=self._run, value=value, measures=Measures(barrier="end")
+        )
+
+    def triggered(self, barrier: str, time: str) -> int:
+        self.clock = at(time)
+        return self.coordinator.trigger(f"barrier {self.state.next_id}", timeout_s=600.0, barrier=barrier)
+
+    def completed(self, barrier: str, triggered: str, completed: str) -> int:
+        number = self.triggered(barrier, triggered)
+        self.clock = at(completed)
+        self.states = {
+            uid: one if one.measures.checkpoint else replace(one, measures=replace(one.measures, checkpoint=number))
+            for uid, one in self.states.items()
+        }
+        ack = Acknowledgement(
+            inc=self.state.incarnation, id=number, application="", epoch=self.state.last_epoch, nonce=f"nonce {number}",
+            run=self._run, states=tuple(self.states[uid] for uid in sorted(self.states)),
+        )  # fmt: skip
+        self.coordinator.acknowledge(ack)
+        self.coordinator.complete(number)
+        self.coordinator.retire()
+        return number
+
+    def aborted(self, number: int, time: str, reason: str, words: str = "") -> None:
+        self.clock = at(time)
+        self.coordinator.abort(number, reason, missing=("",), words=words)
+
+    @property
+    def _run(self) -> str:
+        launch = self.state.current_launch()
+        assert launch
+        return launch.run
+
+
+def three_stages(recorded: Recorded) -> None:
+    """A first attempt that completed ``clean``, ``weather`` and ``planes`` and died in ``delays``."""
+    recorded.launched("22:00:20")
+    recorded.attached("22:00:38")
+    recorded.stage("clean", "23:12:32", "23:12:40", work_s=4320, kib=18.0)
+    recorded.stage("weather", "00:52:23", "00:52:31", work_s=6000, kib=29.1)
+    recorded.stage("planes", "02:14:26", "02:14:33", work_s=4920, kib=14.1, sync_s=0.4)
+    recorded.triggered("stage 'delays'", "02:50:50")
+
+
+def second_attempt(recorded: Recorded) -> None:
+    """The retry that goes on from there to the end."""
+    recorded.launched("03:02:10", try_number=2)
+    recorded.attached("03:02:19")
+    recorded.stage("delays", "03:42:01", "03:42:02", work_s=2380, kib=1.9, sync_s=0.2)
+    recorded.value("rows", 1904112)
+    recorded.completed("end", "03:44:09", "03:44:10")
+    recorded.ended("03:44:12")
