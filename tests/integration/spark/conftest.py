@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,3 +43,14 @@ def staged(spark: SparkSession, tmp_path: Path) -> Callable[[DataFrame], Stage]:
         return Stage(spark, folder, groups.count_rows(spark, written), written.schema)
 
     return stage
+
+
+@contextmanager
+def hadoop_conf(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """What a cluster's own configuration may say."""
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    conf.set(name, value)
+    try:
+        yield
+    finally:
+        conf.unset(name)

@@ -110,7 +110,7 @@ SAFE: dict[str, Kind] = {
     "in list": _filter(f"id in ({', '.join(map(str, range(200)))})"),
     "in list, last": _filter(f"id in ({', '.join(map(str, range(199)))}, 777)"),
     "wide": _wide(59),
-    "wide, last": _wide(777),
+    "wide, last": _wide(60),
     "looks like id 5": _filter("s = 'no #5'"),
     "looks like id 6": _filter("s = 'no #6'"),
     "self-join": _self_join,

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_checkpoint_provider.checkpoint.errors import Damaged
 from airflow_checkpoint_provider.spark import groups
-from tests.integration.spark.conftest import Stage
+from tests.integration.spark.conftest import Stage, hadoop_conf
 
 LISTED = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
@@ -92,6 +92,16 @@ def _flip(path: Path, dice: random.Random) -> bytes:
     place = dice.randrange(4 + 40, len(body) // 2)
     path.write_bytes(body[:place] + bytes([body[place] ^ 1 << dice.randrange(8)]) + body[place + 1 :])
     return body
+
+
+def test_flipped_bits_are_an_error_on_a_cluster_that_writes_no_checksums(
+    spark: SparkSession, staged: Callable[[DataFrame], Stage]
+) -> None:
+    with hadoop_conf(spark, "parquet.page.write-checksum.enabled", "false"):
+        stage = staged(spark.range(0, 20_000, 1, 2))
+    _flip(stage.first, random.Random(4))
+    with pytest.raises(Exception, match=r"(?i)crc|checksum"):
+        stage.read().selectExpr("sum(id)").collect()
 
 
 @pytest.mark.parametrize("conf", [None, "spark.sql.files.ignoreCorruptFiles"])

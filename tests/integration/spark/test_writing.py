@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.checkpoint.errors import StoreError
 from airflow_checkpoint_provider.spark import groups
-from tests.integration.spark.conftest import Stage
+from tests.integration.spark.conftest import Stage, hadoop_conf
 
 FAILING = "if(id = 99, raise_error('the last row cannot be had'), id) as id"
 
@@ -27,16 +26,6 @@ def uri(tmp_path: Path) -> str:
 def _parts(uri: str) -> dict[str, int]:
     folder = Path(uri.removeprefix("file://"))
     return {path.name: path.stat().st_size for path in folder.rglob("part-*")}
-
-
-@contextmanager
-def hadoop_conf(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    conf = spark.sparkContext._jsc.hadoopConfiguration()
-    conf.set(name, value)
-    try:
-        yield
-    finally:
-        conf.unset(name)
 
 
 def test_what_was_written_is_listed_and_counted(spark: SparkSession, uri: str) -> None:
