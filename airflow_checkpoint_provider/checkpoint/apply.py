@@ -259,8 +259,7 @@ def _condemned(state: State, event: e.CheckpointsCondemned) -> State:
 @_folds(e.CheckpointsForgotten)
 def _forgotten(state: State, event: e.CheckpointsForgotten) -> State:
     state = _marked(state, event.ids, FORGOTTEN)
-    named = {number for one in state.checkpoints if not one.over for number in one.groups}
-    named |= {number for attempt in state.living() for number in attempt.holds}
+    named = state.named()
     return replace(
         state,
         checkpoints=_bounded(

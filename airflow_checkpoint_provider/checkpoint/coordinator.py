@@ -6,7 +6,8 @@ Each step may be done by anyone who sees that it is due, more than once; only th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 
 from airflow_checkpoint_provider.checkpoint import commands as c
@@ -26,6 +27,8 @@ from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Sea
 from airflow_checkpoint_provider.checkpoint.names import group_epoch
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Put, put
+
+_CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
 
 
 class Coordinator:
@@ -219,28 +222,23 @@ class Coordinator:
         Call it on a believed state. Lemma on which a sweeper that slept relies: an attempt that is over acknowledges
         nothing that can still complete, and later attempts refer only to what a checkpoint or they themselves hold.
         """
-        state = self.state
-        known = {group.path for group in state.groups}
-        groups = (
-            f"state/{uid}/{name}"
-            for uid in self.store.folders(self.keys.states)
-            for name in self.store.folders(f"{self.keys.states}/{uid}")
-        )
-        free = [
-            self.keys.group(path) for path in groups if path not in known and _is_group(path) and state.deletable(path)
-        ]
-        alive = {one.id for one in state.with_status(PENDING, RETAINED, CONDEMNED)}
-        names = (
-            name for name in self.store.folders(self.keys.prefix) if name.startswith("chk-") and name[4:].isdigit()
-        )
-        return (
-            *free,
-            *(
-                f"{self.keys.prefix}/{name}"
-                for name in names
-                if int(name[4:]) < state.next_id and int(name[4:]) not in alive
-            ),
-        )
+        return (*self._orphaned_groups(), *self._orphaned_checkpoints())
+
+    def _orphaned_groups(self) -> Iterator[str]:
+        paths = self.state.paths()
+        named = {paths[number] for number in self.state.named()}
+        for uid in self.store.folders(self.keys.states):
+            for name in self.store.folders(f"{self.keys.states}/{uid}"):
+                path = f"state/{uid}/{name}"
+                if path not in named and _is_group(path) and self.state.deletable(path):
+                    yield self.keys.group(path)
+
+    def _orphaned_checkpoints(self) -> Iterator[str]:
+        alive = {one.id for one in self.state.with_status(PENDING, RETAINED, CONDEMNED)}
+        for name in self.store.folders(self.keys.prefix):
+            found = _CHECKPOINT.fullmatch(name)
+            if found and int(found[1]) < self.state.next_id and int(found[1]) not in alive:
+                yield f"{self.keys.prefix}/{name}"
 
     def sweep(self) -> int:
         """Delete the orphans; how many there were."""

@@ -49,7 +49,7 @@ def resolve(restore: str, state: State, root: str) -> Point | None:
     if restore in ("latest", "none"):
         return None
     number = restore.removeprefix("chk-")
-    if number.isdigit():
+    if number.isdecimal():
         found = state.checkpoint(int(number))
         if found is None or found.status != RETAINED:
             raise CheckpointNotFound(

@@ -227,6 +227,12 @@ class State(Record):
         kept |= {number for one in self.checkpoints if one.id in self.restoring() for number in one.groups}
         return frozenset(kept | {number for attempt in self.living() for number in attempt.holds})
 
+    def named(self) -> frozenset[int]:
+        """Numbers of the groups that stand in the journal's charge: of checkpoints until they are forgotten, and of the
+        restore points of living attempts. Any other is nobody's once the attempt that wrote it is over."""
+        kept = {number for one in self.checkpoints if not one.over for number in one.groups}
+        return frozenset(kept | {number for attempt in self.living() for number in attempt.holds})
+
     def paths(self) -> Mapping[int, str]:
         return {group.number: group.path for group in self.groups}
 
