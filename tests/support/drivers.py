@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,13 +70,15 @@ def submit(folder: Path, script: Path, *arguments: str, **confs: str) -> list[st
 
 def wait_for_line(log: Path, wanted: str, process: subprocess.Popen[bytes], seconds: float = 60) -> str:
     """The rest of the first line in ``log`` that starts with ``wanted``; fails when the process ends first, or time is up."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        ended = process.poll() is not None
-        for line in log.read_text(errors="replace").splitlines():
-            if line.startswith(wanted):
-                return line.removeprefix(wanted).strip()
-        if ended:
-            break
-        time.sleep(0.05)
-    raise AssertionError(f"no line {wanted!r} in:\n{log.read_text(errors='replace')[-3000:]}")
+
+    def found() -> list[str]:
+        lines = log.read_text(errors="replace").splitlines()
+        return [line.removeprefix(wanted).strip() for line in lines if line.startswith(wanted)]
+
+    def said() -> str:
+        return f"no line {wanted!r} in:\n{log.read_text(errors='replace')[-3000:]}"
+
+    wait_until(lambda: found() or process.poll() is not None, seconds, said, every=0.05)
+    lines = found()
+    assert lines, said()
+    return lines[0]

@@ -19,7 +19,7 @@ from tests.support.processes import alive, command
 from tests.support.waiting import wait_until
 
 WATCHED = """
-import os, signal, sys, time
+import os, signal
 from pyspark.java_gateway import launch_gateway
 from airflow_checkpoint_provider.spark.exits import Exit, leave
 from airflow_checkpoint_provider.spark.watchdog import Watchdog
@@ -47,7 +47,7 @@ hears, says = os.pipe()
 child = os.fork()
 if not child:
     os.write(says, b"!")
-    while True: time.sleep(1)
+    while True: signal.pause()
 os.read(hears, 1)
 os.kill(child, signal.SIGTERM)
 say("CHILD", os.waitpid(child, 0)[1])
