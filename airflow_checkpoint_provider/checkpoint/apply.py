@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from airflow_checkpoint_provider.checkpoint import events as e
+from airflow_checkpoint_provider.checkpoint.codec import Record
 from airflow_checkpoint_provider.checkpoint.state import (
     ABORTED,
     CONDEMNED,
@@ -70,13 +71,19 @@ def _swap(records: tuple[T, ...], old: T | None, new: T) -> tuple[T, ...]:
     return tuple(new if one is old else one for one in records)
 
 
+def _extra(record: Record, event: e.Event) -> dict[str, Any]:
+    """What a newer version said of it, which this one does not know: handed on, so that its snapshots lose nothing."""
+    return {**record.extra, **event.extra}
+
+
 def _count(state: State, name: str) -> dict[str, int]:
     return {**state.counts, name: state.counts.get(name, 0) + 1}
 
 
 @_folds(e.HistoryOpened)
 def _opened(state: State, event: e.HistoryOpened) -> State:
-    return replace(state, incarnation=event.incarnation, job=event.job, scope=event.scope, item=event.item)
+    names = replace(state, incarnation=event.incarnation, job=event.job, scope=event.scope, item=event.item)
+    return replace(names, extra=_extra(state, event))
 
 
 @_folds(e.LaunchPlanned)
@@ -84,7 +91,7 @@ def _planned(state: State, event: e.LaunchPlanned) -> State:
     launch = Launch(
         number=event.launch, application=event.application, token=event.token, try_number=event.try_number,
         owner=event.owner, run=event.run, at=state.at, restore=event.restore, restore_point=event.restore_point,
-        branch=state.branch.number,
+        branch=state.branch.number, extra=event.extra,
     )  # fmt: skip
     state = replace(
         state,
@@ -115,7 +122,7 @@ def _adopted(state: State, event: e.LaunchAdopted) -> State:
     launch = state.launch(event.launch)
     if launch is None:
         return state
-    adopted = replace(launch, adopted_by=max(launch.adopted_by, event.try_number))
+    adopted = replace(launch, adopted_by=max(launch.adopted_by, event.try_number), extra=_extra(launch, event))
     return replace(
         state,
         launches=_swap(state.launches, launch, adopted),
@@ -139,7 +146,7 @@ def _started(state: State, event: e.AttemptStarted) -> State:
     attempt = Attempt(
         epoch=event.epoch, launch=event.launch, application=launch.application if launch else "", driver=event.driver,
         restore_point=point, application_digest=event.application_digest, versions=event.versions,
-        checkpointing=event.checkpointing, at=state.at, holds=restored.groups if restored else (),
+        checkpointing=event.checkpointing, at=state.at, holds=restored.groups if restored else (), extra=event.extra,
     )  # fmt: skip
     return replace(state, attempts=_last((*state.attempts, attempt)), last_epoch=max(state.last_epoch, event.epoch))
 
@@ -149,7 +156,9 @@ def _ended(state: State, event: e.AttemptEnded) -> State:
     attempt = state.attempt(event.epoch)
     if attempt is None:
         return state
-    ended = replace(attempt, how=event.how, exit_code=event.exit_code, said_by=event.said_by, ended_at=state.at)
+    ended = replace(
+        attempt, how=event.how, exit_code=event.exit_code, said_by=event.said_by, ended_at=state.at, extra=_extra(attempt, event)
+    )  # fmt: skip
     state = replace(state, attempts=_swap(state.attempts, attempt, ended))
     launch = state.launch(attempt.launch)
     run = state.run(launch.run) if launch else None
@@ -160,7 +169,9 @@ def _ended(state: State, event: e.AttemptEnded) -> State:
 
 @_folds(e.BranchOpened)
 def _branched(state: State, event: e.BranchOpened) -> State:
-    branch = Branch(number=event.branch, base=event.base, token=event.token, reason=event.reason, at=state.at)
+    branch = Branch(
+        number=event.branch, base=event.base, token=event.token, reason=event.reason, at=state.at, extra=event.extra
+    )
     return replace(state, branch=branch, current=dict.fromkeys(state.current), suspended=None)
 
 
@@ -169,7 +180,7 @@ def _triggered(state: State, event: e.CheckpointTriggered) -> State:
     checkpoint = Checkpoint(
         id=event.id, kind=event.checkpoint_kind, epochs=event.epochs, branch=event.branch, plan=event.plan,
         request=event.request, try_number=event.try_number, timeout_s=event.timeout_s, barrier=event.barrier,
-        gated=event.gated, triggered_at=state.at, origin=event.origin,
+        gated=event.gated, triggered_at=state.at, origin=event.origin, extra=event.extra,
     )  # fmt: skip
     return replace(
         state,
@@ -195,6 +206,7 @@ def _completed(state: State, event: e.CheckpointCompleted) -> State:
     completed = replace(
         checkpoint, status=RETAINED, completed_at=state.at, ended_at=state.at, digest=event.digest, bytes=event.bytes,
         groups=numbers, states=tuple(replace(one, groups=()) for one in event.states),
+        extra=_extra(checkpoint, event),
     )  # fmt: skip
     attempts = tuple(
         replace(one, first=event.id) if one.epoch in checkpoint.epochs and one.first is None else one
@@ -239,14 +251,9 @@ def _aborted(state: State, event: e.CheckpointAborted) -> State:
     if checkpoint is None:
         return state
     aborted = replace(
-        checkpoint,
-        status=ABORTED,
-        ended_at=state.at,
-        reason=event.reason,
-        phase=event.phase,
-        missing=event.missing,
-        words=event.words,
-    )
+        checkpoint, status=ABORTED, ended_at=state.at, reason=event.reason, phase=event.phase, missing=event.missing,
+        words=event.words, extra=_extra(checkpoint, event),
+    )  # fmt: skip
     checkpoints = _bounded(_swap(state.checkpoints, checkpoint, aborted))
     return replace(state, checkpoints=checkpoints, counts=_count(state, "aborted"))
 
