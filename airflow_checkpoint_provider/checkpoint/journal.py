@@ -80,50 +80,50 @@ class Journal:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> State:
-        """Read to the tail and believe it. An absent history is the empty state, whose ``n`` is -1."""
-        if self.state.n < 0:
-            self._find_tail()
+        """Read to the tail and believe it. An absent history is the empty state, whose ``n`` is -1.
+
+        Where the store does not answer half-way, nothing of it is believed: ``state`` stays as it was.
+        """
+        reading = self._tail() if self.state.n < 0 else self.state
         while True:
-            self._read_on()
-            if not self._pass_boundary():
-                self._believed = True
-                return self.state
+            reading = self._read_on(reading)
+            beyond = self._beyond(reading)
+            if beyond is None:
+                break
+            reading = beyond
+        self.state, self._believed = reading, True
+        return reading
 
     def poll(self) -> State:
         """One look for something new; an idle poll costs one GET. Every tenth looks at the next boundary instead, because
         the next entry of a segment that was closed and pruned stays absent for ever."""
         self._polls += 1
-        at = self._next_boundary() if self._polls % 10 == 0 else self.state.n + 1
+        at = self._boundary_after(self.state.n) if self._polls % 10 == 0 else self.state.n + 1
         if self.state.n < 0 or self._get(at) is not None:
             return self.catch_up()
         return self.state
 
-    def _read_on(self) -> None:
+    def _read_on(self, state: State) -> State:
         """Entries one by one to the first absent one, or up to the next boundary, which is never read in passing."""
-        while (self.state.n + 1) % self.segment:
-            entry = self._get(self.state.n + 1)
+        while (state.n + 1) % self.segment:
+            entry = self._get(state.n + 1)
             if entry is None:
-                return
-            self.state = fold(self.state, entry.n, entry.at, entry.events)
-            self._believed = False
+                break
+            state = fold(state, entry.n, entry.at, entry.events)
+        return state
 
-    def _pass_boundary(self) -> bool:
-        """True if the next boundary stands: the state is then what its snapshot says."""
-        entry = self._get(self._next_boundary())
+    def _beyond(self, state: State) -> State | None:
+        """What the next boundary says if it stands: what was read before it is then forgotten."""
+        entry = self._get(self._boundary_after(state.n))
         if entry is None:
-            return False
-        if entry.stub:
-            self._find_tail(entry.n // self.segment)
-        else:
-            self.state = self._at_boundary(entry)
-        self._believed = False
-        return True
+            return None
+        return self._tail(entry.n // self.segment) if entry.stub else self._at_boundary(entry)
 
-    def _next_boundary(self) -> int:
-        return (self.state.n // self.segment + 1) * self.segment
+    def _boundary_after(self, n: int) -> int:
+        return (n // self.segment + 1) * self.segment
 
-    def _find_tail(self, hint: int = 0) -> None:
-        """Go to the last boundary; its snapshot is the state. ``hint`` is a segment whose boundary is thought to stand."""
+    def _tail(self, hint: int = 0) -> State:
+        """The state at the last boundary, as its snapshot says. ``hint`` is a segment whose boundary is thought to stand."""
         last = self._last_boundary(hint)
         while last is not None and last.stub:  # overwritten while we galloped: there are newer ones
             newer = self._last_boundary(last.n // self.segment)
@@ -133,7 +133,7 @@ class Journal:
                     " was deleted by hand. Bring the files back, or begin another history with another job_id or root"
                 )
             last = newer
-        self.state = State() if last is None else self._at_boundary(last)
+        return State() if last is None else self._at_boundary(last)
 
     def _last_boundary(self, hint: int) -> Entry | None:
         """Gallop over the boundaries, which have no gaps."""
@@ -235,7 +235,7 @@ class Journal:
         if n % self.segment == 0:
             return False
         try:
-            return self._get(self._next_boundary()) is not None
+            return self._get(self._boundary_after(n)) is not None
         except StoreError as error:
             self._believed = False
             raise CommitStateUnknown(
