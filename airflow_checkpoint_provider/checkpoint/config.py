@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -27,10 +28,9 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[a-z]+?)s?\s*")
 
 def seconds(value: str | float | timedelta, name: str) -> float:
     """A duration in seconds: a number of seconds, a ``timedelta``, or text such as ``"10 min"``, ``"500 ms"``, ``"2 h"``."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        return float(value)
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf:
+        return float(number)
     found = _DURATION.fullmatch(value.lower()) if isinstance(value, str) else None
     if not found or found[2] not in _UNITS:
         raise InvalidConfig(

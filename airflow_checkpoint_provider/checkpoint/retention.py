@@ -37,10 +37,10 @@ class Retention:
         raise NotImplementedError
 
     def __or__(self, other: Retention) -> Retention:
-        return Either(self, other)
+        return Either(self, other) if isinstance(other, Retention) else NotImplemented
 
     def __and__(self, other: Retention) -> Retention:
-        return Both(self, other)
+        return Both(self, other) if isinstance(other, Retention) else NotImplemented
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class KeepWithin(Retention):
 
     def __init__(self, age: timedelta | None = None, **parts: float) -> None:
         object.__setattr__(self, "age", age if age is not None else timedelta(**parts))
-        if self.age <= timedelta(0):
+        if not isinstance(self.age, timedelta) or self.age <= timedelta(0):
             raise InvalidConfig("KeepWithin() needs a time above zero, e.g. KeepWithin(days=7)")
 
     def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:

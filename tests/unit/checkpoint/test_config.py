@@ -1,0 +1,117 @@
+"""``CheckpointConfig``: durations, and every option refused by name that does nothing yet (API.md §1.1). Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll, KeepLatest, KeepWithin
+from airflow_checkpoint_provider.checkpoint.codec import canonical
+from airflow_checkpoint_provider.checkpoint.config import seconds
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, NotSupportedYet
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("10 min", 600.0),
+        ("10min", 600.0),
+        ("10 minutes", 600.0),
+        ("1 minute", 60.0),
+        (" 10  Min ", 600.0),
+        ("500 ms", 0.5),
+        ("90 s", 90.0),
+        ("90 sec", 90.0),
+        ("90 seconds", 90.0),
+        ("1.5 h", 5400.0),
+        ("2 hours", 7200.0),
+        ("1 d", 86400.0),
+        ("7 days", 604800.0),
+        (0, 0.0),
+        (30, 30.0),
+        (0.25, 0.25),
+        (timedelta(minutes=2, milliseconds=500), 120.5),
+    ],
+)
+def test_durations(value: str | float | timedelta, expected: float) -> None:
+    assert seconds(value, "timeout") == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", "10", "min", "ten min", "-1 s", "10 m", "10 fortnights", "1h30m", "10 min 5 s", "1,5 h", "1e3 s", "inf"),
+        *(-1, -0.1, float("nan"), float("inf"), True, None, [], timedelta(seconds=-1)),
+    ],
+)
+def test_what_is_no_duration(value: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"^timeout=.*'10 min' or '500 ms'") as caught:
+        seconds(value, "timeout")
+    assert repr(value) in caught.value.message
+
+
+def test_defaults() -> None:
+    """Flink's, but for retention: somebody must be able to name another when the newest is damaged."""
+    config = CheckpointConfig()
+    assert config.timeout_s == 600.0
+    assert config.retention == KeepLatest(2)
+    assert (config.interval, config.min_pause, config.max_concurrent) == ("10 min", "0 s", 1)
+    assert (config.tolerable_failures, config.mode, config.aligned_timeout) == (None, "exactly_once", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("interval", "1 min"),
+        ("min_pause", "5 s"),
+        ("max_concurrent", 2),
+        ("tolerable_failures", 3),
+        ("mode", "at_least_once"),
+        ("aligned_timeout", "10 s"),
+    ],
+)
+def test_an_option_that_does_nothing_yet_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(NotSupportedYet, match=rf"CheckpointConfig\({name}={value!r}\).*leave it out") as caught:
+        CheckpointConfig(**{name: value})
+    assert caught.value.permanent
+
+
+@pytest.mark.parametrize(
+    "name", ["interval", "min_pause", "max_concurrent", "tolerable_failures", "mode", "aligned_timeout"]
+)
+def test_its_default_may_be_written(name: str) -> None:
+    default = getattr(CheckpointConfig(), name)
+    assert CheckpointConfig(**{name: default}) == CheckpointConfig()
+
+
+@pytest.mark.parametrize("timeout", ["5 ms", 0, 0.001, timedelta(0)])
+def test_a_timeout_that_nobody_can_meet(timeout: Any) -> None:
+    with pytest.raises(InvalidConfig, match="shorter than 10 ms; write"):
+        CheckpointConfig(timeout=timeout)
+
+
+@pytest.mark.parametrize("retention", [2, None, "KeepLatest(2)", KeepLatest, timedelta(days=7)])
+def test_what_is_no_retention(retention: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"write KeepLatest\(2\), KeepWithin\(days=7\) or KeepAll\(\)"):
+        CheckpointConfig(retention=retention)
+
+
+def test_an_unknown_option_is_no_option() -> None:
+    with pytest.raises(TypeError, match="unaligned"):
+        CheckpointConfig(unaligned=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CheckpointConfig(),
+        CheckpointConfig(timeout="1 h", retention=KeepLatest(5) | KeepWithin(days=7)),
+        CheckpointConfig(timeout=0.5, retention=KeepAll() & KeepWithin(hours=1)),
+    ],
+)
+def test_it_survives_the_way_to_the_driver_and_into_the_journal(config: CheckpointConfig) -> None:
+    read = CheckpointConfig.from_json(json.loads(canonical(config.to_json())))
+    assert (read.timeout_s, read.retention) == (config.timeout_s, config.retention)
