@@ -52,7 +52,7 @@ def plan_launch(state: State, command: c.PlanLaunch) -> Decision:
 
 
 def is_clear(run: Run | None, command: c.PlanLaunch) -> bool:
-    """Another generation than that of the run's newest launch: a person cleared the task; a retry keeps it."""
+    """Another generation than that of the run's newest launch or adopter: a person cleared the task; a retry keeps it."""
     return run is not None and run.generation != command.token.generation
 
 
@@ -201,6 +201,13 @@ def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, re
 
 def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -> Refusal | None:
     """Going on was asked for, and there is nothing to go on from. The point from which a run *started* is not its state."""
+    if point and point.id is not None and point.id not in {one.id for one in state.retained}:
+        return Refusal(
+            errors.StateRequired(
+                f"{command.job}, run {command.run}: {point}, where it would start, was deleted; nothing was changed."
+                ' on_clear="continue" goes on from the newest checkpoint; restore="none" lets a run begin with nothing'
+            )
+        )
     run = state.run(command.run)
     went = run and run.how == "finished" and run.completed_on == state.branch.number and point == state.branch.base
     if command.on_clear == "continue" and went:
