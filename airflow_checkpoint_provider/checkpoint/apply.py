@@ -63,8 +63,9 @@ def _last(records: tuple[T, ...]) -> tuple[T, ...]:
 
 
 def _remember(tokens: dict[str, int], text: str, number: int) -> dict[str, int]:
-    kept = {name: value for name, value in tokens.items() if name != text} | {text: number}
-    return dict(list(kept.items())[-KEPT_TOKENS:])
+    """The newest by number, not by their order in the dict: a snapshot keeps none."""
+    newest = sorted((tokens | {text: number}).items(), key=lambda one: (one[1], one[0]))
+    return dict(newest[-KEPT_TOKENS:])
 
 
 def _swap(records: tuple[T, ...], old: T | None, new: T) -> tuple[T, ...]:
