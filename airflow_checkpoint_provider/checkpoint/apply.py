@@ -124,9 +124,11 @@ def _adopted(state: State, event: e.LaunchAdopted) -> State:
     if launch is None:
         return state
     adopted = replace(launch, adopted_by=max(launch.adopted_by, event.try_number), extra=_extra(launch, event))
+    run = state.run(launch.run)
     return replace(
         state,
         launches=_swap(state.launches, launch, adopted),
+        runs=_swap(state.runs, run, replace(run, generation=event.token.generation)) if run else state.runs,
         tokens=_remember(state.tokens, launch_token(event.token, event.try_number), event.launch),
     )
 

@@ -67,7 +67,7 @@ class Run(Record):
     started_at: str
     started_from: Point | None
     launch: int  # the newest
-    generation: int = 0  # of its newest launch
+    generation: int = 0  # of its newest launch, or of who adopted that last
     how: str | None = None
     ended_at: str | None = None
     completed_on: int | None = None  # the branch of its newest completed checkpoint
