@@ -14,8 +14,8 @@ from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, Da
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
-from airflow_checkpoint_provider.checkpoint.names import Keys, Pointer
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -44,26 +44,34 @@ class Restored:
 def resolve(restore: str, state: State, root: str) -> Point | None:
     """What ``restore=`` names: None for "latest" and "none"; else a point that exists and is retained.
 
-    ``restore`` may be an id of this history (``"7"``, ``"chk-7"``) or a pointer (``<root>/jobs/…/chk-7``).
+    ``restore`` may be an id of this history (``"7"``, ``"chk-7"``) or a pointer (``<root>/jobs/…/chk-7``); one that leads
+    into this history is an id, because what others lead to is neither held nor referred to here.
     """
     if restore in ("latest", "none"):
         return None
     number = restore.removeprefix("chk-")
     if number.isdecimal():
-        found = state.checkpoint(int(number))
-        if found is None or found.status != RETAINED:
-            raise CheckpointNotFound(
-                f"restore={restore!r}: this history holds no such checkpoint; `checkpoints list {state.job or 'JOB'}` shows those it holds"
-            )
-        return Point(id=found.id)
+        return _own(int(number), state, restore)
     try:
         pointer = Pointer.parse(restore)
     except InvalidName:
         raise InvalidName(
             f'restore={restore!r}: write "latest", "none", the id of a checkpoint of this history, or a pointer <root>/jobs/…/chk-7'
         ) from None
+    here = History(state.job, state.scope or None, state.item).prefix if state.job else None
+    if pointer.prefix == here and open_store(pointer.root).uri == open_store(root).uri:
+        return _own(pointer.id, state, restore)
     located(pointer)
     return Point(pointer=str(pointer))
+
+
+def _own(number: int, state: State, restore: str) -> Point:
+    found = state.checkpoint(number)
+    if found is None or found.status != RETAINED:
+        raise CheckpointNotFound(
+            f"restore={restore!r}: {_gone(state, found)}; `checkpoints list {state.job or 'JOB'}` shows what this history holds"
+        )
+    return Point(id=number)
 
 
 def located(pointer: Pointer) -> tuple[Coordinator, Checkpoint]:
@@ -85,7 +93,9 @@ def _gone(state: State, found: Checkpoint | None) -> str:
         return "this history never made, or no longer lists, such a checkpoint"
     if found.status == ABORTED:
         return f"it was aborted ({found.reason}) at {found.ended_at}"
-    ended = state.runs[-1].ended_at if state.runs else None
+    if found.status == PENDING:
+        return "it is not completed yet; wait for it, or name an older one"
+    ended = state.runs[-1].ended_at if state.runs and state.scope else None
     when = f"it was deleted with its run, which ended at {ended}" if ended else "it was deleted by its retention policy"
     return f"{when}; retention=KeepWithin(days=7) keeps it next time"
 
@@ -108,7 +118,7 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
     found = state.checkpoint(point.id)
     if found is None or found.status != RETAINED:
         raise Damaged(f"the journal says that chk-{point.id} is to be restored, but does not hold it any more")
-    seal, files = verified(coordinator, found, state)
+    seal, files = verified(coordinator, found)
     older = tuple(
         Candidate(one, "older") for one in sorted(state.retained, key=lambda one: -one.id) if one.id < found.id
     )
@@ -122,7 +132,7 @@ def _unsealed(state: State, above: int) -> tuple[Candidate, ...]:
     return tuple(Candidate(one, "rejected", "never sealed") for one in sorted(newer, key=lambda one: -one.id))
 
 
-def verified(coordinator: Coordinator, checkpoint: Checkpoint, state: State | None = None) -> tuple[Seal, int]:
+def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, int]:
     """The seal and the number of files, after digest, names and sizes were compared. One listing per group."""
     try:
         seal = coordinator.read_seal(checkpoint)
@@ -132,7 +142,7 @@ def verified(coordinator: Coordinator, checkpoint: Checkpoint, state: State | No
             for group in s.groups
         )
     except Damaged as error:
-        older = max((one.id for one in state.retained if one.id < checkpoint.id), default=None) if state else None
+        older = max((one.id for one in coordinator.state.retained if one.id < checkpoint.id), default=None)
         advice = f"chk-{older} is the next older one" if older else "there is no older one"
         raise Damaged(
             f"chk-{checkpoint.id} cannot be restored: {error.message}. {advice}. Nothing was changed."
@@ -143,7 +153,7 @@ def verified(coordinator: Coordinator, checkpoint: Checkpoint, state: State | No
 
 def _verify_group(coordinator: Coordinator, path: str, files: dict[str, int]) -> int:
     key = coordinator.keys.group(path)
-    there = {one.key.rsplit("/", 1)[1]: one.size for one in coordinator.store.list(key)}
+    there = {one.key.removeprefix(f"{key}/"): one.size for one in coordinator.store.list(key)}
     for name, size in files.items():
         if name not in there:
             raise Damaged(f"{key}/{name} is missing")

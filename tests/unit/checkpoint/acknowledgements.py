@@ -73,10 +73,10 @@ def upload(store: Store, coordinator: Coordinator, groups: Iterable[Group]) -> N
             store.create(f"{coordinator.keys.group(one.path)}/{file.name}", ROWS)
 
 
-def driver(store: Store, try_number: int = 1, *, retention: Retention | None = None) -> Coordinator:
+def driver(store: Store, try_number: int = 1, *, retention: Retention | None = None, scope: str = "") -> Coordinator:
     """The coordinator of a driver that was launched and has started."""
     journal = open_journal(store, place="driver")
-    journal.append(launch(try_number=try_number))
+    journal.append(launch(try_number=try_number, scope=scope))
     in_force = CheckpointConfig(retention=retention or KeepLatest(2)).to_json()
     journal.append(start(try_number=try_number, checkpointing=in_force))
     return Coordinator(journal, journal.state.last_epoch, now=lambda: at(1))
