@@ -86,12 +86,12 @@ def summarize(state: State, run: str) -> Summary:
     )
 
 
-def summary(state: State, run: str) -> list[str]:
-    """The table and its last lines."""
+def summary(state: State, run: str, shown: int = SHOWN) -> list[str]:
+    """The table, of at most so many checkpoints, and its last lines."""
     about = summarize(state, run)
     headed = coded(f"CHECKPOINTS {title(state, run)}: {_headline(state, about)}", "CKP202")
-    left_out = len(about.rows) - SHOWN
-    lines = [headed, *_table(about.rows[-SHOWN:])]
+    left_out = len(about.rows) - shown
+    lines = [headed, *_table(about.rows[-shown:])]
     lines += [f"{left_out} older ones are not shown: {show(state, run)}"] if left_out > 0 else []
     lines.append(_totals(about))
     if about.next_start:

@@ -1,0 +1,1 @@
+"""The command line, read-only: ``checkpoints`` and ``airflow checkpoints``. Runs anywhere."""

@@ -1,0 +1,112 @@
+"""The histories of a store: which there are, and the one that was meant. Runs anywhere; reads only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CheckpointNotFound, StoreError
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, beats_of, read_beat
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, check_job_id, safe_token
+from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.checkpoint.texts.units import between
+from airflow_checkpoint_provider.storage import Store
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:T[\d:.]+)?")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A history that exists, caught up."""
+
+    keys: Keys
+    state: State
+
+    @property
+    def newest_run(self) -> str:
+        return self.state.runs[-1].key if self.state.runs else ""
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Those of one job, newest first by their last entry; those whose names say that they are older were not read, and
+    ``unreadable`` ones have an error each."""
+
+    found: tuple[Found, ...]
+    not_read: int
+    unreadable: tuple[CheckpointError, ...]
+
+
+def jobs(store: Store) -> list[str]:
+    """Job ids; each is its own token."""
+    return sorted(store.folders("jobs"))
+
+
+def histories(store: Store, job: str, item: str | None, limit: int) -> Histories:
+    """All of a job in job scope; of its runs the newest ``limit``, as far as names tell: a run's often holds its time."""
+    base = f"jobs/{safe_token(check_job_id(job))}"
+    tail = "" if item is None else f"/items/{safe_token(item)}"
+    runs = sorted(store.folders(f"{base}/runs"), key=_position, reverse=True)
+    found, unreadable = [], []
+    for prefix in (f"{base}/job{tail}", *(f"{base}/runs/{run}{tail}" for run in runs[:limit])):
+        try:
+            one = _read(store, prefix)
+        except StoreError:
+            raise
+        except CheckpointError as error:
+            unreadable.append(error)
+        else:
+            found += [one] if one else []
+    found.sort(key=lambda one: one.state.at, reverse=True)
+    return Histories(tuple(found), len(runs[limit:]), tuple(unreadable))
+
+
+def _position(token: str) -> tuple[bool, str]:
+    """A run without a time in its name may be as new as any."""
+    time = _TIME.search(unquote(token.replace("~", "%")))
+    return (time is None, time[0] if time else token)
+
+
+def _read(store: Store, prefix: str) -> Found | None:
+    state = Journal(store, Keys(prefix), By("cli", "", "")).catch_up()
+    return Found(Keys(prefix), state) if state.n >= 0 else None
+
+
+def newest(store: Store, job: str, item: str | None, limit: int) -> Found:
+    """The history of a job that was written to last. Raises ``CheckpointNotFound``, or why it cannot be read."""
+    all_of = histories(store, job, item, limit)
+    if all_of.found:
+        return all_of.found[0]
+    if all_of.unreadable:
+        raise all_of.unreadable[0]
+    which = f"job {job!r}" if item is None else f"item {item!r} of job {job!r}"
+    raise CheckpointNotFound(f"there is no {which} under {store.uri}; `jobs` lists those that are")
+
+
+def of_run(store: Store, job: str, run: str, item: str | None) -> tuple[Found, str]:
+    """The history that holds a run, and the run's key in it. A name means a history's scope, or a run in job scope."""
+    own = _read(store, History(check_job_id(job), run, item).prefix)
+    if own:
+        return own, run if own.state.run(run) else own.newest_run
+    shared = _read(store, History(job, None, item).prefix)
+    if shared and shared.state.run(run):
+        return shared, run
+    newest(store, job, item, limit=1)  # is it the job that there is not?
+    raise CheckpointNotFound(f"job {job!r} has no run {run!r} under {store.uri}; `list {job}` prints its newest runs")
+
+
+def beat_of(store: Store, found: Found) -> Beat | None:
+    """What the current launch was last seen to say."""
+    beats = (read_beat(store, key) for key in beats_of(found.keys, found.state))
+    return next((beat for beat in beats if beat), None)
+
+
+def beats_now(beat: Beat | None, now: str) -> bool:
+    """Whether it looks alive: its process is, on this host; elsewhere, it beat within a minute by this host's clock."""
+    if beat is None:
+        return False
+    lives = beat.process.lives()
+    return between(beat.at, now) < Beats.configured().still if lives is None else lives

@@ -1,0 +1,43 @@
+"""A report on a terminal, in a pipe or in a file. Runs anywhere; ``rich`` is used on terminals, where it is installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TextIO
+
+from airflow_checkpoint_provider.checkpoint.texts.units import table
+from airflow_checkpoint_provider.cli.report import Report
+
+_COLOURS = {
+    "running": "green", "finished": "green", "completed": "green", "restored": "cyan", "pending": "yellow", "launched": "yellow",
+    "suspended": "yellow", "deleted": "dim", "aborted": "red", "failed": "red", "lost": "red",
+}  # fmt: skip
+
+
+def write(report: Report, output: str, out: TextIO) -> None:
+    """``output`` is table, json or plain."""
+    if output == "json":
+        print(json.dumps(report.data, indent=2, ensure_ascii=False), file=out)
+    elif output == "plain":
+        for cells in (report.header, *report.rows):
+            print("\t".join(cells), file=out)
+    elif report.lines is not None:
+        print("\n".join(report.lines), file=out)
+    elif report.rows and not (out.isatty() and _written_by_rich(report.header, report.rows, out)):
+        print("\n".join(table(report.header, report.rows)), file=out)
+
+
+def _written_by_rich(header: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> bool:
+    """Colours, and columns folded to the terminal's width; a pipe gets every character and nothing else."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        return False
+    drawn = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for cells in rows:
+        drawn.add_row(*(Text(cell, _COLOURS.get(cell.partition(",")[0], "")) for cell in cells))
+    Console(file=out).print(drawn)
+    return True

@@ -1,0 +1,206 @@
+"""What each verb tells: lines, and the same as data. Runs anywhere; reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CheckpointNotFound
+from airflow_checkpoint_provider.checkpoint.names import Pointer
+from airflow_checkpoint_provider.checkpoint.state import RETAINED, Checkpoint
+from airflow_checkpoint_provider.checkpoint.texts.summary import HEADER, how, row
+from airflow_checkpoint_provider.checkpoint.texts.units import (
+    NONE,
+    between,
+    day_and_time,
+    duration,
+    plural,
+    size,
+    table,
+)
+from airflow_checkpoint_provider.cli import finding
+from airflow_checkpoint_provider.cli.finding import Found
+from airflow_checkpoint_provider.cli.verbs import LIMIT
+from airflow_checkpoint_provider.storage import Store
+
+MANY = 10_000  # more checkpoints than a history lists
+
+
+@dataclass(frozen=True)
+class Report:
+    """A table; ``lines`` are what a person sees instead where it is more than that. ``notes`` say what is not in it."""
+
+    header: tuple[str, ...]
+    rows: Sequence[Sequence[str]]
+    data: Any  # the same as JSON, in seconds and bytes
+    lines: list[str] | None = None
+    notes: list[str] = field(default_factory=list)
+    errors: tuple[CheckpointError, ...] = ()
+
+
+# -- jobs ----------------------------------------------------------------------------------------------------------------
+
+JOBS = ("JOB", "RUN", "STATE", "ATTEMPT", "LAST CHECKPOINT", "AGE", "NEXT START")
+
+
+def jobs(store: Store, limit: int, now: str) -> Report:
+    """Each job's newest run."""
+    lines: list[dict[str, Any]] = []
+    errors: list[CheckpointError] = []
+    for job in finding.jobs(store):
+        all_of = finding.histories(store, job, None, limit)
+        errors += all_of.unreadable
+        if all_of.found:
+            lines.append(_job(store, all_of.found[0], now))
+    lines.sort(key=lambda one: str(one["at"]), reverse=True)
+    shown = lines[:limit]
+    notes = [] if lines or errors else [f"no jobs under {store.uri}"]
+    notes += [f"{plural(len(lines) - limit, 'older job')} left out; see --limit"] if len(lines) > limit else []
+    return Report(JOBS, [_job_cells(one) for one in shown], shown, notes=notes, errors=tuple(errors))
+
+
+def _job(store: Store, found: Found, now: str) -> dict[str, Any]:
+    state = found.state
+    last = max((one for one in state.checkpoints if one.completed_at), key=lambda one: one.id, default=None)
+    run = state.run(found.newest_run)
+    ends_here = bool(state.scope and run and run.how == "finished")
+    point = None if ends_here else state.restore_point()
+    return {
+        "job": state.job,
+        "run": found.newest_run,
+        "state": _state(store, found, now),
+        "attempt": state.last_epoch,
+        "last_checkpoint": f"chk-{last.id}" if last else None,
+        "age_s": between(last.completed_at, now) if last else None,
+        "next_start": str(point) if point else None,
+        "at": state.at,
+    }
+
+
+def _job_cells(one: dict[str, Any]) -> list[str]:
+    age = NONE if one["age_s"] is None else duration(one["age_s"])
+    texts = (one["job"], one["run"], one["state"], str(one["attempt"]), one["last_checkpoint"], age, one["next_start"])
+    return [text or NONE for text in texts]
+
+
+def _state(store: Store, found: Found, now: str) -> str:
+    """Of the newest run. A driver that is on record as running and is not seen to beat may be dead."""
+    if found.state.suspended:
+        return "suspended"
+    said = how(found.state, found.state.run(found.newest_run))
+    if said in ("running", "launched") and not finding.beats_now(finding.beat_of(store, found), now):
+        return f"{said}, no heartbeat"
+    return said
+
+
+# -- list ----------------------------------------------------------------------------------------------------------------
+
+LIST = ("ID", "RUN", "ATTEMPT", "STATE", "BARRIER", "SIZE", "TAKEN", "NOTE")
+
+
+def list_(store: Store, job: str, run: str | None, item: str | None, limit: int) -> Report:
+    """Checkpoints, newest first; of all runs, or of one."""
+    if run is None:
+        all_of = finding.histories(store, job, item, limit)
+        found = all_of.found or (finding.newest(store, job, item, limit),)
+        not_read, errors, key = all_of.not_read, all_of.unreadable, None
+    else:
+        one, key = finding.of_run(store, job, run, item)
+        found, not_read, errors = (one,), 0, ()
+    rows = [entry for one in found for entry in _checkpoints(store, one, key)]
+    notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
+    notes += [f"{plural(not_read, 'run')} with older names not looked at; name one, or see --limit"] if not_read else []
+    notes += [] if rows else [f"no checkpoint of {job} was ever taken"]
+    shown = rows[:limit]
+    return Report(LIST, [_list_cells(one) for one in shown], shown, notes=notes, errors=errors)
+
+
+def _checkpoints(store: Store, found: Found, run: str | None) -> Iterable[dict[str, Any]]:
+    for checkpoint in sorted(found.state.checkpoints, key=lambda one: -one.id):
+        entry = asdict(row(found.state, checkpoint)) | {"pointer": _pointer(store, found, checkpoint)}
+        if run in (None, entry["run"]):
+            yield entry
+
+
+def _list_cells(one: dict[str, Any]) -> list[str]:
+    taken, bytes_ = day_and_time(one["at"]), one["total_bytes"]
+    total = NONE if bytes_ is None else size(bytes_)
+    return [
+        f"chk-{one['id']}", one["run"], str(one["attempt"]), one["state"], one["barrier"], total, taken or NONE, one["why"],
+    ]  # fmt: skip
+
+
+def _pointer(store: Store, found: Found, checkpoint: Checkpoint) -> str | None:
+    """None once there is nothing to point to."""
+    held = checkpoint.status == RETAINED
+    return str(Pointer(store.uri, found.keys.prefix, checkpoint.id)) if held else None
+
+
+# -- show ----------------------------------------------------------------------------------------------------------------
+
+STATES = ("state", "kind", "rows", "size", "since", "barrier", "work")
+
+
+def show(store: Store, job: str, run: str | None, number: str | None, item: str | None) -> Report:
+    """The closing table of a run, or one checkpoint."""
+    if number is None and run is not None and not _names_a_run(store, job, run, item):
+        run, number = None, run
+    if run is None:
+        found = finding.newest(store, job, item, LIMIT)
+        run = found.newest_run
+    else:
+        found, run = finding.of_run(store, job, run, item)
+    return _table(found, run) if number is None else _one(store, found, number)
+
+
+def _names_a_run(store: Store, job: str, text: str, item: str | None) -> bool:
+    """``chk-7`` is a checkpoint; a bare number is a run where there is one of that name."""
+    if not text.removeprefix("chk-").isdecimal():
+        return True
+    if text.startswith("chk-"):
+        return False
+    try:
+        finding.of_run(store, job, text, item)
+    except CheckpointNotFound:
+        return False
+    return True
+
+
+def _table(found: Found, run: str) -> Report:
+    about = texts.summarize(found.state, run)
+    data = asdict(about) | {"next_start": str(about.next_start) if about.next_start else None}
+    cells = [one.cells() for one in about.rows]
+    return Report(HEADER, cells, data, texts.summary(found.state, run, MANY))
+
+
+def _one(store: Store, found: Found, number: str) -> Report:
+    wanted = number.removeprefix("chk-")
+    checkpoint = found.state.checkpoint(int(wanted)) if wanted.isdecimal() else None
+    if checkpoint is None:
+        where = f"{found.state.job}, run {found.newest_run}"
+        raise CheckpointNotFound(
+            f"{number}: {where} lists no such checkpoint; `list {found.state.job}` prints those it lists"
+        )
+    pointer = _pointer(store, found, checkpoint)
+    rows = [
+        (one.uid, one.kind, str(one.rows), size(one.bytes), f"chk-{one.measures.checkpoint}", one.measures.barrier, duration(one.measures.work_s))
+        for one in checkpoint.states
+    ]  # fmt: skip
+    about = row(found.state, checkpoint)
+    lines = [
+        f"{found.state.job}, run {about.run}, attempt {about.attempt}: {about.state} {day_and_time(checkpoint.ended_at)}".rstrip(),
+        *texts.checkpoint_lines(found.state, checkpoint),
+        *([f"  pointer     {pointer}"] if pointer else []),
+        *(f" {line}" for line in (table(STATES, rows) if rows else [])),
+    ]
+    data = asdict(about) | {"pointer": pointer, "states": [_state_data(one) for one in checkpoint.states]}
+    return Report(STATES, rows, data, lines)
+
+
+def _state_data(one: Any) -> dict[str, Any]:
+    return {
+        "uid": one.uid, "kind": one.kind, "run": one.run, "rows": one.rows, "bytes": one.bytes,
+        "checkpoint": one.measures.checkpoint, "barrier": one.measures.barrier, "work_s": one.measures.work_s,
+    }  # fmt: skip

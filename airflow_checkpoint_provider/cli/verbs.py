@@ -1,0 +1,64 @@
+"""The verbs and their arguments, for both command lines. Runs anywhere; Airflow imports it at each of its commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+HELP = "See the checkpoints of Spark jobs"
+LIMIT = 20
+EXITS = (
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused, 4 not found, 5 denied by the store,"
+    " 6 outcome unknown (read back before you act)."
+)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """As ``argparse`` takes it."""
+
+    flags: tuple[str, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verb:
+    name: str
+    help: str
+    description: str
+    arguments: tuple[Argument, ...]
+
+
+_JOB = Argument(("job",), {"metavar": "JOB", "help": "job id, as `jobs` prints it"})
+_RUN = Argument(("run",), {"metavar": "RUN", "nargs": "?", "help": "a run, as `list` prints it; by default the newest"})
+_ID = Argument(
+    ("id",), {"metavar": "ID", "nargs": "?", "help": "a checkpoint, such as chk-7; RUN may be left out before it"}
+)
+_ITEM = Argument(("--item",), {"help": "the item of a mapped task"})
+_LIMIT = Argument(
+    ("--limit",), {"type": int, "default": LIMIT, "metavar": "N", "help": f"how many of the newest, default {LIMIT}"}
+)
+_OUTPUT = Argument(
+    ("-o", "--output"),
+    {
+        "choices": ("table", "json", "plain"),
+        "default": "table",
+        "help": "table for people, json, or plain: columns parted by tabs",
+    },
+)
+
+VERBS = (
+    Verb("jobs", "the jobs and where they stand", "Each job's newest run: its state, and where its next start goes on.", (_LIMIT, _OUTPUT)),
+    Verb(
+        "list",
+        "the checkpoints of a job or of one run",
+        "Checkpoints, newest first. Without RUN: of the newest runs.",
+        (_JOB, _RUN, _ITEM, _LIMIT, _OUTPUT),
+    ),
+    Verb(
+        "show",
+        "the closing table of a run, or one checkpoint",
+        "The table that closes the task's log, at any time; or one checkpoint with its states and its pointer.",
+        (_JOB, _RUN, _ID, _ITEM, _OUTPUT),
+    ),
+)  # fmt: skip

@@ -1,0 +1,82 @@
+"""A local store with real histories, and the command that reads them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.texts.units import NONE
+from airflow_checkpoint_provider.cli.main import main
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.recorded import RUN, Recorded, second_attempt, three_stages
+
+FLIGHTS, ORDERS = "flights_etl.delays", "etl.orders"
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def store(root: Path) -> LocalStore:
+    return LocalStore(str(root))
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of one job, of which the older finished and the newer died; and a job whose runs share a history."""
+    root = tmp_path_factory.mktemp("written")
+    store = LocalStore(str(root))
+    finished = Recorded(store)
+    three_stages(finished)
+    second_attempt(finished)
+    finished.coordinator.retire()
+    died = Recorded(store, scope="scheduled__2026-11-21")
+    died.started("09:00:00")
+    died.stage("clean", "10:12:32", "10:12:40", work_s=4320, kib=18)
+    died.ended("10:30:00", "failed", 137, "task")
+    orders = Recorded(store, job=ORDERS, scope="")
+    for hour, day in ((19, "2026-11-19"), (20, "2026-11-20")):
+        orders.started(f"{hour}:00:00", run=f"scheduled__{day}")
+        orders.value("high_water", day)
+        orders.stage("clean", f"{hour}:10:00", f"{hour}:10:02", work_s=540, kib=4)
+        orders.ended(f"{hour}:10:03")
+    return root
+
+
+@pytest.fixture
+def lake(store: LocalStore, root: Path, written: Path) -> LocalStore:
+    shutil.copytree(written, root)
+    return store
+
+
+@pytest.fixture
+def checkpoints(root: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    def run(*arguments: str) -> Done:
+        code = main(["--root", str(root), *arguments])
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+ABORTED = f"chk-4  scheduled__2026-11-20  1        aborted    stage 'delays'   {NONE}         {NONE}                 attempt replaced"
+
+__all__ = ["ABORTED", "FLIGHTS", "ORDERS", "RUN", "Command", "Done"]

@@ -1,0 +1,81 @@
+"""``airflow checkpoints``, as Airflow's own command runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.cli import airflow_cli
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.recorded import Recorded
+from tests.unit.cli.conftest import FLIGHTS
+
+VARIABLE = "AIRFLOW_CONN_CHECKPOINT_DEFAULT"
+
+
+def airflow(home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    return subprocess.run(
+        [sys.executable, "-m", "airflow", *arguments],
+        env={**inherited, "AIRFLOW_HOME": str(home), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def connection(root: Path) -> str:
+    return json.dumps({"conn_type": "checkpoint_storage", "extra": {"root": str(root)}})
+
+
+def test_airflow_imports_little_for_it() -> None:
+    code = (
+        "import json, sys, airflow_checkpoint_provider.cli.airflow_cli;"
+        " print(json.dumps([name for name in sys.modules if name.startswith(('airflow.', 'rich', 'airflow_checkpoint_provider.'))]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    package = "airflow_checkpoint_provider.cli"
+    assert set(json.loads(done.stdout)) == {package, f"{package}.airflow_cli", f"{package}.verbs"}
+
+
+def test_jobs_of_the_connections_root(lake: LocalStore, root: Path, tmp_path: Path) -> None:
+    done = airflow(tmp_path / "home", "checkpoints", "jobs", "--output", "json", **{VARIABLE: connection(root)})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one["job"] for one in json.loads(done.stdout)] == [FLIGHTS, "etl.orders"]
+
+
+def test_its_exit_codes_are_ours(
+    lake: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, connection(root))
+    options = Namespace(
+        subcommand="show", job="nobody", run=None, id=None, item=None, output="table", conn_id=airflow_cli.CONNECTION
+    )
+    with pytest.raises(SystemExit) as ended:
+        airflow_cli.run(options)
+    assert ended.value.code == 4
+    assert capsys.readouterr().err.endswith("[CKP624]\n")
+
+
+@pytest.mark.slow
+def test_where_it_looks_without_a_variable(lake: LocalStore, root: Path, tmp_path: Path) -> None:
+    """A database that cannot be asked is an error; one that knows no connection leaves the folder of local masters; then its own."""
+    home = tmp_path / "home"
+    unreadable = airflow(home, "checkpoints", "jobs")
+    assert (unreadable.returncode, unreadable.stdout) == (1, "")
+    assert unreadable.stderr.endswith("[CKP640]\n")
+    assert airflow(home, "db", "migrate").returncode == 0
+    nothing = airflow(home, "checkpoints", "jobs")
+    assert (nothing.returncode, nothing.stderr[-9:]) == (1, "[CKP612]\n")
+    Recorded(LocalStore(str(home / "checkpoints")), job="local.job").launched("22:00:20")
+    assert "local.job" in airflow(home, "checkpoints", "jobs").stdout
+    assert airflow(home, "connections", "add", "checkpoint_default", "--conn-json", connection(root)).returncode == 0
+    assert FLIGHTS in airflow(home, "checkpoints", "jobs").stdout
+    assert airflow(home, "checkpoints", "jobs", "--conn-id", "another").stdout.split("\n")[1].startswith("local.job")

@@ -1,0 +1,129 @@
+"""The command itself: exit codes, errors of one line, terminals and pipes."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    CommitStateUnknown,
+    Damaged,
+    InvalidName,
+    Refused,
+    StoreDenied,
+    StoreUnavailable,
+)
+from airflow_checkpoint_provider.cli import main as command
+from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
+from tests.unit.cli.conftest import ABORTED, FLIGHTS, Command
+
+
+class Failing(MemoryStore):
+    """A store that answers with one error."""
+
+    def __init__(self, error: CheckpointError) -> None:
+        super().__init__()
+        self._error = error
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Damaged, 1), (StoreUnavailable, 1), (InvalidName, 2), (Refused, 3), (CheckpointNotFound, 4), (StoreDenied, 5),
+        (CommitStateUnknown, 6),
+    ],
+)  # fmt: skip
+def test_exit_codes(error: type[CheckpointError], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    options = command.parser().parse_args(["jobs"])
+    assert command.run("jobs", options, lambda: Failing(error("it is so;\nmend it"))) == code
+    assert capsys.readouterr() == ("", f"it is so; mend it [{error.code}]\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["restore", "x"], ["jobs", "--output", "yaml"], ["list"]])
+def test_wrong_usage_is_argparse_s(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("arguments", [["list", "no/job"], ["jobs", "--limit", "0"]])
+def test_wrong_words_are_wrong_usage(checkpoints: Command, arguments: list[str]) -> None:
+    done = checkpoints(*arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+
+
+def test_a_store_that_is_not_supported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--root", "s3://lake/ckp", "jobs"]) == 1
+    assert capsys.readouterr().err.endswith("[CKP612]\n")
+
+
+def test_without_a_root_it_is_that_of_scripts(
+    lake: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(root.parent)
+    assert command.main(["jobs"]) == 2
+    assert "there is no folder ./checkpoints here" in capsys.readouterr().err
+    root.rename(root.parent / "checkpoints")
+    assert command.main(["jobs"]) == 0
+    assert FLIGHTS in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_colours_and_its_width(
+    lake: LocalStore, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    checkpoints("list", FLIGHTS)
+    said = terminal.getvalue()
+    assert "\x1b[" in said
+    assert FLIGHTS not in said
+
+
+def test_a_real_terminal(lake: LocalStore, root: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    arguments = [sys.executable, "-m", "airflow_checkpoint_provider.cli.main", "--root", str(root), "list", FLIGHTS]
+    subprocess.run(arguments, stdout=theirs, env=environment, timeout=60, check=True)
+    os.close(theirs)
+    said = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "\x1b[32mcompleted\x1b[0m" in said
+    assert "\x1b[31maborted" in said
+
+
+def test_a_pipe_gets_whole_lines_without_colours(lake: LocalStore, root: Path) -> None:
+    arguments = [sys.executable, "-m", "airflow_checkpoint_provider.cli.main", "--root", str(root), "list", FLIGHTS]
+    environment = {**os.environ, "COLUMNS": "20", "FORCE_COLOR": "1"}
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=60, check=True)
+    assert ABORTED in done.stdout.splitlines()
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_reader_that_has_read_enough(lake: LocalStore, root: Path) -> None:
+    arguments = [sys.executable, "-m", "airflow_checkpoint_provider.cli.main", "--root", str(root), "list", FLIGHTS]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(arguments, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")

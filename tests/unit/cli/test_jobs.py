@@ -1,0 +1,95 @@
+"""``checkpoints jobs``: where each job stands."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from airflow_checkpoint_provider.checkpoint.codec import canonical
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Heart, Process
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.recorded import Recorded
+from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
+
+
+def listed(checkpoints: Command, *arguments: str) -> list[dict[str, Any]]:
+    done = checkpoints("jobs", "--output", "json", *arguments)
+    assert (done.code, done.err) == (0, "")
+    found: list[dict[str, Any]] = json.loads(done.out)
+    return found
+
+
+def test_each_job_with_its_newest_run(lake: LocalStore, checkpoints: Command) -> None:
+    failed, finished = listed(checkpoints)
+    assert failed.pop("age_s") > 0
+    assert failed == {
+        "job": FLIGHTS, "run": "scheduled__2026-11-21", "state": "failed", "attempt": 1, "last_checkpoint": "chk-1",
+        "next_start": "chk-1", "at": "2026-11-21T10:30:00.000Z",
+    }  # fmt: skip
+    assert (finished["job"], finished["run"]) == (ORDERS, "scheduled__2026-11-20")
+    assert (finished["state"], finished["attempt"], finished["next_start"]) == ("finished", 2, "chk-2")
+
+
+def test_as_a_table(lake: LocalStore, checkpoints: Command) -> None:
+    header, first, second = (re.split(r"\s{2,}", line) for line in checkpoints("jobs").lines)
+    assert header == ["JOB", "RUN", "STATE", "ATTEMPT", "LAST CHECKPOINT", "AGE", "NEXT START"]
+    assert first[:5] == [FLIGHTS, "scheduled__2026-11-21", "failed", "1", "chk-1"]
+    assert second[-1] == "chk-2"
+
+
+def test_a_finished_run_of_its_own_history_starts_nowhere(store: LocalStore, checkpoints: Command) -> None:
+    recorded = Recorded(store)
+    recorded.started("22:00:20")
+    recorded.ended("22:00:30")
+    (found,) = listed(checkpoints)
+    assert (found["state"], found["last_checkpoint"], found["next_start"]) == ("finished", None, None)
+
+
+def test_a_driver_that_beats_is_running(store: LocalStore, checkpoints: Command) -> None:
+    recorded = Recorded(store)
+    recorded.started("22:00:20")
+    (silent,) = listed(checkpoints)
+    assert silent["state"] == "running, no heartbeat"
+    Heart(store, recorded.keys.attempt_beat(1), Beat(epoch=1)).pulse()
+    (running,) = listed(checkpoints)
+    assert running["state"] == "running"
+
+
+def test_a_beat_of_another_host_counts_while_it_is_fresh(store: LocalStore, checkpoints: Command) -> None:
+    recorded = Recorded(store)
+    recorded.started("22:00:20")
+    elsewhere = Beat(epoch=1, at="2026-11-20T22:00:30.000Z", process=Process(host="other", boot="other", pid=1))
+    store.overwrite(recorded.keys.attempt_beat(1), canonical(elsewhere.to_json()))
+    (found,) = listed(checkpoints)
+    assert found["state"] == "running, no heartbeat"
+
+
+def test_a_launch_whose_driver_is_not_there_yet(store: LocalStore, checkpoints: Command) -> None:
+    recorded = Recorded(store)
+    recorded.launched("22:00:20")
+    Heart(store, recorded.keys.launch_beat(1), Beat(launch=1)).pulse()
+    (found,) = listed(checkpoints)
+    assert (found["state"], found["attempt"], found["last_checkpoint"]) == ("launched", 0, None)
+
+
+def test_no_jobs(checkpoints: Command, store: LocalStore) -> None:
+    done = checkpoints("jobs")
+    assert (done.code, done.out, done.err) == (0, "", f"no jobs under {store.uri}\n")
+
+
+def test_only_the_newest(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("jobs", "--limit", "1", "-o", "plain")
+    assert [line.split("\t")[0] for line in done.lines] == ["JOB", FLIGHTS]
+    assert done.err == "1 older job left out; see --limit\n"
+
+
+def test_one_unreadable_history_hides_no_other(lake: LocalStore, checkpoints: Command) -> None:
+    key = Recorded(lake, job=ORDERS, scope="").keys.entry(2)
+    lake.overwrite(key, b"{")
+    done = checkpoints("jobs", "-o", "plain")
+    assert (done.code, len(done.lines)) == (1, 2)
+    assert FLIGHTS in done.lines[1]
+    assert done.err.startswith(key)
+    assert done.err.endswith("[CKP621]\n")
+    assert done.err.count("\n") == 1

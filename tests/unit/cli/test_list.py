@@ -1,0 +1,84 @@
+"""``checkpoints list``: which checkpoints there are, newest first."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.names import Pointer
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.recorded import RUN, Recorded
+from tests.unit.cli.conftest import ABORTED, FLIGHTS, ORDERS, Command
+
+
+def test_of_all_runs(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("list", FLIGHTS)
+    assert (done.code, done.err) == (0, "")
+    assert done.lines[:3] == [
+        "ID     RUN                    ATTEMPT  STATE      BARRIER          SIZE      TAKEN             NOTE",
+        "chk-1  scheduled__2026-11-21  1        completed  stage 'clean'    18.0 KiB  2026-11-21 10:12",
+        "chk-6  scheduled__2026-11-20  2        deleted    end              63.1 KiB  2026-11-21 03:44",
+    ]
+    assert done.lines[4] == ABORTED
+
+
+def test_of_one_run(lake: LocalStore, checkpoints: Command) -> None:
+    found = json.loads(checkpoints("list", FLIGHTS, RUN, "-o", "json").out)
+    assert [one["id"] for one in found] == [6, 5, 4, 3, 2, 1]
+    assert {one["pointer"] for one in found} == {None}
+
+
+def test_of_one_run_in_a_shared_history(lake: LocalStore, checkpoints: Command) -> None:
+    found = json.loads(checkpoints("list", ORDERS, "scheduled__2026-11-19", "-o", "json").out)
+    assert [(one["id"], one["run"]) for one in found] == [(1, "scheduled__2026-11-19")]
+
+
+def test_pointers_lead_to_what_is_there(lake: LocalStore, checkpoints: Command) -> None:
+    (newest, *_) = json.loads(checkpoints("list", FLIGHTS, "-o", "json").out)
+    pointer = Pointer.parse(newest["pointer"])
+    assert (pointer.root, pointer.id) == (lake.uri, 1)
+    assert lake.read(f"{pointer.prefix}/chk-1/_metadata")
+
+
+def test_only_the_newest_are_shown(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("list", FLIGHTS, "--limit", "2", "-o", "plain")
+    assert [line.split("\t")[0] for line in done.lines] == ["ID", "chk-1", "chk-6"]
+    assert done.err == "5 older checkpoints left out; see --limit\n"
+
+
+def test_runs_with_older_names_are_not_looked_at(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("list", FLIGHTS, "--limit", "1", "-o", "plain")
+    assert [line.split("\t")[1] for line in done.lines] == ["RUN", "scheduled__2026-11-21"]
+    assert done.err == "1 run with older names not looked at; name one, or see --limit\n"
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("scheduled__2026-11-20T00:00:00+00:00", "manual__2026-11-20T00:00:01+00:00"),
+        ("scheduled__2026-11-20T00:00:00+00:00", "a name without a time"),
+    ],
+)
+def test_names_tell_which_run_is_newer(store: LocalStore, checkpoints: Command, older: str, newer: str) -> None:
+    for time, run in (("20:00:00", older), ("21:00:00", newer)):
+        recorded = Recorded(store, scope=run)
+        recorded.started(time)
+        recorded.completed("end", time, time)
+    found = json.loads(checkpoints("list", FLIGHTS, "--limit", "1", "-o", "json").out)
+    assert [one["run"] for one in found] == [newer]
+
+
+def test_a_history_without_checkpoints(store: LocalStore, checkpoints: Command) -> None:
+    Recorded(store).launched("22:00:20")
+    done = checkpoints("list", FLIGHTS)
+    assert (done.code, done.out, done.err) == (0, "", f"no checkpoint of {FLIGHTS} was ever taken\n")
+
+
+def test_an_item_that_is_not_there(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("list", FLIGHTS, "--item", "flights")
+    assert (done.code, done.out) == (4, "")
+    assert (
+        done.err
+        == f"there is no item 'flights' of job '{FLIGHTS}' under {lake.uri}; `jobs` lists those that are [CKP624]\n"
+    )

@@ -1,0 +1,117 @@
+"""``checkpoints show``: the closing table again, or one checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.recorded import RUN, Recorded
+from tests.unit.checkpoint import texts
+from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
+
+GOLDEN = Path(texts.__file__).parent / "summary_deleted.txt"
+
+
+def test_the_table_of_the_tasks_log(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("show", FLIGHTS, RUN)
+    assert (done.code, done.err) == (0, "")
+    assert done.lines == GOLDEN.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_newest_run(lake: LocalStore, checkpoints: Command) -> None:
+    assert "run scheduled__2026-11-21: FAILED (exit code 137)" in checkpoints("show", FLIGHTS).lines[0]
+    assert "run scheduled__2026-11-20: FINISHED" in checkpoints("show", ORDERS).lines[0]
+
+
+def test_a_run_of_a_shared_history(lake: LocalStore, checkpoints: Command) -> None:
+    lines = checkpoints("show", ORDERS, "scheduled__2026-11-19").lines
+    assert "run scheduled__2026-11-19: FINISHED" in lines[0]
+    assert [line.split()[0] for line in lines[1:3]] == ["id", "chk-1"]
+
+
+def test_a_history_named_by_its_scope(store: LocalStore, checkpoints: Command) -> None:
+    recorded = Recorded(store, scope="2026-11-20")
+    recorded.started("22:00:20", run="scheduled__2026-11-20")
+    assert "run scheduled__2026-11-20: RUNNING" in checkpoints("show", FLIGHTS, "2026-11-20").lines[0]
+
+
+def test_as_data(lake: LocalStore, checkpoints: Command) -> None:
+    found = json.loads(checkpoints("show", FLIGHTS, RUN, "-o", "json").out)
+    assert (found["how"], found["attempts"], found["completed"], found["aborted"]) == ("finished", 2, 5, 1)
+    assert (found["saved_s"], found["next_start"]) == (4320 + 6000 + 4920, None)
+    assert [one["state"] for one in found["rows"]] == [
+        "deleted",
+        "deleted",
+        "restored",
+        "aborted",
+        "deleted",
+        "deleted",
+    ]
+
+
+def test_as_columns(lake: LocalStore, checkpoints: Command) -> None:
+    rows = [line.split("\t") for line in checkpoints("show", FLIGHTS, RUN, "-o", "plain").lines]
+    assert rows[0][:4] == ["id", "att", "state", "barrier"]
+    assert rows[3][:4] == ["chk-3", "1", "restored", "stage 'planes'"]
+
+
+@pytest.mark.parametrize(
+    "named", [["chk-2"], ["2"], ["scheduled__2026-11-20", "2"], ["scheduled__2026-11-20", "chk-2"]]
+)
+def test_one_checkpoint(lake: LocalStore, checkpoints: Command, named: list[str]) -> None:
+    done = checkpoints("show", ORDERS, *named)
+    assert done.code == 0
+    pointer = f"{lake.uri}/jobs/{ORDERS}/job/chk-2"
+    assert done.lines == [
+        "etl.orders, run scheduled__2026-11-20, attempt 2: completed 2026-11-20 20:10",
+        "chk-2 completed at stage 'clean': 2 states, 4.0 KiB, 4.0 KiB new  [CKP200]",
+        f"  pointer     {pointer}",
+        " state       kind   rows  size     since  barrier        work",
+        " clean       stage  1000  4.0 KiB  chk-2  stage 'clean'  9 min",
+        " high_water  value  0     0 B      chk-2  end            0.0 s",
+    ]
+
+
+def test_an_aborted_checkpoint(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("show", FLIGHTS, RUN, "chk-4")
+    assert done.code == 0
+    assert done.lines[0] == "flights_etl.delays, run scheduled__2026-11-20, attempt 1: aborted 2026-11-21 03:02"
+    assert done.lines[1].startswith("ABORTED chk-4 of flights_etl.delays: attempt replaced, in phase acknowledge")
+
+
+def test_one_checkpoint_as_data(lake: LocalStore, checkpoints: Command) -> None:
+    found = json.loads(checkpoints("show", ORDERS, "2", "-o", "json").out)
+    assert (found["state"], found["total_bytes"]) == ("completed", 4096)
+    assert found["states"][0] == {
+        "uid": "clean", "kind": "stage", "run": "scheduled__2026-11-20", "rows": 1000, "bytes": 4096, "checkpoint": 2,
+        "barrier": "stage 'clean'", "work_s": 540,
+    }  # fmt: skip
+
+
+def test_a_number_is_a_run_where_there_is_one_of_that_name(store: LocalStore, checkpoints: Command) -> None:
+    recorded = Recorded(store, scope="20261120")
+    recorded.started("22:00:20")
+    recorded.completed("end", "22:00:21", "22:00:22")
+    assert checkpoints("show", FLIGHTS, "20261120").lines[0].startswith("CHECKPOINTS")
+    assert checkpoints("show", FLIGHTS, "1").lines[0].endswith("completed 2026-11-20 22:00")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nobody"], "there is no job 'nobody' under"),
+        (["nobody", "chk-1"], "there is no job 'nobody' under"),
+        ([FLIGHTS, "another"], "job 'flights_etl.delays' has no run 'another' under"),
+        ([FLIGHTS, RUN, "chk-7"], "chk-7: flights_etl.delays, run scheduled__2026-11-20 lists no such checkpoint"),
+        ([FLIGHTS, "99"], "99: flights_etl.delays, run scheduled__2026-11-21 lists no such checkpoint"),
+        ([FLIGHTS, RUN, "latest"], "latest: flights_etl.delays, run scheduled__2026-11-20 lists no such checkpoint"),
+    ],
+)
+def test_what_is_not_there(lake: LocalStore, checkpoints: Command, arguments: list[str], said: str) -> None:
+    done = checkpoints("show", *arguments)
+    assert (done.code, done.out) == (4, "")
+    assert done.err.startswith(said)
+    assert done.err.endswith("[CKP624]\n")
