@@ -1,0 +1,166 @@
+"""What the documentation says is in the code, and still is so: links, files, examples, fields, events, codes. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import airflow_checkpoint_provider
+from airflow_checkpoint_provider.checkpoint import events, heartbeat, metadata, state
+from airflow_checkpoint_provider.checkpoint.codec import Record, canonical, parse
+from airflow_checkpoint_provider.checkpoint.codes import CODES
+from airflow_checkpoint_provider.checkpoint.entry import Entry
+
+PACKAGE = Path(airflow_checkpoint_provider.__file__).parent
+ROOT = PACKAGE.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FORMATS = (ROOT / "docs" / "formats.md").read_text()
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
+BEHAVIOUR = (ROOT / "docs" / "behaviour.md").read_text()
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
+FILE = re.compile(r"`((?:checkpoint|storage|spark|operators|hooks|cli|tests)/[\w/.]+|_airflow\.py)`")
+NAME = re.compile(r"`([^`]+)`")
+
+Table = list[list[str]]
+
+
+def tables(page: str) -> Iterator[tuple[str, Table]]:
+    """Each table, and the line before it."""
+    for found in re.finditer(r"([^\n]*)\n+((?:^\|.*\n?)+)", page, re.MULTILINE):
+        rows = [re.split(r"(?<!\\)\|", line.strip().strip("|")) for line in found[2].splitlines()]
+        yield found[1], [[cell.strip() for cell in row] for row in rows if set("".join(row)) - set("-: ")]
+
+
+def rows_with(page: str, first: str) -> Table:
+    """The rows whose first cell looks like ``first``."""
+    return [row for _, table in tables(page) for row in table if re.fullmatch(first, row[0])]
+
+
+def names(table: Table) -> set[str]:
+    """What stands in backticks in the first column."""
+    return {name for row in table for name in NAME.findall(row[0])}
+
+
+# -- links and files -----------------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to headings."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(BLOCK.sub("", page.read_text())):
+        there = page.parent / target if target else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_are_there(page: Path) -> None:
+    for name in FILE.findall(page.read_text()):
+        assert (ROOT / name).exists() or (PACKAGE / name).exists(), name
+
+
+# -- examples and fields -------------------------------------------------------------------------------------------------
+
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", FORMATS, re.MULTILINE | re.DOTALL))
+EXAMPLES = {
+    title: json.loads(found[2])
+    for title, text in SECTIONS.items()
+    for found in BLOCK.finditer(text)
+    if found[1] == "json"
+}
+READERS: dict[str, type[Record]] = {
+    "Acknowledgement": metadata.Acknowledgement,
+    "Seal": metadata.Seal,
+    "Heartbeat": heartbeat.Beat,
+}
+EXPLAINED: dict[str, type] = {
+    "A **token**": events.Token,
+    "A **point**": events.Point,
+    "A **state entry**": events.StateEntry,
+    "The snapshot": state.State,
+    "A **launch**": state.Launch,
+    "An **attempt**": state.Attempt,
+    "A **run**": state.Run,
+    "A **branch**": state.Branch,
+    "A **checkpoint**": state.Checkpoint,
+    "A **group**": state.GroupEntry,
+    "A **state** in": metadata.StateSnapshot,
+    "Its **measures**": metadata.Measures,
+    "A **stage**": metadata.StageDetail,
+    "A group is": metadata.Group,
+    "A **file**": metadata.File,
+    "Its **process**": heartbeat.Process,
+}
+
+
+def test_each_object_has_an_example() -> None:
+    assert list(EXAMPLES) == ["Entry", "Boundary", "Stub", "Acknowledgement", "Seal", "Heartbeat"]
+
+
+@pytest.mark.parametrize("title", EXAMPLES)
+def test_an_example_is_what_the_package_reads_and_writes(title: str) -> None:
+    body = canonical(EXAMPLES[title])
+    read = READERS[title].from_json(parse(body, title)) if title in READERS else Entry.from_bytes(body, title)
+    assert list(unknown(read)) == []
+    assert (canonical(read.to_json()) if isinstance(read, Record) else read.to_bytes()) == body
+
+
+def unknown(read: Any) -> Iterator[str]:
+    """Fields that the reader kept without knowing them, anywhere below."""
+    if isinstance(read, Entry | Record):
+        yield from read.extra
+        read = [getattr(read, field.name) for field in fields(read)]
+    for one in read.values() if isinstance(read, dict) else read if isinstance(read, tuple | list) else ():
+        yield from unknown(one)
+
+
+@pytest.mark.parametrize("title", [title for title in EXAMPLES if title != "Boundary"])
+def test_every_field_of_an_object_is_explained(title: str) -> None:
+    behind = SECTIONS[title].split("\n```\n")[1]
+    assert names(next(table for _, table in tables(behind))) == set(EXAMPLES[title])
+
+
+@pytest.mark.parametrize("introduction", EXPLAINED)
+def test_every_field_of_a_part_is_explained(introduction: str) -> None:
+    (table,) = [table for before, table in tables(FORMATS) if before.startswith(introduction)]
+    assert names(table) == own_fields(EXPLAINED[introduction])
+
+
+def own_fields(kind: type) -> set[str]:
+    assert is_dataclass(kind)
+    return {field.name for field in fields(kind)} - {"extra"}
+
+
+# -- events, properties, codes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", events.KINDS)
+def test_every_event_is_explained(kind: str) -> None:
+    assert rows_with(PROTOCOL, rf".*`{kind}`.*"), "docs/protocol.md does not say what it does"
+    (table,) = [table for _, table in tables(FORMATS) if table[0][0] == "`kind`"]
+    (row,) = [row for row in table if row[0] == f"`{kind}`"]
+    assert own_fields(events.KINDS[kind]) <= set(NAME.findall(row[1])), "docs/formats.md lacks a field"
+
+
+def test_properties_are_those_that_are_tested() -> None:
+    tested = rows_with((ROOT / "tests" / "model" / "properties.py").read_text(), r"P\d+")
+    assert [row[0] for row in rows_with(PROTOCOL, r"P\d+")] == [row[0] for row in tested]
+
+
+def test_every_code_is_explained() -> None:
+    wanted = "\n".join(f"| {code} | {meaning} |" for code, meaning in CODES.items())
+    shown = rows_with(BEHAVIOUR, r"CKP\d+")
+    assert shown == [[code, meaning] for code, meaning in CODES.items()], f"the table of codes should be\n{wanted}"
