@@ -33,8 +33,8 @@ Table = list[list[str]]
 
 
 def tables(page: str) -> Iterator[tuple[str, Table]]:
-    """Each table, and the line before it."""
-    for found in re.finditer(r"([^\n]*)\n+((?:^\|.*\n?)+)", page, re.MULTILINE):
+    """Each table, and the paragraph before it."""
+    for found in re.finditer(r"((?:^[^|\n].*\n)*)\n*((?:^\|.*\n?)+)", page, re.MULTILINE):
         rows = [re.split(r"(?<!\\)\|", line.strip().strip("|")) for line in found[2].splitlines()]
         yield found[1], [[cell.strip() for cell in row] for row in rows if set("".join(row)) - set("-: ")]
 
