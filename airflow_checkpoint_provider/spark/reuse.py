@@ -42,38 +42,37 @@ def unbuilt(prior: StageDetail, now: Now) -> Verdict:
 
 def judge(prior: StageDetail, now: Now, plan: Plan, difference: Callable[[], str]) -> Verdict:
     """For a plan. ``difference`` says in a line what moved since the stored one; it reads a file, so it is asked last."""
-    unseen = plan.python or plan.local_rows or prior.python or now.version is not None
-    if unseen and not now.function and (moved := moved_input(prior, now)):
-        return Verdict(False, f"{_what(plan, now)} and {moved}")
+    moved = moved_input(prior, now)
+    unseen = plan.python or plan.local_rows or (now.version is not None and not now.function)
+    if moved and unseen:
+        return Verdict(False, f"{_what(plan)} and {moved}")
     if now.version != prior.version:
         return Verdict(False, f"version={prior.version!r} → {now.version!r}")
+    changed = now.application != prior.application
     if plan.digest == prior.plan:
-        return _same_plan(prior, now, plan)
-    if prior.application != now.application and now.version is not None:
+        return _same_plan(changed, now, plan)
+    if changed and now.version is not None and not moved:
         return Verdict(True, f"application changed, version={now.version!r} is the same")
-    hint = "; a literal that moves from try to try? use job.started_at" if prior.application == now.application else ""
+    hint = "" if changed or moved else "; a literal that moves from try to try? use job.started_at"
     return Verdict(False, f"its plan moved: {difference()}{hint}")
 
 
-def _same_plan(prior: StageDetail, now: Now, plan: Plan) -> Verdict:
-    if prior.application == now.application:
+def _same_plan(changed: bool, now: Now, plan: Plan) -> Verdict:
+    if not changed:
         return Verdict(True)
     if now.version is not None:
         return Verdict(True, f"application changed, version={now.version!r} is the same")
-    if plan.python or plan.local_rows or now.function:
-        return Verdict(
-            False,
-            f'the application changed and {_what(plan, now)}; cannot be proved equal. Keep it next time: version="1"',
-        )
+    if plan.python or plan.local_rows:
+        why = f"the application changed and {_what(plan)}; cannot be proved equal"
+        return Verdict(False, f'{why}. Keep it next time: version="1"')
     return Verdict(True, "application changed, this stage did not")
 
 
-def _what(plan: Plan, now: Now) -> str:
+def _what(plan: Plan) -> str:
+    """Why the plan's text alone proves nothing."""
     if plan.python:
         return "its plan calls Python"
-    if plan.local_rows:
-        return "its plan holds rows of the driver"
-    return "it is a function" if now.function else "version= was given"
+    return "its plan holds rows of the driver" if plan.local_rows else "version= was given"
 
 
 def moved_input(prior: StageDetail, now: Now) -> str:

@@ -1,0 +1,121 @@
+"""When the stored rows of a stage stand for what the script asks now: the table of API.md §2.3, row by row. Runs anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.metadata import StageDetail
+from airflow_checkpoint_provider.spark.plans import Plan
+from airflow_checkpoint_provider.spark.reuse import Now, Verdict, judge, unbuilt
+
+SAME, OTHER = "same", "other"
+BEFORE = {"clean": "state/clean/1-aa", "named": "state/named/1-bb"}
+RECOMPUTED = {**BEFORE, "clean": "state/clean/2-cc"}
+STORED = StageDetail(plan=SAME, python=False, application=SAME, schema="{}", codec="lz4_raw", before=BEFORE)
+VERSIONED = replace(STORED, version="1")
+
+
+def now(
+    application: str = SAME, handed_out: dict[str, str] = BEFORE, *, version: str | None = None, function: bool = False
+) -> Now:
+    return Now(application, version, function, handed_out)
+
+
+def plan(digest: str = SAME, *, python: bool = False, local_rows: bool = False) -> Plan:
+    return Plan(digest=digest, text="", leaves=(), python=python, local_rows=local_rows, inputs=(), sorted=False)
+
+
+def judged(stored: StageDetail, asked: Now, built: Plan) -> Verdict:
+    return judge(stored, asked, built, lambda: "`1` → `2`")
+
+
+HINT = "; a literal that moves from try to try? use job.started_at"
+KEEP = '; cannot be proved equal. Keep it next time: version="1"'
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "built", "why"),
+    [
+        pytest.param(STORED, now(), plan(), "", id="same application, same plan"),
+        pytest.param(STORED, now(), plan(python=True), "", id="same application, same plan with Python, same before"),
+        pytest.param(STORED, now(), plan(local_rows=True), "", id="same application, same plan with local rows, same before"),
+        pytest.param(STORED, now(OTHER), plan(), "application changed, this stage did not", id="changed application, same plan"),
+        pytest.param(STORED, now(OTHER, function=True), plan(), "application changed, this stage did not",
+                     id="changed application, a function that builds the same plan"),
+        pytest.param(STORED, now(handed_out=RECOMPUTED), plan(), "", id="a plan that does not read the stage that was recomputed"),
+        pytest.param(STORED, now(OTHER, RECOMPUTED), plan(), "application changed, this stage did not",
+                     id="changed application, a plan that does not read the stage that was recomputed"),
+        pytest.param(VERSIONED, now(version="1"), plan(), "", id="same application, same version, same plan"),
+        pytest.param(VERSIONED, now(OTHER, version="1"), plan(python=True), "application changed, version='1' is the same",
+                     id="changed application, same version, same plan with Python"),
+        pytest.param(VERSIONED, now(OTHER, version="1"), plan(OTHER), "application changed, version='1' is the same",
+                     id="changed application, same version: the author decides, whatever the plan"),
+        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1", function=True), plan(),
+                     "application changed, version='1' is the same", id="a function with a version that builds the same plan"),
+    ],
+)  # fmt: skip
+def test_reused(stored: StageDetail, asked: Now, built: Plan, why: str) -> None:
+    assert judged(stored, asked, built) == Verdict(True, why)
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "built", "why"),
+    [
+        pytest.param(STORED, now(), plan(OTHER), f"its plan moved: `1` → `2`{HINT}", id="same application, the plan differs"),
+        pytest.param(VERSIONED, now(version="1"), plan(OTHER), f"its plan moved: `1` → `2`{HINT}",
+                     id="same application, same version, the plan differs"),
+        pytest.param(STORED, now(OTHER), plan(OTHER), "its plan moved: `1` → `2`", id="changed application, the plan differs"),
+        pytest.param(STORED, now(OTHER), plan(python=True), f"the application changed and its plan calls Python{KEEP}",
+                     id="changed application, same plan with Python"),
+        pytest.param(STORED, now(OTHER), plan(local_rows=True), f"the application changed and its plan holds rows of the driver{KEEP}",
+                     id="changed application, same plan with local rows"),
+        pytest.param(VERSIONED, now(OTHER, version="2"), plan(), "version='1' → '2'", id="another version"),
+        pytest.param(VERSIONED, now(version="2"), plan(), "version='1' → '2'", id="another version of the same application"),
+        pytest.param(STORED, now(OTHER, version="1"), plan(), "version=None → '1'", id="a version for the first time"),
+        pytest.param(STORED, now(handed_out=RECOMPUTED), plan(python=True),
+                     "its plan calls Python and stage 'clean' before it was computed anew", id="Python after another input"),
+        pytest.param(STORED, now(handed_out=RECOMPUTED, function=True), plan(python=True),
+                     "its plan calls Python and stage 'clean' before it was computed anew", id="a function with Python after another input"),
+        pytest.param(STORED, now(handed_out=RECOMPUTED), plan(local_rows=True),
+                     "its plan holds rows of the driver and stage 'clean' before it was computed anew", id="local rows after another input"),
+        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1"), plan(),
+                     "version= was given and stage 'clean' before it was computed anew", id="a version decides about no input"),
+        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1", function=True), plan(OTHER), "its plan moved: `1` → `2`",
+                     id="a function's version decides about no input"),
+        pytest.param(STORED, now(handed_out=RECOMPUTED), plan(OTHER), "its plan moved: `1` → `2`",
+                     id="an input computed anew is no literal that moves"),
+        pytest.param(STORED, now(handed_out={"clean": BEFORE["clean"]}), plan(python=True),
+                     "its plan calls Python and stage 'named' no longer comes before it", id="a stage less before it"),
+        pytest.param(STORED, now(handed_out={**BEFORE, "new": "state/new/2-dd"}), plan(python=True),
+                     "its plan calls Python and stage 'new' now comes before it", id="a stage more before it"),
+    ],
+)  # fmt: skip
+def test_recomputed(stored: StageDetail, asked: Now, built: Plan, why: str) -> None:
+    assert judged(stored, asked, built) == Verdict(False, why)
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "reuse"),
+    [
+        pytest.param(STORED, now(), True, id="same application, same before"),
+        pytest.param(STORED, now(OTHER), False, id="changed application"),
+        pytest.param(STORED, now(handed_out=RECOMPUTED), False, id="an input computed anew"),
+        pytest.param(VERSIONED, now(OTHER, version="1"), True, id="changed application, same version"),
+        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1"), False, id="same version, an input computed anew"),
+        pytest.param(VERSIONED, now(version="2"), False, id="another version"),
+        pytest.param(VERSIONED, now(), False, id="a version no longer given"),
+    ],
+)
+def test_a_function_is_not_called_where_its_rows_are_reused(stored: StageDetail, asked: Now, reuse: bool) -> None:
+    """What is refused here is built and judged by its plan."""
+    assert unbuilt(stored, replace(asked, function=True)).reuse is reuse
+
+
+def test_what_moved_is_looked_up_only_to_be_said() -> None:
+    def difference() -> str:
+        raise AssertionError("reads a file")
+
+    assert judge(STORED, now(), plan(), difference).reuse
+    assert not judge(STORED, now(OTHER), plan(python=True), difference).reuse
