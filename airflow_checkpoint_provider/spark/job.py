@@ -97,8 +97,8 @@ class CheckpointedJob:
             say(application.note)
         self._settings = settings
         self._attempt = begin(settings, Program(application.digest, self.spark.version))
-        seal = self._attempt.restored.seal
-        self._states = States.restored(seal, self._attempt.run.key)
+        seal, point = self._attempt.restored.seal, self._attempt.restored.point
+        self._states = States.restored(seal, self._attempt.run.key, elsewhere=bool(point and point.pointer))
         self._barriers = Barriers(self._attempt, self._states, self.spark.version, settings.config.timeout_s)
         self._stages = Stages(self.spark, self._attempt, self._states, self._barriers, application)
         self._names: set[str] = set()

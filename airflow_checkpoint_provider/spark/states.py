@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,15 +33,17 @@ class States:
     _completed: bytes = b""  # what the newest completed checkpoint holds, to tell whether anything changed
 
     @classmethod
-    def restored(cls, seal: Seal | None, run: str) -> States:
+    def restored(cls, seal: Seal | None, run: str, *, elsewhere: bool = False) -> States:
+        """``elsewhere``: the seal is another history's, whose runs may have the same names. Nothing of it is ours yet."""
         if seal is None:
             return cls(run)
-        kept = {uid: state for uid, state in seal.states.items() if state.kind != "stage" or state.run == run}
-        same_run = [ack for ack in seal.applications.values() if ack.run == run]
+        mine = None if elsewhere else run
+        kept = {uid: state for uid, state in seal.states.items() if state.kind != "stage" or state.run == mine}
+        same_run = [ack for ack in seal.applications.values() if ack.run == mine]
         begun = {uid: value for ack in same_run for uid, value in ack.run_values.items()}
         if not same_run:
             begun = {uid: state.value for uid, state in kept.items() if state.kind == "value"}
-        return cls(run, kept, begun, dict(begun), _completed=_fingerprint(seal.states))
+        return cls(run, kept, begun, dict(begun), _completed=b"" if elsewhere else _fingerprint(seal.states))
 
     # -- reaching ----------------------------------------------------------------------------------------------------
 
@@ -60,16 +64,16 @@ class States:
 
     def set_value(self, uid: str, value: Any) -> None:
         try:
-            size = len(canonical(value))
+            body = canonical(value)
         except (TypeError, ValueError) as error:
             raise InvalidConfig(
                 f"value '{uid}': {error}; a value is JSON (numbers, text, lists, dicts). Keep rows in a stage"
             ) from None
-        if size > LARGEST_VALUE:
+        if len(body) > LARGEST_VALUE:
             raise InvalidConfig(
-                f"value '{uid}' has {size} bytes of JSON, {LARGEST_VALUE} are allowed; keep rows in a stage"
+                f"value '{uid}' has {len(body)} bytes of JSON, {LARGEST_VALUE} are allowed; keep rows in a stage"
             )
-        self.values[uid] = value
+        self.values[uid] = json.loads(body)  # as a retry reads it, and nobody else's to change
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
@@ -87,7 +91,9 @@ class States:
         )
 
     def completed(self, states: Mapping[str, StateSnapshot]) -> None:
-        """A checkpoint with ``states`` completed: what it holds is not new any more."""
+        """A checkpoint with ``states`` completed, if there are any: what it holds is not new any more."""
+        if not states:
+            return
         for uid, state in states.items():
             mine = self.snapshots.get(uid)
             if mine is None or mine.kind == "value" or mine.groups == state.groups:
@@ -119,7 +125,8 @@ class Value:
         self._states, self._uid, self._default, self._check = states, uid, default, check
 
     def get(self) -> Any:
-        return self._states.values.get(self._uid, self._default)
+        """A copy: changing it changes nothing until ``set``."""
+        return copy.deepcopy(self._states.values.get(self._uid, self._default))
 
     def set(self, value: Any) -> None:
         self._check()

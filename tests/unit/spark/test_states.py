@@ -1,0 +1,250 @@
+"""The states of one attempt: values follow the script, what it has not reached is handed on. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
+from airflow_checkpoint_provider.checkpoint.metadata import (
+    Acknowledgement,
+    File,
+    Group,
+    Measures,
+    Seal,
+    StageDetail,
+    StateSnapshot,
+)
+from airflow_checkpoint_provider.spark.states import LARGEST_VALUE, States, Value, new_in
+
+RUN = "day-1"
+
+
+def group(uid: str, epoch: int) -> str:
+    return f"state/{uid}/{epoch}-aa"
+
+
+def stage(
+    uid: str, epoch: int = 1, before: Mapping[str, str] | None = None, run: str = RUN, **values: Any
+) -> StateSnapshot:
+    detail = StageDetail(
+        plan=uid,
+        python=False,
+        application="app",
+        schema="{}",
+        codec="lz4_raw",
+        before=dict(before or {}),
+        values=values,
+    )
+    files = (File(name="part-0", bytes=7, rows=1),)
+    return StateSnapshot(
+        uid=uid, kind="stage", run=run, groups=(Group(path=group(uid, epoch), files=files),), stage=detail
+    )
+
+
+def value(uid: str, held: Any, run: str = RUN) -> StateSnapshot:
+    return StateSnapshot(uid=uid, kind="value", run=run, value=held, measures=Measures(checkpoint=1))
+
+
+def seal(*states: StateSnapshot, run: str = RUN, **run_values: Any) -> Seal:
+    ack = Acknowledgement(
+        inc="i", id=3, application="", epoch=1, nonce="n", run=run, states=states, run_values=run_values
+    )
+    return Seal(
+        inc="i", job="j", scope="", item=None, id=3, kind="checkpoint", branch=0, epochs=(1,), plan=("",), applications={"": ack}
+    )  # fmt: skip
+
+
+def asking(states: States, uid: str, default: Any = None) -> Value:
+    states.asked.add(uid)
+    return Value(states, uid, default, lambda: None)
+
+
+def held(states: States) -> dict[str, Any]:
+    """What an acknowledgement would hold now: the group of a stage, the JSON of a value."""
+    return {one.uid: one.groups[0].path if one.groups else one.value for one in states.pinned("here")}
+
+
+# -- values follow the script ------------------------------------------------------------------------------------------
+
+
+def test_a_new_history_begins_with_defaults() -> None:
+    states = States.restored(None, RUN)
+    count = asking(states, "count", 0)
+    assert count.get() == 0
+    assert held(states) == {}, "a default that nobody set is no state"
+    count.set(count.get() + 1)
+    assert held(states) == {"count": 1}
+
+
+def test_a_retry_begins_with_the_values_with_which_its_run_began() -> None:
+    restored = seal(value("count", 7), count=5)
+    assert asking(States.restored(restored, RUN), "count").get() == 5
+
+
+def test_another_run_begins_with_the_newest_values() -> None:
+    states = States.restored(seal(value("count", 7), count=5), "day-2")
+    assert asking(states, "count").get() == 7
+    assert states.run_values == {"count": 7}, "and its retries begin with these"
+
+
+def test_a_reused_barrier_sets_values_to_what_they_were_there() -> None:
+    clean, named = stage("clean", count=1), stage("named", before={"clean": group("clean", 1)}, count=2)
+    states = States.restored(seal(clean, named, value("count", 9), count=0), RUN)
+    count = asking(states, "count")
+    for found, at_its_barrier in ((clean, 1), (named, 2)):
+        assert found.stage
+        states.replay_values(found.stage)
+        states.reached(found)
+        assert count.get() == at_its_barrier
+        count.set(count.get() + 1)
+    assert count.get() == 3, "what runs after the last reused barrier runs anew, once"
+
+
+def test_a_reused_barrier_after_another_input_leaves_values_as_the_script_computed_them() -> None:
+    named = stage("named", before={"clean": group("clean", 1)}, count=2)
+    states = States.restored(seal(stage("clean"), named, count=0), RUN)
+    states.reached(stage("clean", epoch=2))
+    count = asking(states, "count")
+    count.set(100)
+    assert named.stage
+    states.replay_values(named.stage)
+    assert count.get() == 100
+
+
+def test_a_value_is_nobodys_to_change_but_by_set() -> None:
+    states = States.restored(seal(value("seen", ["a"]), seen=["a"]), RUN)
+    seen = asking(states, "seen")
+    names = seen.get()
+    names.append("b")
+    assert seen.get() == ["a"]
+    seen.set(names)
+    names.append("c")
+    assert seen.get() == ["a", "b"]
+    assert states.run_values == {"seen": ["a"]}
+
+
+def test_a_default_is_nobodys_to_change() -> None:
+    seen = asking(States.restored(None, RUN), "seen", [])
+    seen.get().append("a")
+    assert seen.get() == []
+
+
+def test_a_value_is_at_once_what_a_retry_will_read() -> None:
+    states = States.restored(None, RUN)
+    pair = asking(states, "pair")
+    pair.set((1, {2: None}))
+    assert pair.get() == [1, {"2": None}]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (object(), "a value is JSON"),
+        (float("nan"), "a value is JSON"),
+        ({1: 1, "1": 2, None: 3}, "a value is JSON"),
+        ("\udc80", "a value is JSON"),
+        ("x" * LARGEST_VALUE, f"{LARGEST_VALUE + 2} bytes of JSON"),
+    ],
+    ids=["no JSON", "not a number", "keys of many types", "no text", "too large"],
+)
+def test_what_is_no_value(given: Any, words: str) -> None:
+    states = States.restored(None, RUN)
+    with pytest.raises(InvalidConfig, match=words):
+        asking(states, "count").set(given)
+    assert held(states) == {}
+
+
+def test_the_largest_value() -> None:
+    states = States.restored(None, RUN)
+    asking(states, "text").set("x" * (LARGEST_VALUE - 2))
+    assert len(held(states)["text"]) == LARGEST_VALUE - 2
+
+
+# -- what is acknowledged ----------------------------------------------------------------------------------------------
+
+
+def test_states_that_the_script_has_not_reached_are_handed_on() -> None:
+    states = States.restored(seal(stage("clean"), stage("named"), value("count", 7)), RUN)
+    states.reached(stage("clean", epoch=2))
+    assert held(states) == {"clean": group("clean", 2), "named": group("named", 1), "count": 7}
+
+
+def test_a_value_that_the_script_has_not_set_yet_is_handed_on() -> None:
+    states = States.restored(seal(value("count", 7)), RUN)
+    asking(states, "count")
+    assert held(states) == {"count": 7}
+
+
+def test_stages_of_another_run_are_left_behind() -> None:
+    states = States.restored(seal(stage("clean"), value("count", 7)), "day-2")
+    assert states.stage("clean") is None
+    assert held(states) == {"count": 7}
+
+
+def test_another_historys_run_of_the_same_name_is_another_run() -> None:
+    """Runs of two jobs have the same names: a daily schedule, ``alone-1``. Their groups lie elsewhere."""
+    states = States.restored(seal(stage("clean"), value("count", 7), count=5), RUN, elsewhere=True)
+    assert states.stage("clean") is None
+    assert (held(states), states.run_values) == ({"count": 7}, {"count": 7})
+    assert states.changed(), "what was restored from elsewhere is taken over by a checkpoint of our own"
+
+
+def test_what_a_checkpoint_pinned_does_not_change_while_it_is_under_way() -> None:
+    states = States.restored(None, RUN)
+    seen = asking(states, "seen", [])
+    seen.set(["a"])
+    pinned = states.pinned("here")
+    seen.set(["b"])
+    states.reached(stage("clean"))
+    assert [(one.uid, one.value) for one in pinned] == [("seen", ["a"])]
+
+
+# -- what changed ------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_changed_since_the_restore_point() -> None:
+    states = States.restored(seal(stage("clean"), value("count", 7)), RUN)
+    states.reached(stage("clean"))
+    assert not states.changed()
+    asking(states, "count").set(7)
+    assert not states.changed()
+
+
+def test_a_value_changed_and_was_saved() -> None:
+    states = States.restored(None, RUN)
+    assert not states.changed()
+    count = asking(states, "count")
+    count.set(1)
+    assert states.changed()
+    states.completed({one.uid: new_in(1, one) for one in states.pinned("here")})
+    assert not states.changed()
+    count.set(2)
+    assert states.changed()
+
+
+def test_a_checkpoint_that_failed_saved_nothing() -> None:
+    states = States.restored(None, RUN)
+    asking(states, "count").set(1)
+    states.completed({})
+    assert states.changed()
+
+
+def test_a_state_is_new_in_the_first_completed_checkpoint_that_holds_it() -> None:
+    states = States.restored(None, RUN)
+    states.reached(stage("clean"))
+    aborted = [new_in(1, one) for one in states.pinned("here")]
+    assert [one.measures.checkpoint for one in aborted] == [1]
+    states.completed({one.uid: new_in(2, one) for one in states.pinned("here")})
+    assert [new_in(3, one).measures.checkpoint for one in states.pinned("here")] == [2]
+
+
+def test_a_stage_computed_meanwhile_is_not_lost_to_a_checkpoint_that_began_before() -> None:
+    states = States.restored(seal(stage("clean")), RUN)
+    earlier = {one.uid: one for one in states.pinned("here")}
+    states.reached(stage("clean", epoch=2))
+    states.completed(earlier)
+    assert held(states) == {"clean": group("clean", 2)}
+    assert states.changed()
