@@ -8,7 +8,9 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import errors
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.events import Point
+from airflow_checkpoint_provider.checkpoint.retention import KeepLatest
 from tests.unit.checkpoint.histories import Given, History, at, clear, launch, refusal, said
 
 SEED = "file:///lake/ckp/jobs/orders/job/chk-7"
@@ -197,6 +199,41 @@ def test_a_retry_does_not_see_what_a_rewind_left_behind() -> None:
     history.started("day-2", restore="chk-1", base=Point(id=1))
     history.ended("failed")
     assert said(history.ask(launch("day-2", 2, restore="chk-1", base=Point(id=1)))) == "launch 3 from chk-1"
+
+
+def gone(h: History) -> None:
+    """day-2 started from chk-1 and finished with chk-3. day-3 started from that, and failed; chk-1 and chk-2 went."""
+    one = CheckpointConfig(retention=KeepLatest(1)).to_json()
+    h.started("day-1", checkpointing=one)
+    h.completed()
+    h.ended()
+    h.started("day-2", checkpointing=one)
+    h.completed()
+    h.completed()
+    h.ended()
+    h.started("day-3", checkpointing=one)
+    h.ended("failed")
+    h.condemned(1, 2)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param(clear("day-2"), id="a clear goes back to where the run started"),
+        pytest.param(
+            launch("day-4", restore="chk-1", base=Point(id=1)), id="restore=<id>, condemned since it was looked up"
+        ),
+        pytest.param(launch("day-4", restore="chk-9", base=Point(id=9)), id="restore=<id>, never there"),
+    ],
+)
+def test_nothing_starts_from_what_is_not_kept_any_more(asked: c.PlanLaunch) -> None:
+    """P5: refused, and the old state untouched; planned, it would stand in the way of every retry as damaged."""
+    history = History()
+    gone(history)
+    error = refusal(history.ask(asked), errors.StateRequired)
+    assert "restore=" in error.message
+    assert error.permanent
+    assert said(history.ask(launch("day-4"))) == "launch 4 from chk-3"
 
 
 def test_continue_says_which_retention_would_have_kept_the_state() -> None:
