@@ -81,8 +81,8 @@ def _job(store: Store, found: Found, now: str) -> dict[str, Any]:
 
 def _job_cells(one: dict[str, Any]) -> list[str]:
     age = NONE if one["age_s"] is None else duration(one["age_s"])
-    texts = (one["job"], one["run"], one["state"], str(one["attempt"]), one["last_checkpoint"], age, one["next_start"])
-    return [text or NONE for text in texts]
+    values = (one["job"], one["run"], one["state"], str(one["attempt"]), one["last_checkpoint"], age, one["next_start"])
+    return [value or NONE for value in values]
 
 
 def _state(store: Store, found: Found, now: str) -> str:
