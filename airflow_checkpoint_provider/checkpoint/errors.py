@@ -101,7 +101,7 @@ class StoreUnavailable(StoreError, ConnectionError):
     code = "CKP613"
 
 
-class CommitStateUnknown(StoreError):
+class CommitStateUnknown(StoreError, TimeoutError):
     """A put was not answered in time: it may or may not have happened, or may still happen. Nothing is cleaned up."""
 
     code = "CKP614"
