@@ -94,6 +94,22 @@ def test_a_command_sees_connections_of_the_database(stack: Stack) -> None:
     assert "host local[4] and None\n" in stack.run("python", "-c", code)
 
 
+def test_without_the_connection_only_a_local_master_has_a_place(stack: Stack) -> None:
+    code = """
+from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+for master in ("local[*]", "yarn", None):
+    try:
+        print("root", master, CheckpointStorageHook(master=master).root())
+    except StoreMisconfigured as error:
+        print("refused", master, error)
+"""
+    local, yarn, none = (line for line in stack.run("python", "-c", code).splitlines() if line[:4] in ("root", "refu"))
+    assert local == f"root local[*] file://{stack.home}/checkpoints"
+    assert yarn.startswith("refused yarn There is no connection 'checkpoint_default'")
+    assert none.startswith("refused None There is no connection 'checkpoint_default'")
+
+
 def test_the_form_asks_for_the_root(stack: Stack) -> None:
     kinds = {kind["connection_type"]: kind for kind in stack.client.call("GET", "/ui/connections/hook_meta")}
     form = kinds["checkpoint_storage"]

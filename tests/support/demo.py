@@ -33,8 +33,9 @@ SPARK_LOCAL = {
     "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
-NOISE = re.compile(
-    r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ |WARNING: |Using |To adjust |Spark-Submit cmd|::|Pushing xcom"
+NOISE = re.compile(  # what Airflow and Spark say
+    r"::|/|DAG bundles loaded|Filling up the DagBag|Worker startup|Pushing xcom|Spark-Submit cmd"
+    r"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ |WARNING: |Using |To adjust "
 )
 
 
