@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from airflow_checkpoint_provider.checkpoint.apply import fold
 from airflow_checkpoint_provider.checkpoint.commands import Command, DoneAlready, Refusal
-from airflow_checkpoint_provider.checkpoint.decide import decide
+from airflow_checkpoint_provider.checkpoint.decide import Decision, decide
 from airflow_checkpoint_provider.checkpoint.entry import LARGEST_EVENTS, By, Entry, events_size
 from airflow_checkpoint_provider.checkpoint.errors import (
     CommitStateUnknown,
@@ -180,26 +180,43 @@ class Journal:
         """Decide on ``command`` and write what follows.
 
         A command that holds an observation is given as a function of the state: when the state moved, it is asked again.
-        Raises the refusal's error, or ``CommitStateUnknown`` if the store did not say in time what became of the put.
+        Raises the refusal's error, or ``CommitStateUnknown`` if the store did not say in time what became of the put. After
+        any other ``StoreError`` nothing was put.
         *Done already* and refusals are told only about a caught-up state.
         """
-        fresh = not self._believed
+        tried = False
+        while True:
+            try:
+                answer = self._append_once(command, tried)
+            except CommitStateUnknown:
+                raise
+            except StoreError as error:
+                if not tried:
+                    raise
+                raise CommitStateUnknown(
+                    f"an entry after {self.keys.entry(self.state.n)} was put, and the store did not say what became of it"
+                    f" ({error.message}); read back before you act, nothing was cleaned up"
+                ) from error
+            if answer is not None:
+                return answer
+            tried = True  # another's entry was first; or ours was, and counts only if it is read: decide again
+
+    def _append_once(self, command: Command | Callable[[State], Command], again: bool) -> Answer | None:
+        fresh = again or not self._believed
         if fresh:
             self.catch_up()
-        while True:
-            decision = decide(self.state, command(self.state) if callable(command) else command)
-            if not isinstance(decision, tuple):
-                if not fresh:
-                    before = self.state.n
-                    self.catch_up()
-                    fresh = True
-                    if self.state.n != before:
-                        continue
-                return self._answer(decision)
-            if self._won(decision):
-                return Answer(self.state.n, decision)
+        decision = self._decide(command)
+        if not fresh and not isinstance(decision, tuple):
+            before = self.state.n
             self.catch_up()
-            fresh = True
+            if self.state.n != before:
+                decision = self._decide(command)
+        if not isinstance(decision, tuple):
+            return self._answer(decision)
+        return Answer(self.state.n, decision) if self._won(decision) else None
+
+    def _decide(self, command: Command | Callable[[State], Command]) -> Decision:
+        return decide(self.state, command(self.state) if callable(command) else command)
 
     def _answer(self, decision: DoneAlready | Refusal) -> Answer:
         if isinstance(decision, Refusal):
