@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -70,6 +71,7 @@ class Attempt:
         self.lock = threading.RLock()
         self.heart = Heart(coordinator.store, coordinator.keys.attempt_beat(self.epoch), Beat(epoch=self.epoch))
         self._over = threading.Event()
+        self._leaving = threading.Event()  # a thread ends the process, with an exit code of its own
         self._watch = threading.Thread(target=self._watch_journal, name="checkpoint-watch", daemon=True)
         self.on_state: Callable[[State], None] = lambda state: None
         self.stage: str | None = None  # the stage that is being computed
@@ -130,10 +132,19 @@ class Attempt:
             launch = state.launch(self.record.launch)
             if launch and launch.stop:
                 self.end_now("cancelled", Exit.OVER, f"stopped: {launch.stop}")
+            self._show(state)
+
+    def _show(self, state: State) -> None:
+        """What people see of a driver may go wrong; the watch goes on."""
+        try:
             self.on_state(state)
+        except Exception:  # noqa: BLE001
+            traceback.print_exc()
 
     def leave_over(self) -> NoReturn:
         """Replaced: print by whom, and end before the next side effect."""
+        if self._leaving.is_set():
+            threading.Event().wait()  # the last entry is our own, and so is the exit code
         leave(Exit.OVER, "\n".join(texts.fenced(self.state, self.epoch, self.doing())))
 
     # -- the end ---------------------------------------------------------------------------------------------------
@@ -156,6 +167,7 @@ class Attempt:
     def end_now(self, how: str, code: int, why: str) -> NoReturn:
         """End the process from any thread, in order if the store answers in time."""
         self._over.set()
+        self._leaving.set()
         ending = threading.Thread(target=self._end_quietly, args=(how, code), daemon=True)
         ending.start()
         ending.join(GOODBYE)
