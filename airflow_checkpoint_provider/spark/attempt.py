@@ -6,6 +6,7 @@ prints why and ends with exit code 79, whatever its main thread is doing.
 
 from __future__ import annotations
 
+import functools
 import secrets
 import socket
 import threading
@@ -28,7 +29,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Refused,
     StoreError,
 )
-from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.heartbeat import (
     Beat,
     Beats,
@@ -48,7 +49,7 @@ from airflow_checkpoint_provider.checkpoint.state import Run, State
 from airflow_checkpoint_provider.spark.exits import Exit, leave
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.settings import Settings
-from airflow_checkpoint_provider.storage import open_store, probe
+from airflow_checkpoint_provider.storage import Store, open_store, probe
 
 POLL = 1.0  # seconds between two looks at the journal
 GOODBYE = 3.0  # seconds that ending in order may take after a signal; Airflow kills after five
@@ -222,30 +223,28 @@ def _begin_launched(journal: Journal, settings: Settings, program: Program) -> A
     with Heart(
         journal.store, journal.keys.driver_beat(settings.launch), Beat(launch=settings.launch, doing="starting")
     ):
-        restored = _verified(journal, journal.catch_up())
+        state = journal.catch_up()
+        restored = examine(Coordinator(journal), state, state.restore_point())
         driver = secrets.token_hex(16)
         start = c.StartAttempt(
             token=settings.token, try_number=settings.try_number, driver=driver, application_digest=program.application,
             versions=Versions(package=__version__, spark=program.spark), checkpointing=settings.config.to_json(),
         )  # fmt: skip
         watching = _Observer(journal)
-        journal.append(
-            lambda state: replace(start, seen_alive=watching.alive(state, state.attempt_of(settings.launch)))
-        )
+        journal.append(lambda state: replace(start, seen_alive=watching.another_driver(state, settings.launch)))
         return _started(journal, driver, restored)
 
 
 def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Attempt:
     """A script without Airflow: its run is the newest one if that did not finish, else a new one."""
-    state = journal.catch_up()
-    if state.n < 0:
+    seen = journal.catch_up()
+    if seen.n < 0:
         probe(journal.store)
-    if launch := state.current_launch():
-        _refuse_beside(journal, state, launch.number)
-    base = resolve(settings.restore, state, settings.root)
-    _verified(journal, state)
-    driver = secrets.token_hex(16)
     watching = _Observer(journal)
+    if watching.another_job(seen):
+        raise _already_running(journal)
+    base, restored = _where_to_start(journal, seen, settings)
+    driver = secrets.token_hex(16)
     began = utc_now()
 
     def start(state: State) -> c.Command:
@@ -253,7 +252,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
         plan = c.PlanLaunch(
             token=token, try_number=try_number, owner="script", run=token.run, run_after=None, started_at=started_at,
             incarnation=secrets.token_hex(16), job=settings.job, restore=settings.restore, base=base, alone=True,
-            seen_alive=watching.alive(state, state.attempt_of(state.current.get(""))),
+            seen_alive=state.last_epoch > seen.last_epoch or watching.another_job(state),
         )  # fmt: skip
         attempt = c.StartAttempt(
             token=token, try_number=try_number, driver=driver, application_digest=program.application,
@@ -261,10 +260,22 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
         )  # fmt: skip
         return c.StartAlone(plan=plan, start=attempt)
 
-    journal.append(start)
-    attempt = _started(journal, driver, Restored())
+    try:
+        journal.append(start)
+    except JobAlreadyRunning:  # one that was faster by a moment
+        raise _already_running(journal) from None
+    attempt = _started(journal, driver, restored)
     say(texts.restore_story(journal.state, attempt.restored))
     return attempt
+
+
+def _where_to_start(journal: Journal, state: State, settings: Settings) -> tuple[Point | None, Restored]:
+    """What ``restore`` names, which counts only for a new run, and the point itself, verified."""
+    begins = not state.runs or state.runs[-1].how == "finished"
+    if not begins or settings.restore == "latest":
+        return None, examine(Coordinator(journal), state, state.restore_point())
+    base = resolve(settings.restore, state, settings.root)
+    return base, examine(Coordinator(journal), state, base)
 
 
 def _alone_run(state: State, now: str) -> tuple[Token, int, str]:
@@ -277,51 +288,50 @@ def _alone_run(state: State, now: str) -> tuple[Token, int, str]:
     return token, (launch.latest_try if launch else 0) + 1, newest.started_at
 
 
-def _refuse_beside(journal: Journal, state: State, launch: int) -> None:
-    """A living process of this job is refused with both pids, never adopted, never fenced."""
-    keys = beats_of(journal.keys, state)
-    if not seen_alive(
-        journal.store, keys, Beats.configured(), lambda: say(texts.looking(state, Beats.configured().look))
-    ):
-        return
-    beat = next((found for key in keys if (found := read_beat(journal.store, key))), Beat())
-    mine = Process.this()
-    raise JobAlreadyRunning(
-        f"{state.job} is already running: process {beat.process.pid} on {beat.process.host} (this is process {mine.pid} on {mine.host})."
+def _already_running(journal: Journal) -> JobAlreadyRunning:
+    """A living process of this job is never adopted and never fenced by a script; both pids are named."""
+    beats = (read_beat(journal.store, key) for key in beats_of(journal.keys, journal.state))
+    other, mine = next((beat.process for beat in beats if beat), Process()), Process.this()
+    return JobAlreadyRunning(
+        f"{journal.state.job} is already running: process {other.pid} on {other.host} (this is process {mine.pid} on {mine.host})."
         " Wait for it or stop it; or give this one another job_id"
     )
 
 
 class _Observer:
-    """Looks whether the attempt that stands in the way is alive; each is looked at once."""
+    """Looks whether somebody beats who stands in the way; each is looked at once."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._seen: dict[int, bool] = {}
+        self._seen: dict[tuple[str, ...], bool] = {}
 
-    def alive(self, state: State, attempt: AttemptRecord | None) -> bool:
-        if attempt is None or attempt.how:
-            return False
-        if attempt.epoch not in self._seen:
-            key = self._journal.keys.attempt_beat(attempt.epoch)
+    def another_job(self, state: State) -> bool:
+        """Whether the current launch lives, whoever's it is."""
+        return self._alive(state, tuple(beats_of(self._journal.keys, state)))
+
+    def another_driver(self, state: State, launch: int | None) -> bool:
+        """Whether an attempt of ``launch`` lives."""
+        attempt = state.attempt_of(launch)
+        beats = (self._journal.keys.attempt_beat(attempt.epoch),) if attempt and not attempt.how else ()
+        return self._alive(state, beats)
+
+    def _alive(self, state: State, keys: tuple[str, ...]) -> bool:
+        if keys not in self._seen:
             beats = Beats.configured()
-            self._seen[attempt.epoch] = seen_alive(
-                self._journal.store, [key], beats, lambda: say(texts.looking(state, beats.look))
-            )
-        return self._seen[attempt.epoch]
-
-
-def _verified(journal: Journal, state: State) -> Restored:
-    return examine(Coordinator(journal), state, state.restore_point())
+            say_so = functools.partial(say, texts.looking(state, beats.look))
+            self._seen[keys] = seen_alive(self._journal.store, keys, beats, say_so)
+        return self._seen[keys]
 
 
 def _started(journal: Journal, driver: str, restored: Restored) -> Attempt:
     record = next(one for one in journal.state.attempts if one.driver == driver)
-    if record.restore_point != restored.point or restored.point is None:  # moved since it was verified
+    if record.restore_point != restored.point:  # moved since it was verified
         restored = examine(Coordinator(journal), journal.state, record.restore_point)
     launch = journal.state.launch(record.launch)
     run = journal.state.run(launch.run) if launch else None
     if run is None:
         raise Refused("the journal does not list the run of this attempt")
     journal.by = replace(journal.by, epoch=record.epoch)
-    return Attempt(Coordinator(journal, record.epoch), record, run, restored)
+    attempt = Attempt(Coordinator(journal, record.epoch), record, run, restored)
+    attempt.heart.pulse()  # before anybody looks whether it lives
+    return attempt
