@@ -153,15 +153,15 @@ class Attempt:
     def end(self, how: str, exit_code: int) -> None:
         """The attempt's last entry. Raises what the store raises."""
         self._over.set()
+        self.heart.stop()
         with self.journal() as coordinator:
             coordinator.journal.append(c.EndAttempt(epoch=self.epoch, how=how, exit_code=exit_code))
-        self.heart.stop()
 
-    def end_failed(self) -> None:
+    def end_failed(self, exit_code: int) -> None:
         """As ``end``, for a driver that fails anyway: what the store says to it changes nothing."""
         launch = self.state.launch(self.record.launch)
         try:
-            self.end("cancelled" if launch and launch.stop else "failed", Exit.FAILED)
+            self.end("cancelled" if launch and launch.stop else "failed", exit_code)
         except CheckpointError as error:
             say(f"the end of attempt {self.epoch} could not be written ({error}); the next attempt settles it")
 
@@ -209,12 +209,18 @@ def begin(settings: Settings, program: Program) -> Attempt:
 
 
 def refuse(journal: Journal, launch: int | None, error: CheckpointError, code: Exit) -> NoReturn:
-    """End a driver that may not start, or that cannot go on for good; the task reads the text from the heartbeat."""
+    """End a driver that may not start."""
     if launch is not None:
-        beat = Beat(launch=launch, refused=Refusal(code=error.code, text=error.message))
-        Heart(journal.store, journal.keys.driver_beat(launch), beat).pulse()
+        tell_task(journal.store, journal.keys, launch, error)
     say(str(error))
     raise SystemExit(int(code))
+
+
+def tell_task(store: Store, keys: Keys, launch: int, error: CheckpointError) -> None:
+    """Leave the text where the task that launched this driver reads it; a store that fails keeps it in the log alone."""
+    Heart(
+        store, keys.driver_beat(launch), Beat(launch=launch, refused=Refusal(code=error.code, text=error.message))
+    ).pulse()
 
 
 def _begin_launched(journal: Journal, settings: Settings, program: Program) -> Attempt:

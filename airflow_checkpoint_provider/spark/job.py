@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,19 +17,19 @@ from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CommitStateUnknown, WrongUse
 from airflow_checkpoint_provider.checkpoint.events import Point
-from airflow_checkpoint_provider.checkpoint.heartbeat import Refusal
-from airflow_checkpoint_provider.checkpoint.names import Pointer, check_uid
+from airflow_checkpoint_provider.checkpoint.names import Keys, Pointer, check_uid
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.spark.application import check_versions, digest, refuse_connect
-from airflow_checkpoint_provider.spark.attempt import Program, begin
+from airflow_checkpoint_provider.spark.attempt import Program, begin, tell_task
 from airflow_checkpoint_provider.spark.barriers import Barriers
 from airflow_checkpoint_provider.spark.exits import Exit
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.progress import Progress
-from airflow_checkpoint_provider.spark.settings import Settings, script, settings_of
+from airflow_checkpoint_provider.spark.settings import Settings, launched, script, settings_of
 from airflow_checkpoint_provider.spark.stages import Stages
 from airflow_checkpoint_provider.spark.states import States, Value
 from airflow_checkpoint_provider.spark.watchdog import Watchdog, jvm_pid
+from airflow_checkpoint_provider.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,15 +82,23 @@ class CheckpointedJob:
             refuse_connect(self._given)
         self.spark = self._given or SparkSession.builder.getOrCreate()
         refuse_connect(self.spark)
-        check_versions(self.spark)
+        self._launched = launched(self.spark)
+        try:
+            check_versions(self.spark)
+            self._begin(self._find_settings())
+        except CheckpointError as error:
+            self._refuse(error)
+            raise
+        CheckpointedJob._active = self
+        return self
+
+    def _find_settings(self) -> Settings:
         settings = settings_of(
             self.spark, job_id=self._job_id, root=self._root, checkpointing=self._checkpointing, restore=self._restore
         )
         for note in settings.notes:
             say(note)
-        self._begin(settings)
-        CheckpointedJob._active = self
-        return self
+        return settings
 
     def _begin(self, settings: Settings) -> None:
         application = digest(self.spark, script(), sys.argv[1:])
@@ -118,18 +127,22 @@ class CheckpointedJob:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         CheckpointedJob._active = None
-        well = kind is None or (isinstance(error, SystemExit) and error.code in (0, None))
         try:
-            if well:
+            if kind is None or (isinstance(error, SystemExit) and error.code in (0, None)):
                 self._finish()
-        except BaseException as failure:
-            self._fail(failure)
-            raise
-        if not well:
-            self._fail(error)
-        self._watchdog.stop()
+            else:
+                self._fail(error)
+        finally:
+            self._watchdog.stop()
 
     def _finish(self) -> None:
+        try:
+            self._end_well()
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _end_well(self) -> None:
         """What is pending gets its outcome, what changed its last checkpoint; then the attempt is *finished*."""
         if self.spark.sparkContext._jsc is None:
             raise WrongUse("spark.stop() was called inside `with CheckpointedJob()`: move it behind the block")
@@ -147,13 +160,20 @@ class CheckpointedJob:
     def _fail(self, error: BaseException | None) -> None:
         """The attempt ends *failed*; an error that no retry can mend is told to the task, and leaves as exit code 3."""
         self._barriers.close()
-        self._attempt.end_failed()
-        if isinstance(error, CheckpointError) and error.permanent and self._settings.token is not None:
-            traceback.print_exception(error)
-            refusal = Refusal(code=error.code, text=error.message)
-            self._attempt.heart.update(lambda beat: replace(beat, refused=refusal))
-            self._attempt.heart.pulse()
-            raise SystemExit(int(Exit.REFUSED))
+        if isinstance(error, CheckpointError):
+            self._attempt.end_failed(Exit.REFUSED if self._launched and error.permanent else Exit.FAILED)
+            self._refuse(error)
+        else:
+            self._attempt.end_failed(_exit_code(error))
+
+    def _refuse(self, error: CheckpointError) -> None:
+        """Where no retry can mend it, and there is a task that would retry: leave the text for it, and end with exit code 3."""
+        if self._launched is None or not error.permanent:
+            return
+        traceback.print_exception(error)
+        with contextlib.suppress(CheckpointError):
+            tell_task(open_store(self._launched.root), Keys(self._launched.prefix), self._launched.number, error)
+        raise SystemExit(int(Exit.REFUSED))
 
     def _jvm_died(self) -> None:
         self._attempt.end_now("failed", Exit.FAILED, "its JVM is gone; the driver ends with it")
@@ -218,3 +238,9 @@ class CheckpointedJob:
                 f"uid '{uid}' is used twice in this attempt (a stage in a loop?): give each state its own uid"
             )
         self._names.add(uid)
+
+
+def _exit_code(error: BaseException | None) -> int:
+    """Which the interpreter will end with."""
+    given = error.code if isinstance(error, SystemExit) else None
+    return given & 0xFF if isinstance(given, int) else Exit.FAILED

@@ -36,15 +36,31 @@ class Settings:
     notes: tuple[str, ...] = ()  # which source won, for the log
 
 
+@dataclass(frozen=True)
+class Launched:
+    """Where the task that launched this driver looks for its last words: root, key of the history, number of the launch."""
+
+    root: str
+    prefix: str
+    number: int
+
+
+def launched(spark: SparkSession) -> Launched | None:
+    """None for a script without Airflow."""
+    confs = _confs(spark)
+    return Launched(confs["root"], confs["history"], int(confs["launch"])) if "launch" in confs else None
+
+
+def _confs(spark: SparkSession) -> dict[str, str]:
+    everything = spark.sparkContext.getConf().getAll()
+    return {key.removeprefix(PREFIX): value for key, value in everything if key.startswith(PREFIX)}
+
+
 def settings_of(
     spark: SparkSession, *, job_id: str | None, root: str | None, checkpointing: CheckpointConfig | None, restore: str
 ) -> Settings:
     """Confs win over arguments, and the log names the source; two different job ids are refused."""
-    confs = {
-        key.removeprefix(PREFIX): value
-        for key, value in spark.sparkContext.getConf().getAll()
-        if key.startswith(PREFIX)
-    }
+    confs = _confs(spark)
     if "launch" not in confs:
         return _alone(job_id, root, checkpointing, restore)
     if confs.get("version") != __version__:
