@@ -31,7 +31,11 @@ from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.states import States, new_in
 
+Held = dict[str, StateSnapshot]
+"""What a completed checkpoint holds, by uid."""
+
 REMIND = 300.0  # seconds between two lines saying that the job is not protected
+SWEPT_AT_ONCE = 1_000  # folders; the next start takes the rest
 
 
 class Barriers:
@@ -41,22 +45,24 @@ class Barriers:
         self._attempt, self._states, self._timeout_s = attempt, states, timeout_s
         self._versions = Versions(package=__version__, spark=spark_version)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._flying: Future[None] | None = None
+        self._flying: Future[Held] | None = None
         self._unsettled: int | None = None  # acknowledged, its outcome not known to us
         self._count = 0
         self.protection = Protection(attempt)
 
     def reach(self, barrier: str, *, wait: bool = False) -> bool:
-        """Take a checkpoint at this barrier, or serve the one that waits for it. Returns whether it completed, if ``wait``."""
+        """Take a checkpoint at this barrier, or serve the one that waits for it. If ``wait``: whether what there is to save is saved."""
         self.settle()
         pinned = self._states.pinned(barrier)
         self._flying = self._pool.submit(self._take, pinned, barrier)
-        return self.settle() if wait else True
+        if wait:
+            self.settle()
+        return not wait or not self._states.changed()
 
-    def settle(self) -> bool:
-        """Wait for the checkpoint in flight; whether nothing is left unsettled."""
+    def settle(self) -> None:
+        """Wait for the checkpoint in flight, and leave none whose outcome is not known if the store answers."""
         if self._flying is not None:
-            self._flying.result()
+            self._states.completed(self._flying.result())
             self._flying = None
         if self._unsettled is not None:
             self._settle_unknown(self._unsettled)
@@ -65,14 +71,23 @@ class Barriers:
     def close(self) -> None:
         self._pool.shutdown(wait=True)
 
-    def _take(self, pinned: tuple[StateSnapshot, ...], barrier: str) -> None:
-        """The asynchronous part. Whatever fails is said; nothing here ends the job but a fence."""
+    def _take(self, pinned: tuple[StateSnapshot, ...], barrier: str) -> Held:
+        """The asynchronous part; what completed. Whatever fails is said; nothing here ends the job but a fence."""
+        held: Held = {}
         try:
-            # A checkpoint that waited for us may have been aborted since it was seen, or hold an earlier word of ours.
-            any(self._finish(self._number(barrier), pinned, barrier) for _ in range(3))
+            # One that waited for us may have been aborted since it was seen, or hold an earlier word of ours.
+            for _ in range(3):
+                ack = self._acknowledgement(self._number(barrier), pinned)
+                if stands := self._finish(ack):
+                    held = {state.uid: state for state in stands.states}
+                    if stands.nonce == ack.nonce:
+                        break
+            else:
+                raise NotPending("three in a row were aborted by somebody else; `checkpoints show` says by whom")
         except CheckpointError as error:
             self.protection.failed(f"the checkpoint at {barrier}", error)
         self._retire()
+        return held
 
     def _number(self, barrier: str) -> int:
         """The pending checkpoint that waits for us, or a new one."""
@@ -84,20 +99,22 @@ class Barriers:
                     return coordinator.trigger(request, timeout_s=self._timeout_s, barrier=barrier)
             return coordinator.state.pending[0].id
 
-    def _finish(self, number: int, pinned: tuple[StateSnapshot, ...], barrier: str) -> bool:
-        """Whether ``number`` completed with these very states."""
+    def _finish(self, ack: Acknowledgement) -> Acknowledgement | None:
+        """The acknowledgement with which its checkpoint completed; None if somebody aborted that."""
         began = time.monotonic()
-        ack = self._acknowledgement(number, pinned)
         with self._attempt.journal() as coordinator:
-            stands = coordinator.acknowledge(ack)
-            self._unsettled = number
+            stands: Acknowledgement | None = coordinator.acknowledge(ack)
+            self._unsettled = ack.id
             try:
-                coordinator.complete(number)
+                coordinator.complete(ack.id)
             except NotPending:
-                self._unsettled = None
-                return False
-        self._completed(number, {state.uid: state for state in stands.states}, barrier, time.monotonic() - began)
-        return stands.nonce == ack.nonce
+                stands = None
+            self._unsettled = None
+            checkpoint = coordinator.state.checkpoint(ack.id)
+        if stands and checkpoint:
+            self.protection.restored()
+            say(texts.checkpoint_line(checkpoint, time.monotonic() - began))
+        return stands
 
     def _acknowledgement(self, number: int, pinned: tuple[StateSnapshot, ...]) -> Acknowledgement:
         return Acknowledgement(
@@ -105,14 +122,6 @@ class Barriers:
             nonce=secrets.token_hex(16), run=self._states.run, states=tuple(new_in(number, state) for state in pinned),
             run_values=self._states.run_values, versions=self._versions,
         )  # fmt: skip
-
-    def _completed(self, number: int, states: dict[str, StateSnapshot], barrier: str, took: float) -> None:
-        self._unsettled = None
-        self._states.completed(states)
-        self.protection.restored()
-        checkpoint = self._attempt.state.checkpoint(number)
-        if checkpoint:
-            say(texts.checkpoint_line(checkpoint, took))
 
     def _settle_unknown(self, number: int) -> None:
         """Its acknowledgement may stand: complete it now, or abort it, so that the next can be triggered."""
@@ -122,8 +131,10 @@ class Barriers:
                 if found and not found.over and not found.completed_at:
                     self._complete_or_abort(number)
                 found = coordinator.state.checkpoint(number)
-            if found and found.status == RETAINED:
-                self.protection.restored()
+                if found and found.status == RETAINED:
+                    self._states.completed(coordinator.read_seal(found).states)
+                    self.protection.restored()
+                    say(texts.outcome_known(found))
             self._unsettled = None
         except CheckpointError as error:
             self.protection.failed(f"chk-{number}", error)
@@ -132,9 +143,6 @@ class Barriers:
         coordinator = self._attempt.coordinator
         try:
             coordinator.complete(number)
-            seal = coordinator.state.checkpoint(number)
-            if seal:
-                self._states.completed(coordinator.read_seal(seal).states)
         except (NotPending, Damaged) as error:
             coordinator.abort(number, "store failed", phase="seal", missing=("",), words=error.message)
 

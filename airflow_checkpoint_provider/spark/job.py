@@ -122,6 +122,7 @@ class CheckpointedJob:
         said = texts.application_line(application.digest, before, self._attempt.run)
         say(f"attempt {self._attempt.epoch} of {settings.job}, run {self._attempt.run.key}: {said}")
         self._attempt.attach(said)
+        self._barriers.sweep()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -155,7 +156,9 @@ class CheckpointedJob:
 
     def _last_checkpoint(self) -> None:
         if not any(self._barriers.reach("end", wait=True) for _ in range(2)):
-            raise CommitStateUnknown("the last checkpoint could not be completed; the run is not finished, a retry goes on from the one before")
+            raise CommitStateUnknown(
+                "the last checkpoint could not be completed; the run is not finished, a retry goes on from the one before"
+            )
 
     def _fail(self, error: BaseException | None) -> None:
         """The attempt ends *failed*; an error that no retry can mend is told to the task, and leaves as exit code 3."""
