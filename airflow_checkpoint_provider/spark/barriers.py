@@ -66,7 +66,10 @@ class Barriers:
             self._flying = None
         if self._unsettled is not None:
             self._settle_unknown(self._unsettled)
-        return self._unsettled is None and self.protection.failures == 0
+
+    def sweep(self) -> None:
+        """Begin to delete what attempts that are over left behind: rows nobody acknowledged, checkpoints nobody sealed."""
+        self._pool.submit(self._sweep)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
@@ -154,6 +157,17 @@ class Barriers:
             say(f"old checkpoints could not be deleted now, the next checkpoint tries again: {error}")
         except Refused:
             pass  # somebody else changed what we looked at: the next checkpoint looks again
+
+    def _sweep(self) -> None:
+        """Deleting needs no lock: nobody refers to an orphan again, however long this takes."""
+        self._attempt.still_mine()
+        try:
+            with self._attempt.journal() as coordinator:
+                orphans = coordinator.orphans()[:SWEPT_AT_ONCE]
+            for key in orphans:
+                coordinator.store.delete_under(key)
+        except StoreError as error:
+            say(f"leftovers of earlier attempts could not be deleted now, the next start tries again: {error}")
 
 
 class Protection:
