@@ -47,7 +47,7 @@ def judge(prior: StageDetail, now: Now, plan: Plan, difference: Callable[[], str
     if moved and unseen:
         return Verdict(False, f"{_what(plan)} and {moved}")
     if now.version != prior.version:
-        return Verdict(False, f"version={prior.version!r} → {now.version!r}")
+        return Verdict(False, f"its version moved: {prior.version!r} → {now.version!r}")
     changed = now.application != prior.application
     if plan.digest == prior.plan:
         return _same_plan(changed, now, plan)

@@ -1,0 +1,139 @@
+"""How an attempt ends, as the journal and the next attempt see it; and what a script may not do."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, InvalidName, WrongUse
+from airflow_checkpoint_provider.spark import CheckpointedJob
+from tests.integration.runtime.conftest import Broken, Script
+
+
+def how(script: Script) -> list[tuple[str | None, int | None]]:
+    """How each attempt ended, with its exit code."""
+    return [(one.how, one.exit_code) for one in script.coordinator().state.attempts]
+
+
+def test_the_end_of_the_block_finishes_the_run(script: Script) -> None:
+    with script.attempt() as job:
+        job.value("count", 0).set(1)
+    assert how(script) == [("finished", 0)]
+    with script.attempt() as job:
+        assert job.value("count").get() == 1, "the next run goes on with the history's values"
+        assert job.attempt == 2
+    assert [run.key for run in script.coordinator().state.runs] == ["alone-1", "alone-2"]
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [
+        (0, ("finished", 0)),
+        (None, ("finished", 0)),
+        (5, ("failed", 5)),
+        (79, ("failed", 79)),
+        ("text", ("failed", 1)),
+        (-1, ("failed", 255)),
+    ],
+)
+def test_sys_exit_inside_the_block(script: Script, code: Any, ended: tuple[str, int]) -> None:
+    with pytest.raises(SystemExit) as left, script.attempt():
+        sys.exit(code)
+    assert left.value.code == code
+    assert how(script) == [ended]
+
+
+@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
+def test_an_exception_fails_the_attempt_and_the_run_goes_on(script: Script, error: type[BaseException]) -> None:
+    with pytest.raises(error), script.attempt():
+        raise error
+    assert how(script) == [("failed", 1)]
+    began = script.coordinator().state.runs[0].started_at
+    with script.attempt() as job:
+        assert job.started_at == datetime.fromisoformat(began), "the start of the run's first attempt"
+    assert how(script) == [("failed", 1), ("finished", 0)]
+    assert [run.key for run in script.coordinator().state.runs] == ["alone-1"]
+
+
+def test_the_last_checkpoint_holds_what_changed_after_the_last_stage(script: Script) -> None:
+    with script.attempt() as job:
+        count = job.value("count", 0)
+        job.stage("clean", job.spark.range(3))
+        count.set(1)
+    assert [one.barrier for one in script.coordinator().state.checkpoints] == ["stage 'clean'", "end"]
+
+
+def test_nothing_changed_after_the_last_stage(script: Script) -> None:
+    with script.attempt() as job:
+        job.stage("clean", job.spark.range(3))
+    assert [one.barrier for one in script.coordinator().state.checkpoints] == ["stage 'clean'"]
+
+
+def test_a_job_without_states_takes_no_checkpoint(script: Script) -> None:
+    with script.attempt():
+        pass
+    assert script.coordinator().state.checkpoints == ()
+    assert how(script) == [("finished", 0)]
+
+
+# -- what a script may not do ------------------------------------------------------------------------------------------
+
+
+def test_one_uid_twice_in_one_attempt(script: Script) -> None:
+    """A stage in a loop, or a stage and a value of one name."""
+    with script.attempt() as job:
+        job.stage("clean", job.spark.range(3))
+        with pytest.raises(WrongUse, match="uid 'clean' is used twice in this attempt"):
+            job.stage("clean", job.spark.range(3))
+        with pytest.raises(WrongUse, match="used twice"):
+            job.value("clean")
+
+
+def test_two_jobs_in_one_driver(script: Script) -> None:
+    with script.attempt(), pytest.raises(WrongUse, match="two CheckpointedJobs in one driver"), script.attempt():
+        pass
+    with script.attempt():
+        pass
+    assert how(script) == [("finished", 0)] * 2, "one after the other is no harm"
+
+
+def test_what_is_no_dataframe(script: Script) -> None:
+    with pytest.raises(WrongUse, match="stage 'clean' was given int: give a DataFrame"), script.attempt() as job:
+        job.stage("clean", 7)  # type: ignore[arg-type]
+
+
+def test_an_uid_that_nobody_can_print(script: Script) -> None:
+    with pytest.raises(InvalidName, match="printable"), script.attempt() as job:
+        job.stage("a\nb", job.spark.range(3))
+
+
+def test_a_value_that_is_no_json_fails_where_it_is_set(script: Script) -> None:
+    with pytest.raises(InvalidConfig, match=r"value 'count': .*Keep rows in a stage"), script.attempt() as job:
+        job.value("count").set({1, 2})
+
+
+def test_a_spark_connect_session_is_refused(script: Script) -> None:
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(WrongUse, match="a Spark Connect session cannot be checkpointed"), CheckpointedJob(remote):
+        pass
+
+
+def test_a_placeholder_is_no_job_id(spark: SparkSession, script: Script) -> None:
+    with pytest.raises(InvalidName, match="a job id is static text"), script.attempt(job_id="{{ dag.dag_id }}"):
+        pass
+
+
+def test_the_session_is_as_the_user_left_it(script: Script) -> None:
+    """Job group and description are the user's outside of a stage, and no conf stays changed."""
+    context = script.spark.sparkContext
+    context.setLocalProperty("spark.job.description", "mine")
+    confs = dict(script.spark.conf.getAll)
+    with script.attempt() as job:
+        job.stage("clean", job.spark.range(3))
+        assert context.getLocalProperty("spark.job.description") == "mine"
+    context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+    assert dict(script.spark.conf.getAll) == confs

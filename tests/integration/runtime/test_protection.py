@@ -1,0 +1,155 @@
+"""The store fails while a job runs: the job goes on, loudly, and nothing is finished that is not saved."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import CommitStateUnknown
+from airflow_checkpoint_provider.spark import CheckpointedJob, attempt
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.integration.runtime.conftest import Script
+from tests.support.faults import Call, Fault, FaultyStore, nth, served
+from tests.support.waiting import wait_until
+
+CaptureFixture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def store(script: Script, monkeypatch: pytest.MonkeyPatch) -> FaultyStore:
+    """The store of every attempt of the script."""
+    store = FaultyStore(LocalStore(script.root))
+    monkeypatch.setattr(attempt, "open_store", lambda _: store)
+    return store
+
+
+def read_only(call: Call) -> Fault:
+    return Fault.NONE if call.kind in ("read", "list") else Fault.DENIED
+
+
+def stage(job: CheckpointedJob, uid: str) -> int:
+    return job.stage(uid, job.spark.range(3)).count()
+
+
+def held(script: Script) -> dict[int, list[str]]:
+    """Completed checkpoints by id, with the names of their states."""
+    return {one.id: [state.uid for state in one.states] for one in script.coordinator().state.retained}
+
+
+def test_a_store_that_turns_read_only_and_back(script: Script, store: FaultyStore, capsys: CaptureFixture) -> None:
+    with script.attempt() as job:
+        stage(job, "first")
+        job.checkpoint()
+        store.plan = read_only
+        assert stage(job, "second") == 3, "the job goes on"
+        assert stage(job, "third") == 3
+        said = capsys.readouterr().out
+        assert "NOT PROTECTED: the checkpoint at stage 'second'" in said
+        assert "denied, by plan" in said
+        store.plan = served
+        stage(job, "fourth")
+        job.checkpoint()
+        assert "NOT PROTECTED" not in capsys.readouterr().out
+    assert max(held(script).items())[1] == ["first", "fourth", "second", "third"]
+
+
+def test_a_run_whose_last_checkpoint_is_impossible_is_not_finished(
+    script: Script, store: FaultyStore, capsys: CaptureFixture
+) -> None:
+    def main() -> None:
+        with script.attempt() as job:
+            stage(job, "first")
+            job.checkpoint()
+            store.plan = read_only
+            job.value("count").set(1)
+
+    with pytest.raises(CommitStateUnknown, match="the last checkpoint could not be completed"):
+        main()
+    assert "the end of attempt 1 could not be written" in capsys.readouterr().out
+    store.plan = served
+    script.lose_beats()
+    first = script.recomputes("first")
+    with script.attempt() as job:
+        stage(job, "first")
+        assert job.value("count").get() is None
+    assert not first()
+    assert [run.key for run in script.coordinator().state.runs] == ["alone-1"]
+
+
+def test_an_explicit_checkpoint_that_fails_says_so(script: Script, store: FaultyStore) -> None:
+    with script.attempt() as job:
+        job.value("count").set(1)
+        store.plan = read_only
+        with pytest.raises(CommitStateUnknown, match="the checkpoint did not complete"):
+            job.checkpoint()
+        job.checkpoint(wait=False)
+        store.plan = served
+        job.checkpoint()
+
+
+def test_a_store_that_is_down_at_the_start_fails_the_attempt(script: Script, store: FaultyStore) -> None:
+    store.plan = read_only
+    with pytest.raises(PermissionError), script.attempt():
+        pass
+    assert not script.root.exists()
+
+
+@pytest.mark.parametrize("lost", range(1, 8))
+def test_a_lost_answer_loses_nothing(script: Script, store: FaultyStore, lost: int) -> None:
+    """Of each put: the attempt's start; trigger, acknowledgement, seal, completion of chk-1; the next trigger; and so on."""
+    store.plan = nth({lost: Fault.LOST})
+    with script.attempt() as job:
+        stage(job, "first")
+        job.value("count").set(1)
+    assert held(script) == {1: ["first"], 2: ["count", "first"]}
+
+
+def test_an_outcome_that_is_not_known_is_settled_at_the_next_barrier(
+    script: Script, store: FaultyStore, capsys: CaptureFixture
+) -> None:
+    with script.attempt() as job:
+        job._attempt.coordinator.journal.patience = 0.2
+        store.plan = lambda call: (
+            Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
+        )
+        stage(job, "first")
+        with pytest.raises(CommitStateUnknown):
+            job.checkpoint()
+        assert (
+            "NOT PROTECTED: chk-1: the store did not say whether the seal of chk-1 was written"
+            in capsys.readouterr().out
+        )
+        store.plan = served
+        job.checkpoint()
+        assert "chk-1: the store's answer was lost" in capsys.readouterr().out
+    assert held(script) == {1: ["first"], 2: ["first"]}
+
+
+# -- asked from outside ------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_was_asked_from_outside_is_served_by_the_next_barrier(script: Script) -> None:
+    with script.attempt() as job:
+        asked = script.coordinator().trigger("a task", timeout_s=60.0, origin="task")
+        stage(job, "first")
+        job.checkpoint()
+    served_by = {one.id: (one.origin, one.completed_at != "") for one in script.coordinator().state.checkpoints}
+    assert served_by == {asked: ("task", True), asked + 1: ("barrier", True)}
+
+
+def test_one_that_was_asked_from_outside_waits_at_the_end_of_the_script(script: Script) -> None:
+    with script.attempt() as job:
+        stage(job, "first")
+        job.checkpoint()
+        asked = script.coordinator().trigger("a task", timeout_s=60.0, origin="task")
+        wait_until(lambda: job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+    assert held(script)[asked] == ["first"]
+
+
+def test_one_that_was_asked_from_outside_and_aborted(script: Script) -> None:
+    with script.attempt() as job:
+        task = script.coordinator()
+        asked = task.trigger("a task", timeout_s=60.0, origin="task")
+        wait_until(lambda: job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+        task.abort(asked, "changed my mind")
+        stage(job, "first")
+    assert held(script) == {asked + 1: ["first"]}

@@ -1,0 +1,206 @@
+"""Stages of a retry: which stored rows stand, which are computed again, and what the log says of it."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.types import StringType
+
+from airflow_checkpoint_provider.spark import CheckpointedJob
+from tests.integration.runtime.conftest import Script
+
+CaptureFixture = pytest.CaptureFixture[str]
+RESULT = [(0, 4), (1, 3), (2, 3)]
+
+named = F.udf(lambda number: f"n{number}", StringType())
+
+
+def numbers(job: CheckpointedJob, count: int = 10) -> DataFrame:
+    return job.spark.range(count).select("id", (F.col("id") % 3).alias("rest"))
+
+
+def three_stages(job: CheckpointedJob, count: int = 10, version: str | None = None) -> list[tuple[int, int]]:
+    """*clean* is plain, *named* calls Python, *counted* is a function."""
+    clean = job.stage("clean", numbers(job, count))
+    rows = job.stage("named", clean.withColumn("name", named("id")), version=version)
+    counted = job.stage("counted", lambda: rows.groupBy("rest").agg(F.count("name").alias("count")))
+    return sorted((row["rest"], row["count"]) for row in counted.collect())
+
+
+def fail(script: Script, version: str | None = None) -> None:
+    """A first attempt that breaks after its three stages."""
+    with script.failing() as job:
+        three_stages(job, version=version)
+
+
+def lines(capsys: CaptureFixture, uid: str) -> list[str]:
+    """What was said of a stage since the last look."""
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"stage '{uid}'")]
+
+
+def test_a_plain_retry_reuses_everything(script: Script, capsys: CaptureFixture) -> None:
+    fail(script)
+    computed = [script.recomputes(uid) for uid in ("clean", "named", "counted")]
+    with script.attempt() as job:
+        assert three_stages(job) == RESULT
+        assert (job.attempt, job.restored and job.restored.id) == (2, 3)
+    assert not any(again() for again in computed)
+    assert capsys.readouterr().out.count(": reused, ") == 3
+
+
+def test_schema_and_rows_are_the_same_fresh_and_resumed(script: Script) -> None:
+    def stage(job: CheckpointedJob) -> DataFrame:
+        at = F.timestamp_seconds("id").alias("at")
+        return job.stage(
+            "clean", job.spark.range(10).select("id", F.lit(1).alias("never_null"), F.rand().alias("random"), at)
+        )
+
+    with script.failing() as job:
+        fresh = stage(job)
+        schema, rows = fresh.schema, sorted(fresh.collect())
+        assert not any(field.nullable is False for field in schema.fields), "a file's columns may be null"
+    with script.attempt() as job:
+        resumed = stage(job)
+        assert (resumed.schema, sorted(resumed.collect())) == (schema, rows)
+
+
+def test_another_run_computes_everything(script: Script) -> None:
+    with script.attempt() as job:
+        three_stages(job)
+        began = job.started_at
+    computed = [script.recomputes(uid) for uid in ("clean", "named", "counted")]
+    with script.attempt() as job:
+        three_stages(job)
+        assert job.started_at > began
+    assert all(again() for again in computed)
+
+
+# -- the application changed -------------------------------------------------------------------------------------------
+
+
+def test_an_unchanged_plan_of_a_changed_application(script: Script, capsys: CaptureFixture) -> None:
+    fail(script)
+    script.change("second")
+    clean = script.recomputes("clean")
+    with script.attempt() as job:
+        assert three_stages(job) == RESULT
+    assert not clean()
+    assert lines(capsys, "clean")[-1].endswith("; application changed, this stage did not  [CKP120]")
+
+
+def test_python_in_a_changed_application(script: Script, capsys: CaptureFixture) -> None:
+    fail(script)
+    script.change("second")
+    named_again, counted_again = script.recomputes("named"), script.recomputes("counted")
+    with script.attempt() as job:
+        three_stages(job)
+    assert named_again()
+    assert counted_again()
+    said = capsys.readouterr().out
+    assert (
+        "stage 'named': recomputed. The application changed and its plan calls Python; cannot be proved equal."
+        ' Keep it next time: version="1".  [CKP121]'
+    ) in said
+    assert "stage 'counted': recomputed. Its plan moved: its input, stage 'named', was computed anew.  [CKP121]" in said
+
+
+def test_an_equal_version_keeps_the_rows_of_a_changed_application(script: Script, capsys: CaptureFixture) -> None:
+    fail(script, version="1")
+    script.change("second")
+    computed = [script.recomputes(uid) for uid in ("clean", "named", "counted")]
+    with script.attempt() as job:
+        assert three_stages(job, version="1") == RESULT
+    assert not any(again() for again in computed)
+    assert "; application changed, version='1' is the same" in lines(capsys, "named")[-1]
+
+
+def test_another_version_computes_anew(script: Script, capsys: CaptureFixture) -> None:
+    fail(script, version="1")
+    again = script.recomputes("named")
+    with script.attempt() as job:
+        three_stages(job, version="2")
+    assert again()
+    assert "stage 'named': recomputed. Its version moved: '1' → '2'." in capsys.readouterr().out
+
+
+# -- an input moved ----------------------------------------------------------------------------------------------------
+
+
+def test_a_literal_that_moved(script: Script, capsys: CaptureFixture) -> None:
+    def stage(job: CheckpointedJob, day: str) -> None:
+        job.stage("clean", job.spark.range(10).where(F.lit(day) >= F.lit("2026-11-20")))
+
+    with script.failing() as job:
+        stage(job, "2026-11-20")
+    again = script.recomputes("clean")
+    with script.attempt() as job:
+        stage(job, "2026-11-21")
+    assert again()
+    (said,) = lines(capsys, "clean")
+    assert "recomputed. Its plan moved: " in said
+    assert "`2026-11-21`" in said
+    assert "use job.started_at" in said
+
+
+def test_what_is_built_on_a_recomputed_stage_is_recomputed(script: Script, capsys: CaptureFixture) -> None:
+    """Python sees nothing of what moved; a function is called again, though the application is the same."""
+    fail(script)
+    computed = [script.recomputes(uid) for uid in ("clean", "named", "counted")]
+    with script.attempt() as job:
+        assert three_stages(job, count=9) == [(0, 3), (1, 3), (2, 3)]
+    assert all(again() for again in computed)
+    said = capsys.readouterr().out
+    assert "stage 'named': recomputed. Its plan calls Python and stage 'clean' before it was computed anew." in said
+    assert "use job.started_at" in said.split("stage 'clean': recomputed")[1].split("\n")[0]
+
+
+def test_values_of_a_reused_barrier_whose_input_was_recomputed(script: Script) -> None:
+    def sums(job: CheckpointedJob, count: int) -> int:
+        total = job.value("total", 0)
+        total.set(total.get() + job.stage("clean", numbers(job, count)).count())
+        job.stage("fixed", job.spark.range(3))
+        total.set(total.get() + 1)
+        return int(total.get())
+
+    with script.failing() as job:
+        assert sums(job, 10) == 11
+    fixed = script.recomputes("fixed")
+    with script.attempt() as job:
+        assert sums(job, 20) == 21, "as the script computed it, not as it was when the stored rows were written"
+    assert not fixed()
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+
+def called(script: Script, version: str | None = None) -> list[int]:
+    """Runs one attempt whose only stage is a function; how often that was called."""
+    calls = []
+
+    def build() -> DataFrame:
+        calls.append(1)
+        return script.spark.range(7)
+
+    with script.failing() as job:
+        assert job.stage("clean", build, version=version).count() == 7
+    return calls
+
+
+def test_a_function_is_not_called_when_its_rows_are_reused(script: Script) -> None:
+    assert called(script) == [1]
+    assert called(script) == []
+
+
+def test_a_function_of_a_changed_application_is_called_and_its_plan_compared(script: Script) -> None:
+    called(script)
+    script.change("second")
+    again = script.recomputes("clean")
+    assert called(script) == [1]
+    assert not again()
+
+
+def test_a_function_with_an_equal_version_is_not_called_by_a_changed_application(script: Script) -> None:
+    called(script, version="1")
+    script.change("second")
+    assert called(script, version="1") == []

@@ -1,0 +1,161 @@
+"""Drivers that run a job's script in a folder of their own, and what they leave behind. Runs on Linux."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.names import History, Keys
+from airflow_checkpoint_provider.storage import open_store
+from tests.support.drivers import ROOT, environment, fast_confs
+
+JOBS = ROOT / "tests" / "jobs"
+CRASH = ROOT / "tests" / "support" / "crash.py"
+PATIENCE = 120  # seconds for one driver
+Crash = tuple[str, str]
+"""An action of ``crash`` and its point."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A driver that ended: its exit code (a signal's is negative), its log, and its event log of Spark."""
+
+    code: int
+    log: str
+    events: Path
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """What the script printed as its result."""
+        lines = [line for line in self.log.splitlines() if line.startswith("RESULT ")]
+        assert lines, self.log[-5000:]
+        found: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
+        return found
+
+    @cached_property
+    def computed(self) -> list[str]:
+        """The stages for which tasks ran, in their order, by Spark's own record."""
+        return [name.split("'")[1] for name in self.tasks if name.startswith("stage '")]
+
+    @cached_property
+    def tasks(self) -> Counter[str]:
+        """Finished tasks by job description."""
+        described: dict[int, str] = {}
+        tasks = Counter[str]()
+        for event in self._events():
+            if event["Event"] == "SparkListenerJobStart":
+                description = event["Properties"].get("spark.job.description", "")
+                described |= dict.fromkeys(event["Stage IDs"], description)
+            elif event["Event"] == "SparkListenerTaskEnd":
+                tasks[described[event["Stage ID"]]] += 1
+        return tasks
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        for path in self.events.iterdir():
+            for line in path.read_text().splitlines():
+                with suppress(json.JSONDecodeError):  # the last line of a driver that was killed
+                    yield json.loads(line)
+
+
+class Running:
+    """A driver and all that it started, in a process group of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, events: Path) -> None:
+        self.process, self.log, self.events = process, log, events
+
+    def wait(self) -> Ended:
+        code = self.process.wait(PATIENCE)
+        return Ended(code, self.log.read_text(errors="replace"), self.events)
+
+    def send(self, sig: signal.Signals) -> None:
+        """To the whole group."""
+        os.killpg(self.process.pid, sig)
+
+
+class Home:
+    """A folder with a copy of a job's script, its root of checkpoints, and one folder for each of its drivers."""
+
+    def __init__(self, folder: Path, script: str = "totals.py") -> None:
+        self.folder, self._drivers = folder, 0
+        self.application = folder / "app"
+        self.application.mkdir(parents=True)
+        self.script = Path(shutil.copy(JOBS / script, self.application))
+        self.out = folder / "out"
+
+    # -- drivers -----------------------------------------------------------------------------------------------------
+
+    def run(self, crash: Crash | None = None, *, submit: bool = False, confs: Mapping[str, str] | None = None) -> Ended:
+        """One driver, from its start to its end; alone, unless ``confs`` hold a launch."""
+        with self.started(crash, submit=submit, confs=confs) as running:
+            return running.wait()
+
+    @contextmanager
+    def started(
+        self, crash: Crash | None = None, *, submit: bool = False, confs: Mapping[str, str] | None = None
+    ) -> Iterator[Running]:
+        """With ``python script`` or, if ``submit``, with ``spark-submit script``. Nothing of it is left afterwards."""
+        self._drivers += 1
+        folder = self.folder / f"driver-{self._drivers}"
+        events = folder / "events"
+        events.mkdir(parents=True)
+        properties = folder / "spark.properties"
+        properties.write_text("".join(f"{name} {value}\n" for name, value in self._confs(folder, confs or {}).items()))
+        log = folder / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                self._command(crash, submit, properties), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                env=environment(PYSPARK_SUBMIT_ARGS=f"--properties-file {properties} pyspark-shell"), start_new_session=True,
+            )  # fmt: skip
+        try:
+            yield Running(process, log, events)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+    def _command(self, crash: Crash | None, submit: bool, properties: Path) -> list[str]:
+        start = [sys.executable]
+        if submit:
+            start = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(properties)]
+        wrapped = [str(CRASH), *crash] if crash else []
+        return [*start, *wrapped, str(self.script), str(self.out)]
+
+    def _confs(self, folder: Path, confs: Mapping[str, str]) -> dict[str, str]:
+        witness = {
+            "spark.master": "local[2]",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": f"file://{folder / 'events'}",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false",
+        }
+        return {**fast_confs(folder), **witness, **confs}
+
+    # -- what they leave ---------------------------------------------------------------------------------------------
+
+    def coordinator(self, history: History | None = None) -> Coordinator:
+        """A reader's; its state is caught up."""
+        keys = Keys((history or History(self.script.stem)).prefix)
+        journal = Journal(open_store(str(self.folder / "checkpoints")), keys, By("test", "", ""))
+        journal.catch_up()
+        return Coordinator(journal)
+
+    def points(self) -> list[str]:
+        """Each step that an undisturbed run passes, in order; takes a run in a home of its own."""
+        home = Home(self.folder / "recorded", self.script.name)
+        file = home.folder / "points"
+        assert home.run(("record", str(file))).code == 0
+        return file.read_text().splitlines()
