@@ -141,13 +141,24 @@ def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
     if not dropped and (newest is None or newest.key == command.run or position > newest.position):
         return None
     newer = [run.key for run in inside if run.position >= position and run.key != command.run]
+    before = _newest_before(state, position)
     return Refusal(
         errors.OlderRun(
             f"{state.job}: run {command.run} is older than what the state holds ({', '.join(newer) or 'runs no longer listed'});"
-            " restore the checkpoint before it, then clear all runs from there",
+            " it would be counted on top of them. To compute it apart from this state: a task with a job_id of its own"
+            f" and restore=<pointer>; {f'chk-{before} is the newest before it' if before else 'no checkpoint from before it is left'}",
             newer=newer,
+            before=before,
         )
     )
+
+
+def _newest_before(state: State, position: str) -> int | None:
+    """The newest retained checkpoint of a run before ``position``."""
+    launches = {attempt.epoch: state.launch(attempt.launch) for attempt in state.attempts}
+    runs = {epoch: state.run(launch.run) for epoch, launch in launches.items() if launch}
+    positions = {one.id: run.position for one in state.retained if (run := runs.get(one.epochs[0]))}
+    return max((number for number, at in positions.items() if at < position), default=None)
 
 
 def _plan(state: State, command: c.PlanLaunch) -> Decision:

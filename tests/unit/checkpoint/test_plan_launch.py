@@ -188,8 +188,17 @@ def test_an_older_run_is_told_which_runs_stand_in_its_way() -> None:
     history = History()
     two_days(history)
     error = refusal(history.ask(clear("day-1")), errors.OlderRun)
+    assert error.about == {"newer": ["day-2"], "before": None}
+    assert "no checkpoint from before it is left" in error.message
+
+
+def test_an_older_run_is_told_the_checkpoint_before_it() -> None:
+    history = History()
+    two_days(history)
+    assert history.state.retained
+    error = refusal(history.ask(launch("between", run_after="2026-11-01T12:00:00Z")), errors.OlderRun)
     assert error.about["newer"] == ["day-2"]
-    assert "restore the checkpoint before it" in error.message
+    assert f"chk-{error.about['before']} is the newest before it" in error.message
 
 
 def test_a_run_that_is_no_longer_listed_counts_as_older() -> None:
