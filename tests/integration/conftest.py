@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -17,6 +18,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for name, value in fast_confs(tmp_path_factory.mktemp("spark")).items():
         builder = builder.config(name, value)
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it speaks of its sockets after the tests' streams are closed
     session = builder.getOrCreate()
     yield session
     session.stop()

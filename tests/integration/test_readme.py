@@ -1,0 +1,118 @@
+"""What the README shows is so: its code runs, its tables name what is there, its commands answer."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from airflow.sdk import DAG
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.checkpoint.codes import CODES
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.spark import CheckpointedJob
+from tests.support.drivers import ROOT, environment, fast_confs, submit
+
+README = (ROOT / "README.md").read_text()
+
+PREAMBLE = """
+from argparse import Namespace
+from pyspark.sql import SparkSession, functions as F
+SRC, WEATHER, OUT = {src!r}, {weather!r}, {out!r}
+args = Namespace(day=1)
+def clean(flights): return flights.where("delay IS NOT NULL")
+def join_weather(flights, weather): return flights.join(weather, "origin")
+def report(flights): return flights.groupBy("weather").agg(F.sum("delay").alias("delay")).coalesce(1)
+"""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def changed(diff: str, sign: str) -> str:
+    """One side of a diff: "-" what was there, "+" what is there then."""
+    lines = (line for line in diff.splitlines() if not line or line[0] in (" ", sign))
+    return "\n".join(line[1:] for line in lines)
+
+
+def table(heading: str) -> list[tuple[str, str]]:
+    """First and second column of the table below ``heading``."""
+    rows = README.split(heading, 1)[1].split("\n\n")[1].splitlines()[2:]
+    return [(cells[1].strip(), cells[2].strip()) for cells in (row.split("|") for row in rows)]
+
+
+def test_the_dag_of_the_diff_is_a_dag() -> None:
+    source = changed(blocks("diff")[0], "+")
+    scope: dict[str, object] = {}
+    with DAG("flights_etl", schedule=None):
+        exec(compile(inspect.cleandoc(source.replace("\n    ", "\n")), "README", "exec"), scope)  # noqa: S102
+    assert isinstance(scope["delays"], CheckpointedSparkSubmitOperator)
+    assert scope["delays"].retries == 3
+
+
+@pytest.fixture
+def data(spark: SparkSession, tmp_path: Path) -> Path:
+    flights = spark.range(200).selectExpr("if(id % 2 = 0, 'JFK', 'LGA') AS origin", "if(id % 5 = 0, NULL, id) AS delay")
+    flights.write.parquet(str(tmp_path / "src" / "day=1"))
+    weather = spark.createDataFrame([("JFK", "rain"), ("LGA", "sun")], "origin string, weather string")
+    weather.write.parquet(str(tmp_path / "weather"))
+    return tmp_path
+
+
+def test_the_job_of_the_diff_gives_what_it_gave_before(data: Path) -> None:
+    reports = {}
+    for sign in "-+":
+        script = data / f"side_{'before' if sign == '-' else 'after'}.py"
+        out = data / script.stem
+        preamble = PREAMBLE.format(src=str(data / "src"), weather=str(data / "weather"), out=str(out))
+        script.write_text(preamble + changed(blocks("diff")[1], sign))
+        command = submit(data, script)
+        ended = subprocess.run(
+            command, cwd=data, env=environment(), capture_output=True, text=True, timeout=120, check=False
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        reports[sign] = sorted(map(str, pyarrow.parquet.read_table(out).to_pylist()))
+    assert reports["-"] == reports["+"] != []
+    assert list((data / "checkpoints" / "jobs" / "side_after").rglob("_metadata"))
+
+
+def test_the_tables_name_what_is_there() -> None:
+    in_the_job = {name for cell, _ in table("In the job:") for name in re.findall(r"job\.(\w+)", cell)}
+    assert in_the_job >= {"stage", "value", "checkpoint", "started_at", "attempt", "restored"}
+    assert not [name for name in in_the_job if not hasattr(CheckpointedJob, name)]
+
+    parameters = inspect.signature(CheckpointedSparkSubmitOperator).parameters
+    for cell, _ in table("In the DAG, beside"):
+        name, default = re.fullmatch(r"`(\w+)`(?: \(`(.+)`\))?", cell).groups()  # type: ignore[union-attr]
+        assert name in parameters or name == "durable"
+        if default and name in parameters and parameters[name].default is not None:
+            assert str(parameters[name].default) == default.strip('"'), name
+
+
+def test_every_code_is_a_code() -> None:
+    shown = set(re.findall(r"\[(CKP\d+)\]", README))
+    assert shown
+    assert shown <= CODES.keys()
+
+
+def test_the_commands_answer(data: Path) -> None:
+    script = data / "orders.py"
+    script.write_text(
+        "from airflow_checkpoint_provider.spark import CheckpointedJob\n"
+        "with CheckpointedJob() as job:\n    job.value('n').set(1)\n"
+    )
+    command = submit(data, script, **fast_confs(data))
+    subprocess.run(command, cwd=data, env=environment(), check=True, timeout=120, capture_output=True)
+    (shown,) = (block for block in blocks("sh") if "checkpoints jobs" in block)
+    stand_alone = re.search(r"without Airflow: (checkpoints .*)", shown)[1]  # type: ignore[index]
+    words = shlex.split(stand_alone.replace("/shared/checkpoints", str(data / "checkpoints")))
+    words[0] = str(Path(sys.executable).with_name("checkpoints"))
+    said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "orders" in said
