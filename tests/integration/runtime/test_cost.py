@@ -1,0 +1,83 @@
+"""What a driver asks of the store (PROTOCOL.md §10): counted in its own threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.spark import attempt
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.integration.runtime.conftest import Script
+from tests.support.faults import Call, Fault, FaultyStore
+
+CHECKPOINT, STAGE = "checkpoint_0", "MainThread"
+
+
+class Counted:
+    """The requests of each thread, as ``create chk-1/_metadata``; of the journal only its name."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, list[str]] = {CHECKPOINT: [], STAGE: []}
+
+    def __call__(self, call: Call) -> Fault:
+        name = call.key.removeprefix("jobs/job/job/")
+        what = "journal" if name.startswith("journal/") else name
+        self.of.setdefault(threading.current_thread().name, []).append(f"{call.kind} {what}")
+        return Fault.NONE
+
+    def clear(self) -> None:
+        for requests in self.of.values():
+            requests.clear()
+
+
+@pytest.fixture
+def counted(script: Script, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    counted = Counted()
+    monkeypatch.setattr(attempt, "open_store", lambda _: FaultyStore(LocalStore(script.root), counted))
+    return counted
+
+
+def test_a_stage_is_three_requests_and_its_checkpoint_seven(script: Script, counted: Counted) -> None:
+    with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
+        for number, uid in enumerate(("first", "second", "third"), 1):
+            job.value(f"value of {uid}").set(uid)
+            counted.clear()
+            job.stage(uid, job.spark.range(3))
+            asked = list(counted.of[STAGE])
+            job._barriers.settle()
+            assert counted.of[CHECKPOINT][-7:] == [
+                "create journal",  # triggered
+                "read journal",
+                f"create chk-{number}/acks/-",
+                f"create chk-{number}/_metadata",
+                f"read chk-{number}/_metadata",
+                "create journal",  # completed
+                "read journal",
+            ]
+            assert len(counted.of[CHECKPOINT]) == 7 or number == 1, "at the start there is the sweep besides"
+            group = job._states.snapshots[uid].groups[0].path
+            assert asked == ["read journal", "read journal", f"overwrite {group}/plan.json"], (
+                "whether it stands; what moved"
+            )
+
+
+def test_a_reused_stage_asks_only_whether_its_attempt_still_stands(script: Script, counted: Counted) -> None:
+    with script.failing() as job:
+        job.stage("clean", job.spark.range(3))
+    with script.attempt() as job:
+        counted.clear()
+        job.stage("clean", job.spark.range(3))
+        assert counted.of[STAGE] == ["read journal", "read journal"]
+
+
+def test_an_idle_driver_asks_once_a_second(script: Script, counted: Counted) -> None:
+    with script.attempt() as job:
+        job.checkpoint()
+        counted.clear()
+        threading.Event().wait(3.5)
+        polls = Counter(counted.of["checkpoint-watch"])
+    assert polls.keys() == {"read journal"}
+    assert 2 <= polls.total() <= 4

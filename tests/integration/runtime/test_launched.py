@@ -1,0 +1,196 @@
+"""A driver that a task launched: what reaches it, and the exit codes with which it answers (API.md §2.4a, §2.4b)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, CheckpointNotFound, KeepLatest
+from airflow_checkpoint_provider.checkpoint.errors import StoreUnavailable, WrongUse
+from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
+from airflow_checkpoint_provider.spark.exits import Exit
+from tests.integration.runtime.conftest import Broken, Script
+from tests.support.launches import RUN, Launches
+
+Launch = Callable[..., CheckpointedJob]
+
+
+@pytest.fixture
+def launches(tmp_path: Path) -> Launches:
+    return Launches(tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def launched(spark: SparkSession, script: Script, launches: Launches) -> Iterator[Launch]:
+    """The script with the confs of a launch, as spark-submit sets them."""
+    conf = spark.sparkContext._conf
+    assert conf._jconf is not None
+
+    def launch(confs: dict[str, str] | None = None, **options: object) -> CheckpointedJob:
+        for name, value in (confs if confs is not None else launches.plan()).items():
+            conf.set(name, value)
+        return CheckpointedJob(spark, **options)  # type: ignore[arg-type]
+
+    yield launch
+    for name, _ in conf.getAll():
+        if name.startswith("spark.checkpointed."):
+            conf._jconf.remove(name)
+
+
+def code_of(job: CheckpointedJob, error: Exception | None = None) -> object:
+    """The exit code of a driver whose script raises ``error``, if it comes so far."""
+    try:
+        with job:
+            if error:
+                raise error
+    except SystemExit as left:
+        return left.code
+    return 0
+
+
+def test_what_reaches_it(launched: Launch, launches: Launches, capsys: pytest.CaptureFixture[str]) -> None:
+    confs = launches.plan()
+    with launched(confs, root="/elsewhere", checkpointing=CheckpointConfig(retention=KeepLatest(9))) as job:
+        job.value("count").set(1)
+        began = job.started_at
+    attempt = launches.last()
+    assert (attempt.launch, attempt.how, attempt.checkpointing["retention"]) == (
+        1,
+        "finished",
+        {"keep": "latest", "count": 2},
+    )
+    assert began.isoformat(timespec="milliseconds").replace("+00:00", "Z") == launches.state().runs[0].started_at
+    said = capsys.readouterr().out
+    assert "root is the task's; the script's is not used" in said
+    assert "checkpointing is the task's; the script's is not used" in said
+
+
+def test_without_the_tasks_config_the_scripts_holds(launched: Launch, launches: Launches) -> None:
+    confs = launches.plan()
+    del confs["spark.checkpointed.checkpointing"]
+    with launched(confs, checkpointing=CheckpointConfig(retention=KeepLatest(9))):
+        pass
+    assert launches.last().checkpointing["retention"] == {"keep": "latest", "count": 9}
+
+
+def test_the_next_try_goes_on(launched: Launch, launches: Launches, script: Script) -> None:
+    def main(job: CheckpointedJob) -> None:
+        job.stage("clean", job.spark.range(3))
+
+    with suppress(Broken), launched() as job:
+        main(job)
+        raise Broken
+    again = script.recomputes("clean")
+    with launched(launches.plan(2)) as job:
+        main(job)
+        assert job.restored
+        assert (job.restored.job, job.restored.scope, job.restored.id) == ("etl.totals", RUN, 1)
+    assert not again()
+    assert launches.ends() == [("failed", 1), ("finished", 0)]
+
+
+def test_what_ends_with_its_run(launched: Launch, launches: Launches, spark: SparkSession) -> None:
+    with launched() as job:
+        job.stage("clean", job.spark.range(3))
+    pointer = f"{launches.store.uri}/{launches.keys.prefix}/chk-1"
+    assert open_checkpoint(pointer, spark)["clean"].count() == 3, "the driver deletes nothing"
+    launches.coordinator().retire()
+    ended = launches.state().runs[0].ended_at
+    with pytest.raises(
+        CheckpointNotFound, match=rf"deleted with its run, which ended at {ended}; retention=KeepWithin"
+    ):
+        open_checkpoint(pointer, spark)
+
+
+# -- 3: no retry can mend it -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("confs", "options", "words"),
+    [
+        ({"spark.checkpointed.version": "0.0.1"}, {}, ["version 0.0.1 of the package, the driver has ", "[CKP606]"]),
+        ({}, {"job_id": "other"}, ["job_id='other'), but the task's job id is 'etl.totals'", "[CKP601]"]),
+    ],
+    ids=["another version of the package", "two job ids"],
+)
+def test_refused_before_it_began(
+    launched: Launch, launches: Launches, confs: dict[str, str], options: dict[str, str], words: list[str]
+) -> None:
+    assert code_of(launched({**launches.plan(), **confs}, **options)) == Exit.REFUSED
+    assert all(word in launches.refusal() for word in words)
+    assert launches.state().attempts == ()
+
+
+def test_a_damaged_restore_point(launched: Launch, launches: Launches, tmp_path: Path) -> None:
+    with suppress(Broken), launched() as job:
+        job.stage("clean", job.spark.range(3))
+        raise Broken
+    next(tmp_path.rglob("part-*.parquet")).unlink()
+    assert code_of(launched(launches.plan(2))) == Exit.REFUSED
+    assert "chk-1 cannot be restored: " in launches.refusal()
+    assert launches.ends() == [("failed", 1)]
+
+
+def test_a_script_that_no_retry_can_mend(launched: Launch, launches: Launches) -> None:
+    assert code_of(launched(), WrongUse("uid 'clean' is used twice")) == Exit.REFUSED
+    assert launches.refusal() == "uid 'clean' is used twice  [CKP605]"
+    assert launches.ends() == [("failed", 3)], "the exit code for a task that only follows the journal"
+
+
+# -- 1: the job failed -------------------------------------------------------------------------------------------------
+
+
+def test_an_error_that_a_retry_may_mend(launched: Launch, launches: Launches) -> None:
+    with pytest.raises(StoreUnavailable), launched():
+        raise StoreUnavailable("the store is down")
+    assert launches.ends() == [("failed", 1)]
+    assert launches.refusal() == ""
+
+
+# -- 79: over ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_that_was_replaced_before_its_driver_began(launched: Launch, launches: Launches) -> None:
+    first = launches.plan()
+    launches.plan(2)
+    assert code_of(launched(first)) == Exit.OVER
+    assert launches.state().attempts == ()
+
+
+def test_a_launch_that_was_told_to_stop_before_its_driver_began(launched: Launch, launches: Launches) -> None:
+    confs = launches.plan()
+    launches.stop()
+    assert code_of(launched(confs)) == Exit.OVER
+    assert "this launch was told to stop (etl.totals: the task was killed)" in launches.refusal()
+
+
+def test_a_second_driver_of_a_launch_that_finished(launched: Launch, launches: Launches) -> None:
+    confs = launches.plan()
+    with launched(confs):
+        pass
+    assert code_of(launched(confs)) == Exit.OVER
+    assert "attempt 1 of this launch has already ended finished" in launches.refusal()
+
+
+def test_a_second_driver_of_a_launch_goes_on_where_the_first_failed(launched: Launch, launches: Launches) -> None:
+    """A cluster starts the driver again, with the same confs."""
+    confs = launches.plan()
+    with suppress(Broken), launched(confs):
+        raise Broken
+    with launched(confs) as job:
+        assert job.attempt == 2
+    assert [(one.launch, one.how) for one in launches.state().attempts] == [(1, "failed"), (1, "finished")]
+
+
+def test_a_second_driver_beside_a_living_one_of_its_launch(launched: Launch, launches: Launches) -> None:
+    """The living wins."""
+    confs = launches.plan()
+    with launched(confs):
+        CheckpointedJob._active = None  # as in a process of its own
+        assert code_of(launched(confs)) == Exit.OVER
+        assert "attempt 1 of this launch is alive; this driver ends" in launches.refusal()
+    assert launches.ends() == [("finished", 0)]

@@ -1,0 +1,67 @@
+"""Reading a completed checkpoint without its job."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, CheckpointNotFound, Damaged, KeepAll
+from airflow_checkpoint_provider.checkpoint.errors import InvalidName
+from airflow_checkpoint_provider.spark import open_checkpoint
+from tests.integration.runtime.conftest import Script
+
+
+def test_stages_as_rows_and_values_as_json(script: Script) -> None:
+    with script.attempt() as job:
+        job.value("seen").set(["a", {"b": 1}])
+        job.stage("clean", job.spark.range(3))
+        job.checkpoint()
+        pointer = pointers(script)[0]
+        opened = open_checkpoint(pointer, script.spark)
+    assert (opened.uids, opened.sealed) == (("clean", "seen"), True)
+    assert sorted(row["id"] for row in opened["clean"].collect()) == [0, 1, 2]
+    assert opened["seen"] == ["a", {"b": 1}]
+    with pytest.raises(CheckpointNotFound, match="chk-1 holds no state 'dirty'; it holds clean, seen"):
+        opened["dirty"]
+
+
+def pointers(script: Script) -> list[str]:
+    coordinator = script.coordinator()
+    return [f"{coordinator.store.uri}/{coordinator.keys.prefix}/chk-{one.id}" for one in coordinator.state.checkpoints]
+
+
+def three_checkpoints(script: Script, **options: object) -> list[str]:
+    with script.attempt(**options) as job:
+        for uid in ("first", "second", "third"):
+            job.stage(uid, job.spark.range(3))
+    return pointers(script)
+
+
+def test_one_that_its_retention_deleted(script: Script) -> None:
+    first, second, third = three_checkpoints(script)
+    for kept in (second, third):
+        assert open_checkpoint(kept, script.spark)["first"].count() == 3
+    with pytest.raises(CheckpointNotFound, match=r"deleted.*retention=KeepWithin\(days=7\) keeps it next time"):
+        open_checkpoint(first, script.spark)
+
+
+def test_all_are_kept_on_demand(script: Script) -> None:
+    for kept in three_checkpoints(script, checkpointing=CheckpointConfig(retention=KeepAll())):
+        assert open_checkpoint(kept, script.spark)["first"].count() == 3
+
+
+def test_one_whose_file_was_cut(script: Script) -> None:
+    *_, last = three_checkpoints(script)
+    file = next(script.root.rglob("state/second/*/part-*"))
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(Damaged, match=rf"chk-3 cannot be restored: .*{file.name} has"):
+        open_checkpoint(last, script.spark)
+
+
+def test_what_was_never_there(script: Script) -> None:
+    *_, last = three_checkpoints(script)
+    with pytest.raises(CheckpointNotFound, match="never made, or no longer lists"):
+        open_checkpoint(f"{last}0", script.spark)
+    with pytest.raises(CheckpointNotFound, match="there is no history at jobs/other/job"):
+        open_checkpoint(last.replace("/jobs/job/", "/jobs/other/"), script.spark)
+    with pytest.raises(InvalidName, match="is no pointer to a checkpoint"):
+        open_checkpoint(str(script.root), script.spark)

@@ -1,0 +1,77 @@
+"""Launches of one run of a job, planned as a submit task plans them, without Airflow. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.heartbeat import read_beat
+from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
+from airflow_checkpoint_provider.checkpoint.names import History, Keys
+from airflow_checkpoint_provider.checkpoint.state import Attempt, State
+from airflow_checkpoint_provider.storage import open_store
+
+RUN = "scheduled__2026-11-20T00:00:00+00:00"
+
+
+class Launches:
+    """The run's tries, and what is known of them. ``number`` is the newest launch."""
+
+    def __init__(self, root: Path, job: str = "etl.totals") -> None:
+        self.history = History(job, RUN)
+        self.store, self.keys = open_store(str(root)), Keys(self.history.prefix)
+        self.number = 0
+
+    def plan(self, try_number: int = 1, *, seen_alive: bool = False, **wishes: Any) -> dict[str, str]:
+        """One more try; the Spark confs with which its driver is submitted. ``wishes`` are fields of ``PlanLaunch``."""
+        token = Token(dag="etl", run=RUN, task="totals")
+        plan = c.PlanLaunch(
+            token=token, try_number=try_number, owner=token.owner, run=RUN, run_after="2026-11-20T00:00:00Z", started_at=utc_now(),
+            incarnation=secrets.token_hex(16), job=self.history.job, scope=RUN, seen_alive=seen_alive, **wishes,
+        )  # fmt: skip
+        journal = self.coordinator().journal
+        journal.append(plan)
+        launch = journal.state.current_launch()
+        assert launch
+        self.number = launch.number
+        return self.confs(task=json.dumps({"token": token.to_json(), "try": try_number}), launch=str(launch.number))
+
+    def confs(self, **values: str) -> dict[str, str]:
+        """As the operator hands them over."""
+        place = {"root": self.store.uri, "history": self.keys.prefix, "job": self.history.job, "version": __version__}
+        given = {"checkpointing": json.dumps(CheckpointConfig().to_json()), **place, **values}
+        return {f"spark.checkpointed.{name}": value for name, value in given.items()}
+
+    def stop(self, try_number: int = 1) -> None:
+        """As a task that is killed asks for it."""
+        ask = c.RequestStop(launch=self.number, try_number=try_number, by="etl.totals", reason="the task was killed")
+        self.coordinator().journal.append(ask)
+
+    def coordinator(self) -> Coordinator:
+        """A task's; its state is caught up."""
+        coordinator = Coordinator(Journal(self.store, self.keys, By("task", "etl.totals", "")))
+        coordinator.journal.catch_up()
+        return coordinator
+
+    def state(self) -> State:
+        return self.coordinator().state
+
+    def ends(self) -> list[tuple[str | None, int | None]]:
+        """How each attempt ended, with the exit code that its driver announced."""
+        return [(one.how, one.exit_code) for one in self.state().attempts]
+
+    def last(self) -> Attempt:
+        return self.state().attempts[-1]
+
+    def refusal(self) -> str:
+        """What the driver of the newest launch left for its task."""
+        beat = read_beat(self.store, self.keys.driver_beat(self.number))
+        return f"{beat.refused.text}  [{beat.refused.code}]" if beat and beat.refused else ""
