@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.decide import decide
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import Fenced, HistoryGone, Refused, Stopping, StoreError, Superseded
-from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.events import LaunchPlanned, Token
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beats, beats_of, read_beat, seen_alive
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
@@ -78,9 +79,6 @@ class Launching:
         self._history_is_the_same(state)
         first = state.run(self.wanted.token.run) is None
         base = resolve(self.wanted.restore, state, self.store.uri) if first else None
-        self.restored = examine(
-            self.coordinator, state, base if first and self.wanted.restore != "latest" else state.restore_point()
-        )
         plan = c.PlanLaunch(
             token=self.wanted.token, try_number=self.wanted.try_number, owner=self.wanted.token.owner, run=self.wanted.token.run,
             run_after=self.wanted.run_after, started_at=self.wanted.now, incarnation=secrets.token_hex(16), job=self.wanted.history.job,
@@ -92,8 +90,6 @@ class Launching:
         self.launch = self.state.current_launch()
         if self.launch is None:
             raise Refused(f"{self.wanted.history.job}: the launch was replaced as soon as it was planned")
-        if not self.adopted and self.restored.point != self.launch.restore_point:  # it moved meanwhile
-            self.restored = examine(self.coordinator, self.state, self.launch.restore_point)
         self.say(texts.launch_story(before, self.state, self.launch, self.restored))
         return self.launch
 
@@ -116,7 +112,9 @@ class Launching:
         look = _Look(self)
 
         def observed(state: State) -> c.PlanLaunch:
-            return replace(plan, seen_alive=time.monotonic() < deadline and look.alive(state))
+            command = replace(plan, seen_alive=time.monotonic() < deadline and look.alive(state))
+            self._verify(state, decide(state, command))
+            return command
 
         while True:
             try:
@@ -126,6 +124,12 @@ class Launching:
                 self.say([f"{error.message}; waiting for it, {self.beats.still:.0f} s at most"])
                 self._wait_until_stopped(deadline)
                 look = _Look(self)
+
+    def _verify(self, state: State, decision: object) -> None:
+        """The point where the launch would start, which after a clear is another than where a retry would."""
+        planned = [one for one in decision if isinstance(one, LaunchPlanned)] if isinstance(decision, tuple) else []
+        for launch in planned:
+            self.restored = examine(self.coordinator, state, launch.restore_point)
 
     def _wait_until_stopped(self, deadline: float) -> None:
         journal = self.coordinator.journal
