@@ -132,12 +132,11 @@ class Launching:
             self.restored = examine(self.coordinator, state, launch.restore_point)
 
     def _wait_until_stopped(self, deadline: float) -> None:
-        journal = self.coordinator.journal
+        """A process elsewhere is not looked at here: that takes as long as looking whether it lives."""
+        at_once = replace(self.beats, look=0)
         while time.monotonic() < deadline:
-            attempt = journal.poll().running()
-            if attempt is None or not seen_alive(
-                self.store, beats_of(self.keys, journal.state), replace(self.beats, look=0)
-            ):
+            keys = beats_of(self.keys, self.coordinator.journal.poll())
+            if not seen_alive(self.store, keys, at_once):
                 return
             time.sleep(min(POLL, self.beats.every))
 
