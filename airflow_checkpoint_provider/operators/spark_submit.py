@@ -152,7 +152,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         )  # fmt: skip
 
     def _refuse_backfill(self, context: Any) -> None:
-        if self.scope == "job" and str(context["dag_run"].run_type).endswith("backfill"):
+        if self.scope == "job" and context["dag_run"].run_type == "backfill":
             raise AirflowFailException(
                 str(
                     Refused(
