@@ -138,7 +138,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             context["task_state_store"].set(HISTORY_KEY, launching.state.incarnation)
             if launching.adopted:
                 return self._adopt(launching)
-            return self._submit(context, launching, hook)
+            return self._submit(context, launching)
 
     def _wanted(self, context: Any) -> Wanted:
         ti, dag_run = context["ti"], context["dag_run"]
@@ -171,14 +171,16 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             self._say(["not deferred: in client mode the driver is a child of this task"])
 
     def _get_hook(self) -> CheckpointedSparkSubmitHook:
-        return CheckpointedSparkSubmitHook(**_airflow.spark_hook_arguments(self))
+        """Called by the parent, too, after it has added to ``conf``. With the launch, once there is one to submit."""
+        arguments = _airflow.spark_hook_arguments(self)
+        if self._launching is not None and self._launching.launch is not None:
+            checkpointing = json.dumps(self.checkpointing.to_json()) if self.checkpointing else None
+            arguments["conf"] = {**(self.conf or {}), **self._launching.conf(checkpointing, __version__)}
+            arguments["py_files"] = ",".join(filter(None, (self.py_files, str(driver_archive()))))
+        return CheckpointedSparkSubmitHook(**arguments)
 
-    def _submit(self, context: Any, launching: Launching, hook: CheckpointedSparkSubmitHook) -> dict[str, Any]:
+    def _submit(self, context: Any, launching: Launching) -> dict[str, Any]:
         assert launching.launch is not None
-        checkpointing = json.dumps(self.checkpointing.to_json()) if self.checkpointing else None
-        self.conf = {**(self.conf or {}), **launching.conf(checkpointing, __version__)}
-        self.py_files = ",".join(filter(None, (self.py_files, str(driver_archive()))))
-        self._hook = hook = self._get_hook()
         beat = Beat(launch=launching.launch.number, doing="submitting")
         ended = threading.Event()
         failure: BaseException | None = None
@@ -189,6 +191,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             watcher = threading.Thread(target=launching.follow, kwargs=following, name="checkpoint-follow", daemon=True)
             watcher.start()
             adopts, self.durable = self.durable, False
+            self._hook = None  # the parent makes another one
             try:
                 if self._killed.is_set():
                     raise AirflowException("killed before the submit")
@@ -199,7 +202,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 self.durable = adopts
                 ended.set()
                 watcher.join(timeout=10)
-        return self._ended(launching, hook.returncode, failure)
+        return self._ended(launching, self._hook.returncode if self._hook else None, failure)
 
     def _adopt(self, launching: Launching) -> dict[str, Any]:
         """Follow a driver that an earlier try started, until it ends. A try that adopts never submits."""
@@ -287,7 +290,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         if self._launching is not None:
             with contextlib.suppress(CheckpointError):
                 self._launching.request_stop("the task was killed")
-        super().on_kill()
+        if self._hook is not None:  # a hook looks its connection up, for which there is no time any more
+            super().on_kill()
 
     def _say(self, lines: Iterable[str]) -> None:
         for line in lines:
