@@ -6,11 +6,12 @@ may, because a killed task's ``execute`` goes on.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.checkpoint import commands as c
@@ -20,7 +21,7 @@ from airflow_checkpoint_provider.checkpoint.decide import decide
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import Fenced, HistoryGone, Refused, Stopping, StoreError, Superseded
 from airflow_checkpoint_provider.checkpoint.events import LaunchPlanned, Token
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beats, beats_of, read_beat, seen_alive
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart, beats_of, read_beat, seen_alive
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, resolve
@@ -192,6 +193,18 @@ class Launching:
                 launch=self.launch.number, try_number=self.wanted.try_number, by=self.wanted.token.owner, reason=reason
             )
         )
+
+    @contextlib.contextmanager
+    def beating(self) -> Iterator[Heart]:
+        """While this task submits. Afterwards nobody beats for the launch but its driver, though this process may live on."""
+        assert self.launch is not None
+        key = self.keys.launch_beat(self.launch.number)
+        try:
+            with Heart(self.store, key, Beat(launch=self.launch.number, doing="submitting"), self.beats) as heart:
+                yield heart
+        finally:
+            with contextlib.suppress(StoreError):
+                self.store.delete([key])
 
     def follow(
         self, on_attach: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False

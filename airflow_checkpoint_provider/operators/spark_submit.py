@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Superseded,
 )
 from airflow_checkpoint_provider.checkpoint.events import Token
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Heart, read_beat
+from airflow_checkpoint_provider.checkpoint.heartbeat import read_beat
 from airflow_checkpoint_provider.checkpoint.journal import utc_now, utc_text
 from airflow_checkpoint_provider.checkpoint.names import History, check_job_id
 from airflow_checkpoint_provider.checkpoint.state import Attempt
@@ -180,13 +180,9 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         return CheckpointedSparkSubmitHook(**arguments)
 
     def _submit(self, context: Any, launching: Launching) -> dict[str, Any]:
-        assert launching.launch is not None
-        beat = Beat(launch=launching.launch.number, doing="submitting")
         ended = threading.Event()
         failure: BaseException | None = None
-        with Heart(
-            launching.store, launching.keys.launch_beat(launching.launch.number), beat, launching.beats
-        ) as heart:
+        with launching.beating() as heart:
             following = {"on_attach": heart.stop, "stop": ended.is_set}
             watcher = threading.Thread(target=launching.follow, kwargs=following, name="checkpoint-follow", daemon=True)
             watcher.start()
