@@ -10,6 +10,7 @@ import contextlib
 import json
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -22,14 +23,16 @@ from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import Fenced, HistoryGone, Refused, Stopping, StoreError, Superseded
 from airflow_checkpoint_provider.checkpoint.events import LaunchPlanned, Token
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart, beats_of, read_beat, seen_alive
-from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, resolve
 from airflow_checkpoint_provider.checkpoint.state import Attempt, Launch, State
+from airflow_checkpoint_provider.checkpoint.texts import Seen
 from airflow_checkpoint_provider.storage import Store, probe
 
 Say = Callable[[Iterable[str]], None]
 POLL = 1.0  # seconds between two looks at the journal
+INTRODUCED = 3  # a driver's beat with which it is introduced, whatever it says
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Launching:
         self.coordinator = Coordinator(self.journal())
         self.restored = Restored()
         self.launch: Launch | None = None
+        self._before, self._seen = State(), Seen()  # what the launch was decided on
 
     def journal(self) -> Journal:
         return Journal(self.store, self.keys, By("task", self.wanted.token.owner, socket.gethostname()))
@@ -86,12 +90,11 @@ class Launching:
             scope=self.wanted.history.run or "", item=self.wanted.history.item, restore=self.wanted.restore, base=base,
             on_clear=self.wanted.on_clear, require_state=self.wanted.require_state, durable=self.wanted.durable,
         )  # fmt: skip
-        before = state
         self._append_patiently(plan)
         self.launch = self.state.current_launch()
         if self.launch is None:
             raise Refused(f"{self.wanted.history.job}: the launch was replaced as soon as it was planned")
-        self.say(texts.launch_story(before, self.state, self.launch, self.restored))
+        self.say(texts.launch_story(self._before, self.state, self.launch, self.restored, self._seen))
         return self.launch
 
     @property
@@ -113,7 +116,9 @@ class Launching:
         look = _Look(self)
 
         def observed(state: State) -> c.PlanLaunch:
-            command = replace(plan, seen_alive=time.monotonic() < deadline and look.alive(state))
+            alive = time.monotonic() < deadline and look.alive(state)
+            self._before, self._seen = state, self._see(state, alive)
+            command = replace(plan, seen_alive=alive)
             self._verify(state, decide(state, command))
             return command
 
@@ -125,6 +130,11 @@ class Launching:
                 self.say([f"{error.message}; waiting for it, {self.beats.still:.0f} s at most"])
                 self._wait_until_stopped(deadline)
                 look = _Look(self)
+
+    def _see(self, state: State, alive: bool) -> Seen:
+        """For the story, besides the journal."""
+        beats = (read_beat(self.store, key) for key in beats_of(self.keys, state))
+        return Seen(self.store.uri, next(filter(None, beats), None), alive, utc_now())
 
     def _verify(self, state: State, decision: object) -> None:
         """The point where the launch would start, which after a clear is another than where a retry would."""
@@ -207,34 +217,43 @@ class Launching:
                 self.store.delete([key])
 
     def follow(
-        self, on_attach: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False
+        self,
+        stop: threading.Event,
+        *,
+        tells: bool,
+        on_attach: Callable[[], None] = lambda: None,
     ) -> Attempt | None:
         """Watch the journal until the attempt of our launch ends; print what happens. None: its heartbeat stood still.
 
-        ``stop`` ends it early, returning the attempt as it is.
+        ``stop`` ends it early, returning the attempt as it is. ``tells`` that the driver's own lines do not reach this log.
         """
-        follower = Follower(self, on_attach)
-        while not stop():
+        follower = Follower(self, on_attach, tells)
+        while not stop.is_set():
             attempt = follower.look()
             if attempt is not None and attempt.how is not None:
                 return attempt
             if follower.still_for >= self.beats.still:
                 return follower.last_look()
-            time.sleep(min(POLL, self.beats.every))
+            stop.wait(min(POLL, self.beats.every))
         return follower.attempt
 
-    def clean_up(self) -> str:
-        """After success: what ends with the run goes. Returns a line; what cannot be deleted now costs storage, nothing else."""
+    def clean_up(self) -> list[str]:
+        """After success: what ends with the run goes. Returns lines; what cannot be deleted now costs storage, nothing else."""
         try:
             before = {one.id for one in self.coordinator.journal.catch_up().retained}
-            gone = before - {one.id for one in (self.coordinator.retire(), self.state)[1].retained}
+            self.coordinator.retire()
             self.coordinator.sweep()
         except (StoreError, Refused) as error:
-            return f"state of the run could not be deleted now ({error}); the next start of this job sweeps it"
-        return texts.deleted_line(len(gone), self.state)
+            return [f"state of the run could not be deleted now ({error}); the next start of this job sweeps it"]
+        gone = before - {one.id for one in self.state.retained}
+        return [texts.deleted_line(len(gone), self.state)] if gone or not self.state.retained else []
 
     def summary(self) -> list[str]:
-        return list(texts.summary(self.coordinator.journal.catch_up(), self.wanted.token.run))
+        """The table; a store that fails costs only that."""
+        try:
+            return texts.summary(self.coordinator.journal.catch_up(), self.wanted.token.run)
+        except StoreError as error:
+            return [f"no summary, the journal cannot be read now: {error}"]
 
 
 class _Look:
@@ -256,11 +275,11 @@ class _Look:
 class Follower:
     """What a person at the task's log sees of a driver elsewhere: attached, each checkpoint, silence."""
 
-    def __init__(self, launching: Launching, on_attach: Callable[[], None]) -> None:
-        self._launching, self._on_attach = launching, on_attach
+    def __init__(self, launching: Launching, on_attach: Callable[[], None], tells: bool) -> None:
+        self._launching, self._on_attach, self._tells = launching, on_attach, tells
         self._journal = launching.journal()
         self._said = {one.id for one in launching.state.checkpoints if one.ended_at}
-        self._attached = False
+        self._attached = self._introduced = False
         self._counter: tuple[str, int] | None = None
         self._moved = time.monotonic()
         self.attempt: Attempt | None = None
@@ -296,14 +315,23 @@ class Follower:
                 self._counter, self._moved = (key, beat.counter), time.monotonic()
             if beat.process.lives() is False:
                 self._moved = float("-inf")
-            if beat.attached and not self._attached:
-                self._attached = True
-                self._launching.say(texts.driver_says(beat))
-                self._on_attach()
+            self._look_at_driver(state, beat)
             return
+
+    def _look_at_driver(self, state: State, beat: Beat) -> None:
+        """It is introduced when it says what it does now, because what it reused comes before that; soon in any case."""
+        if not beat.attached:
+            return
+        if not self._attached:
+            self._attached = True
+            self._on_attach()
+        if not self._introduced and (beat.doing or beat.counter >= INTRODUCED):
+            self._introduced = True
+            unchanged = texts.cleared_unchanged(state, beat.epoch) if beat.epoch else []
+            self._launching.say([*texts.driver_says(beat), *unchanged])
 
     def _tell(self, state: State) -> None:
         for one in state.checkpoints:
-            if one.ended_at and one.id not in self._said and self._launching.adopted:
+            if one.ended_at and one.id not in self._said and self._tells:
                 self._said.add(one.id)
                 self._launching.say(texts.checkpoint_lines(state, one))

@@ -122,23 +122,32 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         with _failing_for_good():
             self._check()
             self._refuse_backfill(context)
-            hook = self._get_hook()
-            self._hook = hook
-            self._prepare_mode(hook)
+            self._hook = hook = self._get_hook()
+            self._say_why_not_deferred(hook)
             store = CheckpointStorageHook(self.checkpoint_conn_id, hook.master).get_store()
-            launching = Launching(store, self._wanted(context), self._say)
-            self._launching = launching
+            self._launching = launching = Launching(store, self._wanted(context), self._say)
             try:
-                launching.plan()
-            except AlreadyFinished as error:
-                return self._finished_before(launching, error)
-            except JobSuspended as error:
-                self._say([str(error), "waiting: this task looks again in a minute"])
-                raise AirflowRescheduleException(datetime.now(UTC) + SUSPENDED_WAIT) from None  # type: ignore[no-untyped-call]
+                self._plan(launching)
+            except AlreadyFinished:
+                self._say(texts.finished(launching.state, ti.run_id))
+                return self._finished(launching)
             context["task_state_store"].set(HISTORY_KEY, launching.state.incarnation)
             if launching.adopted:
                 return self._adopt(launching)
-            return self._submit(context, launching)
+            return self._submit(context, launching, tells=hook.deploy_mode == "cluster")
+
+    def _plan(self, launching: Launching) -> None:
+        """Who reads the log finds there first why nothing was submitted."""
+        try:
+            launching.plan()
+        except (AlreadyFinished, Superseded):
+            raise
+        except JobSuspended:
+            self._say(texts.suspended(launching.state))
+            raise AirflowRescheduleException(datetime.now(UTC) + SUSPENDED_WAIT) from None  # type: ignore[no-untyped-call]
+        except CheckpointError as error:
+            self._say(texts.refused(f"{launching.wanted.history.job}, run {launching.wanted.token.run}", error))
+            raise
 
     def _wanted(self, context: Any) -> Wanted:
         ti, dag_run = context["ti"], context["dag_run"]
@@ -161,8 +170,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 )
             )
 
-    def _prepare_mode(self, hook: CheckpointedSparkSubmitHook) -> None:
-        """Our journal says what is adopted; the parent's own way of reconnecting would skip the submit on a clear."""
+    def _say_why_not_deferred(self, hook: CheckpointedSparkSubmitHook) -> None:
         if (
             hook.deploy_mode != "cluster"
             and self.deferrable is None
@@ -179,12 +187,15 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             arguments["py_files"] = ",".join(filter(None, (self.py_files, str(driver_archive()))))
         return CheckpointedSparkSubmitHook(**arguments)
 
-    def _submit(self, context: Any, launching: Launching) -> dict[str, Any]:
+    def _submit(self, context: Any, launching: Launching, *, tells: bool) -> dict[str, Any]:
+        """Client mode: the parent's ``submit`` blocks to the driver's end. Cluster mode: its poll does, beside our own."""
         ended = threading.Event()
         failure: BaseException | None = None
         with launching.beating() as heart:
-            following = {"on_attach": heart.stop, "stop": ended.is_set}
-            watcher = threading.Thread(target=launching.follow, kwargs=following, name="checkpoint-follow", daemon=True)
+            following = {"tells": tells, "on_attach": heart.stop}
+            watcher = threading.Thread(
+                target=launching.follow, args=(ended,), kwargs=following, name="checkpoint-follow", daemon=True
+            )
             watcher.start()
             adopts, self.durable = self.durable, False
             self._hook = None  # the parent makes another one
@@ -202,7 +213,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
 
     def _adopt(self, launching: Launching) -> dict[str, Any]:
         """Follow a driver that an earlier try started, until it ends. A try that adopts never submits."""
-        attempt = launching.follow(stop=self._killed.is_set)
+        attempt = launching.follow(self._killed, tells=True)
         if self._killed.is_set():
             raise AirflowException("this task was killed while it followed an adopted driver")
         if attempt is None:
@@ -225,7 +236,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             return self._succeed(launching, attempt)
         if exit_code not in (REFUSED, OVER):
             launching.end("failed", exit_code)
-        self._say(launching.summary() if attempt else texts.not_attached())
+        if attempt or not self._killed.is_set():
+            self._say(launching.summary() if attempt else texts.not_attached())
         if exit_code == REFUSED:
             raise AirflowFailException(self._refusal(launching, attempt))
         if exit_code == OVER:
@@ -241,18 +253,17 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             for line in texts.not_attached():
                 self.log.warning(line)
             return self._result(launching)
-        last = launching.state.restore_point()
-        deleted = (
-            launching.clean_up() if attempt.how == "finished" else "the driver did not end its attempt; its state stays"
-        )
-        self._say([*launching.summary(), deleted])
-        return {**self._result(launching), "checkpoint": str(last) if last else None}
+        if attempt.how != "finished":
+            self._say([*launching.summary(), "the driver did not end its attempt; its state stays"])
+            return self._result(launching)
+        return self._finished(launching)
 
-    def _finished_before(self, launching: Launching, error: AlreadyFinished) -> dict[str, Any]:
-        """The worker was lost after the driver's end: success, and what it could not delete any more goes now."""
-        state = launching.state
-        self._say([*texts.finished(state, launching.wanted.token.run), *launching.summary(), launching.clean_up()])
-        return self._result(launching)
+    def _finished(self, launching: Launching) -> dict[str, Any]:
+        """This try or one before it saw the run finish; what ends with the run goes now."""
+        last = launching.state.restore_point()
+        deleted = launching.clean_up()
+        self._say([*launching.summary(), *deleted])
+        return {**self._result(launching), "checkpoint": str(last) if last else None}
 
     def _result(self, launching: Launching) -> dict[str, Any]:
         state = launching.state
