@@ -1,0 +1,154 @@
+"""The command line with which the operator submits. A recorder stands in for ``spark-submit``; there is no cluster here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.apache.spark.hooks import spark_submit as spark_submit_hook
+from airflow.providers.apache.spark.operators import spark_submit as spark_submit_operator
+from airflow.sdk import DAG
+from airflow.sdk.api.datamodels._generated import DagRunType
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+
+MASTERS: dict[str, dict[str, Any]] = {
+    "local": {"host": "local[2]"},
+    "yarn": {"host": "yarn", "extra": {"deploy-mode": "cluster"}},
+    "kubernetes": {"host": "k8s://https://127.0.0.1", "port": 6443, "extra": {"deploy-mode": "cluster"}},
+}
+REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key")  # Spark's own expression for what its pages hide
+
+
+@dataclass
+class TaskInstance:
+    dag_id: str = "etl"
+    task_id: str = "job"
+    run_id: str = "manual__1"
+    map_index: int = -1
+    try_number: int = 1
+    max_tries: int = 2
+    stats_tags: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class DagRun:
+    run_after: datetime = datetime(2026, 11, 20, tzinfo=UTC)
+    run_type: str = "manual"
+
+
+class StateStore(dict[str, Any]):
+    set = dict.__setitem__
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With the arguments of ``spark-submit``, one a line, in ``argv``."""
+    script = tmp_path / "bin" / "spark-submit"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/argv\necho "Exit code: 0"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    for name, connection in MASTERS.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps({"conn_type": "spark", **connection}))
+    storage = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "checkpoints")}}
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(storage))
+    monkeypatch.setattr(
+        spark_submit_hook, "kube_client", object(), raising=False
+    )  # as with the provider for Kubernetes
+    return tmp_path
+
+
+def execute(folder: Path, run: DagRun | None = None, ti: TaskInstance | None = None, **options: Any) -> list[str]:
+    with DAG("etl", schedule=None, max_active_runs=1):
+        task = CheckpointedSparkSubmitOperator(
+            **{"task_id": "job", "application": "job.py", "conn_id": "local", "name": "etl", **options}
+        )
+    task.execute({"ti": ti or TaskInstance(), "dag_run": run or DagRun(), "task_state_store": StateStore()})
+    return (folder / "argv").read_text().splitlines()
+
+
+def values(argv: list[str], option: str) -> list[str]:
+    return [value for name, value in itertools.pairwise(argv) if name == option]
+
+
+def confs(argv: list[str]) -> dict[str, str]:
+    return dict(value.split("=", 1) for value in values(argv, "--conf"))
+
+
+@pytest.mark.parametrize("master", MASTERS)
+def test_the_launch_is_in_the_confs_and_nothing_is_secret(folder: Path, master: str) -> None:
+    argv = execute(folder, conn_id=master, conf={"spark.ui.enabled": "false"})
+    found = confs(argv)
+    task = {"token": {"dag": "etl", "run": "manual__1", "task": "job", "item": None, "generation": 2}, "try": 1}
+    assert json.loads(found.pop("spark.checkpointed.task")) == task
+    assert found == {
+        "spark.ui.enabled": "false",
+        "spark.checkpointed.root": f"file://{folder}/checkpoints",
+        "spark.checkpointed.history": History("etl.job", "manual__1").prefix,
+        "spark.checkpointed.job": "etl.job",
+        "spark.checkpointed.launch": "1",
+        "spark.checkpointed.version": __version__,
+    }
+    assert not any(REDACTED.search(name) for name in found)
+
+
+@pytest.mark.parametrize("master", MASTERS)
+def test_the_runtime_travels_with_the_users_own_files(folder: Path, master: str) -> None:
+    argv = execute(folder, conn_id=master, py_files="theirs.py,more.zip")
+    (files,) = values(argv, "--py-files")
+    theirs, more, ours = files.split(",")
+    assert (theirs, more) == ("theirs.py", "more.zip")
+    assert Path(ours).name.startswith(f"airflow_checkpoint_provider-{__version__}-")
+    assert Path(ours).exists()
+
+
+def test_the_checkpointing_of_the_task_is_the_drivers(folder: Path) -> None:
+    config = CheckpointConfig(timeout=120.0, retention=KeepAll())
+    found = confs(execute(folder, checkpointing=config))["spark.checkpointed.checkpointing"]
+    assert CheckpointConfig.from_json(json.loads(found)) == config
+
+
+@pytest.mark.parametrize("durable", [None, True, False])
+def test_yarn_needs_no_parameter_that_the_parent_would_ask_for(folder: Path, durable: bool | None) -> None:
+    argv = execute(folder, conn_id="yarn", durable=durable)
+    assert (values(argv, "--master"), values(argv, "--deploy-mode")) == (["yarn"], ["cluster"])
+
+
+def test_a_second_try_has_a_launch_of_its_own(folder: Path) -> None:
+    """Also where it runs in the process of the first, as with ``dag.test()``."""
+    execute(folder)
+    assert confs(execute(folder, ti=TaskInstance(try_number=2)))["spark.checkpointed.launch"] == "2"
+
+
+def test_what_the_parent_adds_for_openlineage_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def inject(properties: dict[str, str], context: Any) -> dict[str, str]:
+        return {**properties, "spark.openlineage.parentJobName": context["ti"].task_id}
+
+    monkeypatch.setattr(spark_submit_operator, "inject_parent_job_information_into_spark_properties", inject)
+    found = confs(execute(folder, openlineage_inject_parent_job_info=True))
+    assert found["spark.openlineage.parentJobName"] == "job"
+    assert found["spark.checkpointed.launch"] == "1"
+
+
+def test_a_mapped_task_is_refused_before_anything_is_submitted(folder: Path) -> None:
+    with pytest.raises(AirflowFailException, match="item="):
+        execute(folder, ti=TaskInstance(map_index=0))
+    assert not (folder / "argv").exists()
+
+
+def test_a_backfill_of_a_job_scope_is_refused(folder: Path) -> None:
+    with pytest.raises(AirflowFailException, match="backfill"):
+        execute(folder, DagRun(run_type=DagRunType.BACKFILL), scope="job")
+    execute(folder, DagRun(run_type=DagRunType.BACKFILL), scope="run")

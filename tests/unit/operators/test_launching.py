@@ -1,0 +1,135 @@
+"""What a try decides before it submits: where it starts, whom it follows, whom it waits for."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import Damaged, HistoryGone
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart
+from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.operators.launch import Launching, Wanted
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.faults import Fault, FaultyStore
+from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
+
+BEATS = Beats(every=0.05, look=1, still=1)
+
+
+class Try:
+    """A try of the task, with the lines it printed."""
+
+    def __init__(self, recorded: Recorded, try_number: int, generation: int = 0, **wanted: Any) -> None:
+        self.lines: list[str] = []
+        asks = Wanted(
+            history=History(recorded.job, RUN), token=recorded.token(RUN, generation), try_number=try_number,
+            run_after=None, now=at("03:02:10"), **wanted,
+        )  # fmt: skip
+        self.launching = Launching(recorded.store, asks, self.lines.extend, BEATS)
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    recorded = Recorded()
+    three_stages(recorded)
+    return recorded
+
+
+@pytest.fixture
+def driver(recorded: Recorded) -> Heart:
+    """The heart of the driver that has not ended: this process."""
+    return Heart(recorded.store, recorded.keys.attempt_beat(1), Beat(epoch=1, doing="stage 'delays'"), BEATS)
+
+
+def damage(recorded: Recorded) -> None:
+    """Of the newest completed checkpoint a file is missing."""
+    (group,) = recorded.store.folders(f"{recorded.keys.states}/planes")
+    recorded.store.delete([f"{recorded.keys.states}/planes/{group}/part-0.parquet"])
+
+
+def test_a_damaged_restore_point_is_refused_and_nothing_is_written(recorded: Recorded) -> None:
+    damage(recorded)
+    before = recorded.state.n
+    with pytest.raises(Damaged, match="chk-2 is the next older one"):
+        Try(recorded, 2).launching.plan()
+    assert recorded.coordinator.journal.catch_up().n == before
+
+
+def test_a_clear_that_starts_again_does_not_need_it(recorded: Recorded) -> None:
+    damage(recorded)
+    launch = Try(recorded, 2, generation=1, on_clear="restart").launching.plan()
+    assert launch.restore_point is None
+
+
+def test_a_clear_of_a_finished_run_does_not_look_at_what_it_left(recorded: Recorded) -> None:
+    second_attempt(recorded)
+    damage(recorded)
+    again = Try(recorded, 3, generation=1)
+    assert again.launching.plan().restore_point is None
+    assert "CHOSEN" not in "\n".join(again.lines)
+
+
+def test_a_living_driver_is_adopted_whatever_its_checkpoints_are(recorded: Recorded, driver: Heart) -> None:
+    damage(recorded)
+    driver.pulse()
+    adopting = Try(recorded, 2)
+    launch = adopting.launching.plan()
+    assert adopting.launching.adopted
+    assert (launch.number, launch.adopted_by) == (1, 2)
+    assert "stage 'delays'" in adopting.lines[0]
+    assert "[CKP110]" in adopting.lines[0]
+
+
+def test_not_durable_it_is_replaced(recorded: Recorded, driver: Heart) -> None:
+    driver.pulse()
+    replacing = Try(recorded, 2, durable=False)
+    assert replacing.launching.plan().number == 2
+    assert "is alive and is replaced" in replacing.lines[1]
+
+
+def test_one_that_was_told_to_stop_is_waited_for(recorded: Recorded, driver: Heart) -> None:
+    driver.pulse()
+    recorded.told_to_stop("02:52:00")
+    ends = threading.Timer(0.2, recorded.ended, ("02:52:30", "cancelled", 79))
+    ends.start()
+    waiting = Try(recorded, 2)
+    assert waiting.launching.plan().number == 2
+    ends.join()
+    assert [line for line in waiting.lines if "waiting for it" in line] == [waiting.lines[0]]
+    assert "was cancelled" in waiting.lines[2]
+
+
+def test_one_that_does_not_stop_is_replaced_and_said_once(recorded: Recorded) -> None:
+    recorded.launched("03:00:00", try_number=2)
+    Heart(recorded.store, recorded.keys.launch_beat(2), Beat(launch=2), BEATS).pulse()  # and no driver attaches
+    recorded.told_to_stop("03:00:30")
+    waiting = Try(recorded, 3)
+    assert waiting.launching.plan().number == 3
+    assert sum("waiting for it" in line for line in waiting.lines) == 1
+
+
+def test_a_history_that_went_is_not_begun_anew(recorded: Recorded) -> None:
+    with pytest.raises(HistoryGone, match="not there any more"):
+        Try(Recorded(), 2, incarnation=recorded.state.incarnation).launching.plan()
+
+
+def test_what_a_killed_try_asks_reaches_the_driver(recorded: Recorded, driver: Heart) -> None:
+    driver.pulse()
+    adopting = Try(recorded, 2)
+    adopting.launching.plan()
+    adopting.launching.request_stop("the task was killed")
+    launch = recorded.coordinator.journal.catch_up().launch(1)
+    assert launch is not None
+    assert launch.stop == "flights_etl.delays: the task was killed"
+
+
+def test_a_silent_store_costs_the_summary_alone() -> None:
+    silent = threading.Event()
+    store = FaultyStore(MemoryStore(), lambda _: Fault.LOST if silent.is_set() else Fault.NONE)
+    first = Try(Recorded(store), 1)
+    first.launching.plan()
+    silent.set()
+    (line,) = first.launching.summary()
+    assert "no summary" in line

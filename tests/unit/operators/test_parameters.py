@@ -1,0 +1,67 @@
+"""What the operator refuses where it is written, and what it accepts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, InvalidName, NotSupportedYet
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+
+
+def operator(max_active_runs: int = 16, **options: Any) -> CheckpointedSparkSubmitOperator:
+    with DAG("etl", schedule=None, max_active_runs=max_active_runs):
+        return CheckpointedSparkSubmitOperator(**{"task_id": "job", "application": "job.py", **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("deferrable", True), ("item", "a"), ("allow_non_restored_state", True), ("allow_non_restored_state", ["a"])],
+)
+def test_what_this_version_does_not_have_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(NotSupportedYet, match=name):
+        operator(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("deferrable", False),
+        ("item", None),
+        ("allow_non_restored_state", False),
+        ("checkpointing", CheckpointConfig(timeout="2 min")),
+        ("on_clear", "restart"),
+        ("restore", 7),
+        ("job_id", "other-job"),
+    ],
+)
+def test_the_others_are_taken(name: str, value: Any) -> None:
+    assert getattr(operator(**{name: value}), name, value) == value
+
+
+def test_job_scope_needs_one_run_at_a_time() -> None:
+    with pytest.raises(InvalidConfig, match=r"max_active_runs=1 .*it is 2"):
+        operator(max_active_runs=2, scope="job")
+    assert operator(max_active_runs=1, scope="job").scope == "job"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"on_clear": "again"}, InvalidConfig, 'on_clear=\'again\': write "auto", "restart" or "continue"'),
+        ({"checkpointing": {"timeout": 1}}, InvalidConfig, "checkpointing="),
+        ({"job_id": "{{ ds }}"}, InvalidName, "job_id='{{ ds }}'"),
+        ({"job_id": ""}, InvalidName, "job_id=''"),
+    ],
+)
+def test_what_cannot_hold_is_refused(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said.replace("{", r"\{").replace("(", r"\(")):
+        operator(**options)
+
+
+def test_scope_and_restore_are_templates_and_the_job_id_is_not() -> None:
+    assert {"scope", "restore", "conf", "application_args"} <= set(CheckpointedSparkSubmitOperator.template_fields)
+    assert "job_id" not in CheckpointedSparkSubmitOperator.template_fields
