@@ -63,6 +63,7 @@ class Stages:
 
     def _reuse(self, snapshot: StateSnapshot, detail: StageDetail, verdict: Verdict) -> DataFrame:
         df = self._read(snapshot, detail)
+        groups.verify_rows(self._spark, self._uri(snapshot.groups[0].path), snapshot.groups[0].files)
         self._states.replay_values(detail)
         self._states.reached(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))

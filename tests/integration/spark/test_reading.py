@@ -162,3 +162,10 @@ def test_a_place_that_cannot_be_looked_at_is_no_absence(spark: SparkSession, sta
     with pytest.raises(Exception, match="cannot be listed") as refused:
         groups.verify(spark, "nosuch://bucket/1-aa", stage.files)
     assert type(refused.value).__name__ == "StoreUnavailable"
+
+
+def test_other_rows_than_were_acknowledged_are_damage(spark: SparkSession, stage: Stage) -> None:
+    groups.verify_rows(spark, stage.uri, stage.files)
+    more = [replace(file, rows=file.rows + (file.name == stage.first.name)) for file in stage.files]
+    with pytest.raises(Damaged, match=f"{stage.first.name} holds 10000 rows, 10001 were written"):
+        groups.verify_rows(spark, stage.uri, more)
