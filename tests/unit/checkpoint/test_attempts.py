@@ -9,8 +9,9 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import errors
+from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.events import Point
-from tests.unit.checkpoint.histories import Given, History, at, clear, in_turn, launch, refusal, said, start
+from tests.unit.checkpoint.histories import Given, History, at, clear, in_turn, launch, refusal, said, start, token
 
 
 def planned(h: History) -> None:
@@ -37,6 +38,11 @@ def branched(h: History) -> None:
     h.launched("day-2", restore="none")
 
 
+def by_hand(h: History) -> None:
+    """A person opens a branch: nothing but that entry, so there is no current launch."""
+    h.write(e.BranchOpened(branch=1, application="", base=None, token=token(), by="cli", reason="restore"))
+
+
 def stop_requested(h: History) -> None:
     h.do(c.RequestStop(launch=1, try_number=1, by="task", reason="marked failed"))
 
@@ -58,6 +64,7 @@ def second_driver(h: History) -> None:
         pytest.param(second_driver, start(), "Fenced", id="the same driver again, another took its place"),
         pytest.param(replaced, start(driver="late"), "Fenced", id="a driver of a launch that was replaced"),
         pytest.param(branched, start(driver="late"), "Fenced", id="a driver of a launch on a branch that was left"),
+        pytest.param(in_turn(running, by_hand), start(driver="late"), "Fenced", id="a driver that starts after a restore (B35)"),
         pytest.param(in_turn(running, lambda h: h.do(launch(try_number=2, seen_alive=True))), start(driver="again"),
                      "attempt 2 from nothing", id="the token is the planned one, not the adopter's"),
         pytest.param(in_turn(planned, stop_requested), start(), "Fenced", id="stop requested"),
@@ -180,6 +187,7 @@ def test_end(given: Given, asked: c.EndAttempt, answer: str) -> None:
         pytest.param(lambda h: h.launched(try_number=2), id="by a launch"),
         pytest.param(lambda h: h.do(start(driver="again")), id="by another driver"),
         pytest.param(lambda h: h.launched("day-2", restore="none"), id="by a branch"),
+        pytest.param(by_hand, id="by a restore"),
         pytest.param(lambda h: h.ended("lost"), id="taken for lost"),
     ],
 )

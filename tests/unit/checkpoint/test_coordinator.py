@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -152,6 +153,20 @@ def test_a_seal_without_its_entry_is_completed_by_anyone() -> None:
     store.create(SEAL, copy.objects[SEAL])
     bystander(store).complete(1)
     assert only(bystander(store)).digest == digest(copy.objects[SEAL])
+
+
+def test_the_digest_is_of_what_was_read() -> None:
+    """B9: a newer version sealed the same acknowledgements with a field that this one would not write."""
+    store = MemoryStore()
+    acknowledged(store)
+    copy = MemoryStore()
+    copy.objects = dict(store.objects)
+    bystander(copy).complete(1)
+    store.create(SEAL, canonical(json.loads(copy.objects[SEAL]) | {"later": "kept"}))
+    coordinator = bystander(store)
+    coordinator.complete(1)
+    assert only(coordinator).digest == digest(store.objects[SEAL])
+    assert coordinator.read_seal(only(coordinator)).extra == {"later": "kept"}
 
 
 def test_nothing_is_sealed_before_everybody_acknowledged() -> None:

@@ -109,13 +109,26 @@ def test_retiring_costs_two_entries_and_its_deletions() -> None:
     assert store.requests == {}
 
 
-@pytest.mark.parametrize("entries", [1, 2, 63, 64, 65, 300, 1000])
-def test_a_cold_start_gallops(entries: int) -> None:
+@pytest.mark.parametrize(
+    ("entries", "segment"),
+    [
+        (1, SEGMENT),
+        (2, SEGMENT),
+        (63, SEGMENT),
+        (64, SEGMENT),
+        (65, SEGMENT),
+        (300, SEGMENT),
+        (5, 4),
+        (511, 4),
+        (513, 4),
+    ],
+)
+def test_a_cold_start_gallops(entries: int, segment: int) -> None:
     """2 * log2(segments), and the entries of the last segment with their end."""
-    store = FaultyStore(written(entries))
-    open_journal(store).catch_up()
-    segments = math.ceil(entries / SEGMENT)
-    assert store.requests["read"] <= 2 * math.log2(segments) + 2 + SEGMENT + 2
+    store = FaultyStore(written(entries, segment=segment))
+    open_journal(store, segment=segment).catch_up()
+    segments = math.ceil(entries / segment)
+    assert store.requests["read"] <= 2 * math.log2(segments) + 2 + segment + 2
     assert store.requests.total() == store.requests["read"]
 
 
