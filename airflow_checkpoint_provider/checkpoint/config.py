@@ -54,10 +54,11 @@ _LATER: dict[str, Any] = {
 class CheckpointConfig:
     """Flink's options by Flink's names.
 
-    Every end of a stage is a checkpoint. ``timeout`` counts from the first barrier reached, not from the trigger: a batch
-    stage may run for two hours before it can acknowledge. ``retention`` is the policy while a history lives; after its end
-    only its age part (or ``KeepAll()``) goes on holding. The other options thin out or gate what this version does not
-    have yet (iterations, queries): any value but the default is refused.
+    Every end of a stage is a checkpoint. ``timeout`` counts from the barrier, not from the trigger: a batch stage may run
+    for two hours before it can acknowledge. One that is not sealed by then is aborted as expired at the next barrier.
+    ``retention`` is the policy while a history lives; after its end only its age part (or ``KeepAll()``) goes on holding.
+    The other options thin out or gate what this version does not have yet (iterations, queries): any value but the
+    default is refused.
     """
 
     interval: str | float | timedelta = "10 min"

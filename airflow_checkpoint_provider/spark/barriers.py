@@ -47,6 +47,8 @@ class Barriers:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._flying: Future[Held] | None = None
         self._unsettled: int | None = None  # acknowledged, its outcome not known to us
+        self._reached = 0.0  # when the barrier of the newest checkpoint was
+        attempt.coordinator.journal.patience = min(attempt.coordinator.journal.patience, timeout_s)
         self._count = 0
         self.protection = Protection(attempt)
 
@@ -54,6 +56,7 @@ class Barriers:
         """Take a checkpoint at this barrier, or serve the one that waits for it. If ``wait``: whether what there is to save is saved."""
         self.settle()
         pinned = self._states.pinned(barrier)
+        self._reached = time.monotonic()
         self._flying = self._pool.submit(self._take, pinned, barrier)
         if wait:
             self.settle()
@@ -138,12 +141,17 @@ class Barriers:
                     self._states.completed(coordinator.read_seal(found).states)
                     self.protection.restored()
                     say(texts.outcome_known(found))
+                elif found and found.over:
+                    say(texts.aborted(coordinator.state, found))
             self._unsettled = None
         except CheckpointError as error:
             self.protection.failed(f"chk-{number}", error)
 
     def _complete_or_abort(self, number: int) -> None:
         coordinator = self._attempt.coordinator
+        if time.monotonic() - self._reached > self._timeout_s:
+            coordinator.abort(number, "expired", phase="seal", words="the store did not answer in time")
+            return
         try:
             coordinator.complete(number)
         except (NotPending, Damaged) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.errors import CommitStateUnknown
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt
 from airflow_checkpoint_provider.storage import LocalStore
@@ -122,6 +123,21 @@ def test_an_outcome_that_is_not_known_is_settled_at_the_next_barrier(
         job.checkpoint()
         assert "chk-1: the store's answer was lost" in capsys.readouterr().out
     assert held(script) == {1: ["first"], 2: ["first"]}
+
+
+def test_a_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(
+    script: Script, store: FaultyStore, capsys: CaptureFixture
+) -> None:
+    with script.attempt(checkpointing=CheckpointConfig(timeout="10 ms")) as job:
+        store.plan = lambda call: (
+            Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
+        )
+        stage(job, "first")
+        job._barriers.settle()
+        store.plan = served
+        stage(job, "second")
+        assert "ABORTED chk-1 of job: expired, in phase seal" in capsys.readouterr().out
+    assert held(script) == {2: ["first", "second"]}
 
 
 # -- asked from outside ------------------------------------------------------------------------------------------------
