@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.storage import Store, probe
 
 Say = Callable[[Iterable[str]], None]
 POLL = 1.0  # seconds between two looks at the journal
-INTRODUCED = 3  # a driver's beat with which it is introduced, whatever it says
+INTRODUCED = 6  # beats of a driver after which it is introduced, whatever it says
 
 
 @dataclass(frozen=True)
@@ -228,14 +228,17 @@ class Launching:
         ``stop`` ends it early, returning the attempt as it is. ``tells`` that the driver's own lines do not reach this log.
         """
         follower = Follower(self, on_attach, tells)
-        while not stop.is_set():
-            attempt = follower.look()
-            if attempt is not None and attempt.how is not None:
-                return attempt
-            if follower.still_for >= self.beats.still:
-                return follower.last_look()
-            stop.wait(min(POLL, self.beats.every))
-        return follower.attempt
+        try:
+            while not stop.is_set():
+                attempt = follower.look()
+                if attempt is not None and attempt.how is not None:
+                    return attempt
+                if follower.still_for >= self.beats.still:
+                    return follower.last_look()
+                stop.wait(min(POLL, self.beats.every))
+            return follower.attempt
+        finally:
+            follower.introduce()
 
     def clean_up(self) -> list[str]:
         """After success: what ends with the run goes. Returns lines; what cannot be deleted now costs storage, nothing else."""
@@ -279,7 +282,8 @@ class Follower:
         self._launching, self._on_attach, self._tells = launching, on_attach, tells
         self._journal = launching.journal()
         self._said = {one.id for one in launching.state.checkpoints if one.ended_at}
-        self._attached = self._introduced = False
+        self._driver: Beat | None = None  # the newest beat of an attached driver
+        self._introduced = False
         self._counter: tuple[str, int] | None = None
         self._moved = time.monotonic()
         self.attempt: Attempt | None = None
@@ -315,20 +319,26 @@ class Follower:
                 self._counter, self._moved = (key, beat.counter), time.monotonic()
             if beat.process.lives() is False:
                 self._moved = float("-inf")
-            self._look_at_driver(state, beat)
+            if beat.attached:
+                self._look_at_driver(beat)
             return
 
-    def _look_at_driver(self, state: State, beat: Beat) -> None:
-        """It is introduced when it says what it does now, because what it reused comes before that; soon in any case."""
-        if not beat.attached:
-            return
-        if not self._attached:
-            self._attached = True
+    def _look_at_driver(self, beat: Beat) -> None:
+        """It is introduced when it computes a stage, because what it reuses comes before that; soon in any case."""
+        if self._driver is None:
             self._on_attach()
-        if not self._introduced and (beat.doing or beat.counter >= INTRODUCED):
-            self._introduced = True
-            unchanged = texts.cleared_unchanged(state, beat.epoch) if beat.epoch else []
-            self._launching.say([*texts.driver_says(beat), *unchanged])
+        self._driver = beat
+        if beat.computed or beat.doing.startswith("stage ") or beat.counter > INTRODUCED:
+            self.introduce()
+
+    def introduce(self) -> None:
+        """Once, if it has attached."""
+        beat = self._driver
+        if beat is None or self._introduced:
+            return
+        self._introduced = True
+        unchanged = texts.cleared_unchanged(self._journal.state, beat.epoch) if beat.epoch else []
+        self._launching.say([*texts.driver_says(beat), *unchanged])
 
     def _tell(self, state: State) -> None:
         for one in state.checkpoints:
