@@ -113,6 +113,8 @@ def _run_launched(state: State, event: e.LaunchPlanned) -> State:
     )  # fmt: skip
     if before:
         run = replace(before, launch=event.launch, generation=event.token.generation, how=None, ended_at=None)
+        if state.branch.token == event.token:  # its clear opened the branch: older runs stand before it there
+            run = replace(run, inside=state.branch.number)
     runs = (*(one for one in state.runs if one is not before), run)
     dropped = (one.position for one in runs[:-KEPT_RECORDS])
     return replace(state, runs=_last(runs), dropped_run_after=max((state.dropped_run_after, *dropped)))
@@ -183,7 +185,8 @@ def _triggered(state: State, event: e.CheckpointTriggered) -> State:
     checkpoint = Checkpoint(
         id=event.id, kind=event.checkpoint_kind, epochs=event.epochs, branch=event.branch, plan=event.plan,
         request=event.request, try_number=event.try_number, timeout_s=event.timeout_s, barrier=event.barrier,
-        gated=event.gated, triggered_at=state.at, origin=event.origin, extra=event.extra,
+        gated=event.gated, triggered_at=state.at, origin=event.origin, target=event.target, name=event.name,
+        pinned=event.pinned, base=event.base, extra=event.extra,
     )  # fmt: skip
     return replace(
         state,
@@ -209,6 +212,7 @@ def _completed(state: State, event: e.CheckpointCompleted) -> State:
     completed = replace(
         checkpoint, status=RETAINED, completed_at=state.at, ended_at=state.at, digest=event.digest, bytes=event.bytes,
         groups=numbers, states=tuple(replace(one, groups=()) for one in event.states),
+        positions=event.positions, transactions=event.transactions,
         extra=_extra(checkpoint, event),
     )  # fmt: skip
     attempts = tuple(
@@ -235,7 +239,7 @@ def _mark_runs(state: State, completed: Checkpoint) -> State:
         launch = state.launch(attempt.launch) if attempt else None
         run = state.run(launch.run) if launch else None
         if run:
-            state = replace(state, runs=_swap(state.runs, run, replace(run, completed_on=completed.branch)))
+            state = replace(state, runs=_swap(state.runs, run, replace(run, inside=completed.branch)))
     return state
 
 

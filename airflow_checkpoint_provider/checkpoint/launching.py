@@ -60,9 +60,13 @@ def _known(state: State, command: c.PlanLaunch) -> Decision | None:
     number = state.tokens.get(launch_token(command.token, command.try_number))
     if number is None:
         return None
+    launch, attempt = state.launch(number), state.attempt_of(number)
     if number != state.current.get(command.application):
         return Refusal(errors.Superseded(_superseded(command), run=command.run))
-    return DoneAlready(number)
+    if attempt is None or (launch and launch.adopted_by == command.try_number):
+        return DoneAlready(number)
+    # A try asks once. Its driver has been there: the DAG run was deleted and made again under its old name.
+    return _finished(state, command) or Refusal(errors.Superseded(_superseded(command), run=command.run))
 
 
 def _suspended(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -132,8 +136,10 @@ def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
 
 
 def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
-    """Two days in the wrong order would be counted twice or skipped unseen; only a job scope has more than one run."""
-    inside = [run for run in state.runs if run.completed_on == state.branch.number]
+    """Two days in the wrong order would be counted twice or skipped unseen. A script's run is the newest, whatever clocks say."""
+    if command.alone:
+        return None
+    inside = [run for run in state.runs if run.inside == state.branch.number]
     newest = max(inside, key=lambda run: run.position, default=None)
     known = state.run(command.run)
     position = known.position if known else command.run_after or command.started_at
@@ -220,7 +226,7 @@ def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -
             )
         )
     run = state.run(command.run)
-    went = run and run.how == "finished" and run.completed_on == state.branch.number and point == state.branch.base
+    went = run and run.how == "finished" and run.inside == state.branch.number and point == state.branch.base
     if command.on_clear == "continue" and went:
         return Refusal(
             errors.StateRequired(

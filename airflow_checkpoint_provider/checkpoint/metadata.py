@@ -57,6 +57,7 @@ class StageDetail(Record):
     """What decides whether a stage may be reused, and how its rows are read back."""
 
     plan: str
+    inputs: str  # a digest of what the plan's leaves read: paths, options, rows of the driver, groups of stages
     python: bool
     application: str
     schema: str  # Spark's JSON

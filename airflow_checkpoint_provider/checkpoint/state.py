@@ -70,7 +70,7 @@ class Run(Record):
     generation: int = 0  # of its newest launch, or of who adopted that last
     how: str | None = None
     ended_at: str | None = None
-    completed_on: int | None = None  # the branch of its newest completed checkpoint
+    inside: int | None = None  # the branch in which it counts: it completed something there, or its clear opened it
 
     @property
     def position(self) -> str:
@@ -120,6 +120,12 @@ class Checkpoint(Record):
     missing: tuple[str, ...] = ()
     words: str = ""
     ended_at: str = ""
+    target: str | None = None
+    name: str | None = None
+    pinned: bool = False
+    base: int | None = None
+    positions: dict[str, Any] = field(default_factory=dict)
+    transactions: tuple[Any, ...] = ()
 
     @property
     def over(self) -> bool:

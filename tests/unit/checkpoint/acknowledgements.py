@@ -37,6 +37,7 @@ def stage(uid: str, number: int, *, made_of: Group | None = None, **other: Any) 
     made_of = made_of or group(uid)
     detail = StageDetail(
         plan="sha256 of the plan",
+        inputs="sha256 of what its leaves read",
         python=False,
         application="sha256 of the script",
         schema='{"type":"struct","fields":[]}',

@@ -44,7 +44,8 @@ def detailed(number: int) -> Acknowledgement:
     """An acknowledgement in which every field of version 1 says something."""
     clean = stage("clean", number, made_of=group("clean", files=2))
     detail = StageDetail(
-        plan="p1an", python=True, application="d1gest", schema='{"type":"struct","fields":[]}', codec="zstd", sorted=True, version="2",
+        plan="p1an", inputs="1nputs",
+        python=True, application="d1gest", schema='{"type":"struct","fields":[]}', codec="zstd", sorted=True, version="2",
         function=True, before={"raw": "state/raw/1-a"}, values={"count": 7},
     )  # fmt: skip
     measures = Measures(checkpoint=1, barrier="stage 'clean'", work_s=4320.5, sync_s=0.25, async_s=8.125, new_bytes=38)

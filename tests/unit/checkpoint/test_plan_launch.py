@@ -73,9 +73,9 @@ def two_days(h: History) -> None:
         pytest.param(nothing, launch(), "open, launch 1 from nothing", id="the first launch opens the history"),
         # -- 1
         pytest.param(queued, launch(), "done 1", id="1: a known token is answered with its launch"),
-        pytest.param(finished, launch(), "done 1", id="1: also when the launch's attempt has ended"),
-        pytest.param(suspended, launch(), "done 1", id="1: also when suspended since"),
-        pytest.param(adopted, launch(), "done 1", id="1: also when a later try adopted the launch"),
+        pytest.param(finished, launch(), "AlreadyFinished", id="1: a try whose driver finished asks again: made again"),
+        pytest.param(failed, launch(), "Superseded", id="1: a try whose driver has been there asks again: made again"),
+        pytest.param(adopted, launch(), "Superseded", id="1: known, but a later try adopted the launch"),
         pytest.param(adopted, launch(try_number=2), "done 1", id="1: an adopter's token is known, too"),
         pytest.param(
             in_turn(running, lambda h: h.launched(try_number=2)), launch(), "Superseded", id="1: known, but replaced since"

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.checkpoint import errors
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.retention import KeepLatest
-from tests.unit.checkpoint.histories import Given, History, at, clear, launch, refusal, said
+from tests.unit.checkpoint.histories import Given, History, at, clear, in_turn, launch, refusal, said
 
 SEED = "file:///lake/ckp/jobs/orders/job/chk-7"
 
@@ -153,6 +153,10 @@ def test_a_run_with_a_history_of_its_own(given: Given, asked: c.PlanLaunch, answ
         pytest.param(
             left,
             clear("day-1", on_clear="continue"), "launch 3 from nothing", id="... with continue, too",
+        ),
+        pytest.param(
+            in_turn(two_days, lambda h: h.do(clear("day-2"))), clear("day-1"), "OlderRun",
+            id="clear of a run older than one whose clear has just begun again",
         ),
     ],
 )  # fmt: skip
