@@ -67,6 +67,11 @@ class Plan(Record):
     sorted: bool
     """Somebody asked for an order, and the order reaches the result. A stage does not keep it."""
 
+    @property
+    def read(self) -> str:
+        """A digest of what the leaves read: paths, options, rows of the driver, groups of our stages."""
+        return hashlib.sha256(canonical(list(self.leaves))).hexdigest()
+
 
 def identify(df: DataFrame, readbacks: Readbacks) -> Plan:
     """The identity of ``df``'s plan: equal in every driver that builds the same plan. Starts no job; takes some 20 ms."""

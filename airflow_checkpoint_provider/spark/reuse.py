@@ -2,6 +2,7 @@
 
 Same run, same application, same plan: reused. Only a changed application is looked at closer. What no plan text shows, a
 function's body, Python code or rows of the driver, is reused unseen only where everything handed out before it is the same.
+The author's ``version`` speaks for the application, never for an input: paths and rows that moved are computed anew.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ def unbuilt(prior: StageDetail, now: Now) -> Verdict:
     """For a function, before it is called; a refusal means: build it and compare."""
     if moved_input(prior, now) or now.version != prior.version:
         return Verdict(False)
-    if prior.application == now.application:
-        return Verdict(True)
-    return Verdict(now.version is not None, f"version={now.version!r} is the same")
+    return Verdict(prior.application == now.application)
 
 
 def judge(prior: StageDetail, now: Now, plan: Plan, difference: Callable[[], str]) -> Verdict:
@@ -51,7 +50,7 @@ def judge(prior: StageDetail, now: Now, plan: Plan, difference: Callable[[], str
     changed = now.application != prior.application
     if plan.digest == prior.plan:
         return _same_plan(changed, now, plan)
-    if changed and now.version is not None and not moved:
+    if changed and now.version is not None and not moved and plan.read == prior.inputs:
         return Verdict(True, f"application changed, version={now.version!r} is the same")
     hint = "" if changed or moved else "; a literal that moves from try to try? use job.started_at"
     return Verdict(False, f"its plan moved: {difference()}{hint}")

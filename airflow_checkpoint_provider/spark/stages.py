@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,9 +41,20 @@ class Stages:
         self._spark, self._attempt, self._states, self._barriers = spark, attempt, states, barriers
         self._application = application
         self._readbacks: dict[str, tuple[str, str]] = {}
+        self._one = threading.Lock()
 
     def run(self, uid: str, given: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
         """The rows of stage ``uid``: the stored ones where they may stand for what is given, else computed and stored now."""
+        if not self._one.acquire(blocking=False):
+            raise WrongUse(
+                f"stage '{uid}' began in a second thread: stages come one after the other, values follow them"
+            )
+        try:
+            return self._run(uid, given, version)
+        finally:
+            self._one.release()
+
+    def _run(self, uid: str, given: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
         self._attempt.still_mine()
         function = callable(given)
         now = Now(self._application.digest, version, function, dict(self._states.handed_out))
@@ -105,7 +117,7 @@ class Stages:
             group = Group(path=path, files=groups.count_rows(self._spark, written))
         self._keep_plan(path, plan)
         detail = StageDetail(
-            plan=plan.digest, python=plan.python or plan.local_rows, application=self._application.digest, schema=written.schema,
+            plan=plan.digest, inputs=plan.read, python=plan.python or plan.local_rows, application=self._application.digest, schema=written.schema,
             codec=codec, sorted=plan.sorted, version=now.version, function=now.function, before=dict(now.handed_out),
             values=dict(self._states.values),
         )  # fmt: skip

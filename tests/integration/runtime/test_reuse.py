@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
@@ -200,7 +202,28 @@ def test_a_function_of_a_changed_application_is_called_and_its_plan_compared(scr
     assert not again()
 
 
-def test_a_function_with_an_equal_version_is_not_called_by_a_changed_application(script: Script) -> None:
+def test_a_function_with_an_equal_version_is_called_by_a_changed_application_for_its_inputs(script: Script) -> None:
     called(script, version="1")
     script.change("second")
-    assert called(script, version="1") == []
+    again = script.recomputes("clean")
+    assert called(script, version="1") == [1]
+    assert not again()
+
+
+@pytest.mark.parametrize("function", [False, True])
+def test_a_version_decides_about_no_input(script: Script, tmp_path: Path, function: bool) -> None:
+    """The path came as an argument, so another path is another application, too."""
+    for source in ("a", "b"):
+        script.spark.range(3).selectExpr(f"'{source}' AS src").write.parquet(str(tmp_path / source))
+
+    def rows(source: str) -> set[str]:
+        def build() -> DataFrame:
+            return script.spark.read.parquet(str(tmp_path / source))
+
+        script.change(source)
+        with script.failing() as job:
+            return {row.src for row in job.stage("clean", build if function else build(), version="1").collect()}
+        raise AssertionError
+
+    assert rows("a") == {"a"}
+    assert rows("b") == {"b"}

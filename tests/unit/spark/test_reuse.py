@@ -13,8 +13,6 @@ from airflow_checkpoint_provider.spark.reuse import Now, Verdict, judge, unbuilt
 SAME, OTHER = "same", "other"
 BEFORE = {"clean": "state/clean/1-aa", "named": "state/named/1-bb"}
 RECOMPUTED = {**BEFORE, "clean": "state/clean/2-cc"}
-STORED = StageDetail(plan=SAME, python=False, application=SAME, schema="{}", codec="lz4_raw", before=BEFORE)
-VERSIONED = replace(STORED, version="1")
 
 
 def now(
@@ -23,8 +21,15 @@ def now(
     return Now(application, version, function, handed_out)
 
 
-def plan(digest: str = SAME, *, python: bool = False, local_rows: bool = False) -> Plan:
-    return Plan(digest=digest, text="", leaves=(), python=python, local_rows=local_rows, inputs=(), sorted=False)
+def plan(digest: str = SAME, *, python: bool = False, local_rows: bool = False, path: str = "in") -> Plan:
+    leaves = ({"leaf": "LogicalRelation", "paths": [path]},)
+    return Plan(digest=digest, text="", leaves=leaves, python=python, local_rows=local_rows, inputs=(), sorted=False)
+
+
+STORED = StageDetail(
+    plan=SAME, inputs=plan().read, python=False, application=SAME, schema="{}", codec="lz4_raw", before=BEFORE
+)
+VERSIONED = replace(STORED, version="1")
 
 
 def judged(stored: StageDetail, asked: Now, built: Plan) -> Verdict:
@@ -51,7 +56,7 @@ KEEP = '; cannot be proved equal. Keep it next time: version="1"'
         pytest.param(VERSIONED, now(OTHER, version="1"), plan(python=True), "application changed, version='1' is the same",
                      id="changed application, same version, same plan with Python"),
         pytest.param(VERSIONED, now(OTHER, version="1"), plan(OTHER), "application changed, version='1' is the same",
-                     id="changed application, same version: the author decides, whatever the plan"),
+                     id="changed application, same version: the author decides about the application"),
         pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1", function=True), plan(),
                      "application changed, version='1' is the same", id="a function with a version that builds the same plan"),
     ],
@@ -71,6 +76,8 @@ def test_reused(stored: StageDetail, asked: Now, built: Plan, why: str) -> None:
                      id="changed application, same plan with Python"),
         pytest.param(STORED, now(OTHER), plan(local_rows=True), f"the application changed and its plan holds rows of the driver{KEEP}",
                      id="changed application, same plan with local rows"),
+        pytest.param(VERSIONED, now(OTHER, version="1"), plan(OTHER, path="elsewhere"), "its plan moved: `1` → `2`",
+                     id="changed application, same version, another input"),
         pytest.param(VERSIONED, now(OTHER, version="2"), plan(), "its version moved: '1' → '2'", id="another version"),
         pytest.param(VERSIONED, now(version="2"), plan(), "its version moved: '1' → '2'", id="another version of the same application"),
         pytest.param(STORED, now(OTHER, version="1"), plan(), "its version moved: None → '1'", id="a version for the first time"),
@@ -102,7 +109,7 @@ def test_recomputed(stored: StageDetail, asked: Now, built: Plan, why: str) -> N
         pytest.param(STORED, now(), True, id="same application, same before"),
         pytest.param(STORED, now(OTHER), False, id="changed application"),
         pytest.param(STORED, now(handed_out=RECOMPUTED), False, id="an input computed anew"),
-        pytest.param(VERSIONED, now(OTHER, version="1"), True, id="changed application, same version"),
+        pytest.param(VERSIONED, now(OTHER, version="1"), False, id="changed application: its inputs are looked at"),
         pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1"), False, id="same version, an input computed anew"),
         pytest.param(VERSIONED, now(version="2"), False, id="another version"),
         pytest.param(VERSIONED, now(), False, id="a version no longer given"),

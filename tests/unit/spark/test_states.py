@@ -31,6 +31,7 @@ def stage(
 ) -> StateSnapshot:
     detail = StageDetail(
         plan=uid,
+        inputs="",
         python=False,
         application="app",
         schema="{}",
