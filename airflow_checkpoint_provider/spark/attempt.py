@@ -23,11 +23,13 @@ from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import (
     CheckpointError,
+    CommitStateUnknown,
     Fenced,
     JobAlreadyRunning,
     JobSuspended,
     Refused,
     StoreError,
+    StoreMisconfigured,
 )
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.heartbeat import (
@@ -126,6 +128,9 @@ class Attempt:
                 continue
             except CheckpointError as error:
                 leave(Exit.REFUSED if error.permanent else Exit.FAILED, str(error))
+            except BaseException:  # noqa: BLE001 - nobody would see any more that this attempt is over
+                traceback.print_exc()
+                leave(Exit.FAILED, "the journal could not be watched")
             if self._over.is_set():
                 return
             if state.over(self.epoch):
@@ -154,12 +159,20 @@ class Attempt:
         """The attempt's last entry. Raises what the store raises."""
         self._over.set()
         self.heart.stop()
+        ended = c.EndAttempt(epoch=self.epoch, how=how, exit_code=exit_code)
         with self.journal() as coordinator:
-            coordinator.journal.append(c.EndAttempt(epoch=self.epoch, how=how, exit_code=exit_code))
+            try:
+                coordinator.journal.append(ended)
+            except CommitStateUnknown:  # asked once more, it answers "done already" if it was written
+                coordinator.journal.append(ended)
 
     def end_failed(self, exit_code: int) -> None:
         """As ``end``, for a driver that fails anyway: what the store says to it changes nothing."""
-        launch = self.state.launch(self.record.launch)
+        launch, record = self.state.launch(self.record.launch), self.state.attempt(self.epoch)
+        if (
+            record and record.how == "finished"
+        ):  # an answer was lost on the way; the task that sees the exit code decides
+            return
         try:
             self.end("cancelled" if launch and launch.stop else "failed", exit_code)
         except CheckpointError as error:
@@ -230,6 +243,11 @@ def _begin_launched(journal: Journal, settings: Settings, program: Program) -> A
         journal.store, journal.keys.driver_beat(settings.launch), Beat(launch=settings.launch, doing="starting")
     ):
         state = journal.catch_up()
+        if state.n < 0:
+            raise StoreMisconfigured(
+                f"there is no history at {journal.store.uri}/{journal.keys.prefix} as this driver sees it, though Airflow has just"
+                " written it: do both see the same place under that path?"
+            )
         restored = examine(Coordinator(journal), state, state.restore_point())
         driver = secrets.token_hex(16)
         start = c.StartAttempt(
@@ -287,8 +305,7 @@ def _where_to_start(journal: Journal, state: State, settings: Settings) -> tuple
 def _alone_run(state: State, now: str) -> tuple[Token, int, str]:
     newest = state.runs[-1] if state.runs else None
     if newest is None or newest.how == "finished":
-        number = sum(run.key.startswith("alone-") for run in state.runs) + 1
-        return Token(dag="", run=f"alone-{max(number, state.next_launch)}", task="script"), 1, now
+        return Token(dag="", run=f"alone-{state.next_launch}", task="script"), 1, now
     launch = state.launch(newest.launch)
     token = launch.token if launch else Token(dag="", run=newest.key, task="script")
     return token, (launch.latest_try if launch else 0) + 1, newest.started_at
@@ -296,8 +313,8 @@ def _alone_run(state: State, now: str) -> tuple[Token, int, str]:
 
 def _already_running(journal: Journal) -> JobAlreadyRunning:
     """A living process of this job is never adopted and never fenced by a script; both pids are named."""
-    beats = (read_beat(journal.store, key) for key in beats_of(journal.keys, journal.state))
-    other, mine = next((beat.process for beat in beats if beat), Process()), Process.this()
+    beat = read_beat(journal.store, journal.keys.attempt_beat(journal.state.last_epoch))
+    other, mine = beat.process if beat else Process(), Process.this()
     return JobAlreadyRunning(
         f"{journal.state.job} is already running: process {other.pid} on {other.host} (this is process {mine.pid} on {mine.host})."
         " Wait for it or stop it; or give this one another job_id"

@@ -35,6 +35,7 @@ Held = dict[str, StateSnapshot]
 """What a completed checkpoint holds, by uid."""
 
 REMIND = 300.0  # seconds between two lines saying that the job is not protected
+FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries while the store fails
 SWEPT_AT_ONCE = 1_000  # folders; the next start takes the rest
 
 
@@ -47,6 +48,7 @@ class Barriers:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._flying: Future[Held] | None = None
         self._unsettled: int | None = None  # acknowledged, its outcome not known to us
+        self._awaited = threading.Event()  # the job waits for the checkpoint in flight
         self._reached = 0.0  # when the barrier of the newest checkpoint was
         attempt.coordinator.journal.patience = min(attempt.coordinator.journal.patience, timeout_s)
         self._count = 0
@@ -65,10 +67,12 @@ class Barriers:
     def settle(self) -> None:
         """Wait for the checkpoint in flight, and leave none whose outcome is not known if the store answers."""
         if self._flying is not None:
+            self._awaited.set()
             self._states.completed(self._flying.result())
             self._flying = None
+            self._awaited.clear()
         if self._unsettled is not None:
-            self._settle_unknown(self._unsettled)
+            self._states.completed(self._settle_unknown(self._unsettled))
 
     def sweep(self) -> None:
         """Begin to delete what attempts that are over left behind: rows nobody acknowledged, checkpoints nobody sealed."""
@@ -78,7 +82,27 @@ class Barriers:
         self._pool.shutdown(wait=True)
 
     def _take(self, pinned: tuple[StateSnapshot, ...], barrier: str) -> Held:
-        """The asynchronous part; what completed. Whatever fails is said; nothing here ends the job but a fence."""
+        """The asynchronous part; what completed. Whatever fails is said; nothing here ends the job but a fence.
+
+        While the store fails, and nobody waits for this, it is tried again: the next barrier may be hours away.
+        """
+        held: Held = {}
+        wait, tried = FIRST_WAIT, False
+        while True:
+            settled = {} if self._unsettled is None else self._settle_unknown(self._unsettled)
+            done = tried and bool(settled)
+            taken: Held = {}
+            if not done and self._unsettled is None:
+                taken, tried = self._try(pinned, barrier), True
+            held = taken or settled or held
+            if done or taken or self.protection.failures == 0 or self._awaited.wait(wait):
+                break
+            wait = min(2 * wait, LONGEST_WAIT)
+        self._retire()
+        return held
+
+    def _try(self, pinned: tuple[StateSnapshot, ...], barrier: str) -> Held:
+        """What completed with these states, perhaps by an earlier word of this attempt; nothing if the store failed."""
         held: Held = {}
         try:
             # One that waited for us may have been aborted since it was seen, or hold an earlier word of ours.
@@ -92,7 +116,6 @@ class Barriers:
                 raise NotPending("three in a row were aborted by somebody else; `checkpoints show` says by whom")
         except CheckpointError as error:
             self.protection.failed(f"the checkpoint at {barrier}", error)
-        self._retire()
         return held
 
     def _number(self, barrier: str) -> int:
@@ -129,8 +152,9 @@ class Barriers:
             run_values=self._states.run_values, versions=self._versions,
         )  # fmt: skip
 
-    def _settle_unknown(self, number: int) -> None:
-        """Its acknowledgement may stand: complete it now, or abort it, so that the next can be triggered."""
+    def _settle_unknown(self, number: int) -> Held:
+        """Its acknowledgement may stand: complete it now, or abort it, so that the next can be triggered. What completed."""
+        held: Held = {}
         try:
             with self._attempt.journal() as coordinator:
                 found = coordinator.journal.catch_up().checkpoint(number)
@@ -138,7 +162,7 @@ class Barriers:
                     self._complete_or_abort(number)
                 found = coordinator.state.checkpoint(number)
                 if found and found.status == RETAINED:
-                    self._states.completed(coordinator.read_seal(found).states)
+                    held = coordinator.read_seal(found).states
                     self.protection.restored()
                     say(texts.outcome_known(found))
                 elif found and found.over:
@@ -146,6 +170,7 @@ class Barriers:
             self._unsettled = None
         except CheckpointError as error:
             self.protection.failed(f"chk-{number}", error)
+        return held
 
     def _complete_or_abort(self, number: int) -> None:
         coordinator = self._attempt.coordinator
@@ -193,7 +218,8 @@ class Protection:
         with self._lock:
             self.failures += 1
             self._last = f"{what}: {error.message}"
-        self.remind(at_once=True)
+            first = self.failures == 1
+        self.remind(at_once=first)
 
     def restored(self) -> None:
         """A checkpoint completed: a crash costs only what comes after it."""

@@ -60,6 +60,7 @@ class CheckpointedJob:
     """
 
     _active: ClassVar[CheckpointedJob | None] = None
+    _finished: ClassVar[bool] = False  # a run ended well in this process
 
     def __init__(
         self,
@@ -77,7 +78,9 @@ class CheckpointedJob:
 
     def __enter__(self) -> Self:
         if CheckpointedJob._active is not None:
-            raise WrongUse("two CheckpointedJobs in one driver: close the first `with` before the second begins")
+            raise WrongUse("two CheckpointedJobs in one driver: one `with CheckpointedJob()` holds the whole job")
+        if CheckpointedJob._finished:
+            raise WrongUse("this driver's run has finished: put all of the job into one `with CheckpointedJob()`")
         if self._given is not None:
             refuse_connect(self._given)
         self.spark = self._given or SparkSession.builder.getOrCreate()
@@ -133,6 +136,8 @@ class CheckpointedJob:
                 self._finish()
             else:
                 self._fail(error)
+                if isinstance(error, SystemExit) and _exit_code(error) == 0:  # sys.exit(256) would be success
+                    raise SystemExit(int(Exit.FAILED))
         finally:
             self._watchdog.stop()
 
@@ -153,6 +158,7 @@ class CheckpointedJob:
         self._barriers.close()
         self._attempt.still_mine()
         self._attempt.end("finished", Exit.FINISHED)
+        CheckpointedJob._finished = True
 
     def _last_checkpoint(self) -> None:
         if not any(self._barriers.reach("end", wait=True) for _ in range(2)):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 
 def say(lines: str | Iterable[str]) -> None:
     """Print to the driver's standard output, at once: the process may be killed in the next moment."""
-    print(lines if isinstance(lines, str) else "\n".join(lines), flush=True)
+    with contextlib.suppress(OSError):  # who reads may be gone; that is no reason to end
+        print(lines if isinstance(lines, str) else "\n".join(lines), flush=True)

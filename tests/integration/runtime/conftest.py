@@ -1,4 +1,4 @@
-"""Attempts of one script within this process: they share its Spark session, so they cannot be killed, and cost little."""
+"""Attempts of a script: within this process, where they share its Spark session and cost little, and as drivers to be killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.runs import Ended, Home
 
 
 class Broken(Exception):
@@ -70,3 +73,43 @@ class Script:
 @pytest.fixture
 def script(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     return Script(spark, tmp_path, monkeypatch)
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a run of ``tests/jobs/totals.py`` comes to that nobody disturbs, and the points that it passes."""
+
+    ended: Ended
+    report: list[dict[str, Any]]
+    points: list[str]
+    java: str
+    """JVM options with which later drivers start in half the time: the classes that this one loaded, as an archive."""
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbed]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    archive, points = folder / "classes.jsa", folder / "points"
+    home = Home(folder, java=f"-XX:ArchiveClassesAtExit={archive}")
+    ended = home.run(("record", str(points)), submit=True)
+    assert ended.code == 0, ended.log
+    yield Undisturbed(ended, home.report(), points.read_text().split(), f"-XX:SharedArchiveFile={archive}")
+    archive.unlink()
+
+
+@pytest.fixture
+def home(tmp_path: Path, undisturbed: Undisturbed) -> Home:
+    return Home(tmp_path / "home", java=undisturbed.java)
+
+
+@pytest.fixture(autouse=True)
+def _each_attempt_as_in_a_driver_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver opens one job; here all attempts of a test share a process."""
+    begin = CheckpointedJob.__enter__
+
+    @wraps(begin)
+    def begin_anew(job: CheckpointedJob) -> CheckpointedJob:
+        CheckpointedJob._finished = False
+        return begin(job)
+
+    monkeypatch.setattr(CheckpointedJob, "__enter__", begin_anew)

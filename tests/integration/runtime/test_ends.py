@@ -96,9 +96,25 @@ def test_one_uid_twice_in_one_attempt(script: Script) -> None:
 def test_two_jobs_in_one_driver(script: Script) -> None:
     with script.attempt(), pytest.raises(WrongUse, match="two CheckpointedJobs in one driver"), script.attempt():
         pass
+    assert how(script) == [("finished", 0)]
+
+
+def test_a_second_job_after_the_first(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run has finished; what a second block adds would be another run's, or be skipped by a retry."""
     with script.attempt():
         pass
-    assert how(script) == [("finished", 0)] * 2, "one after the other is no harm"
+    second = script.attempt()
+    monkeypatch.setattr(CheckpointedJob, "__enter__", CheckpointedJob.__enter__.__wrapped__)  # type: ignore[attr-defined]
+    with pytest.raises(WrongUse, match="has finished"), second:
+        pass
+
+
+def test_an_exit_code_that_would_read_as_success(script: Script) -> None:
+    """The system keeps eight bits of it."""
+    with pytest.raises(SystemExit) as left, script.attempt():
+        sys.exit(256)
+    assert left.value.code == 1
+    assert how(script) == [("failed", 0)]
 
 
 def test_what_is_no_dataframe(script: Script) -> None:

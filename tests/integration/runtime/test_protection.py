@@ -116,13 +116,29 @@ def test_an_outcome_that_is_not_known_is_settled_at_the_next_barrier(
         with pytest.raises(CommitStateUnknown):
             job.checkpoint()
         assert (
-            "NOT PROTECTED: chk-1: the store did not say whether the seal of chk-1 was written"
+            "NOT PROTECTED: the checkpoint at stage 'first': the store did not say whether the seal of chk-1 was written"
             in capsys.readouterr().out
         )
         store.plan = served
         job.checkpoint()
         assert "chk-1: the store's answer was lost" in capsys.readouterr().out
     assert held(script) == {1: ["first"], 2: ["first"]}
+
+
+def test_a_checkpoint_is_completed_without_another_barrier_once_the_store_is_back(
+    script: Script, store: FaultyStore, capsys: CaptureFixture
+) -> None:
+    """The next barrier may be hours away; a crash until then would repeat the stage."""
+    with script.attempt() as job:
+        job._attempt.coordinator.journal.patience = 0.2
+        store.plan = lambda call: (
+            Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
+        )
+        stage(job, "first")
+        wait_until(lambda: "NOT PROTECTED" in capsys.readouterr().out, 10, lambda: "nothing said", every=0.05)
+        store.plan = served
+        wait_until(lambda: held(script) == {1: ["first"]}, 30, lambda: str(held(script)), every=0.1)
+    assert held(script) == {1: ["first"]}
 
 
 def test_a_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(
