@@ -20,7 +20,14 @@ from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.decide import decide
 from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import Fenced, HistoryGone, Refused, Stopping, StoreError, Superseded
+from airflow_checkpoint_provider.checkpoint.errors import (
+    Fenced,
+    HistoryGone,
+    Refused,
+    Stopping,
+    StoreError,
+    Superseded,
+)
 from airflow_checkpoint_provider.checkpoint.events import LaunchPlanned, Token
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart, beats_of, read_beat, seen_alive
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
@@ -54,8 +61,11 @@ class Wanted:
 class Launching:
     """The launch of one try. Not for more than one thread at a time; ``journal`` makes another reader."""
 
-    def __init__(self, store: Store, wanted: Wanted, say: Say, beats: Beats | None = None) -> None:
+    def __init__(
+        self, store: Store, wanted: Wanted, say: Say, beats: Beats | None = None, killed: threading.Event | None = None
+    ) -> None:
         self.store, self.wanted, self.say = store, wanted, say
+        self.killed = killed or threading.Event()
         self.beats = beats or Beats.configured()
         self.keys = Keys(wanted.history.prefix)
         self.coordinator = Coordinator(self.journal())
@@ -94,6 +104,11 @@ class Launching:
         self.launch = self.state.current_launch()
         if self.launch is None:
             raise Refused(f"{self.wanted.history.job}: the launch was replaced as soon as it was planned")
+        if self.killed.is_set():
+            self.request_stop("the task was killed while it planned")
+            raise Refused(f"{self.wanted.history.job}: this task was killed")
+        if not self.adopted:
+            self._heart().pulse()  # who looks at this launch from now on sees that it lives
         self.say(texts.launch_story(self._before, self.state, self.launch, self.restored, self._seen))
         return self.launch
 
@@ -113,10 +128,12 @@ class Launching:
     def _append_patiently(self, plan: c.PlanLaunch) -> None:
         """A driver that was told to stop is waited for, bounded; then its launch is replaced."""
         deadline = time.monotonic() + self.beats.still
-        look = _Look(self)
+        look, waited = _Look(self), False
 
         def observed(state: State) -> c.PlanLaunch:
-            alive = time.monotonic() < deadline and look.alive(state)
+            alive = (not waited or time.monotonic() < deadline) and look.alive(state)
+            if self.killed.is_set():
+                raise Refused(f"{self.wanted.history.job}: this task was killed; nothing was planned")
             self._before, self._seen = state, self._see(state, alive)
             command = replace(plan, seen_alive=alive)
             self._verify(state, decide(state, command))
@@ -129,7 +146,7 @@ class Launching:
             except Stopping as error:
                 self.say([f"{error.message}; waiting for it, {self.beats.still:.0f} s at most"])
                 self._wait_until_stopped(deadline)
-                look = _Look(self)
+                look, waited = _Look(self), True
 
     def _see(self, state: State, alive: bool) -> Seen:
         """For the story, besides the journal."""
@@ -145,7 +162,7 @@ class Launching:
     def _wait_until_stopped(self, deadline: float) -> None:
         """A process elsewhere is not looked at here: that takes as long as looking whether it lives."""
         at_once = replace(self.beats, look=0)
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not self.killed.is_set():
             keys = beats_of(self.keys, self.coordinator.journal.poll())
             if not seen_alive(self.store, keys, at_once):
                 return
@@ -208,13 +225,17 @@ class Launching:
     def beating(self) -> Iterator[Heart]:
         """While this task submits. Afterwards nobody beats for the launch but its driver, though this process may live on."""
         assert self.launch is not None
-        key = self.keys.launch_beat(self.launch.number)
         try:
-            with Heart(self.store, key, Beat(launch=self.launch.number, doing="submitting"), self.beats) as heart:
+            with self._heart() as heart:
                 yield heart
         finally:
             with contextlib.suppress(StoreError):
-                self.store.delete([key])
+                self.store.delete([self.keys.launch_beat(self.launch.number)])
+
+    def _heart(self) -> Heart:
+        assert self.launch is not None
+        beat = Beat(launch=self.launch.number, doing="submitting")
+        return Heart(self.store, self.keys.launch_beat(self.launch.number), beat, self.beats)
 
     def follow(
         self,
@@ -247,9 +268,26 @@ class Launching:
             self.coordinator.retire()
             self.coordinator.sweep()
         except (StoreError, Refused) as error:
-            return [f"state of the run could not be deleted now ({error}); the next start of this job sweeps it"]
+            where = f"{self.store.uri}/{self.keys.prefix}"
+            return [
+                f"state of the run could not be deleted now ({error}); it costs storage under {where}, nothing else"
+            ]
         gone = before - {one.id for one in self.state.retained}
         return [texts.deleted_line(len(gone), self.state)] if gone or not self.state.retained else []
+
+    def wait_for_process(self) -> None:
+        """A driver that finished may still run what stands behind its ``with``, and read its stages there. On this host its
+        process is waited for, bounded; elsewhere nobody can tell."""
+        attempts = self.state.attempts
+        beat = read_beat(self.store, self.keys.attempt_beat(attempts[-1].epoch)) if attempts else None
+        deadline = time.monotonic() + self.beats.still
+        while (
+            beat
+            and beat.process.lives()
+            and time.monotonic() < deadline
+            and not self.killed.wait(self.beats.every / 10)
+        ):
+            pass
 
     def summary(self) -> list[str]:
         """The table; a store that fails costs only that."""
@@ -284,8 +322,8 @@ class Follower:
         self._said = {one.id for one in launching.state.checkpoints if one.ended_at}
         self._driver: Beat | None = None  # the newest beat of an attached driver
         self._introduced = False
-        self._counter: tuple[str, int] | None = None
-        self._moved = time.monotonic()
+        self._beat: tuple[str, Beat] | None = None  # the newest, and its key
+        self._moved = self._read_beat = time.monotonic()
         self.attempt: Attempt | None = None
 
     @property
@@ -298,10 +336,13 @@ class Follower:
         try:
             state = self._journal.poll()
             self.attempt = state.attempt_of(launch.number if launch else None)
-            self._look_at_beat(state)
+            if not self._introduced or time.monotonic() - self._read_beat >= self._launching.beats.every:
+                self._look_at_beat(state)
             self._tell(state)
         except StoreError:
             self._moved = time.monotonic()  # silence of the store is no silence of the driver
+        if self._beat and self._beat[1].process.lives() is False:
+            self._moved = float("-inf")
         return self.attempt
 
     def last_look(self) -> Attempt | None:
@@ -311,14 +352,13 @@ class Follower:
         return self.attempt if self.attempt and self.attempt.how else None
 
     def _look_at_beat(self, state: State) -> None:
+        self._read_beat = time.monotonic()
         for key in beats_of(self._journal.keys, state):
             beat = read_beat(self._journal.store, key)
             if beat is None:
                 continue
-            if (key, beat.counter) != self._counter:
-                self._counter, self._moved = (key, beat.counter), time.monotonic()
-            if beat.process.lives() is False:
-                self._moved = float("-inf")
+            if self._beat is None or (self._beat[0], self._beat[1].counter) != (key, beat.counter):
+                self._beat, self._moved = (key, beat), time.monotonic()
             if beat.attached:
                 self._look_at_driver(beat)
             return

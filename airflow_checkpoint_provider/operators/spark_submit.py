@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.errors import (
     AlreadyFinished,
     CheckpointError,
+    CommitStateUnknown,
     InvalidConfig,
     JobSuspended,
     NotSupportedYet,
@@ -125,11 +126,12 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             self._hook = hook = self._get_hook()
             self._say_why_not_deferred(hook)
             store = CheckpointStorageHook(self.checkpoint_conn_id, hook.master).get_store()
-            self._launching = launching = Launching(store, self._wanted(context), self._say)
+            self._launching = launching = Launching(store, self._wanted(context), self._say, killed=self._killed)
             try:
                 self._plan(launching)
             except AlreadyFinished:
                 self._say(texts.finished(launching.state, ti.run_id))
+                launching.wait_for_process()
                 return self._finished(launching)
             context["task_state_store"].set(HISTORY_KEY, launching.state.incarnation)
             if launching.adopted:
@@ -140,7 +142,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         """Who reads the log finds there first why nothing was submitted."""
         try:
             launching.plan()
-        except (AlreadyFinished, Superseded):
+        except (AlreadyFinished, Superseded, CommitStateUnknown):
             raise
         except JobSuspended:
             self._say(texts.suspended(launching.state))
@@ -222,7 +224,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             raise AirflowException(
                 "the adopted driver's heartbeat stands still: it is counted as lost, and the next try goes on from its latest checkpoint"
             )
-        return self._ended(launching, attempt.exit_code if attempt.how != "finished" else 0, None)
+        launching.wait_for_process()
+        return self._ended(launching, 0 if attempt.how == "finished" else attempt.exit_code or 1, None)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -234,12 +237,12 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         attempt = launching.attempt()
         if failure is None and exit_code == 0:
             return self._succeed(launching, attempt)
-        if exit_code not in (REFUSED, OVER):
+        if exit_code not in (REFUSED, OVER) or (attempt and attempt.how == "finished"):
             launching.end("failed", exit_code)
-        if attempt or not self._killed.is_set():
-            self._say(launching.summary() if attempt else texts.not_attached())
-        if exit_code == REFUSED:
-            raise AirflowFailException(self._refusal(launching, attempt))
+        if attempt:
+            self._say(launching.summary())
+        if exit_code == REFUSED and (refusal := self._refusal(launching)):
+            raise AirflowFailException(refusal)
         if exit_code == OVER:
             raise AirflowException(
                 "the driver ended because it was replaced, stopped or suspended (exit code 79); the next try looks again"
@@ -253,16 +256,24 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             for line in texts.not_attached():
                 self.log.warning(line)
             return self._result(launching)
+        if attempt.how is None:
+            launching.end("failed", 0)
+            self._say(launching.summary())
+            raise AirflowException(
+                "the driver left with exit code 0 inside `with CheckpointedJob()`: nothing was finished"
+            )
         if attempt.how != "finished":
-            self._say([*launching.summary(), "the driver did not end its attempt; its state stays"])
-            return self._result(launching)
+            self._say(launching.summary())
+            raise AirflowException(
+                f"attempt {attempt.epoch} ended {attempt.how}, though its script left with exit code 0"
+            )
         return self._finished(launching)
 
     def _finished(self, launching: Launching) -> dict[str, Any]:
         """This try or one before it saw the run finish; what ends with the run goes now."""
         last = launching.state.restore_point()
-        deleted = launching.clean_up()
-        self._say([*launching.summary(), *deleted])
+        self._say(launching.summary())
+        self._say(launching.clean_up())
         return {**self._result(launching), "checkpoint": str(last) if last else None}
 
     def _result(self, launching: Launching) -> dict[str, Any]:
@@ -278,18 +289,11 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             "ended": run.how if run else None,
         }
 
-    def _refusal(self, launching: Launching, attempt: Attempt | None) -> str:
+    def _refusal(self, launching: Launching) -> str | None:
+        """What the driver left for us; nothing if the exit code was the script's own."""
         assert launching.launch is not None
-        keys = [launching.keys.driver_beat(launching.launch.number)]
-        if attempt:
-            keys.insert(0, launching.keys.attempt_beat(attempt.epoch))
-        beats = (read_beat(launching.store, key) for key in keys)
-        refused = next((beat.refused for beat in beats if beat and beat.refused), None)
-        return (
-            f"{refused.text}  [{refused.code}]"
-            if refused
-            else "the driver refused for good (exit code 3); its log says why"
-        )
+        beat = read_beat(launching.store, launching.keys.driver_beat(launching.launch.number))
+        return f"{beat.refused.text}  [{beat.refused.code}]" if beat and beat.refused else None
 
     def on_kill(self) -> None:
         """Tell the driver through the journal, which reaches one on a lost host too; then what the parent does."""
@@ -308,12 +312,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
 def _refuse_later(**options: Any) -> None:
     for name, value in options.items():
         if value:
-            advice = (
-                "in client mode the driver is a child of the task"
-                if name == "deferrable"
-                else "this version does not have it"
-            )
-            raise NotSupportedYet(f"{name}={value!r}: {advice}; leave it out")
+            raise NotSupportedYet(f"{name}={value!r}: this version does not have it; leave it out")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import Damaged, HistoryGone
+from airflow_checkpoint_provider.checkpoint.errors import AlreadyFinished, Damaged, HistoryGone
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart
 from airflow_checkpoint_provider.checkpoint.names import History
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
@@ -133,3 +133,12 @@ def test_a_silent_store_costs_the_summary_alone() -> None:
     silent.set()
     (line,) = first.launching.summary()
     assert "no summary" in line
+
+
+def test_a_dag_run_that_is_made_again_under_its_old_name_does_not_run_again(recorded: Recorded) -> None:
+    """Its first try asks with the token of the launch that finished: it must not submit a driver for that."""
+    recorded.ended("03:00:00", "finished", 0)
+    made_again = Try(recorded, 1)
+    with pytest.raises(AlreadyFinished):
+        made_again.launching.plan()
+    assert made_again.launching.state.launches[-1].number == 1
