@@ -60,7 +60,7 @@ def tell(job: CheckpointedJob, totals: DataFrame, *values: Value) -> None:
         "values": [value.get() for value in values],
         "attempt": job.attempt,
         "restored": job.restored.id if job.restored else None,
-        "started_at": job.started_at.isoformat(),
+        "started_at": job.started_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
     print("RESULT", json.dumps(result), flush=True)
 

@@ -1,9 +1,9 @@
 """Runs a job's script and, at a named step of the real code, ends or stops the driver. Runs in the Spark driver.
 
-    python -m tests.support.crash ACTION POINT script.py arguments...     (or given to spark-submit as the script)
+    python -m tests.support.crash ACTION POINT script.py arguments...     (or as the script that spark-submit is given)
 
-``record`` writes each point that is passed into the file POINT instead. Points are named after what just happened or is
-about to: ``stage/clean/rows-written``, ``checkpoint/2/before-seal``, ``attempt/started``, ``value/rows/set-3``.
+``record`` writes each point that is passed into the file POINT instead. A point is named after what has just happened or
+is about to: ``stage/clean/rows-written``, ``checkpoint/2/before-seal`` (of this driver's second), ``value/rows/set-3``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,21 @@ from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.spark import groups, job, stages, states
 
-Label = Callable[..., str]
 Reached = Callable[[str], None]
+
+ENTRIES: dict[type[c.Command], tuple[str, str, str]] = {
+    c.StartAlone: ("attempt", "before-start", "started"),
+    c.StartAttempt: ("attempt", "before-start", "started"),
+    c.EndAttempt: ("attempt", "before-end", "ended"),
+    c.Trigger: ("checkpoint", "before-trigger", "triggered"),
+    c.Complete: ("checkpoint", "before-completion", "completed"),
+    c.Condemn: ("retire", "before-condemning", "condemned"),
+    c.Forget: ("retire", "before-forgetting", "forgotten"),
+}
+"""What an entry is about, and its points before and after it stands in the journal."""
+
+
+# -- what is done at a point -------------------------------------------------------------------------------------------
 
 
 def kill(_: str) -> None:
@@ -37,38 +50,49 @@ def kill_jvm(_: str) -> None:
     """The driver is on its own from here."""
     from pyspark import SparkContext
 
-    os.kill(SparkContext._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)  # type: ignore[union-attr]
+    jvm: Any = SparkContext._jvm
+    os.kill(jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
 
 
 def kill_jvm_and_compute(point: str) -> None:
-    """Nothing of Spark is called any more: no error will tell."""
+    """Nothing of Spark is called any more: no error tells of the death."""
     kill_jvm(point)
     while True:
         sum(range(1000))
 
 
 def stop(_: str) -> None:
-    """The whole group of processes sleeps, until somebody sends SIGCONT."""
+    """All processes of the group sleep, until somebody sends them SIGCONT."""
     os.killpg(0, signal.SIGSTOP)
 
 
-ACTIONS: dict[str, Reached] = {"kill": kill, "kill-jvm": kill_jvm, "kill-jvm-and-compute": kill_jvm_and_compute, "stop": stop}
+def linger(point: str) -> None:
+    """The script does nothing any more, and the driver lives."""
+    print("LINGERS at", point, os.getpid(), flush=True)
+    threading.Event().wait()
+
+
+ACTIONS: dict[str, Reached] = {
+    "kill": kill,
+    "kill-jvm": kill_jvm,
+    "kill-jvm-and-compute": kill_jvm_and_compute,
+    "stop": stop,
+    "linger": linger,
+}
 
 
 def at(point: str, action: Reached) -> Reached:
-    """``action`` when ``point`` is reached, once."""
-    waiting = threading.Lock()
+    """``action`` when ``point`` is reached for the first time."""
+    untouched = threading.Lock()
 
     def reached(name: str) -> None:
-        if name == point and waiting.acquire(blocking=False):
+        if name == point and untouched.acquire(blocking=False):
             action(name)
 
     return reached
 
 
 def recorder(file: Path) -> Reached:
-    """A line for each point."""
-
     def reached(name: str) -> None:
         with file.open("a") as lines:
             lines.write(f"{name}\n")
@@ -79,94 +103,108 @@ def recorder(file: Path) -> Reached:
 # -- the steps ---------------------------------------------------------------------------------------------------------
 
 
-def watch(reached: Reached) -> None:
-    """Let ``reached`` hear of every step from here on."""
-    _wrap(reached, groups, "write", "", "stage/{}/rows-written", lambda df, uri, **_: uri.split("/")[-2])
-    _wrap(reached, groups, "count_rows", "", "stage/{}/rows-counted", lambda _, written: written.uri.split("/")[-2])
-    _wrap(reached, stages.Stages, "_keep_plan", "", "stage/{}/plan-kept", lambda _, path, plan: path.split("/")[-2])
-    _wrap(reached, Coordinator, "acknowledge", "checkpoint/{}/before-acknowledgement", "checkpoint/{}/acknowledged", lambda _, ack: ack.id)
-    _wrap(reached, Coordinator, "_put_seal", "checkpoint/{}/before-seal", "checkpoint/{}/sealed", lambda _, number, body: number)
-    _wrap(reached, Coordinator, "_delete", "", "checkpoint/{}/deleted", lambda _, checkpoint: checkpoint.id)
-    _wrap(reached, job.CheckpointedJob, "_begin", "", "attempt/attached", lambda *_: "")
-    _wrap(reached, Journal, "append", "{}/before-entry", "{}/entry", _Commands())
-    _wrap_write(reached)
-    _wrap_values(reached)
+class Steps:
+    """Lets ``reached`` hear of every step of this process, by wrapping the functions that do them."""
+
+    def __init__(self, reached: Reached) -> None:
+        self._reached = reached
+        self._times = Counter[str]()
+        self._checkpoints: dict[int, int] = {}  # id -> number among those that this driver triggered
+
+    def watch(self) -> None:
+        self._wrap(job.CheckpointedJob, "_begin", lambda *_: "attempt", "", "attached")
+        self._wrap(groups, "write", lambda df, uri, **_: _stage(uri), "", "rows-written")
+        self._wrap(groups, "count_rows", lambda spark, written: _stage(written.uri), "", "rows-counted")
+        self._wrap(stages.Stages, "_keep_plan", lambda _, path, plan: _stage(path), "", "plan-kept")
+        self._wrap(
+            Coordinator,
+            "acknowledge",
+            lambda _, ack: self._checkpoint(ack.id),
+            "before-acknowledgement",
+            "acknowledged",
+        )
+        self._wrap(Coordinator, "_put_seal", lambda _, number, body: self._checkpoint(number), "before-seal", "sealed")
+        self._wrap(Coordinator, "_delete", lambda *_: f"retire/{self._times['retire']}", "", "deleted")
+        self._wrap_entries()
+        self._wrap_writing()
+        self._wrap_values()
+
+    def _wrap(self, place: Any, name: str, label: Callable[..., str], before: str, after: str) -> None:
+        original = getattr(place, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            what = label(*args, **kwargs)
+            if before:
+                self._reached(f"{what}/{before}")
+            result = original(*args, **kwargs)
+            self._reached(f"{what}/{after}")
+            return result
+
+        setattr(place, name, wrapped)
+
+    def _checkpoint(self, number: int) -> str:
+        return f"checkpoint/{self._checkpoints[number]}"
+
+    def _wrap_entries(self) -> None:
+        steps, original = self, Journal.append
+
+        def append(self: Journal, command: Any) -> Any:
+            asked = command(self.state) if callable(command) else command
+            what, before, after = ENTRIES[type(asked)]
+            what = steps._entry(what, asked)
+            steps._reached(f"{what}/{before}")
+            answer = original(self, command)
+            if isinstance(asked, c.Trigger):
+                steps._checkpoints[self.state.next_id - 1] = steps._times["checkpoint"]
+            steps._reached(f"{what}/{after}")
+            return answer
+
+        Journal.append = append  # type: ignore[method-assign]
+
+    def _entry(self, what: str, command: c.Command) -> str:
+        if isinstance(command, c.Trigger | c.Condemn):
+            self._times[what] += 1
+        return what if what == "attempt" else f"{what}/{self._times[what]}"
+
+    def _wrap_writing(self) -> None:
+        """``stage/<uid>/writing``: some rows are in the directory, and nothing is committed."""
+        original = groups.write
+
+        def write(df: Any, uri: str, **options: Any) -> Any:
+            over = threading.Event()
+            watching = threading.Thread(target=self._see_files, args=(uri, over), daemon=True)
+            watching.start()
+            written = original(df, uri, **options)
+            over.set()
+            watching.join()
+            return written
+
+        groups.write = write
+
+    def _see_files(self, uri: str, over: threading.Event) -> None:
+        folder = Path(uri.removeprefix("file://"))
+        while not over.is_set() and not any(path.is_file() for path in folder.rglob("*")):
+            time.sleep(0.001)
+        self._reached(f"{_stage(uri)}/writing")
+
+    def _wrap_values(self) -> None:
+        steps, original = self, states.Value.set
+
+        def set_(self: states.Value, value: Any) -> None:
+            original(self, value)
+            name = f"value/{self._uid}"
+            steps._times[name] += 1
+            steps._reached(f"{name}/set-{steps._times[name]}")
+
+        states.Value.set = set_  # type: ignore[method-assign]
 
 
-class _Commands:
-    """The name of what is appended; a checkpoint has its number only afterwards."""
-
-    def __init__(self) -> None:
-        self.triggered = 0
-
-    def __call__(self, journal: Journal, command: Any) -> str:
-        if callable(command):
-            command = command(journal.state)
-        match command:
-            case c.StartAttempt() | c.StartAlone():
-                return "attempt/start"
-            case c.EndAttempt():
-                return "attempt/end"
-            case c.Trigger():
-                return f"checkpoint/{journal.state.next_id}/trigger"
-            case c.Complete(id=number):
-                return f"checkpoint/{number}/complete"
-            case c.Condemn(ids=ids):
-                return f"checkpoint/{max(ids)}/condemn"
-            case c.Forget(ids=ids):
-                return f"checkpoint/{max(ids)}/forget"
-        return type(command).__name__
-
-
-def _wrap(reached: Reached, place: Any, name: str, before: str, after: str, label: Callable[..., object]) -> None:
-    original = getattr(place, name)
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        what = label(*args, **kwargs)
-        if before:
-            reached(before.format(what))
-        result = original(*args, **kwargs)
-        reached(after.format(what))
-        return result
-
-    setattr(place, name, wrapped)
-
-
-def _wrap_write(reached: Reached) -> None:
-    """``stage/<uid>/writing``: some rows are in the directory, and nothing is committed."""
-    original = groups.write
-
-    def write(df: Any, uri: str, **options: Any) -> Any:
-        over = threading.Event()
-        watching = threading.Thread(target=_see_files, args=(Path(uri.removeprefix("file://")), over, reached), daemon=True)
-        watching.start()
-        written = original(df, uri, **options)
-        over.set()
-        watching.join()
-        return written
-
-    groups.write = write
-
-
-def _see_files(folder: Path, over: threading.Event, reached: Reached) -> None:
-    while not over.is_set() and not any(path.is_file() for path in folder.rglob("*")):
-        time.sleep(0.001)
-    reached(f"stage/{folder.parent.name}/writing")
-
-
-def _wrap_values(reached: Reached) -> None:
-    original, times = states.Value.set, Counter[str]()
-
-    def set_(self: states.Value, value: Any) -> None:
-        original(self, value)
-        times[self._uid] += 1
-        reached(f"value/{self._uid}/set-{times[self._uid]}")
-
-    states.Value.set = set_  # type: ignore[method-assign]
+def _stage(path: str) -> str:
+    return f"stage/{path.split('/')[-2]}"
 
 
 def main(action: str, point: str, script: str, *arguments: str) -> None:
-    watch(recorder(Path(point)) if action == "record" else at(point, ACTIONS[action]))
+    Steps(recorder(Path(point)) if action == "record" else at(point, ACTIONS[action])).watch()
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).parent)
     runpy.run_path(script, run_name="__main__")

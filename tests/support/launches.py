@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.events import Token
-from airflow_checkpoint_provider.checkpoint.heartbeat import read_beat
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, read_beat
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.checkpoint.state import Attempt, State
@@ -70,6 +70,10 @@ class Launches:
 
     def last(self) -> Attempt:
         return self.state().attempts[-1]
+
+    def beat(self) -> Beat:
+        """Of the newest attempt."""
+        return read_beat(self.store, self.keys.attempt_beat(self.last().epoch)) or Beat()
 
     def refusal(self) -> str:
         """What the driver of the newest launch left for its task."""

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pyarrow.parquet
 
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
@@ -25,7 +27,7 @@ from tests.support.drivers import ROOT, environment, fast_confs
 
 JOBS = ROOT / "tests" / "jobs"
 CRASH = ROOT / "tests" / "support" / "crash.py"
-PATIENCE = 120  # seconds for one driver
+PATIENCE = 200  # seconds for one driver, which takes ten
 Crash = tuple[str, str]
 """An action of ``crash`` and its point."""
 
@@ -77,9 +79,12 @@ class Running:
     def __init__(self, process: subprocess.Popen[bytes], log: Path, events: Path) -> None:
         self.process, self.log, self.events = process, log, events
 
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
     def wait(self) -> Ended:
         code = self.process.wait(PATIENCE)
-        return Ended(code, self.log.read_text(errors="replace"), self.events)
+        return Ended(code, self.said(), self.events)
 
     def send(self, sig: signal.Signals) -> None:
         """To the whole group."""
@@ -87,10 +92,13 @@ class Running:
 
 
 class Home:
-    """A folder with a copy of a job's script, its root of checkpoints, and one folder for each of its drivers."""
+    """A folder with a copy of a job's script, its root of checkpoints, and one folder for each of its drivers.
 
-    def __init__(self, folder: Path, script: str = "totals.py") -> None:
-        self.folder, self._drivers = folder, 0
+    ``java`` are options for their JVMs.
+    """
+
+    def __init__(self, folder: Path, script: str = "totals.py", java: str = "") -> None:
+        self.folder, self._java, self._drivers = folder, java, 0
         self.application = folder / "app"
         self.application.mkdir(parents=True)
         self.script = Path(shutil.copy(JOBS / script, self.application))
@@ -105,9 +113,15 @@ class Home:
 
     @contextmanager
     def started(
-        self, crash: Crash | None = None, *, submit: bool = False, confs: Mapping[str, str] | None = None
+        self,
+        crash: Crash | None = None,
+        *,
+        submit: bool = False,
+        confs: Mapping[str, str] | None = None,
+        below: Sequence[str] = (),
     ) -> Iterator[Running]:
-        """With ``python script`` or, if ``submit``, with ``spark-submit script``. Nothing of it is left afterwards."""
+        """With ``python script`` or, if ``submit``, with ``spark-submit script``; by another process if ``below`` is its
+        command. Nothing of it is left afterwards."""
         self._drivers += 1
         folder = self.folder / f"driver-{self._drivers}"
         events = folder / "events"
@@ -117,8 +131,8 @@ class Home:
         log = folder / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                self._command(crash, submit, properties), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                env=environment(PYSPARK_SUBMIT_ARGS=f"--properties-file {properties} pyspark-shell"), start_new_session=True,
+                [*below, *self._command(crash, submit, properties)], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                env=self._environment(properties), start_new_session=True,
             )  # fmt: skip
         try:
             yield Running(process, log, events)
@@ -134,6 +148,10 @@ class Home:
         wrapped = [str(CRASH), *crash] if crash else []
         return [*start, *wrapped, str(self.script), str(self.out)]
 
+    def _environment(self, properties: Path) -> dict[str, str]:
+        arguments = f"--properties-file {properties} pyspark-shell"
+        return environment(PYSPARK_SUBMIT_ARGS=arguments, CHECKPOINT_HEARTBEAT_SECONDS="1")
+
     def _confs(self, folder: Path, confs: Mapping[str, str]) -> dict[str, str]:
         witness = {
             "spark.master": "local[2]",
@@ -142,20 +160,20 @@ class Home:
             "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false",
         }
-        return {**fast_confs(folder), **witness, **confs}
+        fast = fast_confs(folder)
+        fast["spark.driver.extraJavaOptions"] += f" {self._java}"
+        return {**fast, **witness, **confs}
 
     # -- what they leave ---------------------------------------------------------------------------------------------
 
-    def coordinator(self, history: History | None = None) -> Coordinator:
-        """A reader's; its state is caught up."""
-        keys = Keys((history or History(self.script.stem)).prefix)
-        journal = Journal(open_store(str(self.folder / "checkpoints")), keys, By("test", "", ""))
-        journal.catch_up()
-        return Coordinator(journal)
+    def coordinator(self) -> Coordinator:
+        """A reader of the script's own history; its state is caught up."""
+        keys = Keys(History(self.script.stem).prefix)
+        coordinator = Coordinator(Journal(open_store(str(self.folder / "checkpoints")), keys, By("test", "", "")))
+        coordinator.journal.catch_up()
+        return coordinator
 
-    def points(self) -> list[str]:
-        """Each step that an undisturbed run passes, in order; takes a run in a home of its own."""
-        home = Home(self.folder / "recorded", self.script.name)
-        file = home.folder / "points"
-        assert home.run(("record", str(file))).code == 0
-        return file.read_text().splitlines()
+    def report(self) -> list[dict[str, Any]]:
+        """The rows that the script wrote by plain Spark."""
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(self.out).to_pylist()
+        return sorted(rows, key=str)

@@ -1,0 +1,105 @@
+"""A run that is killed at every kind of step comes to what an undisturbed one comes to, and computes nothing twice.
+
+Each attempt after the first goes on where the killed one was; the last is left alone. What is stored differs from one of
+these points to the next; the points between them, and each alone, are in ``test_kills_exhaustive``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.state import State
+from tests.integration.runtime.conftest import Undisturbed
+from tests.support.runs import Ended, Home
+
+KILLED, BY_SPARK_SUBMIT = -9, 137
+CLEAN, NAMED, PRICED, TOTALS = "clean", "named", "priced", "totals"
+
+
+@dataclass(frozen=True)
+class Step:
+    """``kept``: the stages that the next attempt must not compute again. None: of two moments either may be first."""
+
+    point: str
+    kept: tuple[str, ...] | None
+    action: str = "kill"
+    submit: bool = False
+    code: int = KILLED
+
+
+def stages(state: State) -> set[str]:
+    """What the restore point holds."""
+    point = state.restore_point()
+    checkpoint = state.checkpoint(point.id) if point else None
+    return {one.uid for one in checkpoint.states if one.kind == "stage"} if checkpoint else set()
+
+
+def survive(home: Home, *steps: Step) -> Ended:
+    """Run the script until it was killed at each step, and then to its end."""
+    held: set[str] = set()
+    for step in steps:
+        ended = home.run((step.action, step.point), submit=step.submit)
+        assert ended.code == step.code, ended.log
+        assert not held & set(ended.computed)
+        held = stages(home.coordinator().state)
+        assert step.kept is None or held == set(step.kept), step
+    ended = home.run()
+    assert ended.code == 0, ended.log
+    assert set(ended.computed) == {CLEAN, NAMED, PRICED, TOTALS} - held
+    return ended
+
+
+def check(home: Home, ended: Ended, undisturbed: Undisturbed) -> None:
+    """Rows and values are those of the undisturbed run, and nothing is left that nobody refers to."""
+    for name in ("rows", "values"):
+        assert ended.result[name] == undisturbed.ended.result[name]
+    assert home.report() == undisturbed.report
+    coordinator = home.coordinator()
+    assert coordinator.orphans() == ()
+    assert [(run.how, run.started_at) for run in coordinator.state.runs] == [("finished", ended.result["started_at"])]
+
+
+def ends(home: Home) -> list[str | None]:
+    """How each attempt ended by its own word."""
+    return [one.how for one in home.coordinator().state.attempts]
+
+
+@pytest.mark.timeout(900)
+def test_killed_while_it_starts_computes_and_ends(home: Home, undisturbed: Undisturbed) -> None:
+    ended = survive(
+        home,
+        Step("attempt/before-start", ()),
+        Step("attempt/started", ()),
+        Step("stage/clean/writing", ()),
+        Step("stage/clean/rows-written", ()),
+        Step("stage/clean/plan-kept", ()),
+        Step("value/rows/set-1", None),
+        Step("stage/named/writing", (CLEAN,), "kill-jvm", code=1),
+        Step("value/rows/set-2", None, "kill-jvm-and-compute", code=1),
+        Step("stage/priced/rows-written", (CLEAN, NAMED), "kill-jvm", submit=True),
+        Step("value/rows/set-3", None),
+        Step("stage/totals/writing", (CLEAN, NAMED, PRICED), submit=True, code=BY_SPARK_SUBMIT),
+        Step("value/rows/set-4", None),
+        Step("attempt/before-end", (CLEAN, NAMED, PRICED, TOTALS)),
+    )
+    check(home, ended, undisturbed)
+    without_jvm = {6: "failed", 7: "failed", 8: "failed"}  # Python outlived it, and said so
+    assert ends(home) == [*(without_jvm.get(epoch) for epoch in range(1, 13)), "finished"]
+
+
+@pytest.mark.timeout(900)
+def test_killed_while_it_checkpoints_and_deletes(home: Home, undisturbed: Undisturbed) -> None:
+    ended = survive(
+        home,
+        Step("checkpoint/1/triggered", ()),
+        Step("checkpoint/1/acknowledged", ()),
+        Step("checkpoint/1/sealed", ()),
+        Step("checkpoint/1/completed", (CLEAN,)),
+        Step("checkpoint/2/sealed", (CLEAN, NAMED)),
+        Step("retire/1/condemned", (CLEAN, NAMED, PRICED)),
+        Step("retire/1/deleted", (CLEAN, NAMED, PRICED)),
+        Step("retire/1/forgotten", (CLEAN, NAMED, PRICED)),
+    )
+    check(home, ended, undisturbed)

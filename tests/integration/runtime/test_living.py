@@ -1,0 +1,155 @@
+"""Drivers that live on when they should not: stopped and woken, orphaned, told to end, or two at once."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.spark.exits import Exit
+from tests.integration.runtime.conftest import Undisturbed
+from tests.support.launches import Launches
+from tests.support.runs import Home, Running
+from tests.support.waiting import wait_until
+
+PATIENCE = 200  # seconds until a driver is where it shall be; it takes seven
+SET_CHILD_SUBREAPER = 36
+STARTER = (sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])")
+
+
+@pytest.fixture
+def launches(home: Home) -> Launches:
+    return Launches(home.folder / "checkpoints")
+
+
+def lingering(running: Running) -> int:
+    """Wait until the driver lingers; its process id."""
+    wait_until(lambda: "LINGERS" in running.said(), PATIENCE, running.said)
+    line = next(line for line in running.said().splitlines() if line.startswith("LINGERS"))
+    return int(line.split()[-1])
+
+
+def asleep(running: Running) -> bool:
+    return Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+# -- zombies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "point", ["stage/named/writing", "checkpoint/1/acknowledged"], ids=["writing rows", "before sealing"]
+)
+def test_a_driver_that_slept_while_another_took_over(
+    home: Home, launches: Launches, undisturbed: Undisturbed, point: str
+) -> None:
+    with home.started(("stop", point), confs=launches.plan()) as zombie:
+        wait_until(lambda: asleep(zombie), PATIENCE, zombie.said)
+        successor = home.run(confs=launches.plan(2))
+        assert successor.code == 0, successor.log
+        told = launches.state()
+        zombie.send(signal.SIGCONT)
+        ended = zombie.wait()
+    assert ended.code == Exit.OVER, ended.log
+    assert "FENCED: attempt 1 of etl.totals was replaced by attempt 2" in ended.log
+    assert "RESULT" not in ended.log
+    assert launches.state() == told, "nothing of what it may have written counts"
+    assert launches.ends() == [(None, None), ("finished", 0)]
+    assert successor.result["rows"] == undisturbed.ended.result["rows"]
+    assert successor.result["values"] == undisturbed.ended.result["values"]
+    assert home.report() == undisturbed.report
+
+
+# -- parents -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def adopts_orphans() -> Iterator[None]:
+    """Orphans become this process's children, so that it learns their exit codes."""
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    yield
+    prctl(SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("adopts_orphans")
+@pytest.mark.timeout(600)
+def test_a_driver_whose_parent_was_killed_lives_on_until_it_is_replaced(home: Home, launches: Launches) -> None:
+    with home.started(("linger", "value/rows/set-1"), submit=True, confs=launches.plan(), below=STARTER) as running:
+        lingering(running)
+        jvm = child_of(running.process.pid)
+        running.process.kill()
+        running.process.wait(10)
+        before = launches.beat().counter
+        wait_until(lambda: launches.beat().counter > before, 60, running.said)
+        assert launches.state().running(), "nobody needs its place: it goes on"
+        launches.plan(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(jvm, 0)[1]) == Exit.OVER
+        assert "FENCED: attempt 1 of etl.totals was replaced by try 2" in running.said()
+
+
+def child_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+# -- told to end -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+def test_sigterm_ends_it_in_order(home: Home, launches: Launches) -> None:
+    with home.started(("linger", "value/rows/set-1"), confs=launches.plan()) as running:
+        os.kill(lingering(running), signal.SIGTERM)
+        ended = running.wait()
+    assert ended.code == 128 + signal.SIGTERM
+    assert launches.ends() == [("failed", 143)]
+
+
+@pytest.mark.timeout(600)
+def test_a_stop_that_was_asked_for(home: Home, launches: Launches) -> None:
+    with home.started(("linger", "value/rows/set-1"), confs=launches.plan()) as running:
+        lingering(running)
+        launches.stop()
+        ended = running.wait()
+    assert ended.code == Exit.OVER
+    assert "attempt 1 of etl.totals ends: stopped: etl.totals: the task was killed" in ended.log
+    assert launches.ends() == [("cancelled", 79)]
+
+
+@pytest.mark.timeout(600)
+def test_a_session_that_is_stopped_inside_the_block(home: Home) -> None:
+    text = home.script.read_text()
+    home.script.write_text(text.replace("    tell(job, totals, seen, rows)\n", "    job.spark.stop()\n"))
+    ended = home.run()
+    assert ended.code == 1
+    assert "spark.stop() was called inside `with CheckpointedJob()`: move it behind the block" in ended.log
+    assert [one.how for one in home.coordinator().state.attempts] == ["failed"]
+
+
+# -- two at once -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+def test_a_script_beside_a_living_one(home: Home) -> None:
+    with home.started(("linger", "value/rows/set-1")) as first:
+        pid = lingering(first)
+        second = home.run()
+        assert second.code == Exit.REFUSED
+        said = next(line for line in second.log.splitlines() if "[CKP131]" in line)
+        assert f"totals is already running: process {pid} on " in said
+        assert "(this is process " in said
+        assert first.process.poll() is None, "the living one is not fenced"
+
+
+@pytest.mark.timeout(600)
+def test_two_scripts_started_at_once(home: Home) -> None:
+    with home.started() as one, home.started() as other:
+        ended = [one.wait(), other.wait()]
+    assert sorted(each.code for each in ended) == [0, Exit.REFUSED]
+    loser = max(ended, key=lambda each: each.code)
+    winner = one if ended[0].code == 0 else other
+    assert f"process {winner.process.pid} on " in loser.log
