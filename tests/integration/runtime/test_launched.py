@@ -1,4 +1,4 @@
-"""A driver that a task launched: what reaches it, and the exit codes with which it answers (API.md §2.4a, §2.4b)."""
+"""A driver that a task launched: what reaches it, and the exit codes with which it answers (docs/behaviour.md)."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def in_turn(*steps: Given) -> Given:
 class History:
     """A state, and the commands that made it.
 
-    ``do`` asks each command a second time and wants to hear *done already* (PROTOCOL.md §4, P11), and takes the state through
+    ``do`` asks each command a second time and wants to hear *done already* (docs/protocol.md, P11), and takes the state through
     its JSON, as a snapshot does.
     """
 

@@ -1,4 +1,4 @@
-"""Attempts: who starts, who is stopped, who ends how (PROTOCOL.md §4). Runs anywhere."""
+"""Attempts: who starts, who is stopped, who ends how (docs/protocol.md). Runs anywhere."""
 
 from __future__ import annotations
 

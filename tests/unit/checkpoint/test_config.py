@@ -1,4 +1,4 @@
-"""``CheckpointConfig``: durations, and every option refused by name that does nothing yet (API.md §1.1). Runs anywhere."""
+"""``CheckpointConfig``: durations, and every option refused by name that does nothing yet (docs/behaviour.md). Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One checkpoint through acknowledgement, seal and entry (PROTOCOL.md §5.3 to §5.6, P4). Runs anywhere."""
+"""One checkpoint through acknowledgement, seal and entry (docs/protocol.md, P4). Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to the store, counted (PROTOCOL.md §10). Runs anywhere."""
+"""Requests to the store, counted (docs/protocol.md). Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Condemn and forget: what is held, what is referred to, what may go (PROTOCOL.md §4, §5.9; P5, P9, P12). Runs anywhere."""
+"""Condemn and forget: what is held, what is referred to, what may go (docs/protocol.md; P5, P9, P12). Runs anywhere."""
 
 from __future__ import annotations
 

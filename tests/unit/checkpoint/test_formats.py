@@ -1,4 +1,4 @@
-"""Golden files of format version 1: what was ever written is read for ever (PROTOCOL.md §11). Runs anywhere.
+"""Golden files of format version 1: what was ever written is read for ever (docs/protocol.md). Runs anywhere.
 
 They were written once, by this module with ``WRITE_GOLDEN_FILES=1``; it never overwrites one that is there. A later format
 gets files of its own beside them. One that must be rewritten means that something stored can no longer be read.

@@ -1,4 +1,4 @@
-"""Who is seen alive: at once on the same host, by two moves elsewhere (PROTOCOL.md §4, §7). Runs on Linux."""
+"""Who is seen alive: at once on the same host, by two moves elsewhere (docs/protocol.md). Runs on Linux."""
 
 from __future__ import annotations
 

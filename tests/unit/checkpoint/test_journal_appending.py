@@ -1,4 +1,4 @@
-"""What a writer of the journal may say of its entry (PROTOCOL.md §2), whatever became of its requests. Runs anywhere."""
+"""What a writer of the journal may say of its entry (docs/protocol.md), whatever became of its requests. Runs anywhere."""
 
 from __future__ import annotations
 

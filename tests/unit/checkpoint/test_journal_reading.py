@@ -1,4 +1,4 @@
-"""What a reader of the journal believes (PROTOCOL.md §2, P7). Runs anywhere."""
+"""What a reader of the journal believes (docs/protocol.md, P7). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_so_it_does_where_the_new_one_is_shorter_and_it_had_read_further() -> No
 
 
 def test_what_a_dead_incarnation_writes_later_stops_readers_of_the_living_one() -> None:
-    """PROTOCOL.md §12: also a boundary, whose snapshot would otherwise take the living history's place."""
+    """docs/protocol.md: also a boundary, whose snapshot would otherwise take the living history's place."""
     store = MemoryStore()
     zombie = sleeper(store, 4)
     begun_anew(store, 2)

@@ -1,4 +1,4 @@
-"""Names become keys that leave no root and mean nothing to Hadoop (PROTOCOL.md §1). Runs anywhere."""
+"""Names become keys that leave no root and mean nothing to Hadoop (docs/protocol.md). Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PlanLaunch, rule by rule (PROTOCOL.md §4), and what stands in front of all rules. Runs anywhere."""
+"""PlanLaunch, rule by rule (docs/protocol.md), and what stands in front of all rules. Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where to start, and whether it is whole: denied, absent and damaged are three errors (PROTOCOL.md §5.1). Runs anywhere."""
+"""Where to start, and whether it is whole: denied, absent and damaged are three errors (docs/protocol.md). Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which completed checkpoints a policy keeps, while the history lives and after its end (API.md §1.1). Runs anywhere."""
+"""Which completed checkpoints a policy keeps, while the history lives and after its end (docs/behaviour.md). Runs anywhere."""
 
 from __future__ import annotations
 

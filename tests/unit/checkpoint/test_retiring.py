@@ -1,4 +1,4 @@
-"""Deleting: condemned, deleted, forgotten, in this order; and orphans (PROTOCOL.md §5.9, P12). Runs anywhere."""
+"""Deleting: condemned, deleted, forgotten, in this order; and orphans (docs/protocol.md, P12). Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a launch starts: the table of events and defaults (API.md §2.2), row by row, as far as there is something. Runs anywhere."""
+"""Where a launch starts: the table of events and defaults (docs/behaviour.md), row by row, as far as there is something. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_clear_of_the_clear_restarts_again() -> None:
 
 
 def test_what_lies_beyond_a_rewind_is_abandoned_but_kept() -> None:
-    """P5 and API.md §2.2: never again "latest", still listed, still restorable by name."""
+    """P5 and docs/behaviour.md: never again "latest", still listed, still restorable by name."""
     history = History()
     history.started("day-1")
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""When the stored rows of a stage stand for what the script asks now: the table of API.md §2.3, row by row. Runs anywhere."""
+"""When the stored rows of a stage stand for what the script asks now: the table of docs/behaviour.md, row by row. Runs anywhere."""
 
 from __future__ import annotations
 
