@@ -79,6 +79,8 @@ class Barriers:
         self._pool.submit(self._sweep)
 
     def close(self) -> None:
+        """Wait for what is under way; while the store fails, not for longer than its last try."""
+        self._awaited.set()
         self._pool.shutdown(wait=True)
 
     def _take(self, pinned: tuple[StateSnapshot, ...], barrier: str) -> Held:

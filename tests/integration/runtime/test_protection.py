@@ -76,6 +76,14 @@ def test_a_run_whose_last_checkpoint_is_impossible_is_not_finished(
     assert [run.key for run in script.coordinator().state.runs] == ["alone-1"]
 
 
+@pytest.mark.timeout(60)
+def test_a_script_that_breaks_while_the_store_is_down_ends(script: Script, store: FaultyStore) -> None:
+    """Its last checkpoint is tried again and again, but nobody waits for it any more."""
+    with script.failing() as job:
+        store.plan = read_only
+        stage(job, "first")
+
+
 def test_an_explicit_checkpoint_that_fails_says_so(script: Script, store: FaultyStore) -> None:
     with script.attempt() as job:
         job.value("count").set(1)
