@@ -1,0 +1,429 @@
+"""The actors of the models: each does with the real journal and coordinator what its namesake in the package does. Runs anywhere.
+
+An actor remembers from one stretch to the next the state that it believes and, a driver, the states that it would acknowledge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.codec import canonical
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By, Entry
+from airflow_checkpoint_provider.checkpoint.errors import (
+    AlreadyFinished,
+    Busy,
+    CheckpointError,
+    CommitStateUnknown,
+    Fenced,
+    NotRunning,
+    Refused,
+    StoreError,
+    Superseded,
+)
+from airflow_checkpoint_provider.checkpoint.events import Point, Token
+from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal
+from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, File, Group, Seal, StateSnapshot
+from airflow_checkpoint_provider.checkpoint.names import Keys, group_path
+from airflow_checkpoint_provider.checkpoint.restoring import examine
+from airflow_checkpoint_provider.checkpoint.retention import KeepLatest
+from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
+from airflow_checkpoint_provider.storage.base import Put, put
+from tests.model.explore import TRIES_TWICE, Asked, Next, Process
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """The state that an actor believed when it began to forget its answers."""
+
+    state: State
+
+    def __hash__(self) -> int:
+        return self.state.n
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Memory) and self.state == other.state
+
+
+NOTHING = Memory(State())
+KEYS = Keys("jobs/j/job")
+AT = "2026-01-01T00:00:00.000Z"
+CONFIG = CheckpointConfig(retention=KeepLatest(1)).to_json()
+ROWS = b"rows"
+
+
+def now() -> str:
+    return AT
+
+
+@dataclass(frozen=True)
+class Try:
+    """One try of the task of a run, as Airflow numbers it. Runs come after each other by the letters of their names."""
+
+    run: str = "A"
+    number: int = 1
+    generation: int = 0
+    alive: bool = False  # what it sees of the launch that stands, or its driver of the driver before
+    restore: int | None = None
+    scope: str = ""
+
+    @property
+    def token(self) -> Token:
+        return Token(dag="d", run=self.run, task="t", generation=self.generation)
+
+    @property
+    def words(self) -> tuple[str, str, str, int, int]:
+        return "d", self.run, "t", self.generation, self.number
+
+    @property
+    def text(self) -> bytes:
+        """What the journal holds once this try is planned."""
+        return canonical({"token": self.token.to_json(), "try_number": self.number})[1:-1]
+
+    def plan(self) -> c.PlanLaunch:
+        return c.PlanLaunch(
+            token=self.token, try_number=self.number, owner="d.t", run=self.run, run_after=f"2026-01-01T{ord(self.run) - 64:02d}:00:00.000Z",
+            started_at=AT, incarnation="inc", job="j", scope=self.scope, seen_alive=self.alive,
+            restore="latest" if self.restore is None else str(self.restore),
+            base=None if self.restore is None else Point(id=self.restore),
+        )  # fmt: skip
+
+    def start(self, driver: str) -> c.StartAttempt:
+        return c.StartAttempt(
+            token=self.token, try_number=self.number, driver=driver, seen_alive=self.alive, checkpointing=CONFIG
+        )
+
+
+class Watched(Journal):
+    """The journal, saying what it believes."""
+
+    def __init__(self, process: Process, memory: Memory = NOTHING, epoch: int | None = None) -> None:
+        super().__init__(
+            process, KEYS, By(process.name, "d.t", "h", epoch), segment=process.segment, patience=TRIES_TWICE,
+            nonce=process.nonce, clock=now,
+        )  # fmt: skip
+        self._process = process
+        if memory.state.n >= 0:
+            self.state, self._incarnation, self._believed = memory.state, memory.state.incarnation, True
+
+    def catch_up(self) -> State:
+        with self._saying():
+            return super().catch_up()
+
+    def append(self, command: c.Command | Callable[[State], c.Command]) -> Answer:
+        with self._saying():
+            return super().append(command)
+
+    @contextmanager
+    def _saying(self) -> Iterator[None]:
+        try:
+            yield
+        except Asked:
+            raise
+        except BaseException:
+            self._process.says("believes", self.state)
+            raise
+        self._process.says("believes", self.state)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def task(process: Process, tries: tuple[Try, ...], memory: Memory = NOTHING, asked: bool = False) -> Next | None:
+    """Each try in turn plans its launch, asks once more where the answer was lost, and prunes behind itself."""
+    journal, mine = Watched(process, memory), tries[0]
+    try:
+        journal.append(mine.plan())
+        process.says("planned", mine.words)
+    except CommitStateUnknown:
+        if not asked:
+            return Next(task, tries, NOTHING, True)
+    except Superseded:
+        pass  # replaced: before that it may have been planned
+    except Refused:
+        process.says_for_good("not planned", mine.words)
+    except StoreError:
+        if not asked:
+            process.says_for_good("not planned", mine.words)
+    with suppress(StoreError):
+        prune(process, journal.state)
+    return Next(task, tries[1:], Memory(journal.state)) if tries[1:] else None
+
+
+def prune(process: Process, state: State) -> None:
+    """As PROTOCOL section 2 allows it, and as early: whoever believes a boundary deletes the segment before it and makes a
+    stub of the boundary before that. Nothing in the package prunes yet, but its reader believes as if somebody did."""
+    edge = state.n
+    if edge > 0 and edge % process.segment == 0:
+        before = edge - process.segment
+        process.delete(KEYS.entry(number) for number in range(before + 1, edge))
+        shorten(process, before, state)
+
+
+def shorten(process: Process, boundary: int, state: State) -> None:
+    """Overwrite an old boundary by its stub: its number stays taken."""
+    names = {"job": state.job, "scope": state.scope} if boundary == 0 else {}
+    stub = Entry(inc=state.incarnation, n=boundary, nonce="", at="", by={}, events=(), stub=True, extra=names)
+    process.overwrite(KEYS.entry(boundary), stub.to_bytes())
+
+
+# -- drivers -----------------------------------------------------------------------------------------------------------
+
+Step = tuple[str, ...]
+
+
+def driver(process: Process, mine: Try, script: tuple[Step, ...], again: bool = True) -> Next | None:
+    """Submitted once its launch is planned: verify the restore point, take an epoch, work."""
+    process.waits_for(mine.text)
+    journal = Watched(process)
+    try:
+        state = journal.catch_up()
+        restored = examine(Coordinator(journal), state, state.restore_point())
+        journal.append(mine.start(process.name))
+        record = next(one for one in journal.state.attempts if one.driver == process.name)
+        process.says("started", record.epoch, process.name)
+        if record.restore_point != restored.point:  # it moved since it was verified
+            restored = examine(Coordinator(journal), journal.state, record.restore_point)
+    except StoreError:
+        return Next(driver, mine, script, False) if again else None
+    states = tuple(restored.seal.states.values()) if restored.seal else ()
+    return Next(work, script, record.epoch, Memory(journal.state), words(states))
+
+
+def words(states: tuple[StateSnapshot, ...]) -> bytes:
+    """The states that a driver would acknowledge now, as bytes."""
+    return Acknowledgement(inc="", id=0, application="", epoch=0, nonce="", run="", states=states).to_bytes()
+
+
+def work(
+    process: Process, script: tuple[Step, ...], epoch: int, memory: Memory, known: bytes, again: int = 2
+) -> Next | None:
+    """Take the steps of ``STEPS`` in turn; one whose answer was lost is taken again. ``known`` are the states of the restore
+    point and those saved since."""
+    if not script:
+        return None
+    journal = Watched(process, memory, epoch)
+    at_work = AtWork(process, Coordinator(journal, epoch, now), epoch, f"{process.name}-{len(script)}", known)
+    (step, *what), rest = script[0], script[1:]
+    try:
+        known = STEPS[step](at_work, *what)
+    except Fenced:
+        return None
+    except Refused:
+        pass  # aborted by somebody: the job goes on
+    except StoreError:
+        if not again:
+            return None
+        rest, again = script, again - 1
+    return Next(work, rest, epoch, Memory(journal.state), known, again)
+
+
+@dataclass(frozen=True)
+class AtWork:
+    """A driver at one step of its script. Each step returns the states that the driver knows afterwards."""
+
+    process: Process
+    coordinator: Coordinator
+    epoch: int
+    request: str
+    known: bytes
+
+    def save(self, uid: str) -> bytes:
+        """A whole checkpoint: triggered, acknowledged, completed."""
+        number = self._trigger()
+        known = self._acknowledge(number, uid)
+        completed(self.process, self.coordinator, number)
+        return known
+
+    def begin(self, uid: str) -> bytes:
+        """Triggered, and the rows are there."""
+        self._write(uid, self._trigger())
+        return self.known
+
+    def leave(self, uid: str) -> bytes:
+        """One of its own, acknowledged; anyone may complete it."""
+        return self._acknowledge(self.coordinator.trigger(self.request, timeout_s=600), uid)
+
+    def go_on(self, uid: str) -> bytes:
+        """Acknowledge and complete what is pending."""
+        known = self.known
+        for pending in self.coordinator.state.pending:
+            known = self._acknowledge(pending.id, uid)
+            completed(self.process, self.coordinator, pending.id)
+        return known
+
+    def retire(self) -> bytes:
+        self.coordinator.retire()
+        return self.known
+
+    def end(self, how: str) -> bytes:
+        self.coordinator.journal.append(c.EndAttempt(epoch=self.epoch, how=how))
+        return self.known
+
+    def _trigger(self) -> int:
+        """A barrier serves what waits for it, else it triggers a checkpoint of its own."""
+        waiting = self.coordinator.journal.catch_up().pending
+        try:
+            number = waiting[0].id if waiting else self.coordinator.trigger(self.request, timeout_s=600)
+        except Busy:  # asked from outside since we looked
+            return self.coordinator.state.pending[0].id
+        except Refused:
+            self.process.says_for_good("not triggered", self.request)
+            raise
+        if not waiting:
+            self.process.says("triggered", self.request, number)
+        return number
+
+    def _write(self, uid: str, number: int) -> Group:
+        """A group of one file, verified before it is acknowledged."""
+        path = group_path(uid, self.epoch, str(number))
+        if put(self.process, f"{KEYS.group(path)}/part-0", ROWS, patience=TRIES_TWICE)[0] is Put.UNKNOWN:
+            raise StoreError("the rows are not there")
+        return Group(path=path, files=(File(name="part-0", bytes=len(ROWS), rows=1),))
+
+    def _acknowledge(self, number: int, uid: str) -> bytes:
+        """The driver goes on with the states of the acknowledgement that stands."""
+        snapshot = StateSnapshot(uid=uid, kind="stage", run="A", groups=(self._write(uid, number),))
+        states = handed_on(Acknowledgement.from_bytes(self.known).states, snapshot)
+        ack = Acknowledgement(
+            inc="inc", id=number, application="", epoch=self.epoch, nonce=self.process.nonce(), run="A", states=states
+        )
+        return words(self.coordinator.acknowledge(ack).states)
+
+
+STEPS: dict[str, Callable[..., bytes]] = {
+    "save": AtWork.save, "begin": AtWork.begin, "leave": AtWork.leave, "go on": AtWork.go_on,
+    "retire": AtWork.retire, "end": AtWork.end,
+}  # fmt: skip
+
+
+def handed_on(before: tuple[StateSnapshot, ...], snapshot: StateSnapshot) -> tuple[StateSnapshot, ...]:
+    """All states of the restore point, and the new one."""
+    return tuple(sorted((*(one for one in before if one.uid != snapshot.uid), snapshot), key=lambda one: one.uid))
+
+
+def twin(process: Process, epoch: int, memory: Memory, number: int, uid: str) -> None:
+    """A second asynchronous part of one checkpoint, with rows of its own."""
+    path = group_path(uid, epoch, "twin")
+    put(process, f"{KEYS.group(path)}/part-0", ROWS, patience=TRIES_TWICE)
+    group = Group(path=path, files=(File(name="part-0", bytes=len(ROWS), rows=1),))
+    states = (StateSnapshot(uid=uid, kind="stage", run="A", groups=(group,)),)
+    ack = Acknowledgement(
+        inc="inc", id=number, application="", epoch=epoch, nonce=process.nonce(), run="A", states=states
+    )
+    Coordinator(Watched(process, memory, epoch), epoch, now).acknowledge(ack)
+
+
+# -- everybody else ----------------------------------------------------------------------------------------------------
+
+
+def reader(process: Process, times: int, memory: Memory = NOTHING) -> Next | None:
+    """Catches up again and again."""
+    journal = Watched(process, memory)
+    with suppress(StoreError):
+        journal.catch_up()
+    return Next(reader, times - 1, Memory(journal.state)) if times > 1 else None
+
+
+def completer(
+    process: Process, number: int, memory: Memory = NOTHING, later: bool = False, times: int = 2
+) -> Next | None:
+    """Anyone who sees that a checkpoint is due; ``later`` is of another version of the package, whose seal says more."""
+    journal = Watched(process, memory)
+    with suppress(CheckpointError):
+        completed(process, (Later if later else Coordinator)(journal, None, now), number)
+        return None
+    return Next(completer, number, Memory(journal.state), later, times - 1) if times > 1 else None
+
+
+def completed(process: Process, coordinator: Coordinator, number: int) -> None:
+    coordinator.complete(number)
+    process.says("completed", number)
+
+
+class Later(Coordinator):
+    """The coordinator of a later version of the package."""
+
+    def _seal(self, checkpoint: Checkpoint, acks: dict[str, Acknowledgement]) -> Seal:
+        return replace(super()._seal(checkpoint, acks), extra={"later": 1})
+
+
+def asker(process: Process, tries: tuple[int, ...], again: int = 2) -> Next | None:
+    """A task that asks for a checkpoint until it gets one; each of its tries asks for the same."""
+    journal = Watched(process)
+    try:
+        number = Coordinator(journal, None, now).trigger("asked", try_number=tries[0], timeout_s=600)
+        process.says("triggered", "asked", number)
+    except (Busy, NotRunning, StoreError):
+        if again:
+            return Next(asker, tries, again - 1)
+    return Next(asker, tries[1:], again) if tries[1:] else None
+
+
+def script(process: Process, alive: bool, steps: tuple[Step, ...], again: bool = True) -> Next | None:
+    """A driver without Airflow: it plans its launch and takes its epoch in one entry."""
+    journal = Watched(process)
+
+    def start(state: State) -> c.Command:
+        newest = state.runs[-1] if state.runs else None
+        launch = state.launch(newest.launch) if newest else None
+        going = newest is not None and newest.how != "finished"
+        run = newest.key if newest and going else chr(65 + len(state.runs))
+        mine = Try(run, launch.latest_try + 1 if launch and going else 1, alive=alive)
+        return c.StartAlone(plan=replace(mine.plan(), alone=True), start=mine.start(process.name))
+
+    try:
+        journal.append(start)
+    except StoreError:
+        return Next(script, alive, steps, False) if again else None
+    record = next(one for one in journal.state.attempts if one.driver == process.name)
+    process.says("started", record.epoch, process.name)
+    restored = examine(Coordinator(journal), journal.state, record.restore_point)
+    states = tuple(restored.seal.states.values()) if restored.seal else ()
+    return Next(work, steps, record.epoch, Memory(journal.state), words(states))
+
+
+def commander(process: Process, *commands: c.Command) -> None:
+    """One who sends these commands, whatever comes of each."""
+    journal = Watched(process)
+    for command in commands:
+        with suppress(CheckpointError):
+            journal.append(command)
+
+
+def cleaner(process: Process, times: int = 1, sweeps: bool = False) -> Next | None:
+    """A task that retires what nothing holds, and perhaps sweeps."""
+    journal = Watched(process)
+    coordinator = Coordinator(journal, None, now)
+    with suppress(StoreError):
+        journal.catch_up()
+        coordinator.retire()
+        if sweeps:
+            coordinator.sweep()
+    return Next(cleaner, times - 1, sweeps) if times > 1 else None
+
+
+def rescuer(process: Process) -> Next | None:
+    """Alone in the end: the next try of the newest run, or a clear of it if it finished; then its driver to the end."""
+    journal = Watched(process)
+    state = journal.catch_up()
+    run = state.runs[-1] if state.runs else None
+    launch = state.launch(run.launch) if run else None
+    mine = Try(run.key, launch.latest_try + 10, run.generation, scope=state.scope) if run and launch else Try()
+    try:
+        journal.append(mine.plan())
+    except AlreadyFinished:
+        mine = replace(mine, generation=mine.generation + 1)
+        journal.append(mine.plan())
+    return Next(_rescue, driver, mine, (("save", "a"), ("retire",), ("end", "finished")))
+
+
+def _rescue(process: Process, actor: Callable[..., Next | None], *arguments: object) -> Next:
+    following = actor(process, *arguments)
+    if following is None:
+        return Next(cleaner, 1, True)
+    return Next(_rescue, following.function, *following.arguments)

@@ -1,0 +1,281 @@
+"""The true history: what was first written under 0, 1, 2, ..., whatever was deleted since, and what it adds up to. Runs anywhere.
+
+It is folded twice: by the package, whose ``State`` is what actors may believe; and here, by fewer words and without a line of
+the package's state machine, so that a mistake there is not a mistake here. ``wrong`` is the first entry that no journal may
+hold, named by the property (``properties``) that it breaks.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from airflow_checkpoint_provider.checkpoint import events as e
+from airflow_checkpoint_provider.checkpoint.entry import Entry
+from airflow_checkpoint_provider.checkpoint.events import Point
+
+T = TypeVar("T")
+
+
+@dataclass
+class Launch:
+    run: str
+    generation: int
+    latest_try: int
+    stopping: bool = False
+
+
+@dataclass
+class Attempt:
+    launch: int
+    driver: str
+    restored: int | None
+    holds: frozenset[str]  # groups of its restore point
+    uids: frozenset[str]  # states of its restore point
+    over: str = ""  # why
+    first: int | None = None  # its first own completed checkpoint
+
+
+@dataclass
+class Checkpoint:
+    epoch: int
+    branch: int
+    plan: tuple[str, ...]
+    status: str = "pending"
+    digest: str = ""
+    groups: frozenset[str] = frozenset()
+    uids: frozenset[str] = frozenset()
+
+
+@dataclass
+class History:
+    """``seen``: in this scenario everybody observes that the launch and the driver before live."""
+
+    seen: bool = False
+    entries: int = 0
+    wrong: str | None = None
+    scope: str = ""
+    launches: dict[int, Launch] = field(default_factory=dict)
+    current: int | None = None
+    tokens: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
+    requests: dict[str, tuple[int, int]] = field(default_factory=dict)  # -> newest id, try
+    branch: int = 0
+    base: int | None = None
+    finished: dict[str, int] = field(
+        default_factory=dict
+    )  # run -> generation of the newest launch or adopter, while it is
+
+    def then(self, entry: Entry) -> History:
+        """The history that ``entry`` goes on."""
+        after = replace(
+            self, launches=_copies(self.launches), attempts=_copies(self.attempts), checkpoints=_copies(self.checkpoints),
+            tokens=dict(self.tokens), requests=dict(self.requests), finished=dict(self.finished),
+        )  # fmt: skip
+        writer = entry.by.get("epoch")
+        if writer is not None and after.over(writer):
+            after._break(f"P3: an entry of attempt {writer}, which is over")
+        for event in entry.events:
+            FOLDS[type(event)](after, event)
+        after.entries += 1
+        return after
+
+    def over(self, epoch: int) -> bool:
+        return epoch not in self.attempts or bool(self.attempts[epoch].over)
+
+    def living(self) -> list[int]:
+        return [epoch for epoch in self.attempts if not self.over(epoch)]
+
+    def with_status(self, status: str) -> dict[int, Checkpoint]:
+        return {number: one for number, one in self.checkpoints.items() if one.status == status}
+
+    def restore_point(self) -> int | None:
+        own = [number for number, one in self.with_status("retained").items() if one.branch == self.branch]
+        return max(own, default=self.base)
+
+    def run_ended(self) -> bool:
+        """A run-scoped history whose run finished: its state may go, the restore point too."""
+        newest = self.launches[max(self.launches)].run if self.launches else ""
+        return bool(self.scope) and newest in self.finished
+
+    def _break(self, what: str) -> None:
+        self.wrong = self.wrong or what
+
+    def _fence(self, why: str) -> None:
+        for one in self.attempts.values():
+            one.over = one.over or why
+
+    # -- one method per event --------------------------------------------------------------------------------------
+
+    def opened(self, event: e.HistoryOpened) -> None:
+        if self.entries:
+            self._break("P2: a history opened twice")
+        self.scope = event.scope
+
+    def planned(self, event: e.LaunchPlanned) -> None:
+        token = (event.token.dag, event.token.run, event.token.task, event.token.generation, event.try_number)
+        before = self.launches.get(self.current) if self.current is not None else None
+        if token in self.tokens:
+            self._break(f"P11: two launches for one token {token}")
+        if event.launch <= max(self.launches, default=0):
+            self._break(f"P2: launch {event.launch} twice")
+        if before and before.run == event.run and before.latest_try > event.try_number:
+            self._break("P10: an earlier try replaces a later one")
+        if self.finished.get(event.run) == event.token.generation:
+            self._break(f"P11: run {event.run}, which finished, was started again by a retry")
+        if before and before.run != event.run and self.seen and not self._ended(self.current):
+            self._break("P10: a run replaces another's launch that lives, so that two can do so for ever")
+        if _id(event.restore_point) != self.restore_point():
+            self._break(
+                f"P9: launch {event.launch} chose {event.restore_point}, the restore point is {self.restore_point()}"
+            )
+        self.finished.pop(event.run, None)
+        self.launches[event.launch] = Launch(event.run, event.token.generation, event.try_number)
+        self.tokens[token] = self.current = event.launch
+        self._fence(f"launch {event.launch}")
+
+    def _ended(self, launch: int | None) -> bool:
+        mine = [one for one in self.attempts.values() if one.launch == launch]
+        return bool(mine and mine[-1].over)
+
+    def adopted(self, event: e.LaunchAdopted) -> None:
+        launch = self.launches[event.launch]
+        self.tokens[(event.token.dag, event.token.run, event.token.task, event.token.generation, event.try_number)] = (
+            event.launch
+        )
+        if event.launch != self.current:
+            self._break("P10: adopted a launch that was replaced")
+        if launch.stopping:
+            self._break("P10: adopted a driver that was told to stop")
+        launch.latest_try, launch.generation = max(launch.latest_try, event.try_number), event.token.generation
+
+    def stopped(self, event: e.StopRequested) -> None:
+        self.launches[event.launch].stopping = True
+
+    def started(self, event: e.AttemptStarted) -> None:
+        epoch, restored = event.epoch, _id(event.restore_point)
+        if epoch <= max(self.attempts, default=0):
+            self._break(f"P2: epoch {epoch} twice")
+        if any(one.driver == event.driver for one in self.attempts.values()):
+            self._break(f"P11: driver {event.driver} started twice")
+        if event.launch != self.current or self.launches[event.launch].stopping:
+            self._break("P3: a driver of a launch that was replaced or stopped has started")
+        if restored != self.restore_point():
+            self._break(f"P9: attempt {epoch} starts from {restored}, the restore point is {self.restore_point()}")
+        if self.seen and any(one.launch == event.launch and not one.over for one in self.attempts.values()):
+            self._break("P10: drivers of one launch fence each other while they live, so that they can do so for ever")
+        self._fence(f"attempt {epoch}")
+        point = self.checkpoints.get(restored or 0)
+        self.attempts[epoch] = Attempt(
+            event.launch,
+            event.driver,
+            restored,
+            point.groups if point else frozenset(),
+            point.uids if point else frozenset(),
+        )
+
+    def ended(self, event: e.AttemptEnded) -> None:
+        attempt = self.attempts[event.epoch]
+        if attempt.over and (attempt.over, event.how) != ("finished", "failed"):
+            self._break(f"P3: attempt {event.epoch}, over by {attempt.over}, ended {event.how}")
+        attempt.over = event.how
+        launch = self.launches[attempt.launch]
+        if event.how == "finished":
+            self.finished[launch.run] = launch.generation
+        else:
+            self.finished.pop(launch.run, None)
+
+    def branched(self, event: e.BranchOpened) -> None:
+        base = _id(event.base)
+        if event.branch <= self.branch:
+            self._break(f"P2: branch {event.branch} twice")
+        if base is not None and self.checkpoints[base].status != "retained":
+            self._break(f"P5: a branch from chk-{base}, which is {self.checkpoints[base].status}")
+        self.branch, self.base, self.current = event.branch, base, None
+        self._fence(f"branch {event.branch}")
+
+    def triggered(self, event: e.CheckpointTriggered) -> None:
+        (epoch,) = event.epochs
+        if event.id <= max(self.checkpoints, default=0):
+            self._break(f"P2: chk-{event.id} twice")
+        if self.over(epoch):
+            self._break(f"P3: chk-{event.id} of attempt {epoch}, which is over")
+        if event.request in self.requests:
+            number, try_number = self.requests[event.request]
+            if self.checkpoints[number].status != "aborted" or event.try_number <= try_number:
+                self._break(f"P11: request {event.request} made chk-{number} and chk-{event.id}")
+        self.requests[event.request] = event.id, event.try_number
+        self.checkpoints[event.id] = Checkpoint(epoch, event.branch, event.plan)
+
+    def completed(self, event: e.CheckpointCompleted) -> None:
+        found = self.checkpoints[event.id]
+        attempt = self.attempts[found.epoch]
+        if found.status != "pending":
+            self._break(f"P1: chk-{event.id} was {found.status} and completed")
+        if attempt.over:
+            self._break(f"P3: chk-{event.id} of attempt {found.epoch}, which is over, completed")
+        found.status, found.digest = "retained", event.digest
+        found.groups = frozenset(path for one in event.states for path in one.groups)
+        found.uids = frozenset(one.uid for one in event.states)
+        if lost := attempt.uids - found.uids:
+            self._break(f"P4: chk-{event.id} lacks {sorted(lost)}, which its attempt restored")
+        if older := [
+            n for n, one in self.with_status("retained").items() if n > event.id and one.branch == found.branch
+        ]:
+            self._break(f"P5: chk-{event.id} completed behind chk-{older[0]}")
+        attempt.first = attempt.first or event.id
+        for number in event.subsumed:
+            self._abort(number)
+
+    def aborted(self, event: e.CheckpointAborted) -> None:
+        self._abort(event.id)
+
+    def _abort(self, number: int) -> None:
+        if self.checkpoints[number].status != "pending":
+            self._break(f"P1: chk-{number} was {self.checkpoints[number].status} and aborted")
+        self.checkpoints[number].status = "aborted"
+
+    def condemned(self, event: e.CheckpointsCondemned) -> None:
+        for number in event.ids:
+            if self.checkpoints[number].status != "retained":
+                self._break(f"P1: chk-{number} was {self.checkpoints[number].status} and condemned")
+            if any(
+                self.attempts[epoch].restored == number and not self.attempts[epoch].first for epoch in self.living()
+            ):
+                self._break(f"P9: chk-{number} was condemned while an attempt restores it")
+            if number == self.restore_point() and not self.run_ended():
+                self._break(f"P5: chk-{number} was condemned, the restore point")
+            self.checkpoints[number].status = "condemned"
+
+    def forgotten(self, event: e.CheckpointsForgotten) -> None:
+        for number in event.ids:
+            if self.checkpoints[number].status != "condemned":
+                self._break(f"P12: chk-{number} was forgotten and not condemned")
+            self.checkpoints[number].status = "forgotten"
+
+
+def _copies(records: dict[int, T]) -> dict[int, T]:
+    return {number: copy.copy(one) for number, one in records.items()}
+
+
+def _id(point: Point | None) -> int | None:
+    return point.id if point else None
+
+
+FOLDS: dict[type[e.Event], Callable[[History, Any], None]] = {
+    e.HistoryOpened: History.opened,
+    e.LaunchPlanned: History.planned,
+    e.LaunchAdopted: History.adopted,
+    e.StopRequested: History.stopped,
+    e.AttemptStarted: History.started,
+    e.AttemptEnded: History.ended,
+    e.BranchOpened: History.branched,
+    e.CheckpointTriggered: History.triggered,
+    e.CheckpointCompleted: History.completed,
+    e.CheckpointAborted: History.aborted,
+    e.CheckpointsCondemned: History.condemned,
+    e.CheckpointsForgotten: History.forgotten,
+}

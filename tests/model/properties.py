@@ -1,0 +1,179 @@
+"""The properties P1 to P12 of the protocol, written out in one place. Runs anywhere.
+
+P1  A checkpoint has at most one outcome, and every reader sees the same.
+P2  Checkpoint ids, epochs, launches and branches rise and are never used twice.
+P3  After an entry that ends or replaces an attempt, no entry of it is accepted, and no checkpoint of it completes.
+P4  A completed checkpoint's seal exists, has the digest of its entry, and is exactly one acknowledgement per application of
+    its plan; it holds every state of the point that its attempt restored.
+P5  The restore point of the current branch is whole, until a newer one is completed or the run of a run-scoped history has
+    finished.
+P6  A sink's commit happens only for completed checkpoints. *Not yet: there are no sinks.*
+P7  What is believed is the true history; who was told "done" or "not done" was told the truth.
+P8  A savepoint at its target is complete, or has no ``_metadata``; one claimer. *Not yet: there are no savepoints.*
+P9  An attempt starts from the restore point that the state had at its own entry; that is not condemned before the attempt's
+    first own completion, nor are its groups deleted before the attempt is over.
+P10 If the store answers and one actor keeps trying, everything pending gets its outcome and a launch gets to its end; nor do
+    launches and drivers replace each other for ever.
+P11 What is done twice leaves the state as done once, and answers as the first did.
+P12 No group is deleted while somebody refers to it; what is forgotten is deleted, at the latest when its attempt is over.
+
+Where an entry alone breaks one, ``history`` says so; where the store, a belief or an answer does, this module does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from airflow_checkpoint_provider.checkpoint.apply import fold
+from airflow_checkpoint_provider.checkpoint.entry import Entry
+from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, digest
+from airflow_checkpoint_provider.checkpoint.names import Keys, group_epoch
+from airflow_checkpoint_provider.checkpoint.state import State
+from tests.model.explore import Claim, Disk
+from tests.model.history import History
+
+
+class Properties:
+    """Judges worlds of one history. ``seen``: everybody in them observes that the launch and the driver before live."""
+
+    def __init__(self, keys: Keys, seen: bool = False) -> None:
+        self._keys = keys
+        self._tails: dict[tuple[int, bytes], int] = {}
+        self._truth: list[tuple[History, State]] = [(History(seen=seen), State())]  # by number; 0 is before entry 0
+
+    # -- the history -----------------------------------------------------------------------------------------------
+
+    def _numbers(self, disk: Disk) -> list[int]:
+        """Of each prefix of the history, its number in ``_truth``; the empty one first."""
+        numbers = [0]
+        while (body := disk.first.get(self._keys.entry(len(numbers) - 1))) is not None:
+            step = (numbers[-1], body)
+            if step not in self._tails:
+                history, state = self._truth[numbers[-1]]
+                entry = Entry.from_bytes(body, "an entry")
+                self._tails[step] = len(self._truth)
+                self._truth.append((history.then(entry), fold(state, entry.n, entry.at, entry.events)))
+            numbers.append(self._tails[step])
+        return numbers
+
+    def history(self, disk: Disk) -> History:
+        return self._truth[self._numbers(disk)[-1]][0]
+
+    # -- the store -------------------------------------------------------------------------------------------------
+
+    def world(self, disk: Disk, claims: frozenset[Claim]) -> str | None:
+        history = self.history(disk)
+        if history.wrong:
+            return history.wrong
+        entries = sum(key.startswith(f"{self._keys.prefix}/journal/") for key in disk.first)
+        if entries != history.entries:
+            return "P7: a number of the journal was left out"
+        return next(self._breaches(disk, history), None) or next(self._lies(history, claims), None)
+
+    def _breaches(self, disk: Disk, history: History) -> Iterator[str]:
+        for number, one in history.checkpoints.items():
+            if one.status == "retained":
+                yield from self._torn(disk, number, one.digest, one.plan)
+                for path in one.groups:
+                    if not self._stands(disk, path):
+                        yield f"P5, P12: {path}, which chk-{number} refers to, was deleted"
+            if one.status == "forgotten" and self._keys.seal(number) not in disk.gone:
+                yield f"P12: chk-{number} was forgotten before it was deleted"
+        point = history.restore_point()
+        if point is not None and history.checkpoints[point].status != "retained" and not history.run_ended():
+            yield f"P5: the restore point chk-{point} is {history.checkpoints[point].status}"
+        for epoch in history.living():
+            for path in history.attempts[epoch].holds:
+                if not self._stands(disk, path):
+                    yield f"P9, P12: {path}, which attempt {epoch} restored, was deleted"
+        for key in disk.gone:
+            if (deleted := self._group_of(key)) and not history.over(group_epoch(deleted)):
+                yield f"P12: {deleted} was deleted while its attempt lives"
+
+    def _torn(self, disk: Disk, number: int, sealed: str, plan: tuple[str, ...]) -> Iterator[str]:
+        body = disk.objects.get(self._keys.seal(number))
+        if body is None:
+            yield f"P4: chk-{number} has no seal"
+            return
+        if _digest(body) != sealed:
+            yield f"P4: the seal of chk-{number} is not the one of its entry"
+        words = {one: disk.objects.get(self._keys.acknowledgement(number, one)) for one in plan}
+        if _sealed(body) != {one: _acknowledged(word) for one, word in words.items() if word is not None}:
+            yield f"P4: the seal of chk-{number} is not what was acknowledged"
+        if set(_sealed(body)) != set(plan):
+            yield f"P4: chk-{number} was completed without all acknowledgements of its plan"
+
+    def _stands(self, disk: Disk, path: str) -> bool:
+        return any(key.startswith(f"{self._keys.group(path)}/") for key in disk.objects)
+
+    def _group_of(self, key: str) -> str | None:
+        parts = key.removeprefix(f"{self._keys.prefix}/").split("/")
+        return "/".join(parts[:3]) if parts[0] == "state" else None
+
+    # -- what was told ---------------------------------------------------------------------------------------------
+
+    def claim(self, disk: Disk, claim: Claim) -> str | None:
+        numbers = self._numbers(disk)
+        history = self._truth[numbers[-1]][0]
+        match claim.what:
+            case ("believes", State() as state):
+                if state.n >= history.entries:
+                    return f"P7: believes entry {state.n}, the history ends before"
+                if self._truth[numbers[state.n + 1]][1] != state:
+                    return f"P7: believes at entry {state.n} what is not the history"
+            case ("completed" | "aborted" as how, int(number)):
+                status = history.checkpoints[number].status if number in history.checkpoints else "unknown"
+                if (status in ("retained", "condemned", "forgotten")) != (how == "completed") or status == "pending":
+                    return f"P7: chk-{number} was told to be {how} and is {status}"
+            case ("triggered", str(request), int(number)):
+                if history.requests.get(request, (0, 0))[0] != number:
+                    return f"P11: request {request} was answered chk-{number}, the history says {history.requests.get(request)}"
+            case ("started", int(epoch), str(driver)):
+                if epoch not in history.attempts or history.attempts[epoch].driver != driver:
+                    return f"P7: {driver} was told that it started, and did not"
+            case ("planned", tuple(token)):
+                if token not in history.tokens:
+                    return f"P7: {token} was told that it is planned, and is not"
+        return None
+
+    def _lies(self, history: History, claims: frozenset[Claim]) -> Iterator[str]:
+        for claim in claims:
+            match claim.what:
+                case ("not triggered", str(request)) if request in history.requests:
+                    yield f"P7: request {request} was told 'not done', and is in the history"
+                case ("not planned", tuple(token)) if token in history.tokens:
+                    yield f"P7: {token} was told 'not done', and is in the history"
+
+    # -- in the end ------------------------------------------------------------------------------------------------
+
+    def settled(self, disk: Disk) -> str | None:
+        """After one actor alone has done all that is due: launched, checkpointed, ended, retired, swept."""
+        history = self.history(disk)
+        if pending := history.with_status("pending"):
+            return f"P10: chk-{min(pending)} never gets its outcome"
+        if history.living() or not history.finished:
+            return "P10: no run gets to its end"
+        kept = {path for one in history.with_status("retained").values() for path in one.groups}
+        for key in disk.objects:
+            if (path := self._group_of(key)) and path not in kept:
+                return f"P12: {path} is nobody's and stays for ever"
+            folder = key.removeprefix(f"{self._keys.prefix}/").split("/")[0]
+            if folder.startswith("chk-") and int(folder[4:]) not in history.with_status("retained"):
+                return f"P12: {folder} is nobody's and stays for ever"
+        return None
+
+
+@cache
+def _digest(body: bytes) -> str:
+    return digest(body)
+
+
+@cache
+def _sealed(body: bytes) -> dict[str, Acknowledgement]:
+    return Seal.from_bytes(body).applications
+
+
+@cache
+def _acknowledged(body: bytes) -> Acknowledgement:
+    return Acknowledgement.from_bytes(body)

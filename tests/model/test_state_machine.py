@@ -1,0 +1,272 @@
+"""``decide`` and ``apply`` under random commands of several actors, without a store. Runs anywhere.
+
+After each: what was decided is what the second, independent fold of ``history`` allows; the same command decided again is done
+already; a reader who comes by a snapshot believes the same. The runs are the same each time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from airflow_checkpoint_provider.checkpoint import apply as applying
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.apply import fold
+from airflow_checkpoint_provider.checkpoint.codec import canonical
+from airflow_checkpoint_provider.checkpoint.commands import DoneAlready
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.decide import decide
+from airflow_checkpoint_provider.checkpoint.entry import Entry
+from airflow_checkpoint_provider.checkpoint.events import Point, StateEntry, Token
+from airflow_checkpoint_provider.checkpoint.names import group_path
+from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin, Retention
+from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, Checkpoint, State
+from tests.model.history import History
+
+T = TypeVar("T")
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+POLICIES = (KeepLatest(1), KeepLatest(1), KeepLatest(2), KeepLatest(1) | KeepWithin(days=1), KeepAll())
+ENDS = st.sampled_from(("finished", "finished", "failed", "cancelled", "suspended", "lost"))
+ON_CLEAR = st.sampled_from(("auto", "auto", "continue", "restart"))
+RARELY = st.sampled_from((False, False, False, True))
+
+
+def mostly(likely: Iterable[T], others: Iterable[T]) -> st.SearchStrategy[T]:
+    """One of the likely, four times out of five; of all, if there is none."""
+    first, rest = list(likely), list(others)
+    return st.sampled_from([*first * max(1, 4 * len(rest) // max(1, len(first))), *rest])
+
+
+class Machine(RuleBasedStateMachine):
+    """One history. Runs A to D come after each other; the tries and generations of their tasks come in any order."""
+
+    scope = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = self.read_back = State()
+        self.history = History()
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    def send(self, command: c.Command, epoch: int | None = None) -> None:
+        decision = decide(self.state, command)
+        if not isinstance(decision, tuple):
+            return
+        n = self.state.n + 1
+        at = (BEGIN + timedelta(hours=n)).isoformat()
+        self.state = fold(self.state, n, at, decision)
+        self.read_back = snapshot(fold(self.read_back, n, at, decision))
+        self.history = self.history.then(Entry(inc="inc", n=n, nonce="", at=at, by={"epoch": epoch}, events=decision))
+        assert decision, f"{command} wrote an entry that says nothing"
+        assert isinstance(decide(self.state, command), DoneAlready), f"{command} is not done by having been done"
+
+    def plan(self, run: str, number: int, generation: int, **other: object) -> c.PlanLaunch:
+        known: dict[str, object] = {
+            "token": Token(dag="d", run=run, task="t", generation=generation), "try_number": number, "owner": "d.t", "run": run,
+            "run_after": f"2026-01-0{ord(run) - 64}", "started_at": "", "incarnation": "inc", "job": "j", "scope": self.scope,
+        }  # fmt: skip
+        return c.PlanLaunch(**(known | other))  # type: ignore[arg-type]
+
+    @rule(data=st.data(), alive=RARELY, durable=st.booleans(), on_clear=ON_CLEAR, required=RARELY)
+    def launch(self, data: st.DataObject, alive: bool, durable: bool, on_clear: str, required: bool) -> None:
+        """Mostly the next try of the newest run, sometimes of a clear; or any try of any run, from anywhere."""
+        newest = self.state.runs[-1] if self.state.runs else None
+        launch = self.state.launch(newest.launch) if newest else None
+        run = data.draw(mostly([newest.key] if newest else [], "ABCD"))
+        latest = launch.latest_try if launch else 0
+        number = data.draw(mostly([latest + 1], range(1, latest + 3)))
+        generation = data.draw(
+            st.sampled_from([0, 0, 0, 1, 2] if newest is None else [newest.generation, newest.generation, 0, 1, 2])
+        )
+        named = data.draw(mostly([None], [0, *(one.id for one in self.state.checkpoints)]))
+        self.send(
+            self.plan(
+                run, number, generation, seen_alive=alive, durable=durable, on_clear=on_clear, require_state=required,
+                restore="latest" if named is None else str(named) if named else "none", base=Point(id=named) if named else None,
+            )
+        )  # fmt: skip
+
+    @precondition(lambda self: self.state.launches)
+    @rule(data=st.data(), alive=RARELY, policy=st.sampled_from(POLICIES))
+    def start(self, data: st.DataObject, alive: bool, policy: Retention) -> None:
+        """Mostly of the current launch; a driver that has started may ask again."""
+        current = self.state.current_launch()
+        launch = data.draw(mostly([current] if current else [], self.state.launches))
+        known = [one.driver for one in self.state.attempts if one.launch == launch.number]
+        driver = data.draw(mostly([f"driver {self.state.n}"], known))
+        config = CheckpointConfig(retention=policy).to_json()
+        self.send(
+            c.StartAttempt(
+                token=launch.token, try_number=launch.try_number, driver=driver, seen_alive=alive, checkpointing=config
+            )
+        )
+
+    @rule(run=st.sampled_from("ABCD"), number=st.integers(1, 5), alive=RARELY)
+    def start_alone(self, run: str, number: int, alive: bool) -> None:
+        plan = self.plan(run, number, 0, alone=True, seen_alive=alive)
+        start = c.StartAttempt(token=plan.token, try_number=number, driver=f"alone {self.state.n}")
+        self.send(c.StartAlone(plan=plan, start=start))
+
+    def epoch(self, data: st.DataObject) -> int | None:
+        """Whose command it is: the living attempt's, anybody's, or that of one that is over."""
+        return data.draw(
+            mostly([one.epoch for one in self.state.living()], [None, *(one.epoch for one in self.state.attempts)])
+        )
+
+    @precondition(lambda self: self.state.attempts)
+    @rule(data=st.data(), number=st.integers(1, 3))
+    def trigger(self, data: st.DataObject, number: int) -> None:
+        epoch = self.epoch(data)
+        request = data.draw(mostly([f"request {self.state.n}"], self.state.requests))
+        self.send(c.Trigger(request=request, try_number=number, epoch=epoch), epoch)
+
+    @precondition(lambda self: any(self.state.living()))
+    @rule(uid=st.sampled_from("ab"), times=st.integers(1, 3))
+    def go_on(self, uid: str, times: int) -> None:
+        """What a driver does when nobody is in its way."""
+        for epoch in [one.epoch for one in self.state.living()] * times:
+            self.send(c.Trigger(request=f"request {self.state.n}", epoch=epoch), epoch)
+            for pending in self.state.pending:
+                self.send(self.completion(pending, uid, ("",), epoch), epoch)
+
+    @precondition(lambda self: self.state.checkpoints)
+    @rule(data=st.data(), short=RARELY, uid=st.sampled_from("ab"))
+    def complete(self, data: st.DataObject, short: bool, uid: str) -> None:
+        found = data.draw(mostly(self.state.pending, self.state.checkpoints))
+        epoch = self.epoch(data)
+        self.send(self.completion(found, uid, () if short else ("",), epoch), epoch)
+
+    def completion(self, found: Checkpoint, uid: str, acknowledged: tuple[str, ...], epoch: int | None) -> c.Complete:
+        writer = found.epochs[0]
+        new = StateEntry(uid=uid, kind="stage", run="A", groups=(group_path(uid, writer, str(found.id)),))
+        states = (*self.handed_on(writer, uid), new)
+        return c.Complete(
+            id=found.id, digest=f"seal {found.id}", bytes=1, states=states, acknowledged=acknowledged, epoch=epoch
+        )
+
+    def handed_on(self, epoch: int, uid: str) -> tuple[StateEntry, ...]:
+        """What the driver of ``epoch`` has not reached of its restore point."""
+        attempt = self.state.attempt(epoch)
+        point = self.state.checkpoint(attempt.restore_point.id) if attempt and attempt.restore_point else None
+        paths = self.state.paths()
+        groups = tuple(paths[number] for number in point.groups) if point else ()
+        return tuple(replace(one, groups=groups) for one in (point.states if point else ()) if one.uid != uid)
+
+    @precondition(lambda self: self.state.checkpoints)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        found, epoch = data.draw(mostly(self.state.pending, self.state.checkpoints)), self.epoch(data)
+        self.send(c.Abort(id=found.id, reason="expired", epoch=epoch), epoch)
+
+    @precondition(lambda self: self.state.attempts)
+    @rule(data=st.data(), how=ENDS, task=st.booleans())
+    def end(self, data: st.DataObject, how: str, task: bool) -> None:
+        attempt = data.draw(mostly(list(self.state.living()), self.state.attempts))
+        self.send(c.EndAttempt(epoch=attempt.epoch, how=how, from_task=task), None if task else attempt.epoch)
+
+    @precondition(lambda self: self.state.launches)
+    @rule(data=st.data(), number=st.integers(1, 5), really=RARELY)
+    def stop(self, data: st.DataObject, number: int, really: bool) -> None:
+        launch = data.draw(st.sampled_from(self.state.launches))
+        if really or launch.number not in self.state.current.values():
+            self.send(c.RequestStop(launch=launch.number, try_number=number, by="d.t", reason="killed"))
+
+    @precondition(lambda self: self.state.retained)
+    @rule(data=st.data(), skew=st.integers(-48, 480))
+    def condemn(self, data: st.DataObject, skew: int) -> None:
+        """By any clock."""
+        ids, epoch = self.some(data, self.state.retained), self.epoch(data)
+        self.send(c.Condemn(ids=ids, now=(BEGIN + timedelta(hours=skew)).isoformat(), epoch=epoch), epoch)
+
+    @precondition(lambda self: self.state.checkpoints)
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        ids, epoch = self.some(data, self.state.with_status(CONDEMNED)), self.epoch(data)
+        self.send(c.Forget(ids=ids, epoch=epoch), epoch)
+
+    def some(self, data: st.DataObject, likely: Sequence[Checkpoint]) -> tuple[int, ...]:
+        one = mostly([one.id for one in likely], [one.id for one in self.state.checkpoints])
+        return tuple(sorted(data.draw(st.sets(one, min_size=1, max_size=data.draw(st.sampled_from((1, 1, 3)))))))
+
+    # -- what must hold --------------------------------------------------------------------------------------------
+
+    @invariant()
+    def every_entry_may_stand(self) -> None:
+        assert not self.history.wrong, self.history.wrong
+
+    @invariant()
+    def a_snapshot_is_the_state(self) -> None:
+        assert self.read_back == self.state
+
+    @invariant()
+    def both_folds_say_the_same(self) -> None:
+        state, history = self.state, self.history
+        point = state.restore_point()
+        assert (point.id if point else None) == history.restore_point()
+        assert {one.epoch for one in state.living()} == set(history.living())
+        assert {one.id for one in state.pending} == history.with_status("pending").keys()
+        assert {one.id for one in state.retained} == history.with_status("retained").keys()
+        assert state.last_epoch == max(history.attempts, default=0)
+        assert state.next_id == max(history.checkpoints, default=0) + 1
+
+    @invariant()
+    def the_restore_point_is_retained(self) -> None:
+        point = self.history.restore_point()
+        assert point is None or self.history.run_ended() or point in self.history.with_status("retained")
+
+    @invariant()
+    def nobody_may_delete_what_is_referred_to(self) -> None:
+        paths = self.state.paths()
+        referred = {paths[number] for number in self.state.referred()}
+        for one in self.history.with_status("retained").values():
+            assert one.groups <= referred
+        for epoch in self.history.living():
+            assert self.history.attempts[epoch].holds <= referred
+
+
+def snapshot(state: State) -> State:
+    return State.from_json(json.loads(canonical(state.to_json())))
+
+
+class RunScopeMachine(Machine):
+    """… where what ends with the run may be condemned."""
+
+    scope = "A"
+
+
+class CrampedMachine(Machine):
+    """… where nothing is remembered for long: each bound is met within few steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bounds = mock.patch.multiple(applying, KEPT_RECORDS=3, KEPT_TOKENS=4)
+        self._bounds.start()
+
+    def teardown(self) -> None:
+        self._bounds.stop()
+
+    @invariant()
+    def every_entry_may_stand(self) -> None:
+        """A token that was forgotten asks for the first time."""
+        assert not self.history.wrong or self.history.wrong.startswith("P11"), self.history.wrong
+
+
+ALWAYS_THE_SAME = settings(
+    derandomize=True, database=None, deadline=None, max_examples=120, stateful_step_count=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", [Machine, RunScopeMachine, CrampedMachine])
+def test_every_decision_may_stand(machine: type[Machine]) -> None:
+    run_state_machine_as_test(machine, settings=ALWAYS_THE_SAME)
