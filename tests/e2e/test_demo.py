@@ -9,7 +9,7 @@ import pytest
 from tests.support import demo
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_retry_goes_on_and_the_result_is_the_undisturbed_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

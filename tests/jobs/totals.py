@@ -18,18 +18,21 @@ SALES = 20_000
 shop_of = F.udf(lambda number: f"shop {number % 7}", StringType())
 
 
-
 def sales(spark: SparkSession) -> DataFrame:
     day = F.timestamp_seconds(F.col("id") * 3600)
     return spark.range(SALES).select("id", (F.col("id") % 11).alias("item"), day.alias("at")).where("id % 5 <> 0")
 
 
 def prices(spark: SparkSession) -> DataFrame:
-    return spark.range(11).select(F.col("id").alias("item"), (F.col("id") * F.lit("1.25").cast("decimal(9, 2)")).alias("price"))
+    return spark.range(11).select(
+        F.col("id").alias("item"), (F.col("id") * F.lit("1.25").cast("decimal(9, 2)")).alias("price")
+    )
 
 
 def by_shop(priced: DataFrame) -> DataFrame:
-    return priced.groupBy("shop").agg(F.sum("price").alias("turnover"), F.count("*").alias("sales"), F.max("at").alias("last"))
+    return priced.groupBy("shop").agg(
+        F.sum("price").alias("turnover"), F.count("*").alias("sales"), F.max("at").alias("last")
+    )
 
 
 def main(job: CheckpointedJob, out: str) -> None:

@@ -1,0 +1,96 @@
+"""One Airflow for all tests that take ``lab``; they run a few at a time, because each mostly waits.
+
+Such a test takes nothing else but its parameters: it is called in a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.lab import Lab, adopt_orphans
+from tests.support.stack import Stack
+
+AT_ONCE = 4
+STARTED = pytest.StashKey[dict[str, Future[None]]]()
+
+# What cannot be told apart from this file at parse: each is an import error.
+REFUSED = {
+    "scope": 'scope="job"',
+    "deferrable": "deferrable=True",
+    "item": 'item="a"',
+    "allow_non_restored_state": "allow_non_restored_state=True",
+}
+DAG_FILE = """
+from airflow.sdk import DAG
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+with DAG("refused_{name}", schedule=None, max_active_runs=2):
+    CheckpointedSparkSubmitOperator(task_id="job", application="job.py", {option})
+"""
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    adopt_orphans()
+    folder = tmp_path_factory.mktemp("lab")
+    dags = Path(shutil.copytree(Path(__file__).parent / "dags", folder / "dags"))
+    for name, option in REFUSED.items():
+        (dags / f"refused_{name}.py").write_text(DAG_FILE.format(name=name, option=option))
+    with Stack(folder / "airflow", dags, _environment(folder / "checkpoints")) as stack:
+        stack.client.wait_for_dag("stages")
+        yield Lab(stack, folder / "checkpoints", folder / "runs")
+
+
+def _environment(root: Path) -> dict[str, str]:
+    storage = {"conn_type": "checkpoint_storage", "extra": {"root": str(root)}}
+    return {
+        "AIRFLOW_CONN_CHECKPOINT_DEFAULT": json.dumps(storage),
+        "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
+        "AIRFLOW_CONN_CLUSTER": '{"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077}',
+        "AIRFLOW__CORE__PARALLELISM": str(2 * AT_ONCE),  # without its supervisor a task runs beside its next try
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+        "CHECKPOINT_HEARTBEAT_SECONDS": "2",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+@pytest.fixture(scope="session")
+def together() -> Iterator[ThreadPoolExecutor]:
+    executor = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lab")
+    yield executor
+    executor.shutdown(wait=False, cancel_futures=True)
+
+
+@pytest.fixture(autouse=True)
+def _together(request: pytest.FixtureRequest) -> None:
+    """With the first test that takes ``lab``, all of them start, in their order."""
+    if "lab" in request.fixturenames and STARTED not in request.session.stash:
+        lab, executor = request.getfixturevalue("lab"), request.getfixturevalue("together")
+        request.session.stash[STARTED] = {
+            item.nodeid: executor.submit(item.obj, lab=lab, **_parameters(item)) for item in _takers(request.session)
+        }
+
+
+def _takers(session: pytest.Session) -> list[pytest.Function]:
+    return [item for item in session.items if isinstance(item, pytest.Function) and "lab" in item.fixturenames]
+
+
+def _parameters(item: pytest.Function) -> dict[str, Any]:
+    return dict(item.callspec.params) if hasattr(item, "callspec") else {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """The test runs already: wait for it."""
+    if "lab" not in pyfuncitem.fixturenames:
+        return None
+    pyfuncitem.session.stash[STARTED][pyfuncitem.nodeid].result()
+    return True

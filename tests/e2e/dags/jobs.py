@@ -1,0 +1,44 @@
+"""One task that submits a job of ``tests/e2e/jobs``, under different options. Runs in Airflow.
+
+``folder`` in a run's conf is where the test and the job meet.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG
+
+import tests.e2e
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from tests.support.drivers import fast_confs
+
+JOBS = Path(tests.e2e.__file__).parent / "jobs"
+FOLDER = Path("{{ params.folder }}")
+CONFS = {
+    **fast_confs(FOLDER),
+    "spark.eventLog.enabled": "true",  # the witness of what was computed
+    "spark.eventLog.dir": f"file://{FOLDER}/events/{{{{ ti.try_number }}}}",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.rolling.enabled": "false",
+}
+
+
+def submits(dag_id: str, job: str = "stages", max_active_runs: int = 16, **options: Any) -> DAG:
+    with DAG(dag_id, schedule=None, max_active_runs=max_active_runs, params={"folder": ""}) as dag:
+        CheckpointedSparkSubmitOperator(
+            task_id="job", application=str(JOBS / f"{job}.py"), application_args=[str(FOLDER)], conf=CONFS,
+            retries=2, retry_delay=timedelta(seconds=1), **options,
+        )  # fmt: skip
+    return dag
+
+
+stages = submits("stages")
+fences = submits("fences", durable=False)
+continues = submits("continues", on_clear="continue")
+suspends = submits("suspends", scope="job", max_active_runs=1)
+refuses = submits("refuses", job="twice")
+plain = submits("plain", job="plain")
+homeless = submits("homeless", conn_id="cluster", checkpoint_conn_id="missing")

@@ -1,0 +1,195 @@
+"""A run of a job on a real Airflow, with its processes, its journal and what it leaves. Runs on Linux."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.names import History, Keys
+from airflow_checkpoint_provider.checkpoint.state import Attempt, State
+from airflow_checkpoint_provider.storage import open_store
+from tests.support import processes
+from tests.support.runs import Ended
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+JOBS = Path(__file__).parent / "jobs"
+TASK = "job"
+TRIES = 4  # at most in a test
+PATIENCE = 300  # seconds for one step of a run, others working at the same time
+PR_SET_CHILD_SUBREAPER = 36
+RESULT = {"seen": ["one", "two", "three"], "total": sum(range(1000)) + 3 * 1000}
+"""What each attempt of ``stages.py`` finds, beside its number."""
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent dies become this process's children, which can ask for their exit codes."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def exit_code(orphan: int) -> int:
+    """Of a process that is now our child and ends by itself."""
+    wait_until(lambda: not processes.alive(orphan), PATIENCE, lambda: f"process {orphan} lives on")
+    return os.waitstatus_to_exitcode(os.waitpid(orphan, 0)[1])
+
+
+class Lab:
+    """The stack, the root of checkpoints, and a folder for each run."""
+
+    def __init__(self, stack: Stack, root: Path, folder: Path) -> None:
+        self.stack, self.root, self._folder = stack, root, folder
+
+    def start(self, dag: str, *closed: str, history: History | None = None) -> Run:
+        """Trigger a run whose driver waits at the gates ``closed``."""
+        folder = self._folder / f"{dag}-{uuid.uuid4().hex[:6]}"
+        for try_number in range(1, TRIES + 1):
+            (folder / "events" / str(try_number)).mkdir(parents=True)
+        for gate in closed:
+            (folder / f"closed-{gate}").touch()
+        return Run(self, dag, folder, history)
+
+    def at_two(self, dag: str = "stages", *closed: str) -> Run:
+        """A run whose first stage is stored and whose driver waits before the second."""
+        run = self.start(dag, "two", *closed)
+        run.wait_at("two")
+        run.wait_stored("one")
+        return run
+
+    def journal(self, history: History) -> Journal:
+        return Journal(open_store(str(self.root)), Keys(history.prefix), By("test", "test", ""))
+
+
+class Run:
+    """One DAG run with its one task."""
+
+    def __init__(self, lab: Lab, dag: str, folder: Path, history: History | None) -> None:
+        self.lab, self.dag, self.folder = lab, dag, folder
+        self.client = lab.stack.client
+        self.id = self.client.trigger(dag, {"folder": str(folder)})
+        self.history = history or History(f"{dag}.{TASK}", self.id)
+
+    # -- the job -----------------------------------------------------------------------------------------------------
+
+    def wait_at(self, gate: str, attempt: int = 1) -> None:
+        """Until the driver of that attempt waits there."""
+        wait_until((self.folder / f"at-{gate}-{attempt}").exists, PATIENCE, self.report)
+
+    def wait_stored(self, stage: str) -> None:
+        """Until a completed checkpoint holds the stage."""
+
+        def held() -> bool:
+            return any(stage in {one.uid for one in checkpoint.states} for checkpoint in self.state.retained)
+
+        wait_until(held, PATIENCE, self.report)
+
+    def open(self, gate: str) -> None:
+        (self.folder / f"closed-{gate}").unlink()
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """What each attempt found that came to the end of its ``with``."""
+        path = self.folder / "results"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def computed(self, try_number: int) -> list[str]:
+        """The stages that the driver of that try computed, by Spark's own record."""
+        return Ended(0, "", self.folder / "events" / str(try_number)).computed
+
+    # -- the journal -------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        return self.lab.journal(self.history).catch_up()
+
+    def attempt(self, epoch: int) -> Attempt:
+        found = self.state.attempt(epoch)
+        assert found is not None
+        return found
+
+    def wait_for(self, condition: Callable[[State], object], seconds: float = PATIENCE) -> None:
+        """Until the journal says so."""
+        wait_until(lambda: condition(self.state), seconds, self.report)
+
+    def wait_adopted(self, try_number: int) -> None:
+        self.wait_for(lambda state: state.launches[-1].adopted_by == try_number)
+
+    # -- Airflow -----------------------------------------------------------------------------------------------------
+
+    def task(self) -> dict[str, Any]:
+        return self.client.task(self.dag, self.id, TASK)
+
+    def wait_running(self, try_number: int) -> None:
+        self.client.wait_for_task(self.dag, self.id, TASK, {"running"}, try_number, PATIENCE)
+
+    def ended(self, state: str, try_number: int) -> None:
+        """Wait for the run's end, and for it to be this one."""
+        found = self.client.wait_for_run(self.dag, self.id, PATIENCE)
+        task = self.task()
+        assert (found, task["state"], task["try_number"]) == (state, state, try_number), self.report()
+
+    def wait_logged(self, words: str, try_number: int) -> None:
+        self.wait_running(try_number)  # before, there is no log
+        wait_until(lambda: words in self.log(try_number), PATIENCE, self.report)
+
+    def log(self, try_number: int) -> str:
+        return "\n".join(self.client.logs(self.dag, self.id, TASK, try_number))
+
+    def xcom(self) -> Any:
+        return self.client.xcom(self.dag, self.id, TASK)
+
+    def clear(self) -> None:
+        self.client.clear(self.dag, self.id, TASK)
+
+    def mark_failed(self) -> None:
+        self.client.set_task(self.dag, self.id, TASK, "failed")
+
+    def report(self) -> str:
+        """For the message of a failed wait."""
+        task = self.task()
+        last = self.log(task["try_number"])[-6000:]
+        where = f"{self.dag} {self.id}: {task['state']} in try {task['try_number']}"
+        return f"{where}, attempts {self.state.attempts}\n{last}"
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    def driver(self) -> int:
+        """The Python process that runs the script."""
+        (pid,) = (pid for pid in processes.drivers(JOBS / "stages.py") if self._has(pid))
+        return pid
+
+    def jvm(self) -> int:
+        """The JVM of the driver: in client mode that is what the task started."""
+        (pid,) = (
+            pid for pid in processes.find(self._has) if "org.apache.spark.deploy.SparkSubmit" in processes.command(pid)
+        )
+        return pid
+
+    def process(self) -> int:
+        """The task's own process; its parent is its supervisor."""
+        pid: int = self.task()["pid"]
+        return pid
+
+    def _has(self, pid: int) -> bool:
+        return str(self.folder) in processes.command(pid)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def wait_gone(pid: int) -> None:
+    wait_until(lambda: not processes.alive(pid), 60, lambda: f"process {pid} lives on: {processes.command(pid)}")

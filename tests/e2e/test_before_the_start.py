@@ -1,0 +1,68 @@
+"""On a real Airflow: what is refused, or waits, before anything is submitted."""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.entry import Entry
+from airflow_checkpoint_provider.checkpoint.events import Event, HistoryOpened, Resumed, Suspended
+from airflow_checkpoint_provider.checkpoint.journal import utc_now
+from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.storage import Put
+from tests.e2e.conftest import REFUSED
+from tests.e2e.lab import PATIENCE, RESULT, TASK, Lab
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(900)
+NAMED = {"scope": "max_active_runs=1"}  # where the text must name another parameter as well
+
+
+def test_suspended_it_waits_until_somebody_resumes(lab: Lab) -> None:
+    history = History(f"suspends.{TASK}")
+    incarnation = secrets.token_hex(16)
+    opened = HistoryOpened(incarnation=incarnation, job=history.job, scope="", item=None, why="test")
+    _put(lab, history, incarnation, 0, opened, Suspended(by="upgrade_orders.stop", why="savepoint"))
+    run = lab.start("suspends", history=history)
+    run.client.wait_for_task(run.dag, run.id, TASK, {"up_for_reschedule"}, 1, PATIENCE)
+    assert run.state.launches == ()
+    assert "[CKP130]" in run.log(1)
+    _put(lab, history, incarnation, 1, Resumed(by="somebody", why="test"))
+    run.ended("success", 1)
+    assert run.results == [{"attempt": 1, **RESULT}]
+
+
+def _put(lab: Lab, history: History, incarnation: str, number: int, *events: Event) -> None:
+    journal = lab.journal(history)
+    entry = Entry(incarnation, number, secrets.token_hex(16), utc_now(), journal.by.to_json(), events)
+    assert journal.store.create(journal.keys.entry(number), entry.to_bytes()) is Put.STORED
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_option_that_cannot_hold_is_an_import_error(lab: Lab, name: str) -> None:
+    errors: dict[str, str] = {}
+
+    def there() -> bool:
+        errors.update(lab.stack.client.import_errors())
+        return f"refused_{name}.py" in errors
+
+    wait_until(there, PATIENCE, lambda: f"no import error: {errors}")
+    assert name in errors[f"refused_{name}.py"].splitlines()[-1]
+    assert NAMED.get(name, name) in errors[f"refused_{name}.py"]
+
+
+def test_no_place_for_checkpoints_on_a_cluster_is_refused(lab: Lab) -> None:
+    run = lab.start("homeless")
+    run.ended("failed", 1)
+    log = run.log(1)
+    assert "no connection 'missing'" in log
+    assert "spark://127.0.0.1:7077" in log
+
+
+def test_airflow_lists_the_provider(lab: Lab) -> None:
+    listed = json.loads(lab.stack.run("airflow", "providers", "list", "--output", "json"))
+    assert "airflow-checkpoint-provider" in {one["package_name"] for one in listed}
+    said = "".join(log.read_text() for log in lab.stack.home.glob("*.log"))
+    assert "[airflow.providers_manager]" not in said  # it warns of what it cannot import

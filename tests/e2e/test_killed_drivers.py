@@ -1,0 +1,72 @@
+"""On a real Airflow: a driver that dies. The retry goes on, and its log tells the story."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e.lab import RESULT, Lab, Run, kill, wait_gone
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.mark.parametrize("victim", [Run.driver, Run.jvm], ids=["driver", "jvm"])
+def test_the_retry_goes_on_after_the_last_stage(lab: Lab, victim: Callable[[Run], int]) -> None:
+    run = lab.at_two("stages", "three")
+    driver, generation = run.driver(), run.task()["max_tries"]
+    kill(victim(run))
+    wait_gone(driver)
+    run.open("two")
+    run.wait_logged("reused one; now running", 2)
+    run.open("three")
+    run.ended("success", 2)
+    assert (run.computed(1), run.computed(2)) == (["one"], ["two", "three"])
+    assert run.results == [{"attempt": 2, **RESULT}]
+    assert run.task()["max_tries"] == generation
+    _the_log_tells(run)
+    _state_is_deleted(run)
+
+
+def _the_log_tells(run: Run) -> None:
+    log = run.log(2)
+    for words in (
+        "RESTORE",
+        "[CKP101]",
+        "driver says attached",
+        "application unchanged",
+        f"CHECKPOINTS {run.dag}.job",
+        "restore saved",
+    ):
+        assert words in log, log
+    assert log.index("[CKP101]") < log.index("driver says") < log.index("CHECKPOINTS ")
+    assert "CHECKPOINTS " in run.log(1)
+
+
+def _state_is_deleted(run: Run) -> None:
+    answer = run.xcom()
+    kept = {"job": f"{run.dag}.job", "run": run.id, "attempts": 2, "ended": "finished"}
+    assert answer.items() >= kept.items()
+    assert run.state.retained == ()
+    folder = run.lab.root / run.history.prefix
+    assert {path.name for path in folder.iterdir() if any(path.rglob("*"))} == {"journal", "heartbeat"}
+    table = run.lab.stack.run("checkpoints", "--root", str(run.lab.root), "show", f"{run.dag}.job", run.id)
+    assert "FINISHED in 2 attempts" in table
+    assert answer["checkpoint"] in table
+
+
+def test_a_driver_that_refuses_for_good_is_not_tried_again(lab: Lab) -> None:
+    run = lab.start("refuses")
+    run.ended("failed", 1)
+    log = run.log(1)
+    assert "uid 'counted' is used twice" in log
+    assert "[CKP605]" in log
+    assert run.attempt(1).how == "failed"
+
+
+def test_an_application_that_was_not_rewritten_is_told_what_to_add(lab: Lab) -> None:
+    run = lab.start("plain")
+    run.ended("success", 1)
+    log = run.log(1)
+    assert "plain as ever" in log
+    assert "[CKP501]" in log
