@@ -262,7 +262,7 @@ class CrampedMachine(Machine):
 
 
 ALWAYS_THE_SAME = settings(
-    derandomize=True, database=None, deadline=None, max_examples=120, stateful_step_count=40,
+    derandomize=True, database=None, deadline=None, max_examples=100, stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )  # fmt: skip
 
