@@ -136,8 +136,9 @@ def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
 
 
 def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
-    """Two days in the wrong order would be counted twice or skipped unseen. A script's run is the newest, whatever clocks say."""
-    if command.alone:
+    """Two days in the wrong order would be counted twice or skipped unseen; runs of one scope key do the same work again.
+    A script's run is the newest, whatever clocks say."""
+    if command.alone or state.scope:
         return None
     inside = [run for run in state.runs if run.inside == state.branch.number]
     newest = max(inside, key=lambda run: run.position, default=None)

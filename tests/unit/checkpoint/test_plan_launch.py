@@ -201,6 +201,13 @@ def test_an_older_run_is_told_the_checkpoint_before_it() -> None:
     assert f"chk-{error.about['before']} is the newest before it" in error.message
 
 
+def test_runs_of_one_scope_key_come_in_any_order() -> None:
+    """``scope="{{ ds }}"``: a scheduled and a manual run of one day, the older of which is cleared."""
+    history = History("2026-11-20")
+    two_days(history)
+    assert said(history.ask(clear("day-1", scope="2026-11-20"))) == "branch 1 from nothing, launch 3 from nothing"
+
+
 def test_a_run_that_is_no_longer_listed_counts_as_older() -> None:
     """The last 100 runs are remembered, and the greatest date of those dropped."""
     history = History()
