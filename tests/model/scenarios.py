@@ -1,6 +1,6 @@
 """Who meets whom, and on what history. Runs anywhere.
 
-``SMALL`` ones are searched breadth first, ``LARGE`` ones by random schedules. ``held_by`` of each bug names those that catch it.
+``SMALL`` ones are searched breadth first, ``LARGE`` ones by random schedules. Each of ``bugs`` names the small one that catches it.
 """
 
 from __future__ import annotations
