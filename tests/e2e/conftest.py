@@ -16,6 +16,7 @@ import pytest
 
 from tests.e2e.lab import Lab, adopt_orphans
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 AT_ONCE = 4
 STARTED = pytest.StashKey[dict[str, Future[None]]]()
@@ -44,6 +45,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         (dags / f"refused_{name}.py").write_text(DAG_FILE.format(name=name, option=option))
     with Stack(folder / "airflow", dags, _environment(folder / "checkpoints")) as stack:
         stack.client.wait_for_dag("stages")
+        wait_until(lambda: len(stack.client.import_errors()) == len(REFUSED), 90, lambda: "DAG files are not read")
         yield Lab(stack, folder / "checkpoints", folder / "runs")
 
 

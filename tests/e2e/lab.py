@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import signal
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,17 @@ class Lab:
 
     def __init__(self, stack: Stack, root: Path, folder: Path) -> None:
         self.stack, self.root, self._folder = stack, root, folder
+        self.writing = threading.Lock()  # two requests that write at once may lock each other out of SQLite
+
+    def wait_until(self, ready: Callable[[], object], say: Callable[[], str]) -> None:
+        """As ``waiting.wait_until``; not without Airflow."""
+
+        def ready_or_over() -> object:
+            if not self.stack.parts or any(part.process.poll() is not None for part in self.stack.parts.values()):
+                raise RuntimeError(f"Airflow has ended; see {self.stack.home}/*.log")
+            return ready()
+
+        wait_until(ready_or_over, PATIENCE, say)
 
     def start(self, dag: str, *closed: str, history: History | None = None) -> Run:
         """Trigger a run whose driver waits at the gates ``closed``."""
@@ -74,14 +86,15 @@ class Run:
     def __init__(self, lab: Lab, dag: str, folder: Path, history: History | None) -> None:
         self.lab, self.dag, self.folder = lab, dag, folder
         self.client = lab.stack.client
-        self.id = self.client.trigger(dag, {"folder": str(folder)})
+        with lab.writing:
+            self.id = self.client.trigger(dag, {"folder": str(folder)})
         self.history = history or History(f"{dag}.{TASK}", self.id)
 
     # -- the job -----------------------------------------------------------------------------------------------------
 
     def wait_at(self, gate: str, attempt: int = 1) -> None:
         """Until the driver of that attempt waits there."""
-        wait_until((self.folder / f"at-{gate}-{attempt}").exists, PATIENCE, self.report)
+        self.lab.wait_until((self.folder / f"at-{gate}-{attempt}").exists, self.report)
 
     def wait_stored(self, stage: str) -> None:
         """Until a completed checkpoint holds the stage."""
@@ -89,7 +102,7 @@ class Run:
         def held() -> bool:
             return any(stage in {one.uid for one in checkpoint.states} for checkpoint in self.state.retained)
 
-        wait_until(held, PATIENCE, self.report)
+        self.lab.wait_until(held, self.report)
 
     def open(self, gate: str) -> None:
         (self.folder / f"closed-{gate}").unlink()
@@ -115,9 +128,9 @@ class Run:
         assert found is not None
         return found
 
-    def wait_for(self, condition: Callable[[State], object], seconds: float = PATIENCE) -> None:
+    def wait_for(self, condition: Callable[[State], object]) -> None:
         """Until the journal says so."""
-        wait_until(lambda: condition(self.state), seconds, self.report)
+        self.lab.wait_until(lambda: condition(self.state), self.report)
 
     def wait_adopted(self, try_number: int) -> None:
         self.wait_for(lambda state: state.launches[-1].adopted_by == try_number)
@@ -138,7 +151,7 @@ class Run:
 
     def wait_logged(self, words: str, try_number: int) -> None:
         self.wait_running(try_number)  # before, there is no log
-        wait_until(lambda: words in self.log(try_number), PATIENCE, self.report)
+        self.lab.wait_until(lambda: words in self.log(try_number), self.report)
 
     def log(self, try_number: int) -> str:
         return "\n".join(self.client.logs(self.dag, self.id, TASK, try_number))
@@ -147,10 +160,12 @@ class Run:
         return self.client.xcom(self.dag, self.id, TASK)
 
     def clear(self) -> None:
-        self.client.clear(self.dag, self.id, TASK)
+        with self.lab.writing:
+            self.client.clear(self.dag, self.id, TASK)
 
     def mark_failed(self) -> None:
-        self.client.set_task(self.dag, self.id, TASK, "failed")
+        with self.lab.writing:
+            self.client.set_task(self.dag, self.id, TASK, "failed")
 
     def report(self) -> str:
         """For the message of a failed wait."""

@@ -24,10 +24,13 @@ from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.storage import open_store
 from tests.support.drivers import ROOT, environment, fast_confs
+from tests.support.processes import command, find
+from tests.support.waiting import wait_until
 
 JOBS = ROOT / "tests" / "jobs"
 CRASH = ROOT / "tests" / "support" / "crash.py"
 PATIENCE = 200  # seconds for one driver, which takes ten
+GONE = 60  # seconds for the processes that a dead one leaves behind, which take one
 Crash = tuple[str, str]
 """An action of ``crash`` and its point."""
 
@@ -83,8 +86,13 @@ class Running:
         return self.log.read_text(errors="replace")
 
     def wait(self) -> Ended:
+        """Until it ended, and all that it started with it: no JVM and no Python is left alive, whoever was killed."""
         code = self.process.wait(PATIENCE)
+        wait_until(lambda: not self._left(), GONE, lambda: f"{[command(pid) for pid in self._left()]}\n{self.said()}")
         return Ended(code, self.said(), self.events)
+
+    def _left(self) -> list[int]:
+        return list(find(lambda pid: os.getpgid(pid) == self.process.pid))
 
     def send(self, sig: signal.Signals) -> None:
         """To the whole group."""
