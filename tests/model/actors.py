@@ -142,8 +142,8 @@ def task(process: Process, tries: tuple[Try, ...], memory: Memory = NOTHING, ask
     except CommitStateUnknown:
         if not asked:
             return Next(task, tries, NOTHING, True)
-    except Superseded:
-        pass  # replaced: before that it may have been planned
+    except (Superseded, AlreadyFinished):
+        pass  # it may have been planned, and replaced or driven to its end since
     except Refused:
         process.says_for_good("not planned", mine.words)
     except StoreError:
