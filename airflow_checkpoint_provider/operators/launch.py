@@ -39,7 +39,7 @@ from airflow_checkpoint_provider.storage import Store, probe
 
 Say = Callable[[Iterable[str]], None]
 POLL = 1.0  # seconds between two looks at the journal
-INTRODUCED = 6  # beats of a driver after which it is introduced, whatever it says
+INTRODUCED = 120.0  # seconds after which a driver is introduced, whatever it says
 
 
 @dataclass(frozen=True)
@@ -367,8 +367,10 @@ class Follower:
         """It is introduced when it computes a stage, because what it reuses comes before that; soon in any case."""
         if self._driver is None:
             self._on_attach()
+            self._attached = time.monotonic()
         self._driver = beat
-        if beat.computed or beat.doing.startswith("stage ") or beat.counter > INTRODUCED:
+        works = bool(beat.computed) or beat.doing.startswith("stage ") or self._launching.adopted
+        if works or time.monotonic() - self._attached >= INTRODUCED:
             self.introduce()
 
     def introduce(self) -> None:
