@@ -49,7 +49,10 @@ def _state_is_deleted(run: Run) -> None:
     assert answer.items() >= kept.items()
     assert run.state.retained == ()
     folder = run.lab.root / run.history.prefix
-    assert {path.name for path in folder.iterdir() if any(path.rglob("*"))} == {"journal", "heartbeat"}
+    assert {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file()} == {
+        "journal",
+        "heartbeat",
+    }
     table = run.lab.stack.run("checkpoints", "--root", str(run.lab.root), "show", f"{run.dag}.job", run.id)
     assert "FINISHED in 2 attempts" in table
     assert answer["checkpoint"] in table
