@@ -12,7 +12,7 @@ SCRATCH = ".probe"
 
 
 def probe(store: Store) -> None:
-    """Put twice at one scratch key: only the first may win, and it must be read.
+    """Look for one scratch key and put at it twice: "absent", then only the first may win, and it must be read.
 
     Raises ``StoreMisconfigured`` with what was seen if the promise is broken, ``StoreUnavailable`` if no answer came,
     and what the store itself raises. A store that only *sometimes* lets two win is not found out: that takes a race.
@@ -27,7 +27,7 @@ def probe(store: Store) -> None:
 
 def _put_twice(store: Store, key: str) -> None:
     first, second = b"first " + secrets.token_bytes(8), b"second " + secrets.token_bytes(8)
-    if _settled(store, key, first) != (Put.STORED, first):
+    if store.read(key) is not None or _settled(store, key, first) != (Put.STORED, first):
         raise _broken(store, "a new key was taken to exist already")
     if store.read(key) != first:
         raise _broken(store, "what was stored could not be read back")
@@ -45,5 +45,5 @@ def _settled(store: Store, key: str, body: bytes) -> tuple[Put, bytes | None]:
 def _broken(store: Store, seen: str) -> StoreMisconfigured:
     return StoreMisconfigured(
         f"{store.uri} cannot hold checkpoints: {seen}. They need a store where a key can be put if it is absent:"
-        " a local or NFS directory"
+        " a local or NFS directory, or object storage that obeys If-None-Match: *"
     )

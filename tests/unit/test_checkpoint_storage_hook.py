@@ -34,7 +34,7 @@ def test_the_connection_wins_over_a_local_master(monkeypatch: pytest.MonkeyPatch
     assert CheckpointStorageHook(master="local[2]").root() == "file:///shared"
 
 
-@pytest.mark.parametrize("root", ["s3://lake/ckp", "s3a://lake/ckp", "hdfs://namenode/ckp", "gs://lake/ckp"])
+@pytest.mark.parametrize("root", ["hdfs://namenode/ckp", "gs://lake/ckp"])
 def test_stores_of_other_versions_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, root: str) -> None:
     with pytest.raises(StoreMisconfigured, match=root):
         connect(monkeypatch, extra={"root": root}).root()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -125,6 +126,6 @@ def test_the_lock_pins_what_the_metadata_ask_for() -> None:
     metadata = configparser.ConfigParser()
     metadata.read(ROOT / "setup.cfg")
     asked = [metadata["options"]["install_requires"], *metadata["options.extras_require"].values()]
-    names = {line.split("=")[0].split("<")[0].split(">")[0] for lines in asked for line in lines.split()}
+    names = {re.split(r"[=<>\[]", line)[0] for lines in asked for line in lines.split()}
     pinned = {line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line}
     assert names <= pinned

@@ -65,7 +65,7 @@ def test_wrong_words_are_wrong_usage(checkpoints: Command, arguments: list[str])
 
 
 def test_a_store_that_is_not_supported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--root", "s3://lake/ckp", "jobs"]) == 1
+    assert command.main(["--root", "hdfs://namenode/ckp", "jobs"]) == 1
     assert capsys.readouterr().err.endswith("[CKP612]\n")
 
 

@@ -10,15 +10,19 @@ import pytest
 
 from airflow_checkpoint_provider import storage
 from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
-from airflow_checkpoint_provider.storage import MemoryStore, open_store
+from airflow_checkpoint_provider.storage import MemoryStore, S3Settings, S3Store, open_store
 
 
 def test_exports_are_what_they_were() -> None:
-    assert storage.__all__ == ["Listed", "LocalStore", "MemoryStore", "Put", "Store", "open_store", "probe", "put"]
+    assert storage.__all__ == [
+        "Listed", "LocalStore", "MemoryStore", "Put", "S3Settings", "S3Store", "Store", "open_store", "probe", "put",
+    ]  # fmt: skip
     assert all(hasattr(storage, name) for name in storage.__all__)
 
 
-@pytest.mark.parametrize("module", ["storage", "storage.base", "storage.local", "checkpoint", "checkpoint.errors"])
+@pytest.mark.parametrize(
+    "module", ["storage", "storage.base", "storage.local", "storage.s3", "checkpoint", "checkpoint.errors"]
+)
 def test_each_part_can_be_imported_first(module: str) -> None:
     code = f"import airflow_checkpoint_provider.{module}, sys; print('boto3' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -49,6 +53,30 @@ def test_a_relative_path_is_made_absolute(uri: str, tmp_path: Path, monkeypatch:
     assert open_store(uri).uri == f"file://{tmp_path / uri}"
 
 
+@pytest.mark.parametrize(
+    ("uri", "root"),
+    [
+        ("s3://lake/ckp", "s3://lake/ckp"),
+        ("s3a://lake/ckp/", "s3://lake/ckp"),
+        ("S3://lake/a/b=c d%20", "s3://lake/a/b=c d%20"),
+        (" s3://lake\n", "s3://lake"),
+        ("s3://lake/", "s3://lake"),
+    ],
+)
+def test_a_bucket(uri: str, root: str) -> None:
+    settings = S3Settings(region_name="eu-central-1")
+    store = open_store(uri, s3=settings)
+    assert isinstance(store, S3Store)
+    assert (store.uri, store.settings) == (root, settings)
+    assert open_store(uri).uri == root
+
+
+def test_keys_in_a_root_are_refused_without_being_shown() -> None:
+    with pytest.raises(StoreMisconfigured, match="more than bucket and prefix") as refused:
+        open_store("s3://AKIAX:secret@lake/ckp")
+    assert "secret" not in str(refused.value)
+
+
 def test_a_store_in_memory_is_one_per_name() -> None:
     one, again, other = open_store("memory://one"), open_store("memory://one"), open_store("memory://other")
     one.create("a", b"x")
@@ -61,13 +89,17 @@ def test_a_store_in_memory_is_one_per_name() -> None:
 @pytest.mark.parametrize(
     ("uri", "says"),
     [
-        ("s3://lake/ckp", "S3 is not supported by this version yet. Write file:///"),
-        ("s3a://lake/ckp", "S3 is not supported by this version yet. Write file:///"),
         ("hdfs://namenode/ckp", "no checkpoints on hdfs: rows could go there, the journal could not. Write file:///"),
         ("gs://lake/ckp", "no checkpoints on gs: "),
         ("abfss://c@a.dfs.core.windows.net/ckp", "no checkpoints on abfss: "),
         ("dbfs:/ckp", "no checkpoints on dbfs: "),
-        ("s3:/lake", "S3 is not supported"),
+        ("s3:/lake", "names no bucket, or more than bucket and prefix. Write s3://bucket/prefix"),
+        ("s3:lake", "names no bucket"),
+        ("s3://", "names no bucket"),
+        ("s3:///ckp", "names no bucket"),
+        ("s3://lake?endpoint=x", "names no bucket"),
+        ("s3://lake//ckp/../x", "is no key"),
+        ("s3a://lake/a//b", "is no key"),
         ("a:b", "a relative path with a colon begins with ./"),
         ("file://host/ckp", "names no directory of this machine. Write file:///"),
         ("file://", "names no directory"),

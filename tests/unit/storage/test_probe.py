@@ -67,10 +67,10 @@ def test_a_good_store_passes_and_keeps_nothing(tmp_path: Path) -> None:
     assert list(local.folders("")) == []
 
 
-def test_it_costs_five_requests() -> None:
+def test_it_costs_six_requests() -> None:
     store = FaultyStore(MemoryStore())
     probe(store)
-    assert store.requests == {"create": 2, "read": 2, "delete": 1}
+    assert store.requests == {"create": 2, "read": 3, "delete": 1}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,178 @@
+"""What it means that a request to S3 failed, and what to do about it: one table. Runs anywhere.
+
+Errors are looked up by the names of their classes, the nearest one first, so that nothing is imported here. "Surely not
+applied" is said only where the server said so or nothing was sent; a 503 can follow the effect.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from airflow_checkpoint_provider.checkpoint.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
+
+
+class Meaning(enum.Enum):
+    """What became of the request."""
+
+    ABSENT = "there is no such key"
+    EXISTS = "the key was there already"
+    NOT_APPLIED = "surely not applied; the same again may help"
+    UNKNOWN = "perhaps applied, perhaps later"
+    DENIED = "understood and refused"
+    MISCONFIGURED = "not this store, or not in this way; the same again will not help"
+    UNSUPPORTED = "misconfigured: the store does not know this request"
+    DAMAGED = "the answer was cut or changed on the way; the same again may help"
+    UNEXPLAINED = "404 without S3's word for what is missing: cut on the way, or misconfigured; never taken for absent"
+
+
+_ENDPOINT = "Check endpoint_url: scheme, host and port must be those of an S3 service"
+_KEYS = "Check key id and secret; a proxy that changes host or path leads to this, too"
+_TOKEN = "The session token is no longer good: give a new one, or a role, which is renewed by itself"
+_REGION = "Set region_name to the bucket's region"
+_BUSY = "The store asks for patience; trying again may help"
+_AGAIN = "Look at the store; trying again may help. If it never does: check endpoint_url"  # no S3 at all can look so
+_UNSUPPORTED = "This store lacks what checkpoints need (put with If-None-Match: *); choose another"
+_NO_CREDENTIALS = (
+    "Give key id and secret, role_arn or profile_name in the connection, or in the place where the job runs (environment,"
+    " shared files, instance or container role)"
+)
+_FAR = "Check endpoint_url (host, port), DNS, proxy and firewall; trying again may help"
+_CUT = "Look at network and proxies; if it stays so, the object itself is damaged"
+_PERMISSION = ""  # depends on what was asked, see `_permission`
+
+_CODES: dict[str, tuple[Meaning, str]] = {
+    "PreconditionFailed": (Meaning.EXISTS, _UNSUPPORTED),
+    "412": (Meaning.EXISTS, _UNSUPPORTED),
+    "NoSuchKey": (Meaning.ABSENT, _ENDPOINT),
+    "404": (Meaning.UNEXPLAINED, _ENDPOINT),
+    "ConditionalRequestConflict": (Meaning.NOT_APPLIED, _BUSY),
+    "ConcurrentModification": (Meaning.NOT_APPLIED, _BUSY),
+    "OperationAborted": (Meaning.NOT_APPLIED, _BUSY),
+    "BadDigest": (Meaning.NOT_APPLIED, _CUT),
+    "XAmzContentSHA256Mismatch": (Meaning.NOT_APPLIED, _CUT),
+    "XAmzContentChecksumMismatch": (Meaning.NOT_APPLIED, _CUT),
+    "IncompleteBody": (Meaning.NOT_APPLIED, _CUT),
+    "SlowDown": (Meaning.UNKNOWN, _BUSY),
+    "RequestTimeout": (Meaning.UNKNOWN, _BUSY),
+    "InternalError": (Meaning.UNKNOWN, _AGAIN),
+    "AccessDenied": (Meaning.DENIED, _PERMISSION),
+    "InvalidAccessKeyId": (Meaning.DENIED, _KEYS),
+    "SignatureDoesNotMatch": (Meaning.DENIED, _KEYS),
+    "ExpiredToken": (Meaning.DENIED, _TOKEN),
+    "InvalidToken": (Meaning.DENIED, _TOKEN),
+    "TokenRefreshRequired": (Meaning.DENIED, _TOKEN),
+    "RequestTimeTooSkewed": (Meaning.DENIED, "Set the clock of this machine (or of the store): they differ by more than 15 min"),
+    "InvalidObjectState": (Meaning.DENIED, "It was moved to an archive: fetch it back, and exempt checkpoints from that lifecycle rule"),
+    "NoSuchBucket": (Meaning.MISCONFIGURED, "Create the bucket, or correct its name"),
+    "PermanentRedirect": (Meaning.MISCONFIGURED, _REGION),
+    "AuthorizationHeaderMalformed": (Meaning.MISCONFIGURED, _REGION),
+    "IllegalLocationConstraintException": (Meaning.MISCONFIGURED, _REGION),
+    "InvalidArgument": (Meaning.MISCONFIGURED, _UNSUPPORTED),
+    "NotImplemented": (Meaning.UNSUPPORTED, _UNSUPPORTED),
+    "MethodNotAllowed": (Meaning.UNSUPPORTED, _UNSUPPORTED),
+}  # fmt: skip
+
+_STATUS: dict[int, tuple[Meaning, str]] = {
+    301: (Meaning.MISCONFIGURED, _REGION),
+    401: (Meaning.DENIED, _KEYS),
+    403: (Meaning.DENIED, _PERMISSION),
+    405: (Meaning.UNSUPPORTED, _UNSUPPORTED),
+    408: (Meaning.UNKNOWN, _BUSY),
+    409: (Meaning.NOT_APPLIED, _BUSY),
+    412: (Meaning.EXISTS, _UNSUPPORTED),
+    429: (Meaning.UNKNOWN, _BUSY),
+    501: (Meaning.UNSUPPORTED, _UNSUPPORTED),
+}
+
+_CLASSES: dict[str, tuple[Meaning, str]] = {
+    "EndpointConnectionError": (Meaning.NOT_APPLIED, _FAR),
+    "ConnectTimeoutError": (Meaning.NOT_APPLIED, _FAR),
+    "ProxyConnectionError": (Meaning.NOT_APPLIED, _FAR),
+    "SSLError": (Meaning.UNKNOWN, "Check http or https in endpoint_url, the certificate, and verify"),
+    "ConnectionClosedError": (Meaning.UNKNOWN, "An https port that is spoken to in http does this; else trying again may help"),
+    "ResponseStreamingError": (Meaning.DAMAGED, _CUT),
+    "IncompleteReadError": (Meaning.DAMAGED, _CUT),
+    "FlexibleChecksumError": (Meaning.DAMAGED, _CUT),
+    "HTTPClientError": (Meaning.UNKNOWN, _AGAIN),
+    "ConnectionError": (Meaning.UNKNOWN, _AGAIN),
+    "OSError": (Meaning.UNKNOWN, _AGAIN),
+    "NoCredentialsError": (Meaning.DENIED, _NO_CREDENTIALS),
+    "PartialCredentialsError": (Meaning.DENIED, _NO_CREDENTIALS),
+    "CredentialRetrievalError": (Meaning.DENIED, _NO_CREDENTIALS),
+    "TokenRetrievalError": (Meaning.DENIED, _NO_CREDENTIALS),
+    "ResponseParserError": (Meaning.MISCONFIGURED, _ENDPOINT),
+    "ParamValidationError": (Meaning.MISCONFIGURED, "Check bucket and prefix of the root"),
+    "ProfileNotFound": (Meaning.MISCONFIGURED, "Check profile_name; shared files belong to the user who runs this"),
+    "ValueError": (Meaning.MISCONFIGURED, _ENDPOINT),
+    "BotoCoreError": (Meaning.MISCONFIGURED, "Check endpoint_url, region_name and the shared AWS files"),
+}  # fmt: skip
+
+_ACTIONS = {"write": "s3:PutObject", "read": "s3:GetObject", "delete": "s3:DeleteObject"}
+
+
+def meaning(error: Exception) -> Meaning | None:
+    """What became of the request; None for an error that is not of the client's or the server's making."""
+    found = _find(error)
+    return found and found[0]
+
+
+def explain(error: Exception, doing: str, root: str, key: str) -> StoreError:
+    """The store's error, with what to do. ``doing`` is read, write, delete or list; ``root`` is ``bucket/prefix``."""
+    what, advice = _find(error) or (Meaning.MISCONFIGURED, _ENDPOINT)
+    text = f"cannot {doing} s3://{'/'.join(filter(None, (root, key)))}: {_said(error)}"
+    return _class(what)(f"{text}. {advice or _permission(error, doing, root)}")
+
+
+def not_s3(seen: str, doing: str, root: str, key: str) -> StoreMisconfigured:
+    """An answer that says "done" and is not S3's, as web sites and captive portals give."""
+    return StoreMisconfigured(f"cannot {doing} s3://{'/'.join(filter(None, (root, key)))}: {seen}. {_ENDPOINT}")
+
+
+def _class(what: Meaning) -> type[StoreError]:
+    if what is Meaning.DENIED:
+        return StoreDenied
+    if what in (Meaning.NOT_APPLIED, Meaning.UNKNOWN, Meaning.DAMAGED):
+        return StoreUnavailable
+    return StoreMisconfigured  # "absent" and "exists" too, where nobody can have asked for it
+
+
+def _find(error: Exception) -> tuple[Meaning, str] | None:
+    response = getattr(error, "response", None)  # of an HTTP client's error it is None
+    if isinstance(response, dict):
+        status = _status(response)
+        known = _CODES.get(_code(response)) or _STATUS.get(status)
+        return known or ((Meaning.UNKNOWN, _AGAIN) if status >= 500 else (Meaning.MISCONFIGURED, _ENDPOINT))
+    return next((_CLASSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CLASSES), None)
+
+
+def _code(response: dict[str, dict[str, str]]) -> str:
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def _status(response: dict[str, dict[str, str]]) -> int:
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _said(error: Exception) -> str:
+    """The code, the status and the server's words; for what never reached it, the client's."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return f"{type(error).__name__}: {error}".rstrip(" .")
+    words = str(response.get("Error", {}).get("Message", ""))[:300]
+    return f"{_code(response)} ({_status(response)}): {words}".rstrip(" .:")
+
+
+def _permission(error: Exception, doing: str, root: str) -> str:
+    operation = getattr(error, "operation_name", "")
+    if operation == "AssumeRole":
+        return "Check role_arn, and that these credentials may assume it"
+    return _allow(doing, root)
+
+
+def _allow(doing: str, root: str) -> str:
+    bucket = root.partition("/")[0]
+    listing = f"s3:ListBucket on arn:aws:s3:::{bucket}"
+    if doing == "list":
+        return f"Allow {listing}"
+    allow = f"Allow {_ACTIONS[doing]} on arn:aws:s3:::{root}/*"
+    return f"{allow}, and {listing}: without it S3 says this of every absent key" if doing == "read" else allow
