@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.checkpoint.errors import InvalidName
-from airflow_checkpoint_provider.storage import Listed, LocalStore, MemoryStore, Put, Store
+from airflow_checkpoint_provider.storage import Listed, LocalStore, MemoryStore, Put, S3Store, Store
 from tests.support.faults import FaultyStore
 
 KEYS = ["a-b", "a.b", "a/b", "a/b-c/d", "a/b0", "a0", "b/c/d/e", "ab/c", "z", "ü/ü", "\U0001f600", "\uffee"]
@@ -17,12 +17,14 @@ HIDDEN = [".tmp-host-1-ab", ".d/x", "a/.b.crc", "a/.e/f"]
 ESCAPES = ["", "/", "/etc/x", "a/", "a//b", "..", "../x", "a/../x", "a/..", ".", "a/./b", "a\0b"]
 
 
-@pytest.fixture(params=["local", "memory", "faulty"])
+@pytest.fixture(params=["local", "memory", "faulty", "s3", "s3 bucket"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     stores: dict[str, Callable[[], Store]] = {
         "local": lambda: LocalStore(tmp_path / "root"),
         "memory": MemoryStore,
         "faulty": lambda: FaultyStore(MemoryStore()),
+        "s3": lambda: request.getfixturevalue("s3_store"),
+        "s3 bucket": lambda: S3Store(request.getfixturevalue("bucket"), "", request.getfixturevalue("s3").settings()),
     }
     return stores[request.param]()
 

@@ -1,0 +1,110 @@
+"""Where the S3 store takes its credentials from. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import StoreDenied
+from airflow_checkpoint_provider.storage import Put, S3Settings, S3Store
+from tests.support.s3server import Key, S3Server
+
+ROLE = "arn:aws:iam::123456789012:role/checkpoints"
+ASSUMED = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>
+<AccessKeyId>ASSUMED</AccessKeyId><SecretAccessKey>secret {number}</SecretAccessKey><SessionToken>token {number}</SessionToken>
+<Expiration>{expires}</Expiration></Credentials><AssumedRoleUser><AssumedRoleId>A:c</AssumedRoleId><Arn>a</Arn></AssumedRoleUser>
+</AssumeRoleResult></AssumeRoleResponse>"""
+DENIED = (
+    "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>"
+)
+
+
+class TokenService(BaseHTTPRequestHandler):
+    """Gives whoever asks the next secret of one key, good for five minutes, and tells the S3 server."""
+
+    s3: S3Server
+    asked: list[str]
+    refuses = False
+
+    def do_POST(self) -> None:
+        self.asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        number = len(self.asked)
+        expires = (datetime.now(UTC) + timedelta(minutes=5)).isoformat(timespec="seconds").replace("+00:00", "Z")
+        if not self.refuses:
+            self.s3.keys["ASSUMED"] = Key(f"secret {number}", token=f"token {number}")
+        body = (DENIED if self.refuses else ASSUMED.format(number=number, expires=expires)).encode()
+        self.send_response(403 if self.refuses else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def serving(service: type[TokenService], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    server = HTTPServer(("127.0.0.1", 0), service)
+    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{server.server_port}")
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+def test_a_role_is_assumed_and_renewed(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it ends: botocore uses none whose last ten minutes have begun."""
+    asked: list[str] = []
+    with serving(type("Service", (TokenService,), {"s3": s3, "asked": asked}), monkeypatch):
+        store = S3Store(bucket, "ckp", s3.settings(role_arn=ROLE))
+        assert store.create("a", b"x") is Put.STORED
+        assert store.read("a") == b"x"
+    assert len(asked) >= 2
+    assert "Action=AssumeRole" in asked[0]
+    assert "role%2Fcheckpoints" in asked[0]
+
+
+def test_a_role_that_may_not_be_assumed_is_named(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(type("Service", (TokenService,), {"s3": s3, "asked": [], "refuses": True}), monkeypatch):
+        store = S3Store(bucket, "ckp", s3.settings(role_arn=f"{ROLE}-of-others"))
+        with pytest.raises(StoreDenied, match="Check role_arn, and that these credentials may assume it"):
+            store.read("a")
+
+
+def test_without_keys_the_usual_places_are_asked(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "WRITER")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.keys["WRITER"].secret)
+    assert S3Store(bucket, "ckp", S3Settings(s3.url, region_name="environment")).create("a", b"x") is Put.STORED
+
+
+def test_a_profile(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shared = tmp_path / "credentials"
+    shared.write_text(f"[writer]\naws_access_key_id = WRITER\naws_secret_access_key = {s3.keys['WRITER'].secret}\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(shared))
+    store = S3Store(bucket, "ckp", S3Settings(s3.url, profile_name="writer"))
+    assert store.create("a", b"x") is Put.STORED
+
+
+def test_a_session_token(s3: S3Server, bucket: str) -> None:
+    s3.keys["SESSION"] = Key("s", token="t")
+    assert S3Store(bucket, "ckp", s3.settings("SESSION")).create("a", b"x") is Put.STORED
+
+
+def test_two_stores_with_keys_of_their_own(s3: S3Server, bucket: str, s3_store: S3Store) -> None:
+    """As the user's buckets and ours in one driver."""
+    s3.keys["THEIRS"] = Key("t", may=lambda _, path: not path.startswith(f"/{bucket}/"))
+    s3.make_bucket("theirs")
+    theirs = S3Store("theirs", "", s3.settings("THEIRS"))
+    assert theirs.create("a", b"x") is s3_store.create("a", b"x") is Put.STORED
+    with pytest.raises(StoreDenied):
+        S3Store(bucket, "ckp", theirs.settings).read("a")

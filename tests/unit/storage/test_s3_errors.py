@@ -1,0 +1,319 @@
+"""Each way in which S3 refuses, its own error with its own advice; none is ever "absent". Runs anywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import (
+    CommitStateUnknown,
+    StoreDenied,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
+from airflow_checkpoint_provider.storage import Put, S3Settings, S3Store, probe
+from airflow_checkpoint_provider.storage.s3_errors import Meaning, meaning
+from tests.support.faults import virtual_time
+from tests.support.processes import free_port
+from tests.support.s3faults import FaultProxy, Harm
+from tests.support.s3server import Key, S3Server, reading
+
+ACTS: dict[str, Callable[[S3Store], object]] = {
+    "write": lambda store: store.create("journal/1", b"x"),
+    "read": lambda store: store.read("journal/1"),
+    "list": lambda store: list(store.list("journal")),
+    "folders": lambda store: list(store.folders("")),
+    "overwrite": lambda store: store.overwrite("heartbeat", b"x"),
+    "delete": lambda store: store.delete(["journal/1"]),
+    "delete many": lambda store: store.delete(["journal/1", "journal/2"]),
+    "delete under": lambda store: store.delete_under("journal"),
+}
+EACH = pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+SECRET = "writer-secret"
+
+
+@pytest.fixture(autouse=True)
+def no_waiting() -> Iterator[None]:
+    with virtual_time():
+        yield
+
+
+def refusal(act: Callable[[S3Store], object], store: S3Store, error: type[StoreError]) -> str:
+    """What it says. Never a secret."""
+    with pytest.raises(error) as refused:
+        act(store)
+    said = str(refused.value)
+    assert SECRET not in said
+    assert "cannot " in said
+    assert f"s3://{store.bucket}" in said
+    return said
+
+
+@EACH
+def test_a_wrong_secret(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+    store = S3Store(bucket, "ckp", s3.settings(secret_access_key="another"))
+    said = refusal(act, store, StoreDenied)
+    assert "SignatureDoesNotMatch (403)" in said
+    assert "Check key id and secret; a proxy that changes host or path" in said
+
+
+@EACH
+def test_a_wrong_key_id(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+    store = S3Store(bucket, "ckp", s3.settings(access_key_id="NOBODY"))
+    assert "InvalidAccessKeyId (403): InvalidAccessKeyId. Check key id" in refusal(act, store, StoreDenied)
+
+
+@EACH
+def test_an_expired_token(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+    s3.keys["SESSION"] = Key("s", token="t", expires=time.time() - 1)
+    said = refusal(act, S3Store(bucket, "ckp", s3.settings("SESSION")), StoreDenied)
+    assert "ExpiredToken (400)" in said
+    assert "give a new one, or a role" in said
+
+
+@EACH
+def test_a_wrong_token(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+    s3.keys["SESSION"] = Key("s", token="t")
+    store = S3Store(bucket, "ckp", s3.settings("SESSION", session_token="another"))
+    assert "InvalidToken (400)" in refusal(act, store, StoreDenied)
+
+
+@EACH
+def test_a_wrong_clock(s3: S3Server, s3_store: S3Store, act: Callable[[S3Store], object]) -> None:
+    s3.clock = lambda: time.time() + 3600
+    said = refusal(act, s3_store, StoreDenied)
+    assert "RequestTimeTooSkewed (403)" in said
+    assert "Set the clock of this machine" in said
+
+
+@EACH
+def test_a_missing_bucket(s3: S3Server, act: Callable[[S3Store], object]) -> None:
+    said = refusal(act, S3Store("no-such-lake", "ckp", s3.settings()), StoreMisconfigured)
+    assert "NoSuchBucket (404)" in said
+    assert "Create the bucket, or correct its name" in said
+
+
+@EACH
+def test_no_server(bucket: str, act: Callable[[S3Store], object]) -> None:
+    settings = S3Settings(f"http://127.0.0.1:{free_port()}", access_key_id="WRITER", secret_access_key=SECRET)
+    said = refusal(act, S3Store(bucket, "ckp", settings), StoreUnavailable)
+    assert "EndpointConnectionError" in said
+    assert "Check endpoint_url (host, port), DNS, proxy and firewall" in said
+
+
+@EACH
+def test_no_credentials(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+    said = refusal(act, S3Store(bucket, "ckp", S3Settings(s3.url)), StoreDenied)
+    assert "NoCredentialsError" in said
+    assert "Give key id and secret, role_arn or profile_name in the connection" in said
+
+
+@EACH
+def test_an_unknown_profile(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+    said = refusal(act, S3Store(bucket, "ckp", S3Settings(s3.url, profile_name="nobody")), StoreMisconfigured)
+    assert "ProfileNotFound" in said
+    assert "Check profile_name" in said
+
+
+@EACH
+def test_https_at_an_http_port(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+    store = S3Store(bucket, "ckp", s3.settings(endpoint_url=s3.url.replace("http", "https")))
+    if act is ACTS["write"]:  # the error is also that of a connection that ends when all is done
+        assert act(store).name == "UNKNOWN"  # type: ignore[attr-defined]
+    else:
+        assert "Check http or https in endpoint_url" in refusal(act, store, StoreUnavailable)
+
+
+def test_a_read_only_key_reads_and_says_which_right_is_missing(s3: S3Server, bucket: str, s3_store: S3Store) -> None:
+    s3.keys["READER"] = Key("s", may=reading)
+    store = S3Store(bucket, "ckp", s3.settings("READER"))
+    s3_store.create("journal/0", b"x")
+    assert store.read("journal/0") == b"x"
+    assert store.read("journal/1") is None
+    assert [listed.key for listed in store.list("journal")] == ["journal/0"]
+    for name, action in {
+        "write": "PutObject",
+        "overwrite": "PutObject",
+        "delete": "DeleteObject",
+        "delete under": "DeleteObject",
+    }.items():
+        said = refusal(ACTS[name], store, StoreDenied)
+        assert f"AccessDenied (403): AccessDenied. Allow s3:{action} on arn:aws:s3:::{bucket}/ckp/*" in said
+    with pytest.raises(StoreDenied, match="Allow s3:PutObject"):
+        probe(store)
+
+
+def test_without_the_right_to_list_absent_cannot_be_told_from_denied(
+    s3: S3Server, bucket: str, s3_store: S3Store
+) -> None:
+    s3.keys["BLIND"] = Key("s", lists=False)
+    store = S3Store(bucket, "ckp", s3.settings("BLIND"))
+    s3_store.create("journal/0", b"x")
+    assert store.read("journal/0") == b"x"
+    rights = f"Allow s3:GetObject on arn:aws:s3:::{bucket}/ckp/*, and s3:ListBucket on arn:aws:s3:::{bucket}"
+    assert f"{rights}: without it S3 says this of every absent key" in refusal(ACTS["read"], store, StoreDenied)
+    assert f"Allow s3:ListBucket on arn:aws:s3:::{bucket} " in refusal(ACTS["list"], store, StoreDenied)
+    with pytest.raises(StoreDenied, match="s3:ListBucket"):
+        probe(store)
+
+
+class WebSite(BaseHTTPRequestHandler):
+    """Answers 200 and a page to everything."""
+
+    page = b"<!doctype html><html><p>It works!<br></html>"
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.page)))
+        self.end_headers()
+        self.wfile.write(self.page)
+
+    do_GET = do_PUT = do_POST = do_DELETE = answer  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+class WellFormedSite(WebSite):
+    page = b"<html><p>It works!</p></html>"
+
+
+@contextmanager
+def serving(site: type[WebSite]) -> Iterator[S3Store]:
+    """The store that somebody configured there."""
+    server = HTTPServer(("127.0.0.1", 0), site)
+    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        yield S3Store("lake", "ckp", S3Settings(endpoint, access_key_id="A", secret_access_key=SECRET))
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+@pytest.mark.parametrize("site", [WebSite, WellFormedSite])
+def test_a_web_site_holds_nothing_and_is_no_store(site: type[WebSite]) -> None:
+    with serving(site) as store:
+        assert "Check endpoint_url" in refusal(ACTS["read"], store, StoreMisconfigured)
+        for name in ("overwrite", "list", "folders", "delete under"):  # botocore says 500 of a page that is no XML
+            assert "heck endpoint_url" in refusal(ACTS[name], store, StoreError)
+        with pytest.raises(StoreMisconfigured, match="Check endpoint_url"):
+            probe(store)
+
+
+def test_a_put_that_a_web_site_says_is_done_is_not_known_to_be() -> None:
+    with serving(WellFormedSite) as store, pytest.raises(CommitStateUnknown, match="behind it is a web site"):
+        store.create("journal/1", b"x")
+    with serving(WebSite) as store:
+        assert store.create("journal/1", b"x") is Put.UNKNOWN
+
+
+def test_a_store_that_overwrites_is_refused(s3: S3Server, s3_store: S3Store) -> None:
+    probe(s3_store)
+    assert s3.client.list_objects_v2(Bucket=s3_store.bucket)["KeyCount"] == 0
+    s3.obeys_conditions = False
+    with pytest.raises(StoreMisconfigured, match=r"a second put of one key was not refused.*obeys If-None-Match"):
+        probe(s3_store)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error", "advice"),
+    [
+        (501, "NotImplemented", StoreMisconfigured, "choose another"),
+        (405, "MethodNotAllowed", StoreMisconfigured, "choose another"),
+        (400, "InvalidArgument", StoreMisconfigured, "choose another"),
+        (301, "PermanentRedirect", StoreMisconfigured, "Set region_name to the bucket's region"),
+        (400, "AuthorizationHeaderMalformed", StoreMisconfigured, "Set region_name"),
+        (400, "TokenRefreshRequired", StoreDenied, "give a new one, or a role"),
+        (403, "AllAccessDisabled", StoreDenied, "Allow s3:"),
+        (400, "KeyTooLongError", StoreMisconfigured, "Check endpoint_url"),
+        (409, "OperationAborted", StoreUnavailable, "trying again may help"),
+        (409, "ConcurrentModification", StoreUnavailable, "trying again may help"),
+        (400, "BadDigest", StoreUnavailable, "Look at network and proxies"),
+    ],
+)
+@pytest.mark.parametrize("act", [ACTS["write"], ACTS["read"], ACTS["overwrite"]])
+def test_what_else_is_refused_by_name(
+    hurt_store: S3Store,
+    proxy: FaultProxy,
+    status: int,
+    code: str,
+    error: type[StoreError],
+    advice: str,
+    act: Callable[[S3Store], object],
+) -> None:
+    for method in ("GET", "PUT", "HEAD"):
+        proxy.hurt(method, "", Harm.ERROR_BEFORE, times=9, status=status, code=code)
+    said = refusal(act, hurt_store, error)
+    assert f"{code} ({status}): as planned" in said
+    assert advice in said
+
+
+@pytest.mark.parametrize("status", [403, 404, 410, 400])
+def test_an_answer_that_does_not_say_what_is_missing_is_never_absent(
+    hurt_store: S3Store, proxy: FaultProxy, status: int
+) -> None:
+    proxy.hurt("GET", "", Harm.ANSWERED, times=99, status=status, body=b"<html>gone</html>")
+    with pytest.raises((StoreMisconfigured, StoreDenied)):
+        hurt_store.read("journal/1")
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429])
+def test_a_busy_store_is_asked_again_and_then_said_to_be_unavailable(
+    hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    s3_store.create("journal/1", b"x")
+    proxy.hurt("GET", "", Harm.ERROR_BEFORE, times=3, status=status)
+    assert hurt_store.read("journal/1") == b"x"
+    proxy.hurt("GET", "", Harm.ERROR_BEFORE, times=99, status=status)
+    for name in ("read", "list"):
+        assert "trying again may help" in refusal(ACTS[name], hurt_store, StoreUnavailable)
+
+
+def test_an_archived_object_is_denied_by_its_own_name(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    proxy.hurt("GET", "", Harm.ERROR_BEFORE, status=403, code="InvalidObjectState")
+    assert "exempt checkpoints from that lifecycle rule" in refusal(ACTS["read"], hurt_store, StoreDenied)
+
+
+def test_the_programs_own_mistakes_keep_their_names() -> None:
+    assert meaning(TypeError()) is None
+    assert meaning(OSError()) is Meaning.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"endpoint_url": "localhost:9000"}, "http://host:port"),
+        ({"endpoint_url": "http://AKIAX:secret@host"}, "http://host:port"),
+        ({"endpoint_url": "http://host/bucket"}, "http://host:port"),
+        ({"endpoint_url": "ftp://host"}, "http://host:port"),
+        ({"addressing_style": "paths"}, "Write one of auto, path, virtual"),
+        ({"access_key_id": "AKIAX"}, "Give both or none"),
+        ({"secret_access_key": "secret"}, "Give both or none"),
+        ({"access_key_id": "A", "secret_access_key": "secret@\n"}, "Paste it again"),
+        ({"access_key_id": "A", "secret_access_key": "s", "session_token": "secret@ "}, "Paste it again"),
+    ],
+)
+def test_settings_that_cannot_be(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(StoreMisconfigured) as refused:
+        S3Settings(**given)
+    assert says in str(refused.value)
+    assert "secret@" not in str(refused.value)
+
+
+def test_settings_show_no_secret(s3: S3Server) -> None:
+    shown = repr(replace(s3.settings(), session_token="the-token"))
+    assert s3.url in shown
+    assert not any(secret in shown for secret in (SECRET, "the-token", "WRITER"))

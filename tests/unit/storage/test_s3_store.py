@@ -1,0 +1,287 @@
+"""The S3 store's own promises: few and plain requests, whole listings, complete deletions, clients per process. Runs anywhere."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import (
+    InvalidName,
+    StoreDenied,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
+from airflow_checkpoint_provider.storage import Listed, Put, S3Settings, S3Store
+from airflow_checkpoint_provider.storage import s3 as s3_module
+from tests.support.s3faults import FaultProxy, Harm
+from tests.support.s3server import S3Server
+
+fork = multiprocessing.get_context("fork")
+
+
+def keys(store: S3Store, prefix: str = "") -> list[str]:
+    return [listed.key for listed in store.list(prefix)]
+
+
+def fill(store: S3Store, number: int) -> list[str]:
+    filled = [f"journal/{n:016}" for n in range(number)]
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(lambda key: store.create(key, b"x"), filled)) == {Put.STORED}
+    return filled
+
+
+# -- requests ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_call_is_one_request(s3: S3Server, s3_store: S3Store) -> None:
+    for act, kind in (
+        (lambda: s3_store.create("a/b", b"x"), "PUT"),
+        (lambda: s3_store.create("a/b", b"x"), "PUT"),
+        (lambda: s3_store.overwrite("a/b", b"x"), "PUT"),
+        (lambda: s3_store.read("a/b"), "GET"),
+        (lambda: s3_store.read("absent"), "GET"),
+        (lambda: list(s3_store.list("a")), "LIST"),
+        (lambda: list(s3_store.folders("")), "LIST"),
+        (lambda: s3_store.delete(["a/b"]), "DELETE"),
+        (lambda: s3_store.delete(["a/b", "a/c"]), "POST"),
+        (lambda: s3_store.delete_under("a"), "LIST"),
+    ):
+        s3.requests.clear()
+        act()
+        assert s3.requests == {kind: 1}
+
+
+def test_a_put_is_plain_bytes_with_a_signed_digest_sent_at_once(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    hurt_store.create("journal/1", b"x" * 3000)
+    hurt_store.overwrite("heartbeat", b"x" * 3000)
+    for request in proxy.requests:
+        headers = {name.lower(): value for name, value in request.headers}
+        assert request.body == b"x" * 3000
+        assert headers["content-length"] == "3000"
+        assert len(headers["x-amz-content-sha256"]) == 64
+        assert not {"expect", "transfer-encoding", "content-encoding", "x-amz-trailer"} & headers.keys()
+    assert [dict(request.headers).get("If-None-Match") for request in proxy.requests] == ["*", None]
+
+
+def test_an_overwrite_is_tried_again(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    proxy.hurt("PUT", "", Harm.RESET_AFTER)
+    hurt_store.overwrite("heartbeat", b"1")
+    assert len(proxy.requests) == 2
+    proxy.hurt("PUT", "", Harm.WITHOUT_ETAG)
+    with pytest.raises(StoreMisconfigured, match="has no ETag"):
+        hurt_store.overwrite("heartbeat", b"2")
+
+
+def test_keys_end_where_s3s_do(s3_store: S3Store) -> None:
+    longest = "k" * (1024 - len("ckp/"))
+    assert s3_store.create(longest, b"x") is Put.STORED
+    assert keys(s3_store) == [longest]
+    for key in (longest + "k", "ü" * 511):
+        with pytest.raises(InvalidName, match="1024 bytes: take a shorter root"):
+            s3_store.create(key, b"x")
+
+
+# -- reading -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_that_was_cut_is_asked_for_again(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    hurt_store.overwrite("seal", b"whole " * 1000)
+    proxy.hurt("GET", "", Harm.CUT, times=s3_module.READ_TRIES - 1)
+    assert hurt_store.read("seal") == b"whole " * 1000
+    proxy.hurt("GET", "", Harm.CUT, times=s3_module.READ_TRIES)
+    with pytest.raises(StoreUnavailable, match=r"IncompleteReadError|ResponseStreamingError"):
+        hurt_store.read("seal")
+
+
+def test_an_answer_that_was_changed_is_asked_for_again_where_the_store_holds_a_checksum(
+    s3: S3Server, hurt_store: S3Store, proxy: FaultProxy
+) -> None:
+    s3.client.put_object(Bucket=hurt_store.bucket, Key="ckp/seal", Body=b"whole", ChecksumAlgorithm="SHA256")
+    proxy.hurt("GET", "", Harm.FLIPPED, times=2)
+    assert hurt_store.read("seal") == b"whole"
+    proxy.hurt("GET", "", Harm.FLIPPED, times=s3_module.READ_TRIES)
+    with pytest.raises(StoreUnavailable, match=r"FlexibleChecksumError.*the object itself is damaged"):
+        hurt_store.read("seal")
+
+
+def test_a_lost_answer_to_a_read_is_asked_for_again(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    hurt_store.overwrite("seal", b"x")
+    proxy.hurt("GET", "", Harm.RESET_AFTER)
+    assert hurt_store.read("seal") == b"x"
+
+
+# -- listing and deleting ------------------------------------------------------------------------------------------------
+
+
+def test_listings_and_deletions_of_more_than_a_page(
+    s3: S3Server, s3_store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled = fill(s3_store, 25)
+    monkeypatch.setattr("airflow_checkpoint_provider.storage.s3.PAGE", 10)
+    s3.requests.clear()
+    assert keys(s3_store) == filled
+    assert s3.requests == {"LIST": 3}
+    assert [listed.key for listed in s3_store.list("journal", filled[19])] == filled[20:]
+    assert s3.requests == {"LIST": 4}
+    s3_store.delete(filled[:12])
+    assert keys(s3_store) == filled[12:]
+    s3.requests.clear()
+    s3_store.delete_under("journal")
+    assert s3.requests == {"LIST": 2, "POST": 2}
+    assert keys(s3_store) == []
+
+
+def test_a_page_holds_a_thousand(s3: S3Server, hurt_store: S3Store, proxy: FaultProxy) -> None:
+    """Servers that would take more are no measure: S3 refuses 1,001."""
+    hurt_store.delete(f"journal/{n:016}" for n in range(2_001))
+    assert [request.body.count(b"<Key>") for request in proxy.requests] == [1000, 1000, 0]
+    assert [request.method for request in proxy.requests] == ["POST", "POST", "DELETE"]
+
+
+def test_a_lost_page_is_asked_for_again(
+    hurt_store: S3Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled = fill(hurt_store, 12)
+    monkeypatch.setattr("airflow_checkpoint_provider.storage.s3.PAGE", 5)
+    for harm in (Harm.RESET_AFTER, Harm.CUT, Harm.ERROR_BEFORE):
+        proxy.hurt("GET", "list-type=2", harm, skip=1)
+        assert keys(hurt_store) == filled
+
+
+PAGE_HEAD = "<ListBucketResult><Name>lake</Name><IsTruncated>{more}</IsTruncated>{token}{keys}</ListBucketResult>"
+
+
+def page(*names: str, more: bool = True, token: str = "next") -> bytes:
+    contents = "".join(f"<Contents><Key>ckp/{name}</Key><Size>1</Size></Contents>" for name in names)
+    token = f"<NextContinuationToken>{token}</NextContinuationToken>" if token else ""
+    return PAGE_HEAD.format(more=str(more).lower(), token=token, keys=contents).encode()
+
+
+@pytest.mark.parametrize(
+    ("pages", "says"),
+    [
+        ([page("a", "b"), page("a", "b")], "not listed in the order of their bytes"),
+        ([page("b", "a", more=False)], "not listed in the order of their bytes"),
+        ([page("a", token="")], "cut without a word how to go on"),
+        ([page(), page(), page()], "did not end after 3 pages"),
+        ([b"<ListBucketResult/>"], "does not name the bucket"),
+    ],
+)
+def test_a_listing_that_cannot_be_trusted_is_refused(
+    hurt_store: S3Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, pages: list[bytes], says: str
+) -> None:
+    monkeypatch.setattr("airflow_checkpoint_provider.storage.s3.MOST_PAGES", 3)
+    for body in pages:
+        proxy.hurt("GET", "list-type=2", Harm.ANSWERED, status=200, body=body)
+    with pytest.raises(StoreMisconfigured, match=says):
+        list(hurt_store.list(""))
+
+
+def test_a_store_that_ignores_where_to_begin_is_understood(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    proxy.hurt("GET", "list-type=2", Harm.ANSWERED, status=200, body=page("a", "b", "c", more=False))
+    assert list(hurt_store.list("", "b")) == [Listed("c", 1)]
+
+
+def test_markers_of_folders_are_no_objects_and_go_with_their_folder(s3: S3Server, s3_store: S3Store) -> None:
+    """As Hadoop leaves them behind."""
+    for name in ("", "jobs/", "jobs/j/", "jobs/j//odd"):
+        s3.client.put_object(Bucket=s3_store.bucket, Key=f"ckp/{name}", Body=b"")
+    s3_store.create("jobs/j/entry", b"x")
+    assert keys(s3_store) == keys(s3_store, "jobs/j") == ["jobs/j/entry"]
+    assert list(s3_store.folders("")) == ["jobs"]
+    assert list(s3_store.folders("jobs/j")) == []
+    s3_store.delete_under("jobs")
+    left = s3.client.list_objects_v2(Bucket=s3_store.bucket).get("Contents", [])
+    assert [found["Key"] for found in left] == ["ckp/"]
+
+
+FAILED = "<Error><Key>ckp/{name}</Key><Code>{code}</Code><Message>as planned</Message></Error>"
+
+
+def test_what_one_request_could_not_delete_is_deleted_alone(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    fill(hurt_store, 3)
+    answer = "<DeleteResult>" + FAILED.format(name="journal/0000000000000001", code="InternalError") + "</DeleteResult>"
+    proxy.hurt("POST", r"\?delete", Harm.ANSWERED, status=200, body=answer.encode())
+    proxy.requests.clear()
+    hurt_store.delete(f"journal/{n:016}" for n in range(3))
+    assert [request.method for request in proxy.requests] == ["POST", "DELETE"]
+    assert "journal/0000000000000001" not in keys(hurt_store)
+
+
+def test_what_cannot_be_deleted_alone_either_is_said(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    answer = "<DeleteResult>" + FAILED.format(name="journal/1", code="AccessDenied") + "</DeleteResult>"
+    proxy.hurt("POST", r"\?delete", Harm.ANSWERED, status=200, body=answer.encode())
+    proxy.hurt("DELETE", "", Harm.ERROR_BEFORE, status=403, code="AccessDenied")
+    with pytest.raises(StoreDenied, match=r"cannot delete s3://.*journal/1: AccessDenied.*Allow s3:DeleteObject"):
+        hurt_store.delete(["journal/0", "journal/1", "journal/2"])
+
+
+@pytest.mark.parametrize(("status", "code"), [(501, "NotImplemented"), (405, "MethodNotAllowed"), (504, "Slow")])
+def test_a_store_without_deletion_of_many_is_asked_for_each(
+    hurt_store: S3Store, proxy: FaultProxy, status: int, code: str
+) -> None:
+    filled = fill(hurt_store, 3)
+    proxy.hurt("POST", r"\?delete", Harm.ERROR_BEFORE, times=9, status=status, code=code)
+    hurt_store.delete([*filled, "absent"])
+    assert keys(hurt_store) == []
+
+
+# -- clients -------------------------------------------------------------------------------------------------------------
+
+
+def test_settings_that_are_equal_share_their_clients_in_all_threads(s3: S3Server, s3_store: S3Store) -> None:
+    made = []
+    barrier = threading.Barrier(8)
+    settings = s3.settings(region_name="eu-central-1")
+
+    def make(_: int) -> None:
+        barrier.wait(30)
+        made.append(clients(settings))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(make, range(8)))
+    assert len({id(one) for one in made}) == 1
+    assert clients(s3.settings(region_name="eu-central-1")) is made[0]
+    assert clients(s3_store.settings) is not made[0]
+
+
+def clients(settings: S3Settings) -> object:
+    return s3_module.clients(settings)
+
+
+def test_a_child_makes_its_own(s3_store: S3Store) -> None:
+    """It inherits sockets that its parent speaks on, and perhaps a lock that is held for ever."""
+    s3_store.create("parent", b"x")
+    said = fork.Queue()
+
+    def child() -> None:
+        fresh = not s3_module._made
+        said.put((fresh, s3_store.create("child", b"y"), s3_store.read("parent")))
+
+    with s3_module._making:
+        process = fork.Process(target=child)
+        process.start()
+    try:
+        assert said.get(timeout=60) == (True, Put.STORED, b"x")
+    finally:
+        process.kill()
+        process.join(10)
+    assert s3_store.read("child") == b"y"
+
+
+def test_without_boto3_it_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['boto3'] = None\n"
+        "from airflow_checkpoint_provider.storage import open_store\n"
+        "store = open_store('s3://lake/ckp')\n"
+        "try: store.read('a')\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("StoreMisconfigured checkpoints in S3 need boto3 in this Python"), done.stderr
+    assert "pip install 'airflow-checkpoint-provider[s3]'" in done.stdout
