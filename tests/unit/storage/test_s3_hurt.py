@@ -1,0 +1,169 @@
+"""Puts in S3 that are hurt on the way: what one try may say, and what the loop finds out. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import CommitStateUnknown, StoreDenied, StoreUnavailable
+from airflow_checkpoint_provider.storage import Put, S3Store, put, s3
+from tests.support.faults import virtual_time
+from tests.support.s3faults import FaultProxy, Harm
+from tests.support.s3server import Key, S3Server
+
+KEY = "journal/7.json"
+OURS, THEIRS = b'{"nonce":"ours"}', b'{"nonce":"theirs"}'
+CONFLICT: dict[str, Any] = {"status": 409, "code": "ConditionalRequestConflict"}
+
+# What happened, whether one try surely did nothing (else it is not known), and whether it is there after that try.
+HARMS = [
+    pytest.param(Harm.ERROR_BEFORE, {"status": 503, "code": "SlowDown"}, False, False, id="503 before"),
+    pytest.param(Harm.ERROR_BEFORE, {"status": 500, "code": "InternalError"}, False, False, id="500 before"),
+    pytest.param(Harm.ERROR_BEFORE, {"status": 429, "code": "TooManyRequests"}, False, False, id="429 before"),
+    pytest.param(Harm.ERROR_BEFORE, {"status": 400, "code": "RequestTimeout"}, False, False, id="time-out before"),
+    pytest.param(Harm.ERROR_BEFORE, CONFLICT, True, False, id="409 before"),
+    pytest.param(Harm.ERROR_AFTER, {"status": 503, "code": "SlowDown"}, False, True, id="503 after"),
+    pytest.param(Harm.ERROR_AFTER, {"status": 500, "code": "InternalError"}, False, True, id="500 after"),
+    pytest.param(Harm.ERROR_AFTER, {"status": 502, "code": "Bad Gateway"}, False, True, id="502 after"),
+    pytest.param(Harm.RESET_BEFORE, {}, False, False, id="reset before"),
+    pytest.param(Harm.RESET_AFTER, {}, False, True, id="reset after"),
+    pytest.param(Harm.SILENT_AFTER, {}, False, True, id="silent after"),
+    pytest.param(Harm.LATE, {}, False, False, id="late"),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_waiting() -> Iterator[None]:
+    with virtual_time():
+        yield
+
+
+@pytest.fixture
+def hurt_store(request: pytest.FixtureRequest, hurt_store: S3Store, monkeypatch: pytest.MonkeyPatch) -> S3Store:
+    """One that waits a second, and not twenty, where an answer never comes."""
+    if "silent" not in request.node.name:
+        return hurt_store
+    monkeypatch.setattr(s3, "READ_TIMEOUT", 1.0)
+    return S3Store(hurt_store.bucket, "ckp", replace(hurt_store.settings, region_name="impatient"))
+
+
+@pytest.mark.parametrize(("harm", "how", "surely_not", "there"), HARMS)
+def test_one_try_is_one_request_and_says_no_more_than_it_knows(
+    hurt_store: S3Store,
+    s3_store: S3Store,
+    proxy: FaultProxy,
+    harm: Harm,
+    how: dict[str, Any],
+    surely_not: bool,
+    there: bool,
+) -> None:
+    proxy.hurt("PUT", r"/journal/7\.json", harm, **how)
+    if surely_not:
+        with pytest.raises(StoreUnavailable):
+            hurt_store.create(KEY, OURS)
+    else:
+        assert hurt_store.create(KEY, OURS) is Put.UNKNOWN
+    assert len(proxy.requests) == 1
+    assert s3_store.read(KEY) == (OURS if there else None)
+
+
+@pytest.mark.parametrize(("harm", "how", "surely_not", "there"), HARMS)
+@pytest.mark.parametrize("times", [1, 2])
+def test_whatever_hurt_it_our_put_is_known_as_ours(
+    hurt_store: S3Store,
+    s3_store: S3Store,
+    proxy: FaultProxy,
+    harm: Harm,
+    how: dict[str, Any],
+    surely_not: bool,
+    there: bool,
+    times: int,
+) -> None:
+    proxy.hurt("PUT", r"/journal/7\.json", harm, times=times, **how)
+    assert put(hurt_store, KEY, OURS) == (Put.STORED, OURS)
+    proxy.land()
+    assert s3_store.read(KEY) == OURS
+
+
+@pytest.mark.parametrize(("harm", "how", "surely_not", "there"), HARMS)
+def test_whatever_hurt_it_another_ones_is_known_as_another_ones(
+    hurt_store: S3Store,
+    s3_store: S3Store,
+    proxy: FaultProxy,
+    harm: Harm,
+    how: dict[str, Any],
+    surely_not: bool,
+    there: bool,
+) -> None:
+    s3_store.create(KEY, THEIRS)
+    proxy.hurt("PUT", r"/journal/7\.json", harm, **how)
+    assert put(hurt_store, KEY, OURS) == (Put.EXISTS, THEIRS)
+    proxy.land()
+    assert s3_store.read(KEY) == THEIRS
+
+
+def test_exists_can_be_said_of_the_first_try_of_our_own(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    """A box on the way delivers it twice: 412, and no retry of ours that could explain it."""
+    proxy.hurt("PUT", r"/journal/", Harm.TWICE, times=2)
+    assert hurt_store.create(KEY, OURS) is Put.EXISTS
+    assert put(hurt_store, "journal/8.json", OURS) == (Put.STORED, OURS)
+
+
+def test_what_lands_after_the_deadline_was_called_unknown(
+    hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy
+) -> None:
+    proxy.hurt("PUT", r"/journal/", Harm.LATE, times=100)
+    assert put(hurt_store, KEY, OURS, patience=3) == (Put.UNKNOWN, None)
+    assert s3_store.read(KEY) is None
+    proxy.land()
+    assert s3_store.read(KEY) == OURS
+
+
+def test_what_lands_after_another_ones_put_changes_nothing(
+    hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy
+) -> None:
+    proxy.hurt("PUT", r"/journal/", Harm.LATE)
+    assert hurt_store.create(KEY, OURS) is Put.UNKNOWN
+    assert s3_store.create(KEY, THEIRS) is Put.STORED
+    proxy.land()
+    assert put(hurt_store, KEY, OURS) == (Put.EXISTS, THEIRS)
+
+
+@pytest.mark.parametrize("harm", [Harm.RESET_AFTER, Harm.LATE])
+def test_a_token_that_expires_between_two_tries_leaves_it_unknown(
+    s3: S3Server, bucket: str, proxy: FaultProxy, harm: Harm
+) -> None:
+    s3.keys["SESSION"] = Key("s", token="t")
+    store = S3Store(bucket, "ckp", s3.settings("SESSION", endpoint_url=proxy.url))
+    proxy.hurt("PUT", r"/journal/", harm)
+    assert store.create(KEY, OURS) is Put.UNKNOWN
+    s3.keys["SESSION"].expires = 0
+    with pytest.raises(StoreDenied, match="ExpiredToken"):
+        put(store, KEY, OURS)
+    s3.keys["SESSION"].expires = float("inf")
+    proxy.hurt("PUT", r"/journal/", harm)
+    proxy.hurt("GET", r"/journal/", Harm.ERROR_BEFORE, times=100, status=400, code="ExpiredToken")
+    proxy.hurt("PUT", r"/journal/", Harm.ERROR_BEFORE, times=100, status=400, code="ExpiredToken")
+    assert put(store, "journal/8.json", OURS) == (Put.UNKNOWN, None)
+
+
+def test_done_counts_with_an_etag_only(hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy) -> None:
+    proxy.hurt("PUT", r"/journal/", Harm.WITHOUT_ETAG)
+    with pytest.raises(CommitStateUnknown, match=r"without the ETag.*Check endpoint_url"):
+        put(hurt_store, KEY, OURS)
+    assert s3_store.read(KEY) == OURS
+
+
+def test_a_body_that_was_changed_on_the_way_is_refused_and_sent_again(
+    hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy.hurt("PUT", r"/journal/", Harm.FLIPPED_BEFORE)
+    with pytest.raises(StoreUnavailable, match="XAmzContentSHA256Mismatch"):
+        hurt_store.create(KEY, OURS)
+    assert s3_store.read(KEY) is None
+    proxy.hurt("PUT", r"/journal/", Harm.FLIPPED_BEFORE)
+    assert put(hurt_store, KEY, OURS) == (Put.STORED, OURS)
+    assert s3_store.read(KEY) == OURS
