@@ -32,6 +32,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP200": "A checkpoint was completed.",
         "CKP201": "A checkpoint was aborted; the job goes on from the one before if it dies now.",
         "CKP202": "The closing table: every checkpoint of the run and what they cost and saved.",
+        "CKP203": "A gated checkpoint was acknowledged: its finalize task completes it.",
+        "CKP204": "At its end a job waits for the finalize of its gated checkpoints.",
         "CKP210": "Checkpoints fail: the job goes on, and a crash costs more with every minute.",
         "CKP220": "The store's answer was lost; the outcome was read back.",
         "CKP230": "Nothing runs that could take a checkpoint.",
@@ -40,6 +42,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP233": "Somebody may still need this checkpoint; it is not deleted.",
         "CKP234": "The history is closed.",
         "CKP235": "A checkpoint has more groups of files than one entry of the journal can name.",
+        "CKP236": "The run has finished: nothing of it runs any more that could take a checkpoint.",
         # an attempt is over
         "CKP301": "This attempt was replaced or has ended; what it still sends is refused (exit code 79).",
         # refused

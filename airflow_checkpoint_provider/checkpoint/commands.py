@@ -103,20 +103,29 @@ class EndAttempt(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Trigger(Command):
-    """``epoch`` is the driver's own, None from anyone else."""
+    """``epoch`` is the driver's own, None from anyone else.
+
+    ``run`` is the one that is meant, where a task asks for its own DAG run: once that has finished, nothing is waited for.
+    ``timeout_s`` is by default the attempt's own. ``gated``: nobody but a finalize completes it.
+    """
 
     request: str
     try_number: int = 1
     epoch: int | None = None
     application: str = ""
-    timeout_s: float = 600.0
+    run: str | None = None
+    timeout_s: float | None = None
     barrier: str = ""
     origin: str = "barrier"
+    gated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Complete(Command):
-    """``digest`` is of the seal as it was read back; ``acknowledged`` are the applications whose words it holds."""
+    """``digest`` is of the seal as it was read back; ``acknowledged`` are the applications whose words it holds.
+
+    ``finalize``: by who may complete a gated one.
+    """
 
     id: int
     digest: str
@@ -124,6 +133,7 @@ class Complete(Command):
     states: tuple[StateEntry, ...]
     acknowledged: tuple[str, ...]
     epoch: int | None = None
+    finalize: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

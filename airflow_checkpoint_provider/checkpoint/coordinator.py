@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.decide import held
+from airflow_checkpoint_provider.checkpoint.decide import held, outcome
 from airflow_checkpoint_provider.checkpoint.errors import (
     CheckpointNotFound,
     CommitStateUnknown,
     Damaged,
     Fenced,
     Held,
+    NotPending,
     OtherIncarnation,
     TooLarge,
 )
@@ -25,7 +26,15 @@ from airflow_checkpoint_provider.checkpoint.events import CheckpointTriggered, S
 from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, StateSnapshot, digest
 from airflow_checkpoint_provider.checkpoint.names import group_epoch
-from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.checkpoint.state import (
+    ABORTED,
+    CONDEMNED,
+    FORGOTTEN,
+    PENDING,
+    RETAINED,
+    Checkpoint,
+    State,
+)
 from airflow_checkpoint_provider.storage.base import Put, put
 
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
@@ -55,19 +64,22 @@ class Coordinator:
     # -- one checkpoint --------------------------------------------------------------------------------------------
 
     def trigger(
-        self, request: str, *, try_number: int = 1, timeout_s: float, barrier: str = "", origin: str = "barrier"
+        self,
+        request: str,
+        *,
+        try_number: int = 1,
+        run: str | None = None,
+        timeout_s: float | None = None,
+        barrier: str = "",
+        origin: str = "barrier",
+        gated: bool = False,
     ) -> int:
         """The id of the checkpoint that answers ``request``; a request that is known answers with its newest one."""
-        answer = self.journal.append(
-            c.Trigger(
-                request=request,
-                try_number=try_number,
-                epoch=self.epoch,
-                timeout_s=timeout_s,
-                barrier=barrier,
-                origin=origin,
-            )
-        )
+        command = c.Trigger(
+            request=request, try_number=try_number, epoch=self.epoch, run=run, timeout_s=timeout_s, barrier=barrier,
+            origin=origin, gated=gated,
+        )  # fmt: skip
+        answer = self.journal.append(command)
         if answer.done:
             return answer.done.number
         return next(event.id for event in answer.events if isinstance(event, CheckpointTriggered))
@@ -87,26 +99,35 @@ class Coordinator:
         self._own[ack.id, ack.application] = stands
         return stands
 
-    def complete(self, number: int) -> Answer:
-        """All acknowledgements -> seal put and read back -> *completed*, with the digest of what was read."""
+    def missing(self, checkpoint: Checkpoint) -> tuple[str, ...]:
+        """The applications that have not acknowledged it yet; one GET for each."""
+        acks = self._acknowledgements(checkpoint)
+        return tuple(one for one in checkpoint.plan if one not in acks)
+
+    def complete(self, number: int, *, finalize: bool = False) -> Answer:
+        """All acknowledgements -> seal put and read back -> *completed*, with the digest of what was read.
+
+        ``finalize`` is said by who may complete a gated one.
+        """
         checkpoint = self._listed(number)
-        acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING else {}
+        shut = checkpoint.gated and not finalize
+        acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING and not shut else {}
         if len(acks) < len(checkpoint.plan):
-            return self._unsealed(number)
+            return self._unsealed(number, finalize)
         body = self._put_seal(number, self._seal(checkpoint, acks).to_bytes())
         seal = Seal.from_bytes(body)
         if _nonces(seal.applications) != _nonces(acks):
             raise Damaged(f"{self.keys.seal(number)} is not made of the acknowledgements of chk-{number}; abort it")
-        answer = self._completed(number, seal, digest(body))
+        answer = self._completed(number, seal, digest(body), finalize)
         self._own = {key: ack for key, ack in self._own.items() if key[0] != number}
         return answer
 
-    def _completed(self, number: int, seal: Seal, sealed: str) -> Answer:
+    def _completed(self, number: int, seal: Seal, sealed: str, finalize: bool) -> Answer:
         """The entry. A completion that does not fit into one is an abort: pending, it would be in the way of all others."""
         states = state_entries(seal)
         command = c.Complete(
             id=number, digest=sealed, bytes=sum(one.bytes for one in states), states=states,
-            acknowledged=tuple(seal.applications), epoch=self.epoch,
+            acknowledged=tuple(seal.applications), epoch=self.epoch, finalize=finalize,
         )  # fmt: skip
         try:
             return self.journal.append(command)
@@ -114,14 +135,16 @@ class Coordinator:
             self.abort(number, "too many groups", phase="complete", words=error.message)
             raise
 
-    def _unsealed(self, number: int) -> Answer:
-        """The answer about a checkpoint that has its outcome, or lacks an acknowledgement. It is not sealed: a seal is
-        written once, and one of the acknowledgements there were would stand for the checkpoint when the others came."""
+    def _unsealed(self, number: int, finalize: bool) -> Answer:
+        """The answer about a checkpoint that has its outcome, lacks an acknowledgement, or is gated. It is not sealed: a
+        seal is written once, and one of the acknowledgements there were would stand for the checkpoint when the others came."""
 
         def completion(state: State) -> c.Complete:
             known = state.checkpoint(number)
             sealed = known.digest if known else ""
-            return c.Complete(id=number, digest=sealed, bytes=0, states=(), acknowledged=(), epoch=self.epoch)
+            return c.Complete(
+                id=number, digest=sealed, bytes=0, states=(), acknowledged=(), epoch=self.epoch, finalize=finalize
+            )
 
         self.journal.catch_up()
         return self.journal.append(completion)
@@ -176,6 +199,23 @@ class Coordinator:
                 f"the store did not say whether the seal of chk-{number} was written; nothing was cleaned up"
             )
         return found
+
+    def contents(self, checkpoint: Checkpoint) -> tuple[Seal, bool]:
+        """What it holds, and whether it is sealed. A pending one that all have acknowledged can be looked at before.
+
+        Raises ``NotPending`` if it lacks an acknowledgement or was aborted, ``CheckpointNotFound`` if it was deleted.
+        """
+        if checkpoint.status == RETAINED:
+            return self.read_seal(checkpoint), True
+        if checkpoint.status in (CONDEMNED, FORGOTTEN):
+            raise CheckpointNotFound(
+                f"chk-{checkpoint.id} was deleted; retention=KeepWithin(days=7) keeps it next time"
+            )
+        acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING else {}
+        if len(acks) < len(checkpoint.plan):
+            said = outcome(checkpoint) if checkpoint.status == ABORTED else "not acknowledged yet; wait for that"
+            raise NotPending(f"chk-{checkpoint.id} cannot be looked at: {said}", status=checkpoint.status)
+        return self._seal(checkpoint, acks), False
 
     def read_seal(self, checkpoint: Checkpoint) -> Seal:
         """The seal of a completed checkpoint, compared with the digest of its entry."""

@@ -48,19 +48,36 @@ def trigger(state: State, command: c.Trigger) -> Decision:
         return fenced
     running = state.running(command.application)
     if running is None:
-        return Refusal(
-            errors.NotRunning(f"{state.job}: no driver is running that could take a checkpoint; start the job first")
-        )
-    if state.pending:
-        return Refusal(
-            errors.Busy(f"{state.job}: chk-{state.pending[0].id} is pending; ask again when it has its outcome")
-        )
+        return _not_running(state, command.run)
+    if not command.gated and (ahead := ungated(state)):
+        return Refusal(errors.Busy(f"{state.job}: chk-{ahead[0].id} is pending; ask again when it has its outcome"))
+    timeout_s = config_of(state).timeout_s if command.timeout_s is None else command.timeout_s
     triggered = e.CheckpointTriggered(
         id=state.next_id, request=command.request, try_number=command.try_number, checkpoint_kind="checkpoint",
-        epochs=(running.epoch,), branch=state.branch.number, plan=(command.application,), timeout_s=command.timeout_s,
-        barrier=command.barrier, origin=command.origin,
+        epochs=(running.epoch,), branch=state.branch.number, plan=(command.application,), timeout_s=timeout_s,
+        barrier=command.barrier, origin=command.origin, gated=command.gated,
     )  # fmt: skip
     return (triggered,)
+
+
+def ungated(state: State) -> tuple[Checkpoint, ...]:
+    """The pending ones that count for how many may be in flight: a gated one waits for somebody else, perhaps for long."""
+    return tuple(one for one in state.pending if not one.gated)
+
+
+def _not_running(state: State, run: str | None) -> Refusal:
+    """A run that has finished starts no driver any more; otherwise one may come."""
+    meant = state.run(run) if run is not None else state.runs[-1] if state.scope and state.runs else None
+    if meant is not None and meant.how == "finished":
+        return Refusal(
+            errors.RunFinished(
+                f"{state.job}, run {meant.key}: it finished at {meant.ended_at}, and nothing runs that could take a checkpoint",
+                run=meant.key,
+            )
+        )
+    return Refusal(
+        errors.NotRunning(f"{state.job}: no driver is running that could take a checkpoint; start the job first")
+    )
 
 
 def complete(state: State, command: c.Complete) -> Decision:
@@ -75,7 +92,7 @@ def complete(state: State, command: c.Complete) -> Decision:
                 f"chk-{command.id} is not pending: {outcome(found)}; nothing was changed", status=found and found.status
             )
         )
-    if found.gated:
+    if found.gated and not command.finalize:
         return Refusal(
             errors.NotPending(f"chk-{command.id} is gated: only its finalize task completes it", status=PENDING)
         )
@@ -182,9 +199,13 @@ def retained_by_policy(state: State, now: datetime) -> frozenset[int]:
 
 
 def policy_of(state: State) -> Retention:
+    return config_of(state).retention
+
+
+def config_of(state: State) -> CheckpointConfig:
     """The newest attempt's, because that is what its author last wrote; the default before there is one."""
     in_force = state.attempts[-1].checkpointing if state.attempts else None
-    return (CheckpointConfig.from_json(in_force) if in_force else CheckpointConfig()).retention
+    return CheckpointConfig.from_json(in_force) if in_force else CheckpointConfig()
 
 
 def ended_for_good(state: State) -> bool:

@@ -218,6 +218,13 @@ class NotRunning(Refused):
     code = "CKP230"
 
 
+class RunFinished(NotRunning):
+    """The run whose checkpoint was asked for has finished: no driver of it will come."""
+
+    code = "CKP236"
+    permanent = True
+
+
 class Busy(Refused):
     """A checkpoint is pending; ask again."""
 

@@ -74,8 +74,11 @@ def _own(number: int, state: State, restore: str) -> Point:
     return Point(id=number)
 
 
-def located(pointer: Pointer) -> tuple[Coordinator, Checkpoint]:
-    """The completed checkpoint behind a pointer, through its journal: a directory alone says nothing."""
+def located(pointer: Pointer, *, pending: bool = False) -> tuple[Coordinator, Checkpoint]:
+    """The completed checkpoint behind a pointer, through its journal: a directory alone says nothing.
+
+    ``pending``: one that has no outcome yet will do, too.
+    """
     coordinator = Coordinator(Journal(open_store(pointer.root), Keys(pointer.prefix), By("reader", "", "")))
     state = coordinator.journal.catch_up()
     found = state.checkpoint(pointer.id)
@@ -83,7 +86,7 @@ def located(pointer: Pointer) -> tuple[Coordinator, Checkpoint]:
         raise CheckpointNotFound(
             f"{pointer}: there is no history at {pointer.prefix}; `checkpoints jobs` lists the jobs of a root"
         )
-    if found is None or found.status != RETAINED:
+    if found is None or not (found.status == RETAINED or (pending and found.status == PENDING)):
         raise CheckpointNotFound(f"{pointer}: {_gone(state, found)}")
     return coordinator, found
 
@@ -135,7 +138,7 @@ def _unsealed(state: State, above: int) -> tuple[Candidate, ...]:
 def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, int]:
     """The seal and the number of files, after digest, names and sizes were compared. One listing per group."""
     try:
-        seal = coordinator.read_seal(checkpoint)
+        seal, _ = coordinator.contents(checkpoint)
         files = sum(
             _verify_group(coordinator, group.path, {f.name: f.bytes for f in group.files})
             for s in seal.states.values()

@@ -2,6 +2,8 @@
 
 The synchronous part pins what is consistent; acknowledging and sealing go on in a thread while the job goes on. One checkpoint is
 in flight at a time, and no stage's end is skipped. A store that fails costs protection, never rows: the job goes on, loudly.
+
+A *gated* checkpoint is acknowledged at the next barrier with the same states, and left to who finalizes it (``Gates``).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.decide import ungated
 from airflow_checkpoint_provider.checkpoint.errors import (
     Busy,
     CheckpointError,
@@ -26,7 +29,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
 )
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, StateSnapshot, Versions
-from airflow_checkpoint_provider.checkpoint.state import RETAINED
+from airflow_checkpoint_provider.checkpoint.state import RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.states import States, new_in
@@ -37,6 +40,7 @@ Held = dict[str, StateSnapshot]
 REMIND = 300.0  # seconds between two lines saying that the job is not protected
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries while the store fails
 SWEPT_AT_ONCE = 1_000  # folders; the next start takes the rest
+LATE = 10.0  # seconds that the abort of an expired one may take at the end of the job
 
 
 class Barriers:
@@ -53,6 +57,7 @@ class Barriers:
         attempt.coordinator.journal.patience = min(attempt.coordinator.journal.patience, timeout_s)
         self._count = 0
         self.protection = Protection(attempt)
+        self.gates = Gates(attempt)
 
     def reach(self, barrier: str, *, wait: bool = False) -> bool:
         """Take a checkpoint at this barrier, or serve the one that waits for it. If ``wait``: whether what there is to save is saved."""
@@ -83,6 +88,10 @@ class Barriers:
         self._awaited.set()
         self._pool.shutdown(wait=True)
 
+    def awaited(self) -> bool:
+        """Whether somebody asked for a checkpoint that no barrier has served yet."""
+        return any(one.id not in self.gates.passed for one in self._attempt.state.pending)
+
     def _take(self, pinned: tuple[StateSnapshot, ...], barrier: str) -> Held:
         """The asynchronous part; what completed. Whatever fails is said; nothing here ends the job but a fence.
 
@@ -109,7 +118,9 @@ class Barriers:
         try:
             # One that waited for us may have been aborted since it was seen, or hold an earlier word of ours.
             for _ in range(3):
-                ack = self._acknowledgement(self._number(barrier), pinned)
+                number = self._number(barrier)
+                self._pass_gates(pinned)
+                ack = self._acknowledgement(number, pinned)
                 if stands := self._finish(ack):
                     held = {state.uid: state for state in stands.states}
                     if stands.nonce == ack.nonce:
@@ -121,14 +132,22 @@ class Barriers:
         return held
 
     def _number(self, barrier: str) -> int:
-        """The pending checkpoint that waits for us, or a new one."""
+        """The pending checkpoint that waits for us and for nobody else, or a new one."""
         self._count += 1
         request = f"attempt {self._attempt.epoch} barrier {self._count}"
         with self._attempt.journal() as coordinator:
-            if not coordinator.state.pending:
+            if not ungated(coordinator.state):
                 with contextlib.suppress(Busy):  # somebody asked for one since the journal was last read
                     return coordinator.trigger(request, timeout_s=self._timeout_s, barrier=barrier)
-            return coordinator.state.pending[0].id
+            return ungated(coordinator.state)[0].id
+
+    def _pass_gates(self, pinned: tuple[StateSnapshot, ...]) -> None:
+        """Acknowledge the gated ones too: those that were asked for before the checkpoint of this barrier was triggered."""
+        with self._attempt.journal() as coordinator:
+            for one in coordinator.state.pending:
+                if one.gated and one.id not in self.gates.passed:
+                    coordinator.acknowledge(self._acknowledgement(one.id, pinned))
+                    self.gates.acknowledged(one)
 
     def _finish(self, ack: Acknowledgement) -> Acknowledgement | None:
         """The acknowledgement with which its checkpoint completed; None if somebody aborted that."""
@@ -176,7 +195,8 @@ class Barriers:
 
     def _complete_or_abort(self, number: int) -> None:
         coordinator = self._attempt.coordinator
-        if time.monotonic() - self._reached > self._timeout_s:
+        checkpoint = coordinator.state.checkpoint(number)
+        if time.monotonic() - self._reached > (checkpoint.timeout_s if checkpoint else self._timeout_s):
             coordinator.abort(number, "expired", phase="seal", words="the store did not answer in time")
             return
         try:
@@ -203,6 +223,53 @@ class Barriers:
                 coordinator.store.delete_under(key)
         except StoreError as error:
             say(f"leftovers of earlier attempts could not be deleted now, the next start tries again: {error}")
+
+
+class Gates:
+    """The gated checkpoints that this attempt has acknowledged: each waits for its finalize, one ``timeout`` long."""
+
+    def __init__(self, attempt: Attempt, clock: Callable[[], float] = time.monotonic) -> None:
+        self._attempt, self._clock = attempt, clock
+        self.passed: dict[int, float] = {}  # id -> when its time is over
+
+    def acknowledged(self, checkpoint: Checkpoint) -> None:
+        self.passed[checkpoint.id] = self._clock() + checkpoint.timeout_s
+        say(texts.gate_reached(checkpoint))
+
+    def waiting(self) -> tuple[Checkpoint, ...]:
+        """Those that have no outcome yet, as far as the journal was read."""
+        return tuple(one for one in self._attempt.state.pending if one.id in self.passed)
+
+    def look(self, state: State) -> None:
+        """Say what became of them, and abort those whose time is over. Called once a second by the attempt's watch."""
+        for number, deadline in list(self.passed.items()):
+            found = state.checkpoint(number)
+            if found is None or found.ended_at:
+                self._tell(state, number)
+            elif self._clock() > deadline:
+                self._expire(found)
+
+    def _tell(self, state: State, number: int) -> None:
+        """Once, whichever thread is first."""
+        found = state.checkpoint(number)
+        if self.passed.pop(number, None) is not None and found is not None:
+            for line in texts.checkpoint_lines(state, found):
+                say(line)
+
+    def _expire(self, checkpoint: Checkpoint) -> None:
+        words = f"nobody finalized it within {checkpoint.timeout_s:g} s after it was acknowledged"
+        with self._attempt.journal() as coordinator, contextlib.suppress(StoreError, NotPending):
+            coordinator.abort(checkpoint.id, "expired", phase="finalize", words=words)
+            self._tell(coordinator.state, checkpoint.id)
+
+    def wait(self) -> None:
+        """At the job's end: until each has its outcome, bounded by its time."""
+        if not self.waiting():
+            return
+        say(texts.gates_awaited(self.waiting()))
+        deadline = max(self.passed.values()) + LATE
+        while self.waiting() and self._clock() < deadline:
+            time.sleep(0.2)
 
 
 class Protection:

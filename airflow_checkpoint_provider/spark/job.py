@@ -116,7 +116,7 @@ class CheckpointedJob:
         self._names: set[str] = set()
         self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, lambda: None, self._terminated).start()
         self._progress = Progress(self.spark, self._attempt, self._barriers.protection)
-        self._attempt.on_state = self._progress.look
+        self._attempt.on_state = self._look
         before = max(
             (one for one in self._attempt.state.attempts if one.epoch < self._attempt.epoch),
             key=lambda one: one.epoch,
@@ -153,9 +153,11 @@ class CheckpointedJob:
         if self.spark.sparkContext._jsc is None:
             raise WrongUse("spark.stop() was called inside `with CheckpointedJob()`: move it behind the block")
         self._barriers.settle()
-        if self._states.changed() or self._attempt.state.pending:
+        self._attempt.still_mine()  # and see what was asked for since the last look
+        if self._states.changed() or self._barriers.awaited():
             self._last_checkpoint()
         self._barriers.close()
+        self._barriers.gates.wait()
         self._attempt.still_mine()
         self._attempt.end("finished", Exit.FINISHED)
         CheckpointedJob._finished = True
@@ -183,6 +185,11 @@ class CheckpointedJob:
         with contextlib.suppress(CheckpointError):
             tell_task(open_store(self._launched.root), Keys(self._launched.prefix), self._launched.number, error)
         raise SystemExit(int(Exit.REFUSED))
+
+    def _look(self, state: State) -> None:
+        """Once a second, in the attempt's watch."""
+        self._progress.look(state)
+        self._barriers.gates.look(state)
 
     def _jvm_died(self) -> None:
         self._attempt.end_now("failed", Exit.FAILED, "its JVM is gone; the driver ends with it")

@@ -1,4 +1,4 @@
-"""Reading a completed checkpoint without its job. Runs in the Spark driver."""
+"""Reading a checkpoint without its job. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.checkpoint.restoring import located, verified
+from airflow_checkpoint_provider.checkpoint.state import RETAINED
 from airflow_checkpoint_provider.spark import groups
 from airflow_checkpoint_provider.spark.application import refuse_connect
 
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
 
 
 class OpenedCheckpoint:
-    """The states of one checkpoint: ``opened["clean"]`` is a DataFrame for a stage, JSON for a value."""
+    """The states of one checkpoint: ``opened["clean"]`` is a DataFrame for a stage, JSON for a value.
 
-    def __init__(self, spark: SparkSession, coordinator: Coordinator, seal: Seal) -> None:
+    ``sealed`` is False for a gated one that is acknowledged and waits for its finalize: it may still be aborted.
+    """
+
+    def __init__(self, spark: SparkSession, coordinator: Coordinator, seal: Seal, sealed: bool) -> None:
         self._spark, self._coordinator, self._seal = spark, coordinator, seal
-        self.sealed = True
+        self.sealed = sealed
 
     @property
     def uids(self) -> tuple[str, ...]:
@@ -43,10 +47,11 @@ class OpenedCheckpoint:
 def open_checkpoint(pointer: str, spark: SparkSession) -> OpenedCheckpoint:
     """Open the checkpoint at ``pointer`` (``<root>/jobs/…/chk-7``), after its digest, file names and sizes were compared.
 
-    Raises ``CheckpointNotFound``, which says when it was deleted and which ``retention=`` keeps it, and ``Damaged``.
-    Opening one runs no code of it.
+    A gated one can be opened as soon as it is acknowledged. Raises ``CheckpointNotFound``, which says when it was deleted
+    and which ``retention=`` keeps it, ``NotPending`` while it is not acknowledged, and ``Damaged``. Opening one runs no
+    code of it.
     """
     refuse_connect(spark)
-    coordinator, checkpoint = located(Pointer.parse(pointer))
+    coordinator, checkpoint = located(Pointer.parse(pointer), pending=True)
     seal, _ = verified(coordinator, checkpoint)
-    return OpenedCheckpoint(spark, coordinator, seal)
+    return OpenedCheckpoint(spark, coordinator, seal, sealed=checkpoint.status == RETAINED)

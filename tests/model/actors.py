@@ -13,11 +13,13 @@ from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.decide import ungated
 from airflow_checkpoint_provider.checkpoint.entry import By, Entry
 from airflow_checkpoint_provider.checkpoint.errors import (
     AlreadyFinished,
     Busy,
     CheckpointError,
+    CheckpointNotFound,
     CommitStateUnknown,
     Fenced,
     NotRunning,
@@ -235,6 +237,7 @@ class AtWork:
     def save(self, uid: str) -> bytes:
         """A whole checkpoint: triggered, acknowledged, completed."""
         number = self._trigger()
+        self._pass_gates(uid)
         known = self._acknowledge(number, uid)
         completed(self.process, self.coordinator, number)
         return known
@@ -266,17 +269,23 @@ class AtWork:
 
     def _trigger(self) -> int:
         """A barrier serves what waits for it, else it triggers a checkpoint of its own."""
-        waiting = self.coordinator.journal.catch_up().pending
+        waiting = ungated(self.coordinator.journal.catch_up())
         try:
             number = waiting[0].id if waiting else self.coordinator.trigger(self.request, timeout_s=600)
         except Busy:  # asked from outside since we looked
-            return self.coordinator.state.pending[0].id
+            return ungated(self.coordinator.state)[0].id
         except Refused:
             self.process.says_for_good("not triggered", self.request)
             raise
         if not waiting:
             self.process.says("triggered", self.request, number)
         return number
+
+    def _pass_gates(self, uid: str) -> None:
+        """With the states of this barrier; which of them were acknowledged before is forgotten: a duplicate changes nothing."""
+        for one in self.coordinator.state.pending:
+            if one.gated:
+                self._acknowledge(one.id, uid)
 
     def _write(self, uid: str, number: int) -> Group:
         """A group of one file, verified before it is acknowledged."""
@@ -362,6 +371,26 @@ def asker(process: Process, tries: tuple[int, ...], again: int = 2) -> Next | No
         if again:
             return Next(asker, tries, again - 1)
     return Next(asker, tries[1:], again) if tries[1:] else None
+
+
+def auditor(process: Process, passes: bool, again: int = 3) -> Next | None:
+    """Asks for a gated checkpoint, looks at it as soon as that can be done, then finalizes or aborts it."""
+    journal = Watched(process)
+    coordinator = Coordinator(journal, None, now)
+    later = Next(auditor, passes, again - 1) if again else None
+    try:
+        number = coordinator.trigger("audit", gated=True)
+        process.says("triggered", "audit", number)
+        checkpoint = next(one for one in journal.catch_up().checkpoints if one.id == number)
+        coordinator.contents(checkpoint)
+        if passes:
+            coordinator.complete(number, finalize=True)
+        else:
+            coordinator.abort(number, "audit failed", phase="gate")
+    except (Refused, CheckpointNotFound, StoreError):
+        return later
+    process.says("completed" if passes else "aborted", number)
+    return None
 
 
 def script(process: Process, alive: bool, steps: tuple[Step, ...], again: bool = True) -> Next | None:

@@ -148,7 +148,7 @@ def whatever_there_is(self: Coordinator, checkpoint: Checkpoint) -> dict[str, Ac
     return {"": nothing} | ACKNOWLEDGEMENTS(self, checkpoint)
 
 
-def sealed_too_early(self: Coordinator, number: int) -> journal.Answer:
+def sealed_too_early(self: Coordinator, number: int, *, finalize: bool = False) -> journal.Answer:
     """The first version: seals whatever acknowledgements there are; only the entry asks whether those are all."""
     checkpoint = self._listed(number)
     acks = self._acknowledgements(checkpoint)
@@ -166,15 +166,29 @@ def counted_from_retained(state: State, command: c.Trigger) -> Decision:
     return (replace(decision[0], id=newest + 1),) if isinstance(decision, tuple) else decision  # type: ignore[call-arg]
 
 
-PUT_SEAL, ACKNOWLEDGEMENTS = Coordinator._put_seal, Coordinator._acknowledgements
+def driver_finalizes(self: Coordinator, number: int, *, finalize: bool = False) -> journal.Answer:
+    """A driver completes whatever it has acknowledged."""
+    for one in self.state.pending:
+        if one.gated and self.epoch is not None and not self.missing(one):
+            COMPLETE(self, one.id, finalize=True)
+    return COMPLETE(self, number, finalize=finalize)
+
+
+def gates_are_subsumed(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
+    return tuple(one.id for one in state.pending if one.id < checkpoint.id)
+
+
+PUT_SEAL, ACKNOWLEDGEMENTS, COMPLETE = Coordinator._put_seal, Coordinator._acknowledgements, Coordinator.complete
 
 CHECKPOINTS = {
     "8": Bug("acknowledgement overwritten", replaced(Coordinator, "acknowledge", overwritten), "two_asynchronous_parts", ("P4",)),
     "9": Bug("digest of one's own seal", replaced(Coordinator, "_put_seal", own_seal), "a_later_version", ("P4",)),
     "10": Bug("complete without all acknowledgements", replaced(Coordinator, "_acknowledgements", whatever_there_is), "another_coordinator", ("P4",)),
     "13": Bug("ids counted from what is retained", decided(c.Trigger, counted_from_retained), "a_zombie", ("P2",)),
+    "30": Bug("a gated one finalized by the driver", replaced(Coordinator, "complete", driver_finalizes), "an_audit", ("P1",)),
     "33": Bug("states not yet reached are left out", replaced(actors, "handed_on", lambda before, new: (new,)), "a_state_reached_late", ("P4",)),
     "44": Bug("older pending ones not subsumed", replaced(decide, "subsumed_by", lambda state, checkpoint: ()), "two_at_once", ("P5",)),
+    "h": Bug("a gated one subsumed", replaced(decide, "subsumed_by", gates_are_subsumed), "an_audit", ("P1",)),
     "c": Bug("sealed before all acknowledgements were there", replaced(Coordinator, "complete", sealed_too_early), "another_coordinator", ("P4",)),
 }  # fmt: skip
 
@@ -330,6 +344,5 @@ LATER = {
     "no sinks yet": ("20", "21", "22", "23", "31", "39", "40", "45", "46", "47", "48"),
     "no savepoints, claims and suspensions yet": ("24", "25", "27"),
     "no closing of histories yet": ("29",),
-    "no gated checkpoints yet": ("30",),
     "no Restore command yet": ("34", "35"),
 }

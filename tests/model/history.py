@@ -47,6 +47,7 @@ class Checkpoint:
     digest: str = ""
     groups: frozenset[str] = frozenset()
     uids: frozenset[str] = frozenset()
+    gated: bool = False
 
 
 @dataclass
@@ -68,6 +69,7 @@ class History:
     finished: dict[str, int] = field(
         default_factory=dict
     )  # run -> generation of the newest launch or adopter, while it is
+    writer: int | None = None  # the epoch of the entry that is folded in
 
     def then(self, entry: Entry) -> History:
         """The history that ``entry`` goes on."""
@@ -76,6 +78,7 @@ class History:
             tokens=dict(self.tokens), requests=dict(self.requests), finished=dict(self.finished),
         )  # fmt: skip
         writer = entry.by.get("epoch")
+        after.writer = writer
         if writer is not None and after.over(writer):
             after._break(f"P3: an entry of attempt {writer}, which is over")
         for event in entry.events:
@@ -208,7 +211,7 @@ class History:
             if self.checkpoints[number].status != "aborted" or event.try_number <= try_number:
                 self._break(f"P11: request {event.request} made chk-{number} and chk-{event.id}")
         self.requests[event.request] = event.id, event.try_number
-        self.checkpoints[event.id] = Checkpoint(epoch, event.branch, event.plan)
+        self.checkpoints[event.id] = Checkpoint(epoch, event.branch, event.plan, gated=event.gated)
 
     def completed(self, event: e.CheckpointCompleted) -> None:
         found = self.checkpoints[event.id]
@@ -222,13 +225,18 @@ class History:
         found.uids = frozenset(one.uid for one in event.states)
         if lost := attempt.uids - found.uids:
             self._break(f"P4: chk-{event.id} lacks {sorted(lost)}, which its attempt restored")
-        if older := [
-            n for n, one in self.with_status("retained").items() if n > event.id and one.branch == found.branch
-        ]:
-            self._break(f"P5: chk-{event.id} completed behind chk-{older[0]}")
+        if found.gated and self.writer is not None:
+            self._break(f"P1: chk-{event.id} is gated, and attempt {self.writer} completed it")
+        if not found.gated and (newer := self._newer(event.id, found.branch)):
+            self._break(f"P5: chk-{event.id} completed behind chk-{newer[0]}")
         attempt.first = attempt.first or event.id
         for number in event.subsumed:
+            if self.checkpoints[number].gated:
+                self._break(f"P1: chk-{number}, which is gated, was subsumed")
             self._abort(number)
+
+    def _newer(self, number: int, branch: int) -> list[int]:
+        return [one for one, found in self.with_status("retained").items() if one > number and found.branch == branch]
 
     def aborted(self, event: e.CheckpointAborted) -> None:
         self._abort(event.id)

@@ -237,6 +237,28 @@ def asked_from_outside() -> Scenario:
     return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
 
 
+def an_audit() -> Scenario:
+    """A gated checkpoint is asked for while the driver works; the next try launches meanwhile."""
+    one = running(SAVE_A)
+    cast = {
+        "driver": at_work(one, SAVE_A, SAVE_B),
+        "auditor": (a.auditor, True),
+        "task": (a.task, (Try("A", 2),), believed(one)),
+    }
+    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+
+
+def an_audit_that_fails() -> Scenario:
+    """… and somebody else finalizes it all the same."""
+    one = running(SAVE_A)
+    cast = {
+        "driver": at_work(one, SAVE_A, SAVE_B, RETIRE),
+        "auditor": (a.auditor, False),
+        "other": (a.auditor, True),
+    }
+    return Scenario(cast, one)
+
+
 def two_scripts() -> Scenario:
     """Without Airflow, started together and once more."""
     begun = after({"first": (a.script, False, (SAVE_A,))})
@@ -352,6 +374,7 @@ def everything(segment: int = 64, scope: str = "") -> Scenario:
         "other": (a.completer, 2, a.NOTHING, True),
         "another": (a.completer, 3),
         "lost": (a.commander, c.EndAttempt(epoch=2, how="lost", from_task=True), c.Abort(id=4, reason="expired")),
+        "auditor": (a.auditor, True),
         "reader": (a.reader, 3),
     }
     return Scenario(cast, one, faults=3, segment=segment)
@@ -371,6 +394,7 @@ SMALL: dict[str, Callable[[], Scenario]] = {
     for one in (
         writers, writers_from_nothing, a_long_sleep, phantoms, phantoms_and_silence,
         a_zombie, another_coordinator, a_later_version, two_asynchronous_parts, two_at_once, asked_from_outside,
+        an_audit, an_audit_that_fails,
         a_driver_that_was_ended, drivers_of_one_launch, a_driver_starts_again, a_state_reached_late,
         tries_of_one_run, a_finished_run, a_cleared_run, two_runs, two_scripts,
         retiring_under_a_driver, retiring_under_a_clear, retiring_under_an_older_clear, retiring_under_a_restore,

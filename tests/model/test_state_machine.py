@@ -124,11 +124,11 @@ class Machine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.state.attempts)
-    @rule(data=st.data(), number=st.integers(1, 3))
-    def trigger(self, data: st.DataObject, number: int) -> None:
+    @rule(data=st.data(), number=st.integers(1, 3), gated=RARELY)
+    def trigger(self, data: st.DataObject, number: int, gated: bool) -> None:
         epoch = self.epoch(data)
         request = data.draw(mostly([f"request {self.state.n}"], self.state.requests))
-        self.send(c.Trigger(request=request, try_number=number, epoch=epoch), epoch)
+        self.send(c.Trigger(request=request, try_number=number, epoch=epoch, gated=gated), epoch)
 
     @precondition(lambda self: any(self.state.living()))
     @rule(uid=st.sampled_from("ab"), times=st.integers(1, 3))
@@ -145,6 +145,12 @@ class Machine(RuleBasedStateMachine):
         found = data.draw(mostly(self.state.pending, self.state.checkpoints))
         epoch = self.epoch(data)
         self.send(self.completion(found, uid, () if short else ("",), epoch), epoch)
+
+    @precondition(lambda self: any(one.gated for one in self.state.checkpoints))
+    @rule(data=st.data(), uid=st.sampled_from("ab"))
+    def finalize(self, data: st.DataObject, uid: str) -> None:
+        found = data.draw(st.sampled_from([one for one in self.state.checkpoints if one.gated]))
+        self.send(replace(self.completion(found, uid, ("",), None), finalize=True))
 
     def completion(self, found: Checkpoint, uid: str, acknowledged: tuple[str, ...], epoch: int | None) -> c.Complete:
         writer = found.epochs[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot
@@ -88,6 +90,19 @@ def checkpoint_line(checkpoint: Checkpoint, took: float | None = None) -> str:
     return coded(f"chk-{checkpoint.id} completed at {at_barrier(checkpoint.barrier)}: {held}{time}", "CKP200")
 
 
+def gate_reached(checkpoint: Checkpoint) -> str:
+    """A gated one that its driver has acknowledged."""
+    within = f"within {duration(checkpoint.timeout_s)}"
+    return coded(f"chk-{checkpoint.id} acknowledged; it is gated: its finalize task completes it, {within}", "CKP203")
+
+
+def gates_awaited(waiting: Sequence[Checkpoint]) -> str:
+    """At the end of a job that waits for others' finalize."""
+    names = some([f"chk-{one.id}" for one in waiting])
+    longest = duration(max(one.timeout_s for one in waiting))
+    return coded(f"at its end the job waits for the finalize of {names}, {longest} at most", "CKP204")
+
+
 def checkpoint_lines(state: State, checkpoint: Checkpoint) -> list[str]:
     """One that has its outcome."""
     return aborted(state, checkpoint) if checkpoint.status == ABORTED else [checkpoint_line(checkpoint)]
@@ -133,6 +148,8 @@ def _in_a_row(state: State) -> int:
 
 
 def _to_do(checkpoint: Checkpoint) -> str:
+    if checkpoint.reason == "expired" and checkpoint.phase == "finalize":
+        return "see why its finalize task did not run; or give its trigger a longer timeout"
     if checkpoint.reason == "expired":
         return "nothing if this was slow once; otherwise raise timeout in CheckpointConfig"
     if checkpoint.reason == "store failed":

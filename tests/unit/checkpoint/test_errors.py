@@ -21,7 +21,7 @@ BUILTINS = {one for one in vars(builtins).values() if isinstance(one, type) and 
 PERMANENT = {
     *("InvalidName", "InvalidConfig", "NotSupportedYet", "UnsupportedType", "WrongUse", "VersionMismatch"),
     *("StoreMisconfigured", "FormatTooNew", "Damaged", "OtherIncarnation", "HistoryGone", "CheckpointNotFound"),
-    *("Superseded", "TwoOwners", "OlderRun", "StateRequired"),
+    *("RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
 }
 
 

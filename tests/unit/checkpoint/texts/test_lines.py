@@ -68,6 +68,17 @@ def test_completed_checkpoints(golden: Golden) -> None:
     golden("completed", [texts.checkpoint_line(last, 6.9), *texts.checkpoint_lines(recorded.state, end)])
 
 
+def test_gated_checkpoints(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    number = recorded.coordinator.trigger("audit", timeout_s=600.0, gated=True, origin="task")
+    gated = recorded.state.pending
+    lines = [texts.gate_reached(gated[0]), texts.gates_awaited(gated)]
+    recorded.clock = at("22:12:20")
+    recorded.coordinator.abort(number, "expired", phase="finalize", words="nobody finalized it within 600 s")
+    golden("gated", [*lines, *texts.aborted(recorded.state, recorded.state.checkpoints[0])])
+
+
 def test_an_expired_checkpoint(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")

@@ -1,0 +1,165 @@
+"""Gated checkpoints: the driver acknowledges them, somebody else looks and finalizes; the job goes on meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, NotPending
+from airflow_checkpoint_provider.checkpoint.names import Pointer
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
+from tests.integration.runtime.conftest import Script
+from tests.support.waiting import wait_until
+
+CaptureFixture = pytest.CaptureFixture[str]
+
+
+def stage(job: CheckpointedJob, uid: str, rows: int = 3) -> int:
+    return job.stage(uid, job.spark.range(rows)).count()
+
+
+def asked(script: Script, job: CheckpointedJob, timeout_s: float = 60.0) -> int:
+    """A task asks for a gated checkpoint, and the driver's watch has seen it."""
+    number = script.coordinator().trigger("audit", timeout_s=timeout_s, gated=True, origin="task")
+    wait_until(
+        lambda: number in {one.id for one in job._attempt.state.pending}, 10, lambda: "the watch has not seen it"
+    )
+    return number
+
+
+def found(script: Script, number: int) -> Checkpoint:
+    checkpoint = script.coordinator().state.checkpoint(number)
+    assert checkpoint
+    return checkpoint
+
+
+def pointer(script: Script, number: int) -> str:
+    coordinator = script.coordinator()
+    return str(Pointer(coordinator.store.uri, coordinator.keys.prefix, number))
+
+
+def test_a_barrier_serves_it_and_takes_one_of_its_own(script: Script, capsys: CaptureFixture) -> None:
+    """Same groups, no rows written twice; the job is protected whatever the audit says."""
+    with script.attempt() as job:
+        gated = asked(script, job)
+        stage(job, "first")
+        job.checkpoint()
+        task = script.coordinator()
+        assert f"chk-{gated} acknowledged; it is gated" in capsys.readouterr().out
+        looked_at, sealed = task.contents(found(script, gated))
+        own = task.read_seal(found(script, gated + 1))
+        assert not sealed
+        assert looked_at.states["first"].groups == own.states["first"].groups
+        task.complete(gated, finalize=True)
+    assert {one.id for one in script.coordinator().state.retained} >= {gated}
+
+
+def test_it_holds_what_was_there_at_its_barrier(script: Script) -> None:
+    """Later barriers leave it alone: what is audited is what is sealed."""
+    with script.attempt() as job:
+        stage(job, "first")
+        job.checkpoint()
+        gated = asked(script, job)
+        stage(job, "second")
+        stage(job, "third")
+        job.checkpoint()
+        script.coordinator().complete(gated, finalize=True)
+        sealed = script.coordinator()
+        assert sorted(sealed.read_seal(found(script, gated)).states) == ["first", "second"]
+
+
+def test_the_rows_can_be_read_before_it_is_sealed(script: Script) -> None:
+    with script.attempt() as job:
+        gated = asked(script, job)
+        with pytest.raises(NotPending, match="not acknowledged yet"):
+            open_checkpoint(pointer(script, gated), job.spark)
+        stage(job, "first", rows=5)
+        job.checkpoint()
+        opened = open_checkpoint(pointer(script, gated), job.spark)
+        assert (opened.sealed, opened["first"].count()) == (False, 5)
+        script.coordinator().complete(gated, finalize=True)
+        assert open_checkpoint(pointer(script, gated), job.spark).sealed
+        other = asked(script, job)
+        assert other == gated, "one request is one checkpoint"
+
+
+def test_the_end_of_the_job_waits_for_its_finalize(script: Script, capsys: CaptureFixture) -> None:
+    """It is acknowledged at the end, because no barrier came before."""
+
+    def finalize() -> None:
+        task = script.coordinator()
+        wait_until(lambda: not task.missing(found(script, number)), 30, lambda: "it is not acknowledged")
+        task.complete(number, finalize=True)
+
+    with script.attempt() as job:
+        stage(job, "first")
+        job.checkpoint()
+        number = asked(script, job)
+        finalizer = threading.Thread(target=finalize)
+        finalizer.start()
+    finalizer.join(30)
+    assert f"at its end the job waits for the finalize of chk-{number}" in capsys.readouterr().out
+    assert script.coordinator().state.runs[-1].how == "finished"
+    assert found(script, number).status == RETAINED
+
+
+def test_nobody_who_finalizes_is_waited_for_longer_than_its_timeout(script: Script, capsys: CaptureFixture) -> None:
+    began = time.monotonic()
+    with script.attempt() as job:
+        number = asked(script, job, timeout_s=2.0)
+        stage(job, "first")
+    assert time.monotonic() - began < 30
+    one = found(script, number)
+    assert (one.status, one.reason, one.phase) == (ABORTED, "expired", "finalize")
+    assert f"ABORTED chk-{number} of job: expired, in phase finalize" in capsys.readouterr().out
+    assert script.coordinator().state.runs[-1].how == "finished"
+
+
+def test_an_audit_that_fails_costs_the_job_nothing(script: Script, capsys: CaptureFixture) -> None:
+    with script.attempt() as job:
+        number = asked(script, job)
+        stage(job, "first")
+        job.checkpoint()
+        script.coordinator().abort(number, "audit failed", phase="gate", words="too few rows")
+        wait_until(lambda: not job._barriers.gates.passed, 10, lambda: "the watch has not seen it")
+        stage(job, "second")
+    assert f"ABORTED chk-{number} of job: audit failed, in phase gate" in capsys.readouterr().out
+    assert script.coordinator().state.runs[-1].how == "finished"
+
+
+def test_an_attempt_that_dies_takes_its_gated_ones_along(script: Script) -> None:
+    """The retry goes on from the checkpoint that its barrier took besides."""
+    with script.failing() as job:
+        number = asked(script, job)
+        stage(job, "first")
+        job.checkpoint()
+    assert found(script, number).status == ABORTED
+    with pytest.raises(CheckpointNotFound, match="it was aborted"):
+        open_checkpoint(pointer(script, number), script.spark)
+    script.lose_beats()
+    again = script.recomputes("first")
+    with script.attempt() as job:
+        stage(job, "first")
+    assert not again()
+
+
+def test_one_that_is_acknowledged_is_whole_whatever_the_driver_deletes(script: Script) -> None:
+    """Its groups are the attempt's own, which nobody deletes while it lives."""
+    with script.attempt() as job:
+        number = asked(script, job)
+        for uid in ("first", "second", "third", "fourth"):
+            stage(job, uid)
+        job.checkpoint()
+        script.coordinator().complete(number, finalize=True)
+        assert open_checkpoint(pointer(script, number), job.spark)["first"].count() == 3
+
+
+def test_what_a_script_raises_is_not_held_up_by_a_gate(script: Script) -> None:
+    began = time.monotonic()
+    with script.failing() as job:
+        asked(script, job, timeout_s=600.0)
+        stage(job, "first")
+    assert time.monotonic() - began < 60
