@@ -34,8 +34,14 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         return connection
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """As the parent's. A child that kept the task's stdin would hide the task's death from its supervisor."""
-        return super().submit(application, **{"stdin": subprocess.DEVNULL, **kwargs})
+        """As the parent's, which leaves the pipe open that it has read to its end. A child that kept the task's stdin would
+        hide the task's death from its supervisor."""
+        try:
+            return super().submit(application, **{"stdin": subprocess.DEVNULL, **kwargs})
+        finally:
+            process = _airflow.spark_submit_process(self)
+            if process is not None and process.stdout is not None:
+                process.stdout.close()
 
     @property
     def master(self) -> str:
