@@ -26,6 +26,7 @@ from airflow_checkpoint_provider.checkpoint.events import CheckpointTriggered, S
 from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, StateSnapshot, digest
 from airflow_checkpoint_provider.checkpoint.names import group_epoch
+from airflow_checkpoint_provider.checkpoint.pruning import prune
 from airflow_checkpoint_provider.checkpoint.state import (
     ABORTED,
     CONDEMNED,
@@ -230,7 +231,13 @@ class Coordinator:
     # -- deleting --------------------------------------------------------------------------------------------------
 
     def retire(self) -> tuple[int, ...]:
-        """Condemn what nothing holds, delete it, forget it; and finish what another began. Returns the forgotten ids."""
+        """Condemn what nothing holds, delete it, forget it; and finish what another began. Returns the forgotten ids.
+
+        The journal, too, is pruned behind a boundary that this process wrote.
+        """
+        if self.journal.wrote_boundary:
+            prune(self.journal)
+            self.journal.wrote_boundary = False
         state = self.state
         now = self._now()
         ids = tuple(sorted({one.id for one in state.retained} - held(state, datetime.fromisoformat(now))))

@@ -76,6 +76,7 @@ class Journal:
         self._polls = 0
         self._incarnation = ""  # of the first entry that was read or won; no other is believed
         self._believed = False  # whether ``state`` follows from a caught-up read or a believed win
+        self.wrote_boundary = False  # so that the segments before may be pruned
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -99,14 +100,14 @@ class Journal:
         the next entry of a segment that was closed and pruned stays absent for ever."""
         self._polls += 1
         at = self._boundary_after(self.state.n) if self._polls % 10 == 0 else self.state.n + 1
-        if self.state.n < 0 or self._get(at) is not None:
+        if self.state.n < 0 or self.entry(at) is not None:
             return self.catch_up()
         return self.state
 
     def _read_on(self, state: State) -> State:
         """Entries one by one to the first absent one, or up to the next boundary, which is never read in passing."""
         while (state.n + 1) % self.segment:
-            entry = self._get(state.n + 1)
+            entry = self.entry(state.n + 1)
             if entry is None:
                 break
             state = fold(state, entry.n, entry.at, entry.events)
@@ -114,7 +115,7 @@ class Journal:
 
     def _beyond(self, state: State) -> State | None:
         """What the next boundary says if it stands: what was read before it is then forgotten."""
-        entry = self._get(self._boundary_after(state.n))
+        entry = self.entry(self._boundary_after(state.n))
         if entry is None:
             return None
         return self._tail(entry.n // self.segment) if entry.stub else self._at_boundary(entry)
@@ -139,11 +140,11 @@ class Journal:
         """Gallop over the boundaries, which have no gaps."""
         low, high = -1, hint
         last: Entry | None = None
-        while (entry := self._get(high * self.segment)) is not None:
+        while (entry := self.entry(high * self.segment)) is not None:
             last, low, high = entry, high, max(1, high * 2)
         while high - low > 1:
             middle = (low + high) // 2
-            entry = self._get(middle * self.segment)
+            entry = self.entry(middle * self.segment)
             if entry is None:
                 high = middle
             else:
@@ -157,7 +158,8 @@ class Journal:
             )
         return fold(entry.snapshot or State(), entry.n, entry.at, entry.events)
 
-    def _get(self, n: int) -> Entry | None:
+    def entry(self, n: int) -> Entry | None:
+        """What stands at number ``n``, believed or not; None if nothing does."""
         key = self.keys.entry(n)
         body = self.store.read(key)
         if body is None:
@@ -245,6 +247,7 @@ class Journal:
             return False
         self._incarnation = entry.inc
         self.state = fold(self.state, n, entry.at, entry.events)
+        self.wrote_boundary |= entry.snapshot is not None
         return True
 
     def _void(self, n: int) -> bool:
@@ -252,7 +255,7 @@ class Journal:
         if n % self.segment == 0:
             return False
         try:
-            return self._get(self._boundary_after(n)) is not None
+            return self.entry(self._boundary_after(n)) is not None
         except StoreError as error:
             self._believed = False
             raise CommitStateUnknown(

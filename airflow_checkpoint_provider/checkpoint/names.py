@@ -71,8 +71,12 @@ class Keys:
 
     prefix: str
 
+    @property
+    def journal(self) -> str:
+        return f"{self.prefix}/journal"
+
     def entry(self, number: int) -> str:
-        return f"{self.prefix}/journal/{number:016d}"
+        return f"{self.journal}/{number:016d}"
 
     def attempt_beat(self, epoch: int) -> str:
         return f"{self.prefix}/heartbeat/{epoch}"

@@ -158,7 +158,7 @@ def task(process: Process, tries: tuple[Try, ...], memory: Memory = NOTHING, ask
 
 def prune(process: Process, state: State) -> None:
     """As PROTOCOL section 2 allows it, and as early: whoever believes a boundary deletes the segment before it and makes a
-    stub of the boundary before that. Nothing in the package prunes yet, but its reader believes as if somebody did."""
+    stub of the boundary before that. The package itself keeps a segment more."""
     edge = state.n
     if edge > 0 and edge % process.segment == 0:
         before = edge - process.segment
