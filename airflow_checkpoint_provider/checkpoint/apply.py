@@ -45,9 +45,14 @@ def fold(state: State, n: int, at: str, events: Iterable[e.Event]) -> State:
     return state
 
 
+def token_text(token: e.Token) -> str:
+    """The text under which a token is remembered."""
+    return "|".join((token.dag, token.run, token.task, token.item or "", str(token.generation)))
+
+
 def launch_token(token: e.Token, try_number: int) -> str:
-    """The text under which a launch's token is remembered: launches add the try."""
-    return "|".join((token.dag, token.run, token.task, token.item or "", str(token.generation), str(try_number)))
+    """Launches add the try."""
+    return f"{token_text(token)}|{try_number}"
 
 
 def _folds(kind: type[E]) -> Callable[[Callable[[State, E], State]], Callable[[State, E], State]]:
@@ -99,9 +104,16 @@ def _planned(state: State, event: e.LaunchPlanned) -> State:
         launches=_last((*state.launches, launch)),
         current={**state.current, event.application: event.launch},
         next_launch=event.launch + 1,
-        tokens=_remember(state.tokens, launch_token(event.token, event.try_number), event.launch),
+        tokens=_remember(
+            _without_branch(state, event.token), launch_token(event.token, event.try_number), event.launch
+        ),
     )
     return _run_launched(state, event)
+
+
+def _without_branch(state: State, token: e.Token) -> dict[str, int]:
+    """A launch that opened its branch itself is remembered as a launch."""
+    return {text: number for text, number in state.tokens.items() if text != token_text(token)}
 
 
 def _run_launched(state: State, event: e.LaunchPlanned) -> State:
@@ -177,7 +189,28 @@ def _branched(state: State, event: e.BranchOpened) -> State:
     branch = Branch(
         number=event.branch, base=event.base, token=event.token, reason=event.reason, at=state.at, extra=event.extra
     )
-    return replace(state, branch=branch, current=dict.fromkeys(state.current), suspended=None)
+    return replace(
+        state,
+        branch=branch,
+        current=dict.fromkeys(state.current),
+        runs=_inside(state, event),
+        tokens=_remember(state.tokens, token_text(event.token), state.next_launch),
+        suspended=None,
+    )
+
+
+def _inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
+    """The runs that count in the new branch: those inside the checkpoint from which it starts."""
+    base = state.checkpoint(event.base.id) if event.base and event.base.pointer is None else None
+    attempt = state.attempt(base.epochs[0]) if base else None
+    launch = state.launch(attempt.launch) if attempt else None
+    newest = state.run(launch.run) if launch else None
+    if base is None or newest is None:
+        return state.runs
+    return tuple(
+        replace(one, inside=event.branch) if one.inside == base.branch and one.position <= newest.position else one
+        for one in state.runs
+    )
 
 
 @_folds(e.CheckpointTriggered)

@@ -147,6 +147,17 @@ class Abort(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Restore(Command):
+    """Whatever runs is fenced, and the next attempt starts from ``base``: a checkpoint that was verified, or nothing."""
+
+    token: Token
+    base: Point | None
+    by: str
+    reason: str
+    application: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Condemn(Command):
     """``now`` (ISO, UTC) is for policies that speak of age, nothing else."""
 

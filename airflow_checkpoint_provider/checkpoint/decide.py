@@ -14,6 +14,7 @@ from typing import Any
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import errors, launching
 from airflow_checkpoint_provider.checkpoint import events as e
+from airflow_checkpoint_provider.checkpoint.apply import token_text
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.retention import Retention
@@ -146,6 +147,30 @@ def outcome(checkpoint: Checkpoint | None) -> str:
     return f"aborted ({checkpoint.reason})" if checkpoint.status == ABORTED else checkpoint.status
 
 
+# -- restore -----------------------------------------------------------------------------------------------------------
+
+
+def restore(state: State, command: c.Restore) -> Decision:
+    """One entry that leaves no current launch: whatever runs is over, whatever starts next starts from the base."""
+    known = state.tokens.get(token_text(command.token))
+    if known is not None:
+        return DoneAlready(known)
+    number = command.base.id if command.base else None
+    if not state.incarnation or (number is not None and number not in {one.id for one in state.retained}):
+        what = "there is no history" if not state.incarnation else f"{command.base} was deleted"
+        return Refusal(errors.StateRequired(f"{what}; nothing was changed. `checkpoints list` shows what is there"))
+    opened = e.BranchOpened(
+        branch=state.branch.number + 1, application=command.application, base=command.base, token=command.token,
+        by=command.by, reason=command.reason,
+    )  # fmt: skip
+    left = tuple(
+        e.CheckpointAborted(id=one.id, reason="restore", phase="acknowledge", missing=one.plan, words=command.reason)
+        for one in state.pending
+    )
+    resumed = (e.Resumed(by=command.by, why=command.reason),) if state.suspended else ()
+    return (opened, *left, *resumed)
+
+
 # -- retention ---------------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +247,7 @@ HANDLERS: dict[type[c.Command], Callable[[State, Any], Decision]] = {
     c.Trigger: trigger,
     c.Complete: complete,
     c.Abort: abort,
+    c.Restore: restore,
     c.Condemn: condemn,
     c.Forget: forget,
 }

@@ -152,7 +152,9 @@ class State(Record):
     next_group: int = 1
     checkpoints: tuple[Checkpoint, ...] = ()
     groups: tuple[GroupEntry, ...] = ()
-    tokens: dict[str, int] = field(default_factory=dict)  # text of a launch's token and try -> launch
+    tokens: dict[str, int] = field(
+        default_factory=dict
+    )  # text of a launch's token and try -> launch; of a branch's -> next launch
     requests: dict[str, int] = field(default_factory=dict)  # request token -> newest checkpoint
     suspended: str | None = None
     counts: dict[str, int] = field(default_factory=dict)  # completed, aborted

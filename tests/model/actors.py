@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     CheckpointError,
     CheckpointNotFound,
     CommitStateUnknown,
+    Damaged,
     Fenced,
     NotRunning,
     Refused,
@@ -422,6 +423,23 @@ def commander(process: Process, *commands: c.Command) -> None:
     for command in commands:
         with suppress(CheckpointError):
             journal.append(command)
+
+
+def restorer(process: Process, number: int, again: int = 2) -> Next | None:
+    """A person or a task that goes back on purpose; asked again, it is one restore."""
+    journal = Watched(process)
+    base = Point(id=number)
+    token = Token(dag="d", run="A", task="restore")
+    try:
+        state = journal.catch_up()
+        examine(Coordinator(journal), state, base)
+        journal.append(c.Restore(token=token, base=base, by="d.restore", reason="restore"))
+        process.says("restored", number)
+    except (Refused, Damaged):
+        return None
+    except StoreError:
+        return Next(restorer, number, again - 1) if again else None
+    return Next(restorer, number, 0) if again else None
 
 
 def cleaner(process: Process, times: int = 1, sweeps: bool = False) -> Next | None:

@@ -236,17 +236,31 @@ def adopted_for_an_older_generation(state: State, event: e.LaunchAdopted) -> Sta
     return replace(ADOPTED(state, event), runs=state.runs)
 
 
+def restored_again(state: State, command: c.Restore) -> Decision:
+    return decide.restore(replace(state, tokens={}), command)
+
+
+def launch_stays_current(state: State, event: e.BranchOpened) -> State:
+    return replace(BRANCHED(state, event), current=state.current)
+
+
 def nothing_is_missing(*arguments: Any) -> None:
     return None
 
 
 ALIVE, OVER, ADOPTED = launching._alive, State.over, apply._FOLDS[e.LaunchAdopted]
+BRANCHED = apply._FOLDS[e.BranchOpened]
 
 ATTEMPTS = {
     "11": Bug("launch that leaves pending ones", replaced(launching, "settled", lambda *arguments: ()), "another_coordinator", ("P3",)),
     "12": Bug("second driver keeps the epoch", decided(c.StartAttempt, same_epoch), "a_driver_starts_again", ("P2",)),
     "14": Bug("restore point older than the entry", decided(c.StartAttempt, point_of_the_launch), "a_driver_starts_again", ("P9",)),
     "26": Bug("an earlier try replaces a later one", replaced(launching, "_earlier_try", lambda *arguments: None), "tries_of_one_run", ("P10",)),
+    "34": Bug("Restore without token", decided(c.Restore, restored_again), "a_restore_that_is_repeated", ("P11",)),
+    "35": Bug(
+        "Restore that leaves the launch current",
+        lambda: patch.dict(apply._FOLDS, {e.BranchOpened: launch_stays_current}), "a_restore", ("P3", "P7", "P9"),
+    ),
     "36": Bug("retry taken for a clear", replaced(launching, "is_clear", lambda run, command: run is not None), "a_finished_run", ("P11",)),
     "37": Bug("a queued launch counts as dead", replaced(launching, "_alive", queued_is_dead), "two_runs", ("P10",)),
     "38": Bug("drivers of one launch fence each other", decided(c.StartAttempt, nobody_lives), "drivers_of_one_launch", ("P10",)),
@@ -344,5 +358,4 @@ LATER = {
     "no sinks yet": ("20", "21", "22", "23", "31", "39", "40", "45", "46", "47", "48"),
     "no savepoints, claims and suspensions yet": ("24", "25", "27"),
     "no closing of histories yet": ("29",),
-    "no Restore command yet": ("34", "35"),
 }

@@ -65,6 +65,7 @@ class History:
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
     requests: dict[str, tuple[int, int]] = field(default_factory=dict)  # -> newest id, try
     branch: int = 0
+    branches: dict[tuple[Any, ...], str] = field(default_factory=dict)  # token -> by whom
     base: int | None = None
     finished: dict[str, int] = field(
         default_factory=dict
@@ -75,7 +76,7 @@ class History:
         """The history that ``entry`` goes on."""
         after = replace(
             self, launches=_copies(self.launches), attempts=_copies(self.attempts), checkpoints=_copies(self.checkpoints),
-            tokens=dict(self.tokens), requests=dict(self.requests), finished=dict(self.finished),
+            tokens=dict(self.tokens), requests=dict(self.requests), branches=dict(self.branches), finished=dict(self.finished),
         )  # fmt: skip
         writer = entry.by.get("epoch")
         after.writer = writer
@@ -193,6 +194,10 @@ class History:
 
     def branched(self, event: e.BranchOpened) -> None:
         base = _id(event.base)
+        token = (event.token.dag, event.token.run, event.token.task, event.token.generation)
+        if self.branches.get(token, "") == event.by and event.reason == "restore":
+            self._break(f"P11: restored twice for one token {token}")
+        self.branches[token] = event.by
         if event.branch <= self.branch:
             self._break(f"P2: branch {event.branch} twice")
         if base is not None and self.checkpoints[base].status != "retained":
@@ -281,6 +286,7 @@ FOLDS: dict[type[e.Event], Callable[[History, Any], None]] = {
     e.AttemptStarted: History.started,
     e.AttemptEnded: History.ended,
     e.BranchOpened: History.branched,
+    e.Resumed: lambda history, event: None,
     e.CheckpointTriggered: History.triggered,
     e.CheckpointCompleted: History.completed,
     e.CheckpointAborted: History.aborted,

@@ -11,10 +11,12 @@ from typing import Any
 from unittest.mock import patch
 
 from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.decide import HANDLERS, Decision, trigger
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.retention import KeepAll
 from airflow_checkpoint_provider.checkpoint.state import PENDING, State
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 from tests.model import actors as a
@@ -358,6 +360,36 @@ def sweeping_under_a_driver() -> Scenario:
     return Scenario(cast, one)
 
 
+# -- restoring ---------------------------------------------------------------------------------------------------------
+
+
+def a_restore() -> Scenario:
+    """Back to the older of two, while the driver works on and the next try launches."""
+    with patch.object(a, "CONFIG", CheckpointConfig(retention=KeepAll()).to_json()):
+        two = running(SAVE_A, SAVE_B)
+    cast = {
+        "driver": at_work(two, SAVE_A),
+        "restorer": (a.restorer, 1),
+        "task": (a.task, (Try("A", 2),), believed(two)),
+        "second": (a.driver, Try("A", 2), (SAVE_B,)),
+    }
+    return Scenario(cast, two, faults=1, kinds=LOST_OR_LATE)
+
+
+def a_restore_that_is_repeated() -> Scenario:
+    """Its answer is lost, or its worker."""
+    with patch.object(a, "CONFIG", CheckpointConfig(retention=KeepAll()).to_json()):
+        two = running(SAVE_A, SAVE_B)
+    return Scenario({"driver": at_work(two, SAVE_A), "restorer": (a.restorer, 1)}, two, faults=1, kinds=LOST_OR_LATE)
+
+
+def a_restore_of_what_is_retired() -> Scenario:
+    """The older one goes while it is chosen: either it is refused, or it stays."""
+    two = running(SAVE_A, SAVE_B)
+    cast = {"restorer": (a.restorer, 1), "cleaner": (a.cleaner, 2), "driver": at_work(two, SAVE_A, RETIRE)}
+    return Scenario(cast, two)
+
+
 # -- everything --------------------------------------------------------------------------------------------------------
 
 
@@ -398,7 +430,8 @@ SMALL: dict[str, Callable[[], Scenario]] = {
         a_driver_that_was_ended, drivers_of_one_launch, a_driver_starts_again, a_state_reached_late,
         tries_of_one_run, a_finished_run, a_cleared_run, two_runs, two_scripts,
         retiring_under_a_driver, retiring_under_a_clear, retiring_under_an_older_clear, retiring_under_a_restore,
-        retiring_after_the_end, sweeping_under_a_driver,
+        retiring_after_the_end, sweeping_under_a_driver, a_restore, a_restore_that_is_repeated,
+        a_restore_of_what_is_retired,
     )
 }  # fmt: skip
 LARGE: dict[str, Callable[[], Scenario]] = {one.__name__: one for one in (everything, boundaries, run_scope)}

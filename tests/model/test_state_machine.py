@@ -188,6 +188,17 @@ class Machine(RuleBasedStateMachine):
             self.send(c.RequestStop(launch=launch.number, try_number=number, by="d.t", reason="killed"))
 
     @precondition(lambda self: self.state.retained)
+    @rule(data=st.data(), number=st.integers(1, 4), really=RARELY)
+    def restore(self, data: st.DataObject, number: int, really: bool) -> None:
+        """By a task that is cleared now and then; to any checkpoint, or to nothing."""
+        base = data.draw(
+            mostly([one.id for one in self.state.retained], [None, *(one.id for one in self.state.checkpoints)])
+        )
+        token = Token(dag="d", run="A", task="restore", generation=number)
+        if really:
+            self.send(c.Restore(token=token, base=Point(id=base) if base else None, by="d.restore", reason="restore"))
+
+    @precondition(lambda self: self.state.retained)
     @rule(data=st.data(), skew=st.integers(-48, 480))
     def condemn(self, data: st.DataObject, skew: int) -> None:
         """By any clock."""
