@@ -16,6 +16,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP101": "The restore story: why a new attempt was made, which checkpoints there are, and where it goes on.",
         "CKP102": "A job whose runs share one history starts from nothing. If there should be a history, stop it now.",
         "CKP103": "A person cleared the task, but the application is byte for byte what the attempt before ran.",
+        "CKP104": "Somebody fixed where the next attempt starts; whatever ran is over.",
         "CKP110": "The driver of an earlier try is alive: nothing is submitted, this try follows it.",
         "CKP111": "The run had already finished: nothing is submitted, the task succeeds.",
         "CKP112": "A later try of the run, or a restore, has taken over: this try ends without retry.",

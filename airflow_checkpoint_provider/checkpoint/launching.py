@@ -153,10 +153,19 @@ def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
         errors.OlderRun(
             f"{state.job}: run {command.run} is older than what the state holds ({', '.join(newer) or 'runs no longer listed'});"
             " it would be counted on top of them. To compute it apart from this state: a task with a job_id of its own"
-            f" and restore=<pointer>; {f'chk-{before} is the newest before it' if before else 'no checkpoint from before it is left'}",
+            f" and restore=<pointer>. {_going_back(state, before)}",
             newer=newer,
             before=before,
         )
+    )
+
+
+def _going_back(state: State, before: int | None) -> str:
+    if before is None:
+        return "No checkpoint from before it is left to go back to"
+    return (
+        f"To go back: `checkpoints restore {state.job} --from chk-{before}`, the newest before it; then clear this run and all"
+        " after it"
     )
 
 

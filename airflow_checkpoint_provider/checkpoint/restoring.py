@@ -145,11 +145,13 @@ def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, in
             for group in s.groups
         )
     except Damaged as error:
-        older = max((one.id for one in coordinator.state.retained if one.id < checkpoint.id), default=None)
+        state = coordinator.state
+        older = max((one.id for one in state.retained if one.id < checkpoint.id), default=None)
         advice = f"chk-{older} is the next older one" if older else "there is no older one"
+        where = f"chk-{older}" if older else "run-start"
         raise Damaged(
             f"chk-{checkpoint.id} cannot be restored: {error.message}. {advice}. Nothing was changed."
-            ' To run again from the start of the run: on_clear="restart", then clear the task'
+            f" To go on from another: checkpoints restore {state.job} --from {where}"
         ) from None
     return seal, files
 

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     StoreDenied,
 )
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
-from airflow_checkpoint_provider.cli import report
+from airflow_checkpoint_provider.cli import acting, report
 from airflow_checkpoint_provider.cli.output import write
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS
 from airflow_checkpoint_provider.storage import Store, open_store
@@ -76,6 +76,9 @@ def run(verb: str, options: argparse.Namespace, open_: Callable[[], Store]) -> i
 def tell(verb: str, options: argparse.Namespace, store: Store) -> report.Report:
     if verb == "show":
         return report.show(store, options.job, options.run, options.id, options.item)
+    if verb == "restore":
+        how = acting.How(options.dry_run, options.yes)
+        return acting.restore(store, options.job, options.run, options.item, options.where, how)
     if options.limit < 1:
         raise InvalidConfig(f"--limit {options.limit}: write 1 or more")
     if verb == "list":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-HELP = "See the checkpoints of Spark jobs"
+HELP = "See the checkpoints of Spark jobs, and say where they start from"
 LIMIT = 20
 EXITS = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused, 4 not found, 5 denied by the store,"
@@ -47,6 +47,18 @@ _OUTPUT = Argument(
     },
 )
 
+_DRY_RUN = Argument(("--dry-run",), {"action": "store_true", "help": "say what would be done, and change nothing"})
+_YES = Argument(("-y", "--yes"), {"action": "store_true", "help": "do not ask"})
+_FROM = Argument(
+    ("--from",),
+    {
+        "dest": "where",
+        "required": True,
+        "metavar": "WHERE",
+        "help": "latest, run-start (where the run began), none, an id such as chk-7, or a pointer",
+    },
+)
+
 VERBS = (
     Verb("jobs", "the jobs and where they stand", "Each job's newest run: its state, and where its next start goes on.", (_LIMIT, _OUTPUT)),
     Verb(
@@ -60,5 +72,12 @@ VERBS = (
         "the closing table of a run, or one checkpoint",
         "The table that closes the task's log, at any time; or one checkpoint with its states and its pointer.",
         (_JOB, _RUN, _ID, _ITEM, _OUTPUT),
+    ),
+    Verb(
+        "restore",
+        "fix where the next attempt of a job starts",
+        "Fences whatever runs, lifts a suspension, and fixes where the next attempt starts. Nothing is submitted: the next"
+        " retry, run or clear does that. Asks first.",
+        (_JOB, _RUN, _FROM, _ITEM, _DRY_RUN, _YES, _OUTPUT),
     ),
 )  # fmt: skip

@@ -116,3 +116,6 @@ def test_the_commands_answer(data: Path) -> None:
     words[0] = str(Path(sys.executable).with_name("checkpoints"))
     said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
     assert "orders" in said
+    for verb in re.findall(r"^airflow checkpoints (\w.*?)(?:  +#.*)?$", shown, re.MULTILINE):
+        there = verb.replace("flights_etl.delays", "orders").replace("chk-2", "chk-1")
+        subprocess.run([*words[:-1], *shlex.split(there)], timeout=60, check=True, capture_output=True)

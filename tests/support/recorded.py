@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.entry import By, Entry
+from airflow_checkpoint_provider.checkpoint.events import Suspended, Token
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, File, Group, Measures, StateSnapshot
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, group_path
@@ -107,6 +107,17 @@ class Recorded:
         self.coordinator.journal.append(
             c.RequestStop(launch=launch.number, try_number=launch.latest_try, by=launch.owner, reason=reason)
         )
+
+    def suspended(self, time: str) -> None:
+        """As a stop with a savepoint leaves it, which no command of this version does."""
+        self.clock = at(time)
+        state = self.coordinator.journal.catch_up()
+        entry = Entry(
+            inc=state.incarnation, n=state.n + 1, nonce="suspended", at=self.clock, by={},
+            events=(Suspended(by="task upgrade.stop", why="savepoint 41"),),
+        )  # fmt: skip
+        self.store.create(self.keys.entry(entry.n), entry.to_bytes())
+        self.coordinator.journal.catch_up()
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 

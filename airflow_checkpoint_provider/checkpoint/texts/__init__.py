@@ -3,6 +3,7 @@
 UTC; the name before the number; cause, effect, what to do. Each text ends in a code (``codes``).
 """
 
+from airflow_checkpoint_provider.checkpoint.texts.going_back import restored
 from airflow_checkpoint_provider.checkpoint.texts.lines import (
     aborted,
     application_line,
@@ -47,6 +48,7 @@ __all__ = [
     "outcome_known",
     "refused",
     "restore_story",
+    "restored",
     "stage_recomputed",
     "stage_reused",
     "stage_sorted",

@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.checkpoint.texts.words import (
     at_barrier,
     cleared,
     coded,
+    command,
     headline,
     labelled,
     new_bytes,
@@ -240,7 +241,7 @@ def refused(what: str, error: CheckpointError) -> list[str]:
 def suspended(state: State) -> list[str]:
     return [
         coded(
-            f"{title(state)} is suspended ({state.suspended}). Nothing is submitted until it is resumed; waiting.",
+            f"{title(state)} is suspended ({state.suspended}). Waiting. Resume: {command(state)} restore {state.job} --from latest",
             "CKP130",
         )
     ]

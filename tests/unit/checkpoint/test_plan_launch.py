@@ -189,7 +189,7 @@ def test_an_older_run_is_told_which_runs_stand_in_its_way() -> None:
     two_days(history)
     error = refusal(history.ask(clear("day-1")), errors.OlderRun)
     assert error.about == {"newer": ["day-2"], "before": None}
-    assert "no checkpoint from before it is left" in error.message
+    assert "No checkpoint from before it is left to go back to" in error.message
 
 
 def test_an_older_run_is_told_the_checkpoint_before_it() -> None:
@@ -198,7 +198,7 @@ def test_an_older_run_is_told_the_checkpoint_before_it() -> None:
     assert history.state.retained
     error = refusal(history.ask(launch("between", run_after="2026-11-01T12:00:00Z")), errors.OlderRun)
     assert error.about["newer"] == ["day-2"]
-    assert f"chk-{error.about['before']} is the newest before it" in error.message
+    assert f"restore flights.delays --from chk-{error.about['before']}`, the newest before it" in error.message
 
 
 def test_runs_of_one_scope_key_come_in_any_order() -> None:

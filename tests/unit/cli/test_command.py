@@ -51,7 +51,9 @@ def test_exit_codes(error: type[CheckpointError], code: int, capsys: pytest.Capt
     assert capsys.readouterr() == ("", f"it is so; mend it [{error.code}]\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["restore", "x"], ["jobs", "--output", "yaml"], ["list"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["restore", "x"], ["savepoint", "x"], ["jobs", "--output", "yaml"], ["list"]]
+)
 def test_wrong_usage_is_argparse_s(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main(arguments)

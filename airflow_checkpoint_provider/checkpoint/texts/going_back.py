@@ -1,0 +1,38 @@
+"""What a restore does, said before it is done and after. Runs anywhere; no I/O, no clock."""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider.checkpoint.events import Point
+from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
+from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time, plural, size, some
+from airflow_checkpoint_provider.checkpoint.texts.words import headline, labelled, title
+
+
+def restored(state: State, base: Point | None, checkpoint: Checkpoint | None, files: int) -> list[str]:
+    """``state`` is as it was before; ``checkpoint`` is what was found at ``base``, ``files`` how many of it were looked at."""
+    history = title(state, state.runs[-1].key) if state.scope and state.runs else title(state)
+    lines = [
+        headline(f"RESTORE {history}: the next attempt starts from {base or 'nothing'}", "CKP104"),
+        *([labelled("verified", _verified(checkpoint, files))] if checkpoint else []),
+    ]
+    if running := [f"attempt {one.epoch}" for one in state.living()]:
+        lines.append(labelled("fenced", f"{some(running)}; whatever it still sends is refused from here on"))
+    if beyond := _beyond(state, base):
+        said = f'{some(beyond)}: listed, restorable by name, never again "latest"'
+        lines.append(labelled("abandoned", said))
+    if state.suspended:
+        lines.append(labelled("lifted", f"the suspension ({state.suspended})"))
+    return lines
+
+
+def _verified(checkpoint: Checkpoint, files: int) -> str:
+    held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}"
+    there = f", all {plural(files, 'file')} there, sizes match" if files else ""
+    return f"sealed {day_and_time(checkpoint.completed_at)}, {held}{there}"
+
+
+def _beyond(state: State, base: Point | None) -> list[str]:
+    """What the current branch holds that is newer than the base."""
+    own = [one.id for one in state.retained if one.branch == state.branch.number]
+    below = base.id if base and base.id is not None and base.pointer is None else 0
+    return [f"chk-{number}" for number in sorted(own) if number > below]

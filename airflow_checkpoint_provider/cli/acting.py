@@ -1,0 +1,101 @@
+"""The verbs that change something: each says first what it will do, and asks. Runs anywhere."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, InvalidConfig
+from airflow_checkpoint_provider.checkpoint.events import Point, Token
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.restoring import examine, resolve
+from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.cli import finding
+from airflow_checkpoint_provider.cli.finding import Found
+from airflow_checkpoint_provider.cli.report import Report
+from airflow_checkpoint_provider.cli.verbs import LIMIT
+from airflow_checkpoint_provider.storage import Store
+
+HEADER = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
+
+
+@dataclass(frozen=True)
+class How:
+    """``ask`` puts a question to the person and returns the answer."""
+
+    dry_run: bool = False
+    yes: bool = False
+    ask: Callable[[str], str] = input
+
+
+def restore(store: Store, job: str, run: str | None, item: str | None, where: str, how: How) -> Report:
+    """Fence whatever runs, and fix where the next attempt starts: the one that was named, verified before."""
+    found, key = (
+        (finding.newest(store, job, item, LIMIT), None) if run is None else finding.of_run(store, job, run, item)
+    )
+    coordinator = Coordinator(Journal(store, found.keys, _by()))
+    state = coordinator.journal.catch_up()
+    base = _named(where, state, key or found.newest_run, store)
+    restored = examine(coordinator, state, base)
+    chosen = next((one for one in restored.candidates if one.verdict == "chosen"), None)
+    lines = texts.restored(state, base, chosen.checkpoint if chosen else None, chosen.files if chosen else 0)
+    if how.dry_run:
+        return _report(found, base, lines, "nothing was changed: this was --dry-run")
+    _confirm(job, lines, how)
+    answer = coordinator.journal.append(
+        c.Restore(token=_token(), base=base, by=_by().owner, reason="restored by hand: checkpoints restore")
+    )
+    done = replace(found, state=coordinator.state)
+    after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
+    return _report(done, base, [] if not how.yes else lines, after)
+
+
+def _named(where: str, state: State, run: str, store: Store) -> Point | None:
+    """What ``--from`` says."""
+    if where == "latest":
+        return state.restore_point()
+    if where == "run-start":
+        found = state.run(run)
+        if found is None:
+            raise CheckpointNotFound(
+                f"run {run!r} is not listed any more, so nobody knows where it started; name a checkpoint"
+            )
+        return found.started_from
+    return resolve(where, state, store.uri)
+
+
+def _confirm(job: str, lines: list[str], how: How) -> None:
+    if how.yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidConfig("nobody can be asked here; look at it with --dry-run, then write --yes")
+    print("\n".join(lines))
+    if how.ask("Type the job's name to go on: ").strip() != job:
+        raise InvalidConfig("that is not the job's name; nothing was changed")
+
+
+def _report(found: Found, base: Point | None, lines: list[str], said: str) -> Report:
+    state = found.state
+    data = {
+        "job": state.job, "run": found.newest_run, "next_start": str(base) if base else None, "branch": state.branch.number,
+        "entry": state.n,
+    }  # fmt: skip
+    cells = tuple(str(value) if value is not None else "" for value in data.values())
+    return Report(HEADER, [cells], data, [*lines, said])
+
+
+def _by() -> By:
+    return By("cli", f"{getpass.getuser()}@{socket.gethostname()}", socket.gethostname())
+
+
+def _token() -> Token:
+    """Each call is one wish; the journal repeats it until it is known."""
+    return Token(dag="", run=secrets.token_hex(8), task="checkpoints restore")

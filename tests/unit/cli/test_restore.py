@@ -1,0 +1,132 @@
+"""``restore``: said before it is done, asked, done once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer
+from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.cli import acting
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.recorded import Recorded, three_stages
+from tests.unit.cli.conftest import FLIGHTS, ORDERS, RUN, Command
+
+
+def state(store: LocalStore, job: str, run: str | None = None) -> State:
+    return Journal(store, Keys(History(job, run).prefix), By("test", "", "")).catch_up()
+
+
+@pytest.fixture
+def running(store: LocalStore) -> Recorded:
+    """A driver at its fourth stage; two of three completed checkpoints are kept."""
+    recorded = Recorded(store)
+    three_stages(recorded)
+    return recorded
+
+
+def test_it_says_what_it_would_do(running: Recorded, checkpoints: Command) -> None:
+    before = running.state.n
+    done = checkpoints("restore", FLIGHTS, "--from", "chk-2", "--dry-run")
+    assert done.code == 0
+    assert done.lines == [
+        "RESTORE flights_etl.delays, run scheduled__2026-11-20: the next attempt starts from chk-2".ljust(112)
+        + "[CKP104]",
+        "  verified    sealed 2026-11-21 00:52, 2 states, 47.1 KiB, all 4 files there, sizes match",
+        "  fenced      attempt 1; whatever it still sends is refused from here on",
+        '  abandoned   chk-3: listed, restorable by name, never again "latest"',
+        "nothing was changed: this was --dry-run",
+    ]
+    assert running.coordinator.journal.catch_up().n == before
+
+
+def test_it_is_one_entry(running: Recorded, checkpoints: Command) -> None:
+    done = checkpoints("restore", FLIGHTS, "--from", "2", "--yes")
+    assert (done.code, done.lines[-1]) == (
+        0,
+        f"done (entry {running.state.n + 1}): the next attempt of {FLIGHTS} starts from chk-2",
+    )
+    after = running.coordinator.journal.catch_up()
+    assert (str(after.restore_point()), after.current_launch(), after.over(1)) == ("chk-2", None, True)
+    assert after.branch.reason.startswith("restored by hand")
+
+
+@pytest.mark.parametrize(
+    ("where", "start"), [("latest", "chk-3"), ("run-start", None), ("none", None), ("chk-3", "chk-3")]
+)
+def test_where_it_can_go(running: Recorded, checkpoints: Command, where: str, start: str | None) -> None:
+    done = checkpoints("restore", FLIGHTS, RUN, "--from", where, "--yes", "-o", "json")
+    assert json.loads(done.out)["next_start"] == start
+    point = running.coordinator.journal.catch_up().restore_point()
+    assert (str(point) if point else None) == start
+
+
+def test_another_history_by_its_pointer(lake: LocalStore, checkpoints: Command) -> None:
+    newest = max(one.id for one in state(lake, ORDERS).retained)
+    pointer = Pointer(lake.uri, Keys(History(ORDERS).prefix).prefix, newest)
+    done = checkpoints("restore", FLIGHTS, "scheduled__2026-11-21", "--from", str(pointer), "--yes")
+    assert done.code == 0, done.err
+    assert str(state(lake, FLIGHTS, "scheduled__2026-11-21").restore_point()) == str(pointer)
+
+
+def test_a_suspension_is_lifted(running: Recorded, checkpoints: Command) -> None:
+    running.suspended("03:00:00")
+    done = checkpoints("restore", FLIGHTS, "--from", "latest", "--yes")
+    assert "  lifted      the suspension (task upgrade.stop: savepoint 41)" in done.lines
+    assert running.coordinator.journal.catch_up().suspended is None
+
+
+# -- refused -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "says"),
+    [
+        ("chk-1", 4, "it was deleted"),
+        ("chk-9", 4, "this history never made"),
+        ("yesterday", 2, "restore='yesterday'"),
+    ],
+)
+def test_what_is_not_there(running: Recorded, checkpoints: Command, where: str, code: int, says: str) -> None:
+    done = checkpoints("restore", FLIGHTS, "--from", where, "--yes")
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
+    assert running.coordinator.journal.catch_up().branch.number == 0
+
+
+def test_a_damaged_one_changes_nothing(running: Recorded, checkpoints: Command) -> None:
+    running.store.delete([running.keys.seal(2)])
+    done = checkpoints("restore", FLIGHTS, "--from", "chk-2", "--yes")
+    assert (done.code, done.out) == (1, "")
+    assert "chk-2 cannot be restored" in done.err
+    assert running.coordinator.journal.catch_up().branch.number == 0
+
+
+def test_nobody_is_there_to_be_asked(running: Recorded, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    done = checkpoints("restore", FLIGHTS, "--from", "chk-2")
+    assert (done.code, done.out) == (2, "")
+    assert "--dry-run" in done.err
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_it_asks_for_the_jobs_name(running: Recorded, store: LocalStore) -> None:
+    acting.restore(store, FLIGHTS, None, None, "chk-2", acting.How(ask=lambda question: FLIGHTS))
+    assert running.coordinator.journal.catch_up().branch.number == 1
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("answer", ["yes", ""])
+def test_any_other_answer_changes_nothing(running: Recorded, store: LocalStore, answer: str) -> None:
+    with pytest.raises(InvalidConfig, match="nothing was changed"):
+        acting.restore(store, FLIGHTS, None, None, "chk-2", acting.How(ask=lambda question: answer))
+    assert running.coordinator.journal.catch_up().branch.number == 0
