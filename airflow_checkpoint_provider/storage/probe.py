@@ -45,5 +45,5 @@ def _settled(store: Store, key: str, body: bytes) -> tuple[Put, bytes | None]:
 def _broken(store: Store, seen: str) -> StoreMisconfigured:
     return StoreMisconfigured(
         f"{store.uri} cannot hold checkpoints: {seen}. They need a store where a key can be put if it is absent:"
-        " a local or NFS directory, or object storage that obeys If-None-Match: *"
+        " a local or NFS directory, or object storage that obeys If-None-Match: * (Ceph 16: in a bucket without versioning)"
     )

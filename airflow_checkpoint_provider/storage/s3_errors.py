@@ -158,7 +158,7 @@ def _said(error: Exception) -> str:
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return f"{type(error).__name__}: {error}".rstrip(" .")
-    words = str(response.get("Error", {}).get("Message", ""))[:300]
+    words = str(response.get("Error", {}).get("Message") or "")[:300]
     return f"{_code(response)} ({_status(response)}): {words}".rstrip(" .:")
 
 

@@ -1,4 +1,4 @@
-"""An S3 server for all tests of stores, and a bucket for each. Runs anywhere."""
+"""An S3 server for all tests of stores, Ceph for the slow ones, and a bucket for each. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_checkpoint_provider.storage import S3Store
+from tests.support.ceph import Ceph, NoCeph
 from tests.support.s3faults import FaultProxy
 from tests.support.s3server import S3Server
 
@@ -67,3 +68,20 @@ def proxy(s3: S3Server, s3_proxy: FaultProxy) -> Iterator[FaultProxy]:
 def hurt_store(s3: S3Server, bucket: str, proxy: FaultProxy) -> S3Store:
     """The same keys as ``s3_store``, behind the proxy."""
     return S3Store(bucket, "ckp", s3.settings(endpoint_url=proxy.url))
+
+
+@pytest.fixture(scope="session")
+def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ceph]:
+    try:
+        ceph = Ceph(tmp_path_factory.mktemp("ceph"))
+    except NoCeph as error:
+        pytest.skip(str(error))
+    with ceph:
+        yield ceph
+
+
+@pytest.fixture
+def ceph_store(ceph: Ceph) -> S3Store:
+    name = f"lake-{next(_numbers)}"
+    ceph.make_bucket(name)
+    return S3Store(name, "ckp", ceph.settings())

@@ -17,7 +17,7 @@ HIDDEN = [".tmp-host-1-ab", ".d/x", "a/.b.crc", "a/.e/f"]
 ESCAPES = ["", "/", "/etc/x", "a/", "a//b", "..", "../x", "a/../x", "a/..", ".", "a/./b", "a\0b"]
 
 
-@pytest.fixture(params=["local", "memory", "faulty", "s3", "s3 bucket"])
+@pytest.fixture(params=["local", "memory", "faulty", "s3", "s3 bucket", pytest.param("ceph", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     stores: dict[str, Callable[[], Store]] = {
         "local": lambda: LocalStore(tmp_path / "root"),
@@ -25,6 +25,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         "faulty": lambda: FaultyStore(MemoryStore()),
         "s3": lambda: request.getfixturevalue("s3_store"),
         "s3 bucket": lambda: S3Store(request.getfixturevalue("bucket"), "", request.getfixturevalue("s3").settings()),
+        "ceph": lambda: request.getfixturevalue("ceph_store"),
     }
     return stores[request.param]()
 

@@ -282,6 +282,13 @@ def test_a_busy_store_is_asked_again_and_then_said_to_be_unavailable(
         assert "trying again may help" in refusal(ACTS[name], hurt_store, StoreUnavailable)
 
 
+def test_an_answer_without_words_is_told_by_its_code(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    """Ceph's."""
+    body = b"<Error><Code>SignatureDoesNotMatch</Code><Message></Message></Error>"
+    proxy.hurt("GET", "", Harm.ANSWERED, status=403, body=body)
+    assert "SignatureDoesNotMatch (403). Check key id" in refusal(ACTS["read"], hurt_store, StoreDenied)
+
+
 def test_an_archived_object_is_denied_by_its_own_name(hurt_store: S3Store, proxy: FaultProxy) -> None:
     proxy.hurt("GET", "", Harm.ERROR_BEFORE, status=403, code="InvalidObjectState")
     assert "exempt checkpoints from that lifecycle rule" in refusal(ACTS["read"], hurt_store, StoreDenied)

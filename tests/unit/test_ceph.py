@@ -1,0 +1,30 @@
+"""Ceph for the tests of stores: who cannot have it hears why, and nothing outlives it. Runs on Linux."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from tests.support import ceph
+from tests.support.processes import environment, find
+
+
+def test_another_system_cannot_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = {"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04 LTS"}
+    monkeypatch.setattr(ceph, "UNPACKED", tmp_path / "absent")
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: system)
+    with pytest.raises(ceph.NoCeph, match=r"Debian 12's packages, and this is Ubuntu 24\.04 LTS"):
+        ceph.Ceph(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_start_that_fails_shows_the_logs_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceph, "CONFIGURATION", ceph.CONFIGURATION.replace("beast endpoint", "beast nonsense"))
+    with pytest.raises(RuntimeError, match=r"radosgw.* ended with") as failed, ceph.Ceph(tmp_path):
+        pass
+    notes = "".join(failed.value.__notes__)
+    assert "ceph-mon.log" in notes
+    assert "nonsense" in notes
+    assert not list(find(lambda pid: f"CEPH_CONF={tmp_path}/ceph.conf" in environment(pid)))
