@@ -238,9 +238,8 @@ class Coordinator:
         if self.journal.wrote_boundary:
             prune(self.journal)
             self.journal.wrote_boundary = False
-        state = self.state
         now = self._now()
-        ids = tuple(sorted({one.id for one in state.retained} - held(state, datetime.fromisoformat(now))))
+        ids = self.retirable(now)
         if ids:
             with contextlib.suppress(Held):  # somebody came to need one of them meanwhile: next time
                 self.journal.append(c.Condemn(ids=ids, now=now, epoch=self.epoch))
@@ -252,6 +251,10 @@ class Coordinator:
         done = tuple(one.id for one in condemned)
         self.journal.append(c.Forget(ids=done, epoch=self.epoch))
         return done
+
+    def retirable(self, now: str) -> tuple[int, ...]:
+        """The completed ones that nothing holds any more."""
+        return tuple(sorted({one.id for one in self.state.retained} - held(self.state, datetime.fromisoformat(now))))
 
     def _delete(self, checkpoint: Checkpoint) -> None:
         """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then groups that nobody refers to."""

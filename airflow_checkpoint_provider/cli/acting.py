@@ -15,16 +15,18 @@ from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, InvalidConfig
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
-from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.restoring import examine, resolve
-from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, State
+from airflow_checkpoint_provider.checkpoint.texts.units import plural, some
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
-from airflow_checkpoint_provider.cli.report import Report
+from airflow_checkpoint_provider.cli.report import MANY, Report
 from airflow_checkpoint_provider.cli.verbs import LIMIT
 from airflow_checkpoint_provider.storage import Store
 
-HEADER = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
+RESTORED = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
+PRUNED = ("JOB", "RUN", "CHECKPOINTS", "LEFTOVERS")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,44 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: st
     return _report(done, base, [] if not how.yes else lines, after)
 
 
+def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -> Report:
+    """Delete what no retention policy keeps, and what attempts that are over left behind; of one run's history, or of all."""
+    found = (
+        finding.histories(store, job, item, MANY).found if run is None else (finding.of_run(store, job, run, item)[0],)
+    )
+    work = [(one, _superfluous(store, one)) for one in found]
+    work = [(one, (ids, orphans)) for one, (ids, orphans) in work if ids or orphans]
+    lines = [_pruned_line(one, ids, orphans) for one, (ids, orphans) in work] or ["nothing to delete"]
+    rows = [(one.state.job, one.newest_run, str(len(ids)), str(len(orphans))) for one, (ids, orphans) in work]
+    data = [
+        {"job": one.state.job, "run": one.newest_run, "checkpoints": [f"chk-{number}" for number in ids], "leftovers": list(orphans)}
+        for one, (ids, orphans) in work
+    ]  # fmt: skip
+    if how.dry_run or not work:
+        return Report(PRUNED, rows, data, [*lines, "nothing was changed: this was --dry-run"] if work else lines)
+    _confirm(job, lines, how)
+    for one, _ in work:
+        coordinator = Coordinator(Journal(store, one.keys, _by()))
+        coordinator.journal.catch_up()
+        coordinator.retire()
+        coordinator.sweep()
+    return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"])
+
+
+def _superfluous(store: Store, found: Found) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    coordinator = Coordinator(Journal(store, found.keys, _by()))
+    coordinator.journal.catch_up()
+    condemned = tuple(one.id for one in coordinator.state.with_status(CONDEMNED))
+    ids = tuple(sorted({*coordinator.retirable(utc_now()), *condemned}))
+    return ids, coordinator.orphans()
+
+
+def _pruned_line(found: Found, ids: tuple[int, ...], orphans: tuple[str, ...]) -> str:
+    held = f"{some([f'chk-{number}' for number in ids])}, which nothing holds" if ids else ""
+    left = f"{plural(len(orphans), 'leftover')} of attempts that are over" if orphans else ""
+    return f"{found.state.job}, run {found.newest_run}: {' and '.join(filter(None, (held, left)))}"
+
+
 def _named(where: str, state: State, run: str, store: Store) -> Point | None:
     """What ``--from`` says."""
     if where == "latest":
@@ -89,7 +129,7 @@ def _report(found: Found, base: Point | None, lines: list[str], said: str) -> Re
         "entry": state.n,
     }  # fmt: skip
     cells = tuple(str(value) if value is not None else "" for value in data.values())
-    return Report(HEADER, [cells], data, [*lines, said])
+    return Report(RESTORED, [cells], data, [*lines, said])
 
 
 def _by() -> By:

@@ -76,8 +76,10 @@ def run(verb: str, options: argparse.Namespace, open_: Callable[[], Store]) -> i
 def tell(verb: str, options: argparse.Namespace, store: Store) -> report.Report:
     if verb == "show":
         return report.show(store, options.job, options.run, options.id, options.item)
-    if verb == "restore":
+    if verb in ("restore", "prune"):
         how = acting.How(options.dry_run, options.yes)
+        if verb == "prune":
+            return acting.prune(store, options.job, options.run, options.item, how)
         return acting.restore(store, options.job, options.run, options.item, options.where, how)
     if options.limit < 1:
         raise InvalidConfig(f"--limit {options.limit}: write 1 or more")

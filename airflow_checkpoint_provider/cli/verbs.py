@@ -80,4 +80,11 @@ VERBS = (
         " retry, run or clear does that. Asks first.",
         (_JOB, _RUN, _FROM, _ITEM, _DRY_RUN, _YES, _OUTPUT),
     ),
+    Verb(
+        "prune",
+        "delete what nothing needs any more",
+        "Deletes checkpoints that no retention policy keeps and what attempts that are over left behind; drivers and tasks do"
+        " so by themselves, but not after they died. Asks first.",
+        (_JOB, _RUN, _ITEM, _DRY_RUN, _YES, _OUTPUT),
+    ),
 )  # fmt: skip
