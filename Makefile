@@ -9,6 +9,8 @@ SHELL := bash
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+JARS := .jars/.complete
+USES_S3 := $(filter test test-slow $(JARS),$(MAKECMDGOALS))$(STORE)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # spark-submit looks for Spark by the first python3 of the PATH.
 demo test test-slow: private export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -16,14 +18,14 @@ demo test test-slow: private export PATH := $(CURDIR)/$(BIN):$(PATH)
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(INSTALLED)  ## a real Airflow, a Spark driver killed half-way, a retry that goes on
-	@$(BIN)/python -m tests.support.demo
+demo: $(INSTALLED) $(if $(STORE),$(JARS))  ## a real Airflow, a Spark driver killed half-way, a retry that goes on; STORE=s3: in S3
+	@$(BIN)/python -m tests.support.demo $(STORE)
 
-test: lint  ## linters, types and all tests but the slow ones
+test: lint $(JARS)  ## linters, types and all tests but the slow ones
 	@echo "Testing"
 	$(BIN)/pytest -m "not slow"
 
-test-slow: $(INSTALLED)  ## the slow tests
+test-slow: $(INSTALLED) $(JARS)  ## the slow tests
 	@$(BIN)/pytest -m slow
 
 lint: $(INSTALLED)  ## ruff and mypy
@@ -42,7 +44,7 @@ lock: $(INSTALLED)  ## write requirements.lock anew from setup.cfg; delete it fi
 	    --custom-compile-command "make lock" setup.cfg -o requirements.lock
 
 clean:  ## remove .venv, caches and what was built
-	@rm -rf .venv .ceph build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .jars .ceph build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # uv takes half a minute, pip one and a half; uv does not read pip's configuration (a mirror, say), so pip is asked then.
@@ -54,12 +56,20 @@ $(INSTALLED): requirements.lock setup.cfg | system
 	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	touch $@
 
-# What pip cannot bring: Java 17 or newer for Spark, the venv module, ps. Nothing is touched where they are there.
+$(JARS): tests/s3a/pom.xml tests/s3a/jars.sha256 | system
+	@echo "Fetching the jars with which Spark reaches S3 into .jars (13 MB)"
+	rm -rf .jars
+	mvn -B -q -f tests/s3a/pom.xml dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/.jars"
+	(cd .jars && sha256sum --quiet -c ../tests/s3a/jars.sha256)
+	touch $@
+
+# What pip cannot bring: Java 17 or newer for Spark, the venv module, ps, and Maven for Spark's jars for S3. Nothing is touched where they are there.
 system:
 	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	need=()
 	java=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || true)
 	[ "$${java:-0}" -ge 17 ] || need+=(java)
+	[ -z "$(USES_S3)" ] || [ -e $(JARS) ] || command -v mvn >/dev/null || need+=(maven)
 	command -v ps >/dev/null || need+=(procps)
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || need+=("$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')")
 	[ $${#need[@]} -gt 0 ] || exit 0
