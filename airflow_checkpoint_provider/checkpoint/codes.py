@@ -58,6 +58,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP604": "A column that Parquet cannot store.",
         "CKP605": "A call at a moment or in a way that cannot work.",
         "CKP606": "Two parts that must be of one version are not.",
+        "CKP607": "Something that checkpoints need is not installed where the line was written.",
         # the store
         "CKP610": "The checkpoint storage did not do what was asked.",
         "CKP611": "The store refused access. This is never taken for an absent checkpoint.",

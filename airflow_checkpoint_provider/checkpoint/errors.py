@@ -73,6 +73,13 @@ class VersionMismatch(CheckpointError, RuntimeError):
     permanent = True
 
 
+class NotInstalled(CheckpointError, ImportError):
+    """Something that checkpoints need is not installed here; the text says what to add."""
+
+    code = "CKP607"
+    permanent = True
+
+
 # -- the store ---------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, RETAINED, Checkpoint, State
-from airflow_checkpoint_provider.storage import open_store
+from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Store
 
 
@@ -41,7 +41,7 @@ class Restored:
     candidates: tuple[Candidate, ...] = ()
 
 
-def resolve(restore: str, state: State, root: str) -> Point | None:
+def resolve(restore: str, state: State, store: Store) -> Point | None:
     """What ``restore=`` names: None for "latest" and "none"; else a point that exists and is retained.
 
     ``restore`` may be an id of this history (``"7"``, ``"chk-7"``) or a pointer (``<root>/jobs/…/chk-7``); one that leads
@@ -59,9 +59,9 @@ def resolve(restore: str, state: State, root: str) -> Point | None:
             f'restore={restore!r}: write "latest", "none", the id of a checkpoint of this history, or a pointer <root>/jobs/…/chk-7'
         ) from None
     here = History(state.job, state.scope or None, state.item).prefix if state.job else None
-    if pointer.prefix == here and open_store(pointer.root).uri == open_store(root).uri:
+    if pointer.prefix == here and open_beside(store, pointer.root).uri == store.uri:
         return _own(pointer.id, state, restore)
-    located(pointer)
+    located(pointer, store)
     return Point(pointer=str(pointer))
 
 
@@ -74,12 +74,13 @@ def _own(number: int, state: State, restore: str) -> Point:
     return Point(id=number)
 
 
-def located(pointer: Pointer, *, pending: bool = False) -> tuple[Coordinator, Checkpoint]:
+def located(pointer: Pointer, beside: Store, *, pending: bool = False) -> tuple[Coordinator, Checkpoint]:
     """The completed checkpoint behind a pointer, through its journal: a directory alone says nothing.
 
-    ``pending``: one that has no outcome yet will do, too.
+    Its store is reached as the one ``beside`` is. ``pending``: one that has no outcome yet will do, too.
     """
-    coordinator = Coordinator(Journal(open_store(pointer.root), Keys(pointer.prefix), By("reader", "", "")))
+    store = open_beside(beside, pointer.root)
+    coordinator = Coordinator(Journal(store, Keys(pointer.prefix), By("reader", "", "")))
     state = coordinator.journal.catch_up()
     found = state.checkpoint(pointer.id)
     if state.n < 0:
@@ -109,7 +110,7 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
         return Restored(candidates=_unsealed(state, 0))
     if point.pointer is not None:
         pointer = Pointer.parse(point.pointer)
-        coordinator, checkpoint = located(pointer)
+        coordinator, checkpoint = located(pointer, coordinator.store)
         seal, files = verified(coordinator, checkpoint)
         return Restored(
             point,

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from airflow.configuration import get_airflow_home
 from airflow.sdk import BaseHook, Connection
 
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.connections import find_connection
+from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
 from airflow_checkpoint_provider.storage import Store, open_store, probe
 
 _SHARED = re.compile(r"/|(?!memory:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)  # the same place in every process and directory
 
 
 class CheckpointStorageHook(BaseHook):
-    """Where checkpoints live, by a connection of type ``checkpoint_storage`` whose extra has ``root``.
+    """Where checkpoints live, by a connection of type ``checkpoint_storage``, or ``aws``, whose extra has ``root``.
 
     :param checkpoint_conn_id: the connection.
     :param master: Spark's master, if there is one. Without the connection, jobs of a local one use
@@ -41,13 +43,13 @@ class CheckpointStorageHook(BaseHook):
         """The store at the root. Nothing is read or written yet. Raises as ``root`` does."""
         connection = find_connection(self.checkpoint_conn_id)
         if connection is not None:
-            return open_store(self._root_of(connection))
+            return self._store_of(connection)
         if self.master is not None and self.master.startswith("local"):
             return open_store(str(Path(get_airflow_home(), "checkpoints")))
         raise StoreMisconfigured(
             f"There is no connection {self.checkpoint_conn_id!r}, and without one only a local Spark master has a place"
             f" for checkpoints (here: {self.master or 'no master'}). Add it: type {self.conn_type!r}, extra"
-            ' {"root": "..."} with a folder that Airflow and all Spark drivers see under the same path.'
+            ' {"root": "..."} with s3://bucket/prefix, or a folder that Airflow and all Spark drivers see under the same path.'
         )
 
     def test_connection(self) -> tuple[bool, str]:
@@ -59,19 +61,28 @@ class CheckpointStorageHook(BaseHook):
             return False, str(error)
         return True, f"{store.uri} can hold checkpoints: of two writers of one key exactly one wins."
 
-    def _root_of(self, connection: Connection) -> str:
+    def _store_of(self, connection: Connection) -> Store:
         where = f"Connection {self.checkpoint_conn_id!r}"
-        if connection.conn_type != self.conn_type:
+        if connection.conn_type not in (self.conn_type, "aws"):
             raise StoreMisconfigured(f"{where} is of type {connection.conn_type!r}; make it {self.conn_type!r}.")
-        fields = (name for name in ("host", "port", "schema", "login", "password") if getattr(connection, name))
-        if unknown := {*connection.extra_dejson, *fields} - {"root"}:
-            raise NotSupportedYet(
-                f"{where} has {', '.join(sorted(unknown))}; this version knows only `root`. Take it out."
-            )
-        root = connection.extra_dejson.get("root")
+        extra = {name: value for name, value in connection.extra_dejson.items() if value not in (None, "")}
+        root = extra.pop("root", None)
         if not isinstance(root, str) or not _SHARED.match(root):
             raise StoreMisconfigured(
                 f"{where} must say in its extra where checkpoints live, as an absolute path or a URI: "
-                f'{{"root": "/shared/checkpoints"}}. It says: {root!r}.'
+                f'{{"root": "/shared/checkpoints"}} or {{"root": "s3://bucket/prefix"}}. It says: {root!r}.'
             )
-        return root
+        self._refuse_unknown(where, connection, extra, FIELDS if is_s3(root) else set())
+        try:
+            return open_store(root, s3=s3_settings(connection, extra))
+        except StoreMisconfigured as error:
+            raise StoreMisconfigured(f"{where}: {error.message}") from error
+
+    def _refuse_unknown(self, where: str, connection: Connection, extra: dict[str, Any], known: set[str]) -> None:
+        """An option that does nothing would be believed in."""
+        fields = (name for name in ("host", "port", "schema", "login", "password") if getattr(connection, name))
+        if unknown := {*extra, *fields} - known:
+            knows = f"`root`, {', '.join(f'`{name}`' for name in sorted(known))}" if known else "only `root`"
+            raise NotSupportedYet(
+                f"{where} has {', '.join(sorted(unknown))}; with this root, this version knows {knows}. Take it out."
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -11,6 +11,7 @@ from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_checkpoint_provider import _airflow
+from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.hooks.connections import find_connection
 
 
@@ -24,6 +25,8 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
     def __init__(self, *args: Any, environment: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._environment = dict(environment or {})
+        self.refusal: str | None = None
+        """What a driver in client mode printed as the reason for its exit code 3."""
 
     @classmethod
     def get_connection(cls, conn_id: str) -> Connection:
@@ -69,3 +72,10 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         command: list[str] = super()._build_spark_submit_command(application)
         self._env = {**(self._env or {}), **self._environment}  # what `submit` adds to the process's environment
         return command
+
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        super()._process_spark_submit_log(self._heard(line) for line in itr)
+
+    def _heard(self, line: str) -> str:
+        self.refusal = texts.refusal_in(line.strip()) or self.refusal
+        return line

@@ -35,7 +35,7 @@ from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, resolve
 from airflow_checkpoint_provider.checkpoint.state import Attempt, Launch, State
 from airflow_checkpoint_provider.checkpoint.texts import Seen
-from airflow_checkpoint_provider.storage import Store, probe
+from airflow_checkpoint_provider.storage import Store, probe, s3_handover
 
 Say = Callable[[Iterable[str]], None]
 POLL = 1.0  # seconds between two looks at the journal
@@ -93,7 +93,7 @@ class Launching:
             probe(self.store)
         self._history_is_the_same(state)
         first = state.run(self.wanted.token.run) is None
-        base = resolve(self.wanted.restore, state, self.store.uri) if first else None
+        base = resolve(self.wanted.restore, state, self.store) if first else None
         plan = c.PlanLaunch(
             token=self.wanted.token, try_number=self.wanted.try_number, owner=self.wanted.token.owner, run=self.wanted.token.run,
             run_after=self.wanted.run_after, started_at=self.wanted.now, incarnation=secrets.token_hex(16), job=self.wanted.history.job,
@@ -177,6 +177,7 @@ class Launching:
             "root": self.store.uri, "history": self.keys.prefix, "job": self.wanted.history.job, "launch": str(self.launch.number),
             "task": json.dumps({"token": self.launch.token.to_json(), "try": self.launch.try_number}), "version": version,
         }  # fmt: skip
+        values |= s3_handover.confs(self.store)
         if checkpointing is not None:
             values["checkpointing"] = checkpointing
         return {f"spark.checkpointed.{name}": value for name, value in values.items()}

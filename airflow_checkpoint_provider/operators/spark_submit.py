@@ -37,6 +37,7 @@ from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
+from airflow_checkpoint_provider.storage import s3_handover
 
 REFUSED, OVER = 3, 79  # exit codes of a driver
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
@@ -86,6 +87,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         _refuse_later(item=item, allow_non_restored_state=allow_non_restored_state, deferrable=deferrable)
         self._check()
         self._launching: Launching | None = None
+        self._cluster = False  # deploy mode
         self._killed = threading.Event()
 
     def _check(self) -> None:
@@ -126,6 +128,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             self._hook = hook = self._get_hook()
             self._say_why_not_deferred(hook)
             store = CheckpointStorageHook(self.checkpoint_conn_id, hook.master).get_store()
+            s3_handover.refuse_for_jobs(store)
+            self._cluster = hook.deploy_mode == "cluster"
             self._launching = launching = Launching(store, self._wanted(context), self._say, killed=self._killed)
             try:
                 self._plan(launching)
@@ -136,7 +140,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             context["task_state_store"].set(HISTORY_KEY, launching.state.incarnation)
             if launching.adopted:
                 return self._adopt(launching)
-            return self._submit(context, launching, tells=hook.deploy_mode == "cluster")
+            return self._submit(context, launching)
 
     def _plan(self, launching: Launching) -> None:
         """Who reads the log finds there first why nothing was submitted."""
@@ -183,18 +187,20 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
     def _get_hook(self) -> CheckpointedSparkSubmitHook:
         """Called by the parent, too, after it has added to ``conf``. With the launch, once there is one to submit."""
         arguments = _airflow.spark_hook_arguments(self)
+        keys: dict[str, str] = {}
         if self._launching is not None and self._launching.launch is not None:
+            keys = {} if self._cluster else s3_handover.keys(self._launching.store)
             checkpointing = json.dumps(self.checkpointing.to_json()) if self.checkpointing else None
             arguments["conf"] = {**(self.conf or {}), **self._launching.conf(checkpointing, __version__)}
             arguments["py_files"] = ",".join(filter(None, (self.py_files, str(driver_archive()))))
-        return CheckpointedSparkSubmitHook(**arguments)
+        return CheckpointedSparkSubmitHook(**arguments, environment=keys)
 
-    def _submit(self, context: Any, launching: Launching, *, tells: bool) -> dict[str, Any]:
+    def _submit(self, context: Any, launching: Launching) -> dict[str, Any]:
         """Client mode: the parent's ``submit`` blocks to the driver's end. Cluster mode: its poll does, beside our own."""
         ended = threading.Event()
         failure: BaseException | None = None
         with launching.beating() as heart:
-            following = {"tells": tells, "on_attach": heart.stop}
+            following = {"tells": self._cluster, "on_attach": heart.stop}
             watcher = threading.Thread(
                 target=launching.follow, args=(ended,), kwargs=following, name="checkpoint-follow", daemon=True
             )
@@ -290,10 +296,12 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         }
 
     def _refusal(self, launching: Launching) -> str | None:
-        """What the driver left for us; nothing if the exit code was the script's own."""
+        """What the driver left for us, or printed if it could not; nothing if the exit code was the script's own."""
         assert launching.launch is not None
         beat = read_beat(launching.store, launching.keys.driver_beat(launching.launch.number))
-        return f"{beat.refused.text}  [{beat.refused.code}]" if beat and beat.refused else None
+        if beat and beat.refused:
+            return f"{beat.refused.text}  [{beat.refused.code}]"
+        return self._hook.refusal if isinstance(self._hook, CheckpointedSparkSubmitHook) else None
 
     def on_kill(self) -> None:
         """Tell the driver through the journal, which reaches one on a lost host too; then what the parent does."""

@@ -204,7 +204,7 @@ class Attempt:
 
 def begin(settings: Settings, program: Program) -> Attempt:
     """Verify where to start, take an epoch, and return the attempt. A refusal ends the process as API and task expect it."""
-    store = open_store(settings.root)
+    store = open_store(settings.root, s3=settings.s3)
     owner = settings.token.owner if settings.token else "script"
     journal = Journal(store, Keys(settings.prefix), By("driver", owner, socket.gethostname()))
     try:
@@ -225,12 +225,14 @@ def refuse(journal: Journal, launch: int | None, error: CheckpointError, code: E
     """End a driver that may not start."""
     if launch is not None:
         tell_task(journal.store, journal.keys, launch, error)
-    say(str(error))
+    else:
+        say(str(error))
     raise SystemExit(int(code))
 
 
 def tell_task(store: Store, keys: Keys, launch: int, error: CheckpointError) -> None:
-    """Leave the text where the task that launched this driver reads it; a store that fails keeps it in the log alone."""
+    """Leave the text where the task that launched this driver reads it, and print it, should the store fail."""
+    say(texts.refusal(error))
     Heart(
         store, keys.driver_beat(launch), Beat(launch=launch, refused=Refusal(code=error.code, text=error.message))
     ).pulse()
@@ -298,7 +300,7 @@ def _where_to_start(journal: Journal, state: State, settings: Settings) -> tuple
     begins = not state.runs or state.runs[-1].how == "finished"
     if not begins or settings.restore == "latest":
         return None, examine(Coordinator(journal), state, state.restore_point())
-    base = resolve(settings.restore, state, settings.root)
+    base = resolve(settings.restore, state, journal.store)
     return base, examine(Coordinator(journal), state, base)
 
 

@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, Commi
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.names import Keys, Pointer, check_uid
 from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.application import check_versions, digest, refuse_connect
 from airflow_checkpoint_provider.spark.attempt import Program, begin, tell_task
 from airflow_checkpoint_provider.spark.barriers import Barriers
@@ -108,6 +109,7 @@ class CheckpointedJob:
         if application.note:
             say(application.note)
         self._settings = settings
+        s3a.prepare(self.spark, open_store(settings.root, s3=settings.s3))
         self._attempt = begin(settings, Program(application.digest, self.spark.version))
         seal, point = self._attempt.restored.seal, self._attempt.restored.point
         self._states = States.restored(seal, self._attempt.run.key, elsewhere=bool(point and point.pointer))
@@ -183,7 +185,7 @@ class CheckpointedJob:
             return
         traceback.print_exception(error)
         with contextlib.suppress(CheckpointError):
-            tell_task(open_store(self._launched.root), Keys(self._launched.prefix), self._launched.number, error)
+            tell_task(self._launched.store, Keys(self._launched.prefix), self._launched.number, error)
         raise SystemExit(int(Exit.REFUSED))
 
     def _look(self, state: State) -> None:

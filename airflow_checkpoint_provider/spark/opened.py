@@ -10,8 +10,10 @@ from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.checkpoint.restoring import located, verified
 from airflow_checkpoint_provider.checkpoint.state import RETAINED
-from airflow_checkpoint_provider.spark import groups
+from airflow_checkpoint_provider.spark import groups, s3a
 from airflow_checkpoint_provider.spark.application import refuse_connect
+from airflow_checkpoint_provider.spark.settings import launched
+from airflow_checkpoint_provider.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +42,7 @@ class OpenedCheckpoint:
         if state.stage is None:
             return state.value
         group = state.groups[0]
-        uri = f"{self._coordinator.store.uri}/{self._coordinator.keys.group(group.path)}"
+        uri = s3a.hadoop_uri(f"{self._coordinator.store.uri}/{self._coordinator.keys.group(group.path)}")
         return groups.read(self._spark, uri, group.files, state.stage.schema)
 
 
@@ -52,6 +54,8 @@ def open_checkpoint(pointer: str, spark: SparkSession) -> OpenedCheckpoint:
     code of it.
     """
     refuse_connect(spark)
-    coordinator, checkpoint = located(Pointer.parse(pointer), pending=True)
+    where, launch = Pointer.parse(pointer), launched(spark)
+    coordinator, checkpoint = located(where, launch.store if launch else open_store(where.root), pending=True)
     seal, _ = verified(coordinator, checkpoint)
+    s3a.prepare(spark, coordinator.store)
     return OpenedCheckpoint(spark, coordinator, seal, sealed=checkpoint.status == RETAINED)

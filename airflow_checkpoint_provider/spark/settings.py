@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +15,15 @@ from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.errors import InvalidName, VersionMismatch
 from airflow_checkpoint_provider.checkpoint.events import Token
 from airflow_checkpoint_provider.checkpoint.names import History, check_job_id
+from airflow_checkpoint_provider.storage import S3Settings, Store, open_store, s3_handover
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PREFIX = "spark.checkpointed."
 ALONE_ROOT = "checkpoints"
+
+_keys: dict[str, str] = {}  # of this process's launch
 
 
 @dataclass(frozen=True)
@@ -33,14 +38,15 @@ class Settings:
     token: Token | None = None
     try_number: int = 1
     restore: str = "latest"
+    s3: S3Settings | None = None  # how to reach a root in S3; None: as boto3 does by itself
     notes: tuple[str, ...] = ()  # which source won, for the log
 
 
 @dataclass(frozen=True)
 class Launched:
-    """Where the task that launched this driver looks for its last words: root, key of the history, number of the launch."""
+    """Where the task that launched this driver looks for its last words: store, key of the history, number of the launch."""
 
-    root: str
+    store: Store
     prefix: str
     number: int
 
@@ -48,7 +54,22 @@ class Launched:
 def launched(spark: SparkSession) -> Launched | None:
     """None for a script without Airflow."""
     confs = _confs(spark)
-    return Launched(confs["root"], confs["history"], int(confs["launch"])) if "launch" in confs else None
+    if "launch" not in confs:
+        return None
+    store = open_store(confs["root"], s3=s3_handover.received(confs, take_keys(spark)))
+    return Launched(store, confs["history"], int(confs["launch"]))
+
+
+def take_keys(spark: SparkSession) -> Mapping[str, str]:
+    """The keys that the task handed over: taken out of the environment, which all that this process starts inherits.
+
+    The JVM has it, too, and the Python workers of a local master are its children: theirs is overwritten.
+    """
+    for name in s3_handover.KEYS.values():
+        if name in os.environ:
+            _keys[name] = os.environ.pop(name)
+            spark.sparkContext.environment[name] = ""
+    return _keys
 
 
 def _confs(spark: SparkSession) -> dict[str, str]:
@@ -84,6 +105,7 @@ def settings_of(
     return Settings(
         root=confs["root"], job=confs["job"], prefix=confs["history"], config=config or CheckpointConfig(), launch=int(confs["launch"]),
         token=Token.from_json(task["token"]), try_number=task["try"], notes=tuple(notes),
+        s3=s3_handover.received(confs, take_keys(spark)),
     )  # fmt: skip
 
 

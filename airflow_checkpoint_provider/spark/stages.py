@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.spark.differences import difference
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.plans import Plan, identify
 from airflow_checkpoint_provider.spark.reuse import Now, Verdict, judge, unbuilt
+from airflow_checkpoint_provider.spark.s3a import hadoop_uri
 from airflow_checkpoint_provider.spark.schemas import refuse_types
 from airflow_checkpoint_provider.spark.states import States
 
@@ -142,7 +143,7 @@ class Stages:
             say(f"the text of the plan could not be kept: {error}")
 
     def _uri(self, path: str) -> str:
-        return f"{self._attempt.coordinator.store.uri}/{self._attempt.coordinator.keys.group(path)}"
+        return hadoop_uri(f"{self._attempt.coordinator.store.uri}/{self._attempt.coordinator.keys.group(path)}")
 
     @contextmanager
     def _described(self, uid: str) -> Iterator[None]:

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.storage.s3 import S3Store
 from airflow_checkpoint_provider.storage.s3_settings import S3Settings
 
 __all__ = [
-    "Listed", "LocalStore", "MemoryStore", "Put", "S3Settings", "S3Store", "Store", "open_store", "probe", "put",
+    "Listed", "LocalStore", "MemoryStore", "Put", "S3Settings", "S3Store", "Store", "open_beside", "open_store", "probe", "put",
 ]  # fmt: skip
 
 _URI = re.compile(r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):)?(?P<rest>.*)", re.DOTALL)
@@ -47,6 +47,11 @@ def open_store(uri: str, *, s3: S3Settings | None = None) -> Store:
         f"{uri}: no checkpoints on {scheme}: rows could go there, the journal could not. {_WRITE}"
         " (a relative path with a colon begins with ./)"
     )
+
+
+def open_beside(store: Store, uri: str) -> Store:
+    """The store at ``uri``; one in S3 is reached as ``store`` is, by the same service and with the same credentials."""
+    return open_store(uri, s3=store.settings if isinstance(store, S3Store) else None)
 
 
 def _plain_path(path: str) -> str:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_checkpoint_provider.checkpoint.errors import (
     CommitStateUnknown,
     InvalidName,
+    NotInstalled,
     StoreError,
-    StoreMisconfigured,
 )
 from airflow_checkpoint_provider.storage.base import Listed, Put, checked, is_hidden
 from airflow_checkpoint_provider.storage.s3_errors import Meaning, explain, meaning, not_s3
@@ -123,7 +123,7 @@ class S3Store:
         return f"{self._at(prefix)}/" if prefix else self.prefix
 
     def _explained(self, doing: str, key: str) -> AbstractContextManager[None]:
-        return _explained(doing, self._root, key)
+        return explained(doing, self._root, key)
 
     def _get(self, where: str, key: str) -> bytes:
         answer = clients(self.settings).patient.get_object(Bucket=self.bucket, Key=where)
@@ -182,7 +182,7 @@ class S3Store:
 
 
 @contextmanager
-def _explained(doing: str, root: str, key: str) -> Iterator[None]:
+def explained(doing: str, root: str, key: str) -> Iterator[None]:
     """What the client raises becomes the store's error, with what to do about it."""
     try:
         yield
@@ -227,26 +227,28 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _make(settings: S3Settings) -> Clients:
-    session = _session(settings)
+    session = source(settings)
+    if settings.role_arn:
+        session = _assumed(session, settings.role_arn)
     return Clients(_client(session, settings, total_max_attempts=1), _client(session, settings, READ_TRIES))
 
 
-def _session(settings: S3Settings) -> Session:
+def source(settings: S3Settings) -> Session:
+    """With the credentials that are there, with which a role may have to be assumed first."""
     try:
         import boto3
     except ImportError as error:
-        raise StoreMisconfigured(
+        raise NotInstalled(
             "checkpoints in S3 need boto3 in this Python, and it cannot be imported"
             f" ({error}). Install it: pip install 'airflow-checkpoint-provider[s3]', on a Spark driver pip install boto3"
         ) from error
-    session = boto3.session.Session(
+    return boto3.session.Session(
         aws_access_key_id=settings.access_key_id or None,
         aws_secret_access_key=settings.secret_access_key or None,
         aws_session_token=settings.session_token or None,
         region_name=settings.region_name or ("us-east-1" if settings.endpoint_url else None),
         profile_name=settings.profile_name or None,
     )
-    return _assumed(session, settings.role_arn) if settings.role_arn else session
 
 
 def _assumed(source: Session, role_arn: str) -> Session:

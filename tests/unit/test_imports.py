@@ -66,7 +66,7 @@ def test_the_protocol_and_the_stores_need_the_standard_library_alone_and_one_mod
 
 
 def test_the_protocol_knows_stores_only_by_their_interface() -> None:
-    allowed = (f"{ROOT}.storage.open_store",)
+    allowed = (f"{ROOT}.storage.open_beside",)
     others = [
         (module, name)
         for module, name in of("checkpoint")

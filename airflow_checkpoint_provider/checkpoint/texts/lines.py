@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.checkpoint.texts.words import (
 )
 
 DOCS = "see the README of airflow-checkpoint-provider"
+REFUSAL = "REFUSED: "
 
 
 # -- stages --------------------------------------------------------------------------------------------------------------
@@ -236,6 +237,16 @@ def refused(what: str, error: CheckpointError) -> list[str]:
         labelled("because", error.message),
         labelled("effect", f"nothing was changed, a running attempt was not touched; {again}"),
     ]
+
+
+def refusal(error: CheckpointError) -> str:
+    """A driver's last line, for its task: the only way where it cannot reach the store."""
+    return f"{REFUSAL}{' '.join(str(error).split())}"
+
+
+def refusal_in(line: str) -> str | None:
+    """What ``refusal`` said, if this line is one."""
+    return line.removeprefix(REFUSAL) if line.startswith(REFUSAL) else None
 
 
 def suspended(state: State) -> list[str]:

@@ -19,7 +19,15 @@ BUILTINS = {one for one in vars(builtins).values() if isinstance(one, type) and 
 }
 
 PERMANENT = {
-    *("InvalidName", "InvalidConfig", "NotSupportedYet", "UnsupportedType", "WrongUse", "VersionMismatch"),
+    *(
+        "InvalidName",
+        "InvalidConfig",
+        "NotSupportedYet",
+        "UnsupportedType",
+        "WrongUse",
+        "VersionMismatch",
+        "NotInstalled",
+    ),
     *("StoreMisconfigured", "FormatTooNew", "Damaged", "OtherIncarnation", "HistoryGone", "CheckpointNotFound"),
     *("RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
 }

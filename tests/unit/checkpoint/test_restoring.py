@@ -155,7 +155,7 @@ def test_damage_names_what_is_damaged_and_the_next_older_one(
     assert "chk-1 is the next older one. Nothing was changed." in caught.value.message
     pointer = Pointer(store.uri, KEYS.prefix, 2)
     with pytest.raises(Damaged, match="chk-1 is the next older one"):
-        verified(*located(pointer))
+        verified(*located(pointer, store))
 
 
 def test_damage_without_an_older_one(store: MemoryStore) -> None:
@@ -214,7 +214,7 @@ def test_looking_costs_one_listing_per_group_and_one_read(store: MemoryStore) ->
 
 @pytest.mark.parametrize("restore", ["latest", "none"])
 def test_words_name_no_point(store: MemoryStore, restore: str) -> None:
-    assert resolve(restore, three(store).state, store.uri) is None
+    assert resolve(restore, three(store).state, store) is None
 
 
 @pytest.mark.parametrize("restore", ["2", "chk-2", "<pointer>", "<pointer>/"])
@@ -222,17 +222,17 @@ def test_a_checkpoint_of_this_history_is_an_id(store: MemoryStore, restore: str)
     """Also when its pointer was pasted: only an id is held, and its groups referred to (P9)."""
     coordinator = three(store)
     written = restore.replace("<pointer>", f"{store.uri}/{KEYS.prefix}/chk-2")
-    assert resolve(written, coordinator.state, store.uri) == Point(id=2)
+    assert resolve(written, coordinator.state, store) == Point(id=2)
 
 
 def test_a_checkpoint_of_another_history_is_a_pointer(store: MemoryStore) -> None:
     three(store)
     pointer = f"{store.uri}/{KEYS.prefix}/chk-2"
-    assert resolve(pointer, State(), "memory://elsewhere") == Point(pointer=pointer)
+    assert resolve(pointer, State(), open_store("memory://elsewhere")) == Point(pointer=pointer)
     other = State(job="flights.delays", scope="day-1", n=3)
-    assert resolve(pointer, other, store.uri) == Point(pointer=pointer)
+    assert resolve(pointer, other, store) == Point(pointer=pointer)
     same_key_elsewhere = State(job="flights.delays", n=3)
-    assert resolve(pointer, same_key_elsewhere, "memory://elsewhere") == Point(pointer=pointer)
+    assert resolve(pointer, same_key_elsewhere, open_store("memory://elsewhere")) == Point(pointer=pointer)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_what_is_not_there_is_named(store: MemoryStore, number: int, says: str, 
     coordinator.trigger("five", timeout_s=600.0)
     restore = form.format(id=number, uri=store.uri, prefix=KEYS.prefix)
     with pytest.raises(CheckpointNotFound, match=says) as caught:
-        resolve(restore, coordinator.state if here else State(), store.uri)
+        resolve(restore, coordinator.state if here else State(), store)
     assert caught.value.permanent
 
 
@@ -269,12 +269,12 @@ def test_what_went_with_its_run_says_when(store: MemoryStore) -> None:
     task = bystander(store)
     assert task.retire() == (1,)
     with pytest.raises(CheckpointNotFound, match=r"deleted with its run, which ended at 2026-11-20T00:01:00"):
-        resolve(f"{store.uri}/{KEYS.prefix}/chk-1", State(), "memory://elsewhere")
+        resolve(f"{store.uri}/{KEYS.prefix}/chk-1", State(), open_store("memory://elsewhere"))
 
 
 def test_no_history_is_not_found(store: MemoryStore) -> None:
     with pytest.raises(CheckpointNotFound, match="there is no history at jobs/orders/job"):
-        resolve(f"{store.uri}/jobs/orders/job/chk-1", State(), store.uri)
+        resolve(f"{store.uri}/jobs/orders/job/chk-1", State(), store)
     assert store.objects == {}
 
 
@@ -283,5 +283,5 @@ def test_no_history_is_not_found(store: MemoryStore) -> None:
 )
 def test_what_names_nothing(store: MemoryStore, restore: str) -> None:
     with pytest.raises(InvalidName, match='write "latest", "none", the id') as caught:
-        resolve(restore, three(store).state, store.uri)
+        resolve(restore, three(store).state, store)
     assert caught.value.permanent

@@ -283,5 +283,5 @@ def test_without_boto3_it_says_what_to_install() -> None:
         "except Exception as error: print(type(error).__name__, error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.startswith("StoreMisconfigured checkpoints in S3 need boto3 in this Python"), done.stderr
+    assert done.stdout.startswith("NotInstalled checkpoints in S3 need boto3 in this Python"), done.stderr
     assert "pip install 'airflow-checkpoint-provider[s3]'" in done.stdout

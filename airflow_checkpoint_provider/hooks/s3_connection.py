@@ -1,0 +1,68 @@
+"""What a connection says about S3. Runs in Airflow (worker, API server, command line).
+
+The names are those of Airflow's own ``aws`` connection, so that one of these, with a ``root``, will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import Connection
+
+from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+from airflow_checkpoint_provider.storage import S3Settings
+
+PLAIN = ("endpoint_url", "region_name", "addressing_style", "role_arn", "profile_name")
+SECRET = {  # extra -> field; login and password win
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+}
+FIELDS = {"login", "password", *PLAIN, *SECRET, "verify", "service_config"}
+"""What a connection to S3 may say beside its root."""
+
+
+def is_s3(root: str) -> bool:
+    return root.strip().lower().startswith(("s3:", "s3a:"))
+
+
+def s3_settings(connection: Connection, extra: Mapping[str, Any]) -> S3Settings:
+    """Raises ``StoreMisconfigured`` for what cannot be."""
+    fields = {name: _text(extra, name) for name in PLAIN}
+    fields["endpoint_url"] = _service_endpoint(extra) or fields["endpoint_url"]
+    fields |= {field: _text(extra, name) for name, field in SECRET.items()}
+    if connection.login or connection.password:
+        fields |= {"access_key_id": connection.login or None, "secret_access_key": connection.password or None}
+    return S3Settings(verify=_verify(extra.get("verify")), **{name: value for name, value in fields.items() if value})
+
+
+def _text(extra: Mapping[str, Any], name: str) -> str | None:
+    value = extra.get(name)
+    if value is not None and not isinstance(value, str):
+        raise StoreMisconfigured(f"{name} is no text. Write it in quotes")
+    return value.strip() if value and name not in SECRET else value
+
+
+def _service_endpoint(extra: Mapping[str, Any]) -> str | None:
+    """``{"service_config": {"s3": {"endpoint_url": ...}}}``, as an ``aws`` connection may say it, wins there, too."""
+    given = extra.get("service_config") or {}
+    service = given.get("s3", {}) if isinstance(given, dict) else None
+    if not isinstance(service, dict) or {*given} - {"s3"} or {*service} - {"endpoint_url"}:
+        raise StoreMisconfigured(
+            'of service_config, checkpoints know {"s3": {"endpoint_url": "..."}} alone. Take the rest out'
+        )
+    return _text(service, "endpoint_url")
+
+
+def _verify(given: Any) -> bool | str:
+    """A switch, as JSON or, from a form or a URI, as text; or the path of a file with certificates."""
+    if given is None or isinstance(given, bool):
+        return given is not False
+    said = {"": True, "true": True, "false": False}.get(str(given).strip().lower())
+    if said is not None:
+        return said
+    if not isinstance(given, str) or not Path(given).is_absolute():
+        raise StoreMisconfigured("verify is neither true, false, nor the absolute path of a file with certificates")
+    return given
