@@ -1,13 +1,64 @@
-"""For all tests: a home that Airflow may write into when it is imported, and the commands beside the interpreter."""
+"""For all tests: a home that Airflow may write into when it is imported, and the commands beside the interpreter; and, for
+those that ask for it, an S3 service with a bucket for each."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support.s3server import S3Server
 
 _home = tempfile.TemporaryDirectory(prefix="airflow-home-")
 os.environ["AIRFLOW_HOME"] = _home.name
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+MACHINES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ENDPOINT_URL")
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    from tests.support.s3server import S3Server
+
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """As it was at first, whatever the test makes of it; and nothing of this machine's own settings for AWS."""
+    for name in MACHINES:
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    _forget_what_the_environment_said()
+    before = dict(vars(s3_server)), dict(s3_server.keys)
+    s3_server.requests.clear()
+    yield s3_server
+    vars(s3_server).update(before[0])
+    s3_server.keys = before[1]
+
+
+def _forget_what_the_environment_said() -> None:
+    """Clients are kept by their settings; to those without settings, each test's environment is another."""
+    from airflow_checkpoint_provider.storage import S3Settings, s3
+
+    s3._made.pop(S3Settings(), None)
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> str:
+    name = f"lake-{next(_numbers)}"
+    s3.make_bucket(name)
+    s3.requests.clear()
+    return name

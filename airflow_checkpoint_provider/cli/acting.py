@@ -109,7 +109,7 @@ def _named(where: str, state: State, run: str, store: Store) -> Point | None:
                 f"run {run!r} is not listed any more, so nobody knows where it started; name a checkpoint"
             )
         return found.started_from
-    return resolve(where, state, store.uri)
+    return resolve(where, state, store)
 
 
 def _confirm(job: str, lines: list[str], how: How) -> None:

@@ -135,12 +135,12 @@ def _tell(spark: SparkSession, store: S3Store) -> None:
 
 def service(found: Access) -> dict[str, str]:
     """Where it is, as S3A's options of one bucket."""
-    options = {
+    return {
         "endpoint": found.endpoint,
+        "endpoint.region": found.region,
         "path.style.access": str(found.path_style).lower(),
         "connection.ssl.enabled": str(urlsplit(found.endpoint).scheme == "https").lower(),
     }
-    return {**options, **({"endpoint.region": found.region} if found.region else {})}
 
 
 def credentials(found: Access) -> dict[str, str]:

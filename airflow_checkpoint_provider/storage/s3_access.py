@@ -11,7 +11,6 @@ from airflow_checkpoint_provider.storage.s3 import S3Store, clients, explained, 
 from airflow_checkpoint_provider.storage.s3_settings import S3Settings
 
 AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
-NOWHERE = "aws-global"  # botocore's name of no region
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Access:
     """
 
     endpoint: str
-    region: str | None
+    region: str
     path_style: bool
     found_by: str
     renewed: bool
@@ -47,16 +46,11 @@ def access(store: S3Store) -> Access:
         client: Any = clients(settings).patient
         sts: Any = session.client("sts") if settings.role_arn else None
     return Access(
-        endpoint=client.meta.endpoint_url, region=_region(client), path_style=_path_style(settings, client.meta.endpoint_url),
+        endpoint=client.meta.endpoint_url, region=client.meta.region_name, path_style=_path_style(settings, client.meta.endpoint_url),
         found_by=found.method, renewed=_renewed(found), access_key_id=now.access_key, secret_access_key=now.secret_key,
         session_token=now.token or None, role_arn=settings.role_arn, sts_endpoint=sts and sts.meta.endpoint_url,
-        sts_region=_region(sts) if sts else None,
+        sts_region=sts and sts.meta.region_name,
     )  # fmt: skip
-
-
-def _region(client: Any) -> str | None:
-    region: str = client.meta.region_name
-    return None if region == NOWHERE else region
 
 
 def _path_style(settings: S3Settings, endpoint: str) -> bool:

@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+JARS = ROOT / ".jars"
+"""What Spark needs for S3; ``make`` brings them."""
 
 
 def fast_confs(folder: Path) -> dict[str, str]:

@@ -94,6 +94,16 @@ class S3Server:
         }  # fmt: skip
         return S3Settings(**known | other)
 
+    def environment(self, key_id: str = "WRITER") -> dict[str, str]:
+        """The variables by which programs of AWS reach it with one of its keys, and nothing of this machine's settings."""
+        key = self.keys[key_id]
+        token = {"AWS_SESSION_TOKEN": key.token} if key.token else {}
+        return {
+            "AWS_ENDPOINT_URL": self.url, "AWS_ACCESS_KEY_ID": key_id, "AWS_SECRET_ACCESS_KEY": key.secret, **token,
+            "AWS_REGION": REGION, "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }  # fmt: skip
+
     @cached_property
     def client(self) -> S3Client:
         """One with boto3's defaults, of which the store knows nothing."""

@@ -51,9 +51,15 @@ def test_the_connection_type_is_the_hooks() -> None:
     assert kind["hook-class-name"] == f"{Hook.__module__}.{Hook.__qualname__}"
 
 
-def test_the_form_asks_for_a_root_and_nothing_else() -> None:
+def test_the_form_asks_for_a_root_and_for_what_s3_needs() -> None:
+    from airflow_checkpoint_provider.hooks.s3_connection import FIELDS
+
     (kind,) = INFO["connection-types"]
     fields: dict[str, Any] = kind["conn-fields"]
-    assert fields.keys() == {"root"}
     assert fields["root"]["schema"]["type"] == "string"  # without "null": obligatory
-    assert set(kind["ui-field-behaviour"]["hidden-fields"]) >= {"host", "port", "schema", "login", "password"}
+    others = fields.keys() - {"root"}
+    assert others < FIELDS, "what the form offers, the hook knows"
+    assert FIELDS - others == {"login", "password", "aws_access_key_id", "aws_secret_access_key", "service_config"}
+    assert all("null" in fields[name]["schema"]["type"] and fields[name]["description"] for name in others)
+    assert fields["aws_session_token"]["schema"]["format"] == "password"
+    assert set(kind["ui-field-behaviour"]["hidden-fields"]) == {"host", "port", "schema", "extra"}

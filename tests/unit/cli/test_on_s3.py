@@ -1,0 +1,54 @@
+"""The command line on checkpoints in S3: with a root and what AWS tools find, and with Airflow's connection."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+import pytest
+
+from airflow_checkpoint_provider.cli import airflow_cli, main
+from airflow_checkpoint_provider.storage import S3Store
+from tests.support.recorded import Recorded, three_stages
+from tests.support.s3server import Key, S3Server
+
+
+@pytest.fixture
+def root(s3: S3Server, bucket: str) -> str:
+    """With one run in it."""
+    store = S3Store(bucket, "ckp", s3.settings())
+    three_stages(Recorded(store))
+    return store.uri
+
+
+@pytest.fixture
+def tools(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("tools")
+def test_without_airflow(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--root", root, "show", "flights_etl.delays", "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert main.main(["--root", root.replace("s3:", "s3a:"), "jobs"]) == 0
+    assert "flights_etl.delays" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("tools")
+def test_denied_is_not_absent(root: str, s3: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+    s3.keys["WRITER"] = Key(s3.keys["WRITER"].secret, may=lambda *_: False)
+    assert main.main(["--root", root, "jobs"]) == 5
+    assert "AccessDenied (403)" in capsys.readouterr().err
+
+
+def test_with_the_connection(
+    root: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connection = {
+        "conn_type": "checkpoint_storage", "login": "WRITER", "password": s3.keys["WRITER"].secret,
+        "extra": {"root": root, "endpoint_url": s3.url, "verify": False},
+    }  # fmt: skip
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(connection))
+    airflow_cli.run(Namespace(subcommand="jobs", limit=20, output="table", conn_id=airflow_cli.CONNECTION))
+    assert "flights_etl.delays" in capsys.readouterr().out

@@ -1,0 +1,99 @@
+"""What a task hands over to the driver of a job whose checkpoints are in S3, and by which way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from tests.support.s3server import Key, S3Server
+from tests.unit.operators.conftest import MASTERS, confs, execute
+
+KEY_ID, SECRET, TOKEN = "AKIAHANDEDOVER", "the-secret-of-the-store", "the-token-of-the-session"
+
+
+@pytest.fixture
+def root(s3: S3Server, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    s3.keys[KEY_ID] = Key(SECRET, token=TOKEN)
+    _connect(monkeypatch, s3, f"s3://{bucket}/ckp")
+    return f"s3://{bucket}/ckp"
+
+
+def _connect(monkeypatch: pytest.MonkeyPatch, s3: S3Server, root: str, **extra: Any) -> None:
+    where = {"root": root, "endpoint_url": s3.url, "region_name": "us-east-1", "aws_session_token": TOKEN}
+    fields = {"conn_type": "checkpoint_storage", "login": KEY_ID, "password": SECRET, "extra": {**where, **extra}}
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(fields))
+
+
+def environ(folder: Path) -> dict[str, str]:
+    lines = (folder / "environ").read_text().splitlines()
+    return {name: value for name, _, value in (line.partition("=") for line in lines) if name.startswith("CHECKPOINT_")}
+
+
+@pytest.mark.parametrize("master", MASTERS)
+def test_confs_say_where_and_nothing_secret(root: str, s3: S3Server, folder: Path, master: str) -> None:
+    argv = execute(folder, conn_id=master)
+    found = confs(argv)
+    assert found["spark.checkpointed.root"] == root
+    assert {name: value for name, value in found.items() if ".s3." in name} == {
+        "spark.checkpointed.s3.endpoint": s3.url,
+        "spark.checkpointed.s3.region": "us-east-1",
+    }
+    assert not any(secret in word for word in argv for secret in (KEY_ID, SECRET, TOKEN))
+
+
+@pytest.mark.usefixtures("root")
+def test_in_client_mode_keys_are_in_the_environment(folder: Path) -> None:
+    execute(folder, conn_id="local", env_vars={"THEIRS": "plain"})
+    assert environ(folder) == {
+        "CHECKPOINT_ACCESS_KEY_ID": KEY_ID,
+        "CHECKPOINT_SECRET_ACCESS_KEY": SECRET,
+        "CHECKPOINT_SESSION_TOKEN": TOKEN,
+    }
+    assert "THEIRS=plain" in (folder / "environ").read_text()
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("master", ["yarn", "kubernetes"])
+def test_in_cluster_mode_keys_stay(folder: Path, master: str) -> None:
+    execute(folder, conn_id=master)
+    assert environ(folder) == {}
+
+
+def test_the_summary_and_the_journal_hold_no_key(root: str, s3: S3Server, folder: Path, bucket: str) -> None:
+    execute(folder)
+    for listed in s3.client.list_objects_v2(Bucket=bucket)["Contents"]:
+        body = s3.client.get_object(Bucket=bucket, Key=listed["Key"])["Body"].read().decode()
+        assert not any(secret in body for secret in (KEY_ID, SECRET, TOKEN)), listed["Key"]
+
+
+def test_certificates_that_nobody_checks_are_refused(
+    root: str, s3: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _connect(monkeypatch, s3, root, verify=False)
+    with pytest.raises(AirflowFailException, match=r"verify=false: Spark's S3A checks certificates"):
+        execute(folder)
+    assert not (folder / "argv").exists()
+
+
+@pytest.mark.usefixtures("root")
+def test_a_driver_that_cannot_reach_the_store_is_heard(folder: Path) -> None:
+    """It has no other way to say that no retry can mend it."""
+    script = folder / "bin" / "spark-submit"
+    script.write_text("#!/bin/sh\necho 'REFUSED: boto3 is not there. Install it  [CKP607]'\necho more\nexit 3\n")
+    with pytest.raises(AirflowFailException, match=r"^boto3 is not there\. Install it  \[CKP607\]$"):
+        execute(folder, conn_id="local")
+
+
+@pytest.mark.usefixtures("root")
+def test_an_exit_code_of_the_scripts_own_is_tried_again(folder: Path) -> None:
+    from airflow.sdk.exceptions import AirflowException
+
+    script = folder / "bin" / "spark-submit"
+    script.write_text("#!/bin/sh\necho 'not REFUSED: at all'\nexit 3\n")
+    with pytest.raises(AirflowException) as failed:
+        execute(folder, conn_id="local")
+    assert not isinstance(failed.value, AirflowFailException)

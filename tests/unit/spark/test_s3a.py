@@ -1,0 +1,116 @@
+"""What S3A is told of a bucket, and what people are told to give to it."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import NotSupportedYet
+from airflow_checkpoint_provider.spark.s3a import EXCLUDED, NEEDED, advice, credentials, hadoop_uri, service
+from airflow_checkpoint_provider.storage.s3_access import Access
+from tests.support.drivers import ROOT
+
+
+def access(**other: Any) -> Access:
+    known: dict[str, Any] = {
+        "endpoint": "http://store:9000", "region": "us-east-1", "path_style": True, "found_by": "explicit", "renewed": False,
+        "access_key_id": "AKIAEXAMPLE", "secret_access_key": "the-secret", "session_token": None,
+    }  # fmt: skip
+    return Access(**known | other)
+
+
+@pytest.mark.parametrize(
+    ("uri", "spark"),
+    [
+        ("s3://lake/a~3ab", "s3a://lake/a~3ab"),
+        ("file:///data/s3://x", "file:///data/s3://x"),
+        ("memory://a", "memory://a"),
+    ],
+)
+def test_uris_as_spark_writes_them(uri: str, spark: str) -> None:
+    assert hadoop_uri(uri) == spark
+
+
+def test_the_service() -> None:
+    assert service(access()) == {
+        "endpoint": "http://store:9000", "endpoint.region": "us-east-1", "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+    }  # fmt: skip
+    amazon = service(access(endpoint="https://s3.amazonaws.com", path_style=False))
+    assert (amazon["path.style.access"], amazon["connection.ssl.enabled"]) == ("false", "true")
+
+
+def test_keys() -> None:
+    assert credentials(access()) == {
+        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        "access.key": "AKIAEXAMPLE",
+        "secret.key": "the-secret",
+    }
+
+
+def test_temporary_keys() -> None:
+    options = credentials(access(session_token="the-token"))
+    assert options["aws.credentials.provider"] == "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+    assert options["session.token"] == "the-token"
+
+
+@pytest.mark.parametrize(
+    ("found_by", "provider"),
+    [
+        ("iam-role", "IAMInstanceCredentialsProvider"),
+        ("container-role", "IAMInstanceCredentialsProvider"),
+        ("assume-role-with-web-identity", "WebIdentityTokenFileCredentialsProvider"),
+    ],
+)
+def test_what_ends_is_not_copied(found_by: str, provider: str) -> None:
+    (given,) = credentials(access(found_by=found_by, renewed=True, session_token="the-token")).values()
+    assert given.rpartition(".")[2] == provider
+
+
+@pytest.mark.parametrize("found_by", ["sso", "assume-role", "custom-process"])
+def test_what_only_boto3_renews_is_refused_by_name(found_by: str) -> None:
+    with pytest.raises(NotSupportedYet, match=f"those of '{found_by}': boto3 renews them, Spark's S3A cannot"):
+        credentials(access(found_by=found_by, renewed=True))
+
+
+def test_a_role() -> None:
+    amazon = {"sts_endpoint": "https://sts.eu-central-1.amazonaws.com", "sts_region": "eu-central-1"}
+    options = credentials(access(role_arn="arn:aws:iam::1:role/checkpoints", **amazon))
+    assert options["aws.credentials.provider"].endswith(".AssumedRoleCredentialProvider")
+    assert options["assumed.role.credentials.provider"].endswith(".SimpleAWSCredentialsProvider")
+    assert options["assumed.role.arn"] == "arn:aws:iam::1:role/checkpoints"
+    assert options["access.key"] == "AKIAEXAMPLE"
+    assert options["assumed.role.sts.endpoint"] == "sts.eu-central-1.amazonaws.com", "S3A takes a host"
+    assert options["assumed.role.sts.endpoint.region"] == "eu-central-1"
+
+
+def test_sparks_own_expression_hides_what_is_secret() -> None:
+    hides = re.compile(r"(?i)secret|password|token|access[.]?key")
+    options = credentials(access(session_token="the-token"))
+    shown = {name: value for name, value in options.items() if not hides.search(f"fs.s3a.bucket.lake.{name}")}
+    assert set(shown) == {"aws.credentials.provider"}
+
+
+def test_the_advice_is_what_the_tests_run_with() -> None:
+    """Coordinates and versions of our own list, so that what people are told is tested."""
+    pom = (ROOT / "tests" / "s3a" / "pom.xml").read_text()
+    for name, value in re.findall(r"<(hadoop|sdk)>(.*?)</", pom):
+        pom = pom.replace(f"${{{name}}}", value)
+    maven = "{http://maven.apache.org/POM/4.0.0}"
+    listed = {
+        tuple(one.findtext(f"{maven}{part}", "") for part in ("groupId", "artifactId", "version"))
+        for one in ET.fromstring(pom).iter(f"{maven}dependency")
+    }
+    said = re.search(r'packages="(.*?)", exclude_packages="(.*?)"', advice("3.5.0"))
+    assert said
+    told = {tuple(one.split(":")) for one in said[1].split(",")}
+    assert told == {one for one in listed if one[1] != "analyticsaccelerator-s3"}, "that one comes with hadoop-aws"
+    assert {f"{group}:{name}" for group, name, _ in listed} == set(NEEDED.values())
+    left_out = re.search(r"<excludeGroupIds>(.*?)</", pom)
+    assert left_out
+    excluded = {one.partition(":")[0] for one in said[2].split(",")} - {"software.amazon.awssdk", "org.wildfly.openssl"}
+    assert excluded == set(left_out[1].split(","))
+    assert "software.amazon.awssdk:bundle" in EXCLUDED

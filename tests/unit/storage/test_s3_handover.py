@@ -1,0 +1,46 @@
+"""What travels from a task to its driver, and by which way. Runs anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import NotSupportedYet
+from airflow_checkpoint_provider.storage import LocalStore, S3Settings, S3Store, s3_handover
+
+ALL = S3Settings(
+    "https://store:9000", "eu-central-1", "path", "/etc/ca.pem", "AKIAHANDED", "the-secret", "the-token",
+    "arn:aws:iam::1:role/checkpoints", "lake",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [ALL, S3Settings(), S3Settings(access_key_id="a", secret_access_key="b")])
+def test_what_is_handed_over_arrives(settings: S3Settings) -> None:
+    store = S3Store("lake", "ckp", settings)
+    assert s3_handover.received(s3_handover.confs(store), s3_handover.keys(store)) == settings
+
+
+def test_keys_go_by_the_environment_alone() -> None:
+    store = S3Store("lake", "ckp", ALL)
+    assert s3_handover.keys(store) == {
+        "CHECKPOINT_ACCESS_KEY_ID": "AKIAHANDED",
+        "CHECKPOINT_SECRET_ACCESS_KEY": "the-secret",
+        "CHECKPOINT_SESSION_TOKEN": "the-token",
+    }
+    assert s3_handover.confs(store) == {
+        "s3.endpoint": "https://store:9000", "s3.region": "eu-central-1", "s3.style": "path", "s3.verify": "/etc/ca.pem",
+        "s3.role": "arn:aws:iam::1:role/checkpoints", "s3.profile": "lake",
+    }  # fmt: skip
+
+
+def test_a_directory_needs_nothing(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    assert s3_handover.confs(store) == s3_handover.keys(store) == {}
+    s3_handover.refuse_for_jobs(store)
+
+
+def test_no_job_goes_without_certificates() -> None:
+    s3_handover.refuse_for_jobs(S3Store("lake", "ckp", ALL))
+    with pytest.raises(NotSupportedYet, match=r"s3://lake/ckp with verify=false: .*trustStore"):
+        s3_handover.refuse_for_jobs(S3Store("lake", "ckp", S3Settings(verify=False)))
