@@ -67,9 +67,10 @@ def prepare(spark: SparkSession, store: Store) -> None:
     """
     if not isinstance(store, S3Store):
         return
+    found = access(store)
     next(iter(store.folders("jobs")), None)  # boto3 explains better, and S3A is patient with what does not answer
     _check_jars(spark)
-    _tell(spark, store)
+    _tell(spark, store, found)
     _look(spark, store)
 
 
@@ -79,9 +80,11 @@ def prepare(spark: SparkSession, store: Store) -> None:
 def _check_jars(spark: SparkSession) -> None:
     hadoop = _hadoop_conf(spark)
     version = _jvm(spark).org.apache.hadoop.util.VersionInfo.getVersion()
-    missing = [name for name in NEEDED if not _loads(hadoop, name)]
+    missing = [jar for name, jar in NEEDED.items() if hadoop.getResource(f"{name.replace('.', '/')}.class") is None]
     if missing:
-        raise NotInstalled(f"Spark's S3A is not complete in this driver: there is no {missing[0]}. {advice(version)}")
+        raise NotInstalled(
+            f"Spark reaches S3 with jars that this driver lacks: {', '.join(missing)}. {advice(version)}"
+        )
     found = _version_of_hadoop_aws(spark, hadoop)
     if found not in (None, version):
         raise VersionMismatch(
@@ -97,14 +100,6 @@ def advice(hadoop: str) -> str:
         f'Give the task packages="{packages}", exclude_packages="{",".join(EXCLUDED)}"; or put these jars, with what they'
         " depend on, where Spark's own are"
     )
-
-
-def _loads(hadoop: Any, name: str) -> bool:
-    try:
-        hadoop.getClassByName(name)
-    except Py4JJavaError:
-        return False
-    return True
 
 
 def _version_of_hadoop_aws(spark: SparkSession, hadoop: Any) -> str | None:
@@ -124,10 +119,9 @@ def _version_of_hadoop_aws(spark: SparkSession, hadoop: Any) -> str | None:
 # -- confs of the bucket -----------------------------------------------------------------------------------------------
 
 
-def _tell(spark: SparkSession, store: S3Store) -> None:
+def _tell(spark: SparkSession, store: S3Store, found: Access) -> None:
     hadoop, prefix = _hadoop_conf(spark), f"fs.s3a.bucket.{store.bucket}."
     has_its_own = any(hadoop.get(prefix + name) for name in (PROVIDER, ACCESS_KEY))
-    found = access(store)
     for name, value in {**service(found), **({} if has_its_own else credentials(found))}.items():
         if hadoop.get(prefix + name) is None:
             hadoop.set(prefix + name, value)

@@ -1,6 +1,6 @@
 """Turnover of made-up sales: each kind of stage, and values that change between them. Runs in the Spark driver.
 
-Prints a line ``RESULT {...}`` with its rows, its values and what the job says of itself.
+``totals.py OUT [ROOT]`` prints a line ``RESULT {...}`` with its rows, its values and what the job says of itself.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def tell(job: CheckpointedJob, totals: DataFrame, *values: Value) -> None:
 
 
 if __name__ == "__main__":
-    with CheckpointedJob() as job:
-        main(job, sys.argv[1])
+    out, *root = sys.argv[1:]
+    with CheckpointedJob(root=root[0] if root else None) as job:
+        main(job, out)
     job.spark.stop()

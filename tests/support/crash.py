@@ -13,7 +13,6 @@ import runpy
 import signal
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.spark import groups, job, stages, states
+from airflow_checkpoint_provider.storage import open_store
 
 Reached = Callable[[str], None]
 
@@ -182,9 +182,9 @@ class Steps:
         groups.write = write
 
     def _see_files(self, uri: str, over: threading.Event) -> None:
-        folder = Path(uri.removeprefix("file://"))
-        while not over.is_set() and not any(path.is_file() for path in folder.rglob("*")):
-            time.sleep(0.001)
+        seen, pause = (_seen_in_s3(uri), 0.05) if uri.startswith("s3a:") else (_seen_in_folder(uri), 0.001)
+        while not over.wait(pause) and not seen():
+            pass
         self._reached(f"{_stage(uri)}/writing")
 
     def _wrap_values(self) -> None:
@@ -197,6 +197,17 @@ class Steps:
             steps._reached(f"{name}/set-{steps._times[name]}")
 
         states.Value.set = set_  # type: ignore[method-assign]
+
+
+def _seen_in_folder(uri: str) -> Callable[[], bool]:
+    folder = Path(uri.removeprefix("file://"))
+    return lambda: any(path.is_file() for path in folder.rglob("*"))
+
+
+def _seen_in_s3(uri: str) -> Callable[[], bool]:
+    """There a file appears when it is whole."""
+    store = open_store(uri)
+    return lambda: any(True for _ in store.list(""))
 
 
 def _stage(path: str) -> str:

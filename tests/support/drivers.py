@@ -15,6 +15,8 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 JARS = ROOT / ".jars"
 """What Spark needs for S3; ``make`` brings them."""
+WITH_S3A = {"SPARK_DIST_CLASSPATH": f"{JARS}/*"}
+"""With this in its environment a driver has them, as in a cluster whose image holds them: behind Spark's own."""
 
 
 def fast_confs(folder: Path) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from pathlib import Path
 from typing import Any
 
 from airflow_checkpoint_provider import __version__
@@ -17,7 +16,7 @@ from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, read_beat
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.checkpoint.state import Attempt, State
-from airflow_checkpoint_provider.storage import open_store
+from airflow_checkpoint_provider.storage import Store, s3_handover
 
 RUN = "scheduled__2026-11-20T00:00:00+00:00"
 
@@ -25,9 +24,9 @@ RUN = "scheduled__2026-11-20T00:00:00+00:00"
 class Launches:
     """The run's tries, and what is known of them. ``number`` is the newest launch."""
 
-    def __init__(self, root: Path, job: str = "etl.totals") -> None:
+    def __init__(self, store: Store, job: str = "etl.totals") -> None:
         self.history = History(job, RUN)
-        self.store, self.keys = open_store(str(root)), Keys(self.history.prefix)
+        self.store, self.keys = store, Keys(self.history.prefix)
         self.number = 0
 
     def plan(self, try_number: int = 1, *, seen_alive: bool = False, **wishes: Any) -> dict[str, str]:
@@ -47,7 +46,8 @@ class Launches:
     def confs(self, **values: str) -> dict[str, str]:
         """As the operator hands them over."""
         place = {"root": self.store.uri, "history": self.keys.prefix, "job": self.history.job, "version": __version__}
-        given = {"checkpointing": json.dumps(CheckpointConfig().to_json()), **place, **values}
+        config = {"checkpointing": json.dumps(CheckpointConfig().to_json())}
+        given = {**config, **place, **s3_handover.confs(self.store), **values}
         return {f"spark.checkpointed.{name}": value for name, value in given.items()}
 
     def stop(self, try_number: int = 1) -> None:

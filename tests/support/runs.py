@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 
@@ -22,10 +23,13 @@ from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
-from airflow_checkpoint_provider.storage import open_store
-from tests.support.drivers import ROOT, environment, fast_confs
+from airflow_checkpoint_provider.storage import LocalStore, S3Store, Store
+from tests.support.drivers import ROOT, WITH_S3A, environment, fast_confs
 from tests.support.processes import command, find
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.support.s3server import S3Server
 
 JOBS = ROOT / "tests" / "jobs"
 CRASH = ROOT / "tests" / "support" / "crash.py"
@@ -102,11 +106,13 @@ class Running:
 class Home:
     """A folder with a copy of a job's script, its root of checkpoints, and one folder for each of its drivers.
 
-    ``java`` are options for their JVMs.
+    ``java`` are options for their JVMs. With ``s3`` the root is a bucket of that service, which drivers find by ``env``.
     """
 
-    def __init__(self, folder: Path, script: str = "totals.py", java: str = "") -> None:
+    def __init__(self, folder: Path, script: str = "totals.py", java: str = "", s3: S3Server | None = None) -> None:
         self.folder, self._java, self._drivers = folder, java, 0
+        self.env = {**s3.environment(), **WITH_S3A} if s3 else {}
+        self.store: Store = _bucket(s3) if s3 else LocalStore(str(folder / "checkpoints"))
         self.application = folder / "app"
         self.application.mkdir(parents=True)
         self.script = Path(shutil.copy(JOBS / script, self.application))
@@ -154,11 +160,12 @@ class Home:
         if submit:
             start = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(properties)]
         wrapped = [str(CRASH), *crash] if crash else []
-        return [*start, *wrapped, str(self.script), str(self.out)]
+        root = [self.store.uri] if isinstance(self.store, S3Store) else []
+        return [*start, *wrapped, str(self.script), str(self.out), *root]
 
     def _environment(self, properties: Path) -> dict[str, str]:
         arguments = f"--properties-file {properties} pyspark-shell"
-        return environment(PYSPARK_SUBMIT_ARGS=arguments, CHECKPOINT_HEARTBEAT_SECONDS="1")
+        return environment(PYSPARK_SUBMIT_ARGS=arguments, CHECKPOINT_HEARTBEAT_SECONDS="1", **self.env)
 
     def _confs(self, folder: Path, confs: Mapping[str, str]) -> dict[str, str]:
         witness = {
@@ -177,7 +184,7 @@ class Home:
     def coordinator(self) -> Coordinator:
         """A reader of the script's own history; its state is caught up."""
         keys = Keys(History(self.script.stem).prefix)
-        coordinator = Coordinator(Journal(open_store(str(self.folder / "checkpoints")), keys, By("test", "", "")))
+        coordinator = Coordinator(Journal(self.store, keys, By("test", "", "")))
         coordinator.journal.catch_up()
         return coordinator
 
@@ -185,3 +192,10 @@ class Home:
         """The rows that the script wrote by plain Spark."""
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(self.out).to_pylist()
         return sorted(rows, key=str)
+
+
+def _bucket(s3: S3Server) -> S3Store:
+    """A new one."""
+    name = f"home-{uuid.uuid4().hex[:8]}"
+    s3.make_bucket(name)
+    return S3Store(name, "ckp", s3.settings())

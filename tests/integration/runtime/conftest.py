@@ -20,7 +20,11 @@ from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.launches import Launches
 from tests.support.runs import Ended, Home
+from tests.support.s3server import S3Server
+
+Launch = Callable[..., CheckpointedJob]
 
 
 class Broken(Exception):
@@ -75,6 +79,23 @@ def script(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return Script(spark, tmp_path, monkeypatch)
 
 
+@pytest.fixture
+def launched(spark: SparkSession, script: Script, launches: Launches) -> Iterator[Launch]:
+    """The script with the confs of a launch, as spark-submit sets them."""
+    conf = spark.sparkContext._conf
+    assert conf._jconf is not None
+
+    def launch(confs: dict[str, str] | None = None, **options: object) -> CheckpointedJob:
+        for name, value in (confs if confs is not None else launches.plan()).items():
+            conf.set(name, value)
+        return CheckpointedJob(spark, **options)  # type: ignore[arg-type]
+
+    yield launch
+    for name, _ in conf.getAll():
+        if name.startswith("spark.checkpointed."):
+            conf._jconf.remove(name)
+
+
 @dataclass(frozen=True)
 class Undisturbed:
     """What a run of ``tests/jobs/totals.py`` comes to that nobody disturbs, and the points that it passes."""
@@ -98,8 +119,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbe
 
 
 @pytest.fixture
-def home(tmp_path: Path, undisturbed: Undisturbed) -> Home:
-    return Home(tmp_path / "home", java=undisturbed.java)
+def home(tmp_path: Path, undisturbed: Undisturbed, request: pytest.FixtureRequest) -> Home:
+    """Its checkpoints are below it; in a bucket, where a test is parametrized so."""
+    s3: S3Server | None = request.getfixturevalue("s3") if getattr(request, "param", "") == "s3" else None
+    return Home(tmp_path / "home", java=undisturbed.java, s3=s3)
 
 
 @pytest.fixture(autouse=True)

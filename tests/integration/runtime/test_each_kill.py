@@ -30,6 +30,7 @@ WORK = [
     *(f"value/{uid}/set-{times}" for uid in ("seen", "rows") for times in range(1, 5)),
 ]
 END = ["attempt/before-end", "attempt/ended"]
+IN_S3 = [point for point in WORK if point.startswith(("stage/priced/", "checkpoint/3/", "retire/2/"))]
 WITHOUT_JVM = [point for point in WORK if point.startswith(("stage/", "checkpoint/2/", "retire/1/", "value/rows/"))]
 
 
@@ -51,7 +52,11 @@ def kill_and_go_on(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("point", [*START, *WORK, "attempt/before-end"])
+@pytest.mark.parametrize(
+    ("home", "point"),
+    [*(("local", point) for point in (*START, *WORK, "attempt/before-end")), *(("s3", point) for point in IN_S3)],
+    indirect=["home"],
+)
 def test_the_driver_is_killed(home: Home, undisturbed: Undisturbed, point: str) -> None:
     kill_and_go_on(home, undisturbed, "kill", point, -9)
 

@@ -66,7 +66,11 @@ def ends(home: Home) -> list[str | None]:
     return [one.how for one in home.coordinator().state.attempts]
 
 
+STORES = pytest.mark.parametrize("home", ["local", pytest.param("s3", marks=pytest.mark.slow)], indirect=True)
+
+
 @pytest.mark.timeout(900)
+@STORES
 def test_killed_while_it_starts_computes_and_ends(home: Home, undisturbed: Undisturbed) -> None:
     ended = survive(
         home,
@@ -90,6 +94,7 @@ def test_killed_while_it_starts_computes_and_ends(home: Home, undisturbed: Undis
 
 
 @pytest.mark.timeout(900)
+@STORES
 def test_killed_while_it_checkpoints_and_deletes(home: Home, undisturbed: Undisturbed) -> None:
     ended = survive(
         home,
@@ -101,5 +106,18 @@ def test_killed_while_it_checkpoints_and_deletes(home: Home, undisturbed: Undist
         Step("retire/1/condemned", (CLEAN, NAMED, PRICED)),
         Step("retire/1/deleted", (CLEAN, NAMED, PRICED)),
         Step("retire/1/forgotten", (CLEAN, NAMED, PRICED)),
+    )
+    check(home, ended, undisturbed)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("home", ["s3"], indirect=True)
+def test_killed_where_s3_is_another_store_than_a_directory(home: Home, undisturbed: Undisturbed) -> None:
+    """While rows are uploaded, between the steps of a checkpoint, and half-way through a deletion."""
+    ended = survive(
+        home,
+        Step("stage/clean/writing", ()),
+        Step("checkpoint/1/sealed", ()),
+        Step("retire/1/condemned", (CLEAN, NAMED, PRICED)),
     )
     check(home, ended, undisturbed)

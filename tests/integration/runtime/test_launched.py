@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,32 +12,14 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig, CheckpointN
 from airflow_checkpoint_provider.checkpoint.errors import StoreUnavailable, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
 from airflow_checkpoint_provider.spark.exits import Exit
-from tests.integration.runtime.conftest import Broken, Script
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.integration.runtime.conftest import Broken, Launch, Script
 from tests.support.launches import RUN, Launches
-
-Launch = Callable[..., CheckpointedJob]
 
 
 @pytest.fixture
 def launches(tmp_path: Path) -> Launches:
-    return Launches(tmp_path / "checkpoints")
-
-
-@pytest.fixture
-def launched(spark: SparkSession, script: Script, launches: Launches) -> Iterator[Launch]:
-    """The script with the confs of a launch, as spark-submit sets them."""
-    conf = spark.sparkContext._conf
-    assert conf._jconf is not None
-
-    def launch(confs: dict[str, str] | None = None, **options: object) -> CheckpointedJob:
-        for name, value in (confs if confs is not None else launches.plan()).items():
-            conf.set(name, value)
-        return CheckpointedJob(spark, **options)  # type: ignore[arg-type]
-
-    yield launch
-    for name, _ in conf.getAll():
-        if name.startswith("spark.checkpointed."):
-            conf._jconf.remove(name)
+    return Launches(LocalStore(str(tmp_path / "checkpoints")))
 
 
 def code_of(job: CheckpointedJob, error: Exception | None = None) -> object:

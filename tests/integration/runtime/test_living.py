@@ -24,7 +24,7 @@ STARTER = (sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.arg
 
 @pytest.fixture
 def launches(home: Home) -> Launches:
-    return Launches(home.folder / "checkpoints")
+    return Launches(home.store)
 
 
 def lingering(running: Running) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,8 @@ from airflow_checkpoint_provider.storage import S3Store
 from tests.support.ceph import Ceph, NoCeph
 from tests.support.s3faults import FaultProxy
 from tests.support.s3server import S3Server
+
+_numbers = itertools.count(1)
 
 
 @pytest.fixture

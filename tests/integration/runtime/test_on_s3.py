@@ -1,0 +1,176 @@
+"""Checkpoints in S3, rows included: how driver and Spark reach them, what stays the job's own, and what it costs."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+from airflow_checkpoint_provider.checkpoint.errors import StoreDenied
+from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.spark import open_checkpoint
+from airflow_checkpoint_provider.storage import S3Store, s3_handover
+from tests.integration.runtime.conftest import Launch, Script
+from tests.support.launches import Launches
+from tests.support.s3server import Key, S3Server
+
+
+@pytest.fixture
+def root(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As a script without Airflow finds it: by the usual variables."""
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{bucket}/ckp"
+
+
+class Confs:
+    """What the job's author says of S3 in the session, until the end of a test."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
+        self._said: list[str] = []
+
+    def say(self, prefix: str, values: dict[str, str]) -> None:
+        for name, value in values.items():
+            self._said.append(f"{prefix}.{name}")
+            self._hadoop.set(self._said[-1], value)
+
+    def get(self, name: str) -> str | None:
+        value: str | None = self._hadoop.get(name)
+        return value
+
+    def forget(self) -> None:
+        for name in self._said:
+            self._hadoop.unset(name)
+
+
+@pytest.fixture
+def confs(spark: SparkSession) -> Iterator[Confs]:
+    confs = Confs(spark)
+    yield confs
+    confs.forget()
+
+
+# -- a script alone ------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_alone_goes_on(spark: SparkSession, script: Script, root: str) -> None:
+    with script.failing(root=root) as job:
+        job.value("seen").set(["a"])
+        job.stage("clean", job.spark.range(3))
+    again = script.recomputes("clean")
+    with script.attempt(root=root) as job:
+        rows = job.stage("clean", job.spark.range(3))
+        assert sorted(row["id"] for row in rows.collect()) == [0, 1, 2]
+        assert {path.partition(":")[0] for path in rows.inputFiles()} == {"s3a"}
+        assert job.restored
+        assert job.restored.pointer == f"{root}/jobs/job/job/chk-1"
+        pointer = job.restored.pointer
+        assert open_checkpoint(pointer, spark)["clean"].count() == 3
+    assert not again()
+    assert not script.root.exists(), "nothing lies in a directory"
+
+
+def test_a_checkpoint_in_another_bucket(spark: SparkSession, script: Script, root: str, s3: S3Server) -> None:
+    """Reached as the store in hand is."""
+    s3.make_bucket(f"{root[5:-4]}-other")
+    other = f"s3a://{root[5:-4]}-other"
+    with script.attempt(root=other) as job:
+        job.value("seen").set(["a"])
+        job.stage("clean", job.spark.range(3))
+    pointer = f"{other}/jobs/job/job/chk-1"
+    with script.attempt(root=root, restore=pointer) as job:
+        assert job.value("seen").get() == ["a"]
+    assert open_checkpoint(pointer, spark)["clean"].count() == 3
+
+
+# -- launched by a task --------------------------------------------------------------------------------------------------
+
+KEY_ID, SECRET, TOKEN = "AKIAHANDEDOVER", "the-secret-of-the-store", "the-token-of-the-session"
+
+
+@pytest.fixture
+def launches(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Launches:
+    """As a task hands them over that has keys in its connection."""
+    s3.keys[KEY_ID] = Key(SECRET, token=TOKEN)
+    launches = Launches(S3Store(bucket, "ckp", s3.settings(KEY_ID)))
+    for name, value in s3_handover.keys(launches.store).items():
+        monkeypatch.setenv(name, value)
+    return launches
+
+
+def test_a_launched_driver(launched: Launch, launches: Launches, spark: SparkSession) -> None:
+    look = udf(lambda: " ".join(f"{name}={value}" for name, value in os.environ.items()))
+    with launched() as job:
+        left = [name for name in os.environ if name.startswith("CHECKPOINT_")]
+        rows = job.stage("looks", job.spark.range(2).select(look().alias("environment"))).collect()
+        pointer = f"{launches.store.uri}/{launches.keys.prefix}/chk-1"
+        assert open_checkpoint(pointer, spark)["looks"].count() == 2
+    assert left == []
+    for row in rows:
+        assert "PATH=" in row["environment"]
+        assert SECRET not in row["environment"]
+        assert TOKEN not in row["environment"]
+    assert launches.ends() == [("finished", 0)]
+    assert "~3a" in History("etl.totals", launches.history.run).prefix, "keys that are more than letters"
+
+
+def test_its_own_bucket_keeps_its_own_service_and_keys(
+    launched: Launch, launches: Launches, spark: SparkSession, confs: Confs, s3: S3Server
+) -> None:
+    """Though all that the job says of its own is for each bucket that nobody says anything of."""
+    with S3Server() as theirs:
+        theirs.keys["THEIRS"] = Key("their-secret")
+        theirs.make_bucket("orders")
+        place = {"endpoint": theirs.url, "endpoint.region": "eu-central-1", "path.style.access": "true"}
+        confs.say("fs.s3a", {**place, "access.key": "THEIRS", "secret.key": "their-secret"})
+        spark.range(5).write.parquet("s3a://orders/new")
+        with launched() as job:
+            job.stage("clean", job.spark.read.parquet("s3a://orders/new"))
+            job.spark.range(7).write.parquet("s3a://orders/more")
+        assert spark.read.parquet("s3a://orders/more").count() == 7
+        assert {one["Key"].partition("/")[0] for one in theirs.client.list_objects_v2(Bucket="orders")["Contents"]} == {
+            "new", "more",
+        }  # fmt: skip
+    assert launches.ends() == [("finished", 0)]
+
+
+def test_what_the_job_says_of_the_bucket_itself_stays(
+    launched: Launch, launches: Launches, confs: Confs, s3: S3Server, bucket: str
+) -> None:
+    seen: Counter[str] = Counter()
+    s3.keys["SPARKS"] = Key("sparks-secret", may=lambda method, path: bool(seen.update([method]) or True))
+    confs.say(f"fs.s3a.bucket.{bucket}", {"access.key": "SPARKS", "secret.key": "sparks-secret"})
+    with launched() as job:
+        job.stage("clean", job.spark.range(3))
+    assert seen["PUT"] >= 2, "the rows"
+    assert confs.get(f"fs.s3a.bucket.{bucket}.session.token") is None
+
+
+def test_keys_that_only_boto3_accepts(launched: Launch, launches: Launches, confs: Confs, bucket: str) -> None:
+    confs.say(f"fs.s3a.bucket.{bucket}", {"access.key": "NOBODY", "secret.key": "x"})
+    with pytest.raises(
+        StoreDenied, match=r"S3A cannot look at s3://.*, though boto3 can: .*Look at what the job's confs"
+    ):
+        launched().__enter__()
+    assert launches.state().attempts == (), "no epoch was taken"
+
+
+# -- what it costs -------------------------------------------------------------------------------------------------------
+
+
+def test_requests_of_a_stage(script: Script, root: str, s3: S3Server) -> None:
+    """Of two files: written by two tasks, renamed twice, listed, counted, read back; and one checkpoint."""
+    with script.attempt(root=root) as job:
+        s3.requests.clear()
+        job.stage("clean", job.spark.range(3))
+        asked = Counter(s3.requests)
+    spark = {kind: asked[kind] for kind in ("HEAD", "LIST", "COPY", "DELETE", "POST")}
+    assert spark == {"HEAD": 48, "LIST": 46, "COPY": 4, "DELETE": 4, "POST": 1}
+    assert 11 <= asked["PUT"] <= 13, "two files, four markers of folders, the plan, four of the checkpoint; a heartbeat"
+    assert 8 <= asked["GET"] <= 20, "the checkpoint's, the footers, and one of the journal each second"

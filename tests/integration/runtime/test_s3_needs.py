@@ -1,0 +1,109 @@
+"""What a driver needs for checkpoints in S3, and what it says where that is not there: before any work, and for good."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.spark.exits import Exit
+from airflow_checkpoint_provider.spark.s3a import HADOOP_AWS
+from airflow_checkpoint_provider.storage import s3_handover
+from tests.support.drivers import JARS, ROOT
+from tests.support.launches import Launches
+from tests.support.runs import Ended, Home
+from tests.support.s3server import S3Server
+
+PACKAGES = "org.apache.hadoop:hadoop-aws:3.5.0,software.amazon.awssdk:s3:2.35.4,software.amazon.awssdk:s3-transfer-manager:2.35.4"
+
+
+@pytest.fixture
+def home(tmp_path: Path, s3: S3Server) -> Home:
+    """Whose drivers have no S3A."""
+    home = Home(tmp_path / "home", s3=s3)
+    home.env = {}
+    return home
+
+
+@pytest.fixture
+def launches(home: Home) -> Launches:
+    return Launches(home.store)
+
+
+def refused(home: Home, launches: Launches) -> Ended:
+    """A driver that a task launched, with the keys of its connection; no epoch may be taken."""
+    home.env |= s3_handover.keys(home.store)
+    ended = home.run(submit=True, confs=launches.plan())
+    assert ended.code == Exit.REFUSED, ended.log
+    assert launches.state().attempts == ()
+    assert ended.tasks == {}
+    assert "REFUSED: " in ended.log
+    return ended
+
+
+def with_jars(home: Home, *jars: Path) -> None:
+    home.env["SPARK_DIST_CLASSPATH"] = ":".join(map(str, jars))
+
+
+def test_without_jars_it_names_them(home: Home, launches: Launches) -> None:
+    refused(home, launches)
+    said = launches.refusal()
+    assert said.startswith("Spark reaches S3 with jars that this driver lacks: org.apache.hadoop:hadoop-aws, software")
+    assert f'packages="{PACKAGES},' in said
+    assert 'exclude_packages="software.amazon.awssdk:bundle,' in said
+    assert said.endswith("[CKP607]")
+
+
+def test_without_boto3_it_names_it(home: Home, launches: Launches, tmp_path: Path) -> None:
+    """Who cannot write to the store has standard output alone; the task reads it there."""
+    (tmp_path / "boto3.py").write_text("raise ImportError(\"No module named 'boto3'\")")
+    home.env["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
+    said = refused(home, launches).log
+    (line,) = (line for line in said.splitlines() if line.startswith("REFUSED: "))
+    assert "checkpoints in S3 need boto3 in this Python" in line
+    assert "on a Spark driver pip install boto3" in line
+    assert line.endswith("[CKP607]")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("analyticsaccelerator-s3", "lacks: software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3. Give"),
+        ("s3-transfer-manager", "lacks: software.amazon.awssdk:s3-transfer-manager. Give"),
+        (
+            "apache-client",
+            "though boto3 can: java.lang.NoClassDefFoundError: software/amazon/awssdk/http/apache/Apache",
+        ),
+    ],
+)
+def test_without_one_of_them(home: Home, launches: Launches, name: str, gone: str) -> None:
+    with_jars(home, *(jar for jar in JARS.glob("*.jar") if not jar.name.startswith(name)))
+    refused(home, launches)
+    assert gone in launches.refusal()
+    assert PACKAGES in launches.refusal()
+
+
+@pytest.mark.slow
+def test_of_another_version(home: Home, launches: Launches, tmp_path: Path) -> None:
+    other = tmp_path / "hadoop-aws-3.4.1.jar"
+    with zipfile.ZipFile(JARS / "hadoop-aws-3.5.0.jar") as ours, zipfile.ZipFile(other, "w") as theirs:
+        for name in ours.namelist():
+            body = ours.read(name)
+            theirs.writestr(name, body.replace(b"3.5.0", b"3.4.1") if name == HADOOP_AWS else body)
+    with_jars(home, other, *(jar for jar in JARS.glob("*.jar") if not jar.name.startswith("hadoop-aws")))
+    refused(home, launches)
+    assert "hadoop-aws 3.4.1 is in this driver, and Hadoop 3.5.0: they must be of one version." in launches.refusal()
+    assert PACKAGES in launches.refusal()
+    assert "[CKP606]" in launches.refusal()
+
+
+def test_without_credentials_it_says_where_it_looked(home: Home, launches: Launches) -> None:
+    """As in cluster mode, where a connection's keys stay in Airflow."""
+    home.env |= {
+        "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "AWS_EC2_METADATA_DISABLED": "true",
+    }  # fmt: skip
+    ended = home.run(submit=True, confs=launches.plan())
+    assert ended.code == Exit.REFUSED, ended.log
+    assert "REFUSED: there are no credentials for s3://" in ended.log
