@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     StoreDenied,
 )
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
+from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.cli import acting, report
 from airflow_checkpoint_provider.cli.output import write
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS
@@ -31,7 +32,7 @@ _CODES: tuple[tuple[type[CheckpointError], int], ...] = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    return run(options.verb, options, lambda: _store(options.root))
+    return run(options.verb, options, lambda: _store(options.root or _root_of(options)))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,6 +48,11 @@ def parser() -> argparse.ArgumentParser:
         for argument in verb.arguments:
             one.add_argument(*argument.flags, **argument.options)
     return top
+
+
+def _root_of(options: argparse.Namespace) -> str | None:
+    """A pointer says itself where it leads."""
+    return Pointer.parse(options.pointer).root if options.verb == "verify" else None
 
 
 def _store(root: str | None) -> Store:
@@ -76,6 +82,8 @@ def run(verb: str, options: argparse.Namespace, open_: Callable[[], Store]) -> i
 def tell(verb: str, options: argparse.Namespace, store: Store) -> report.Report:
     if verb == "show":
         return report.show(store, options.job, options.run, options.id, options.item)
+    if verb == "verify":
+        return report.verify(store, options.pointer)
     if verb in ("restore", "prune"):
         how = acting.How(options.dry_run, options.yes)
         if verb == "prune":

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CheckpointNotFound
 from airflow_checkpoint_provider.checkpoint.names import Pointer
+from airflow_checkpoint_provider.checkpoint.restoring import located, verified
 from airflow_checkpoint_provider.checkpoint.state import RETAINED, Checkpoint
 from airflow_checkpoint_provider.checkpoint.texts.summary import HEADER, how, row
 from airflow_checkpoint_provider.checkpoint.texts.units import (
@@ -204,3 +205,27 @@ def _state_data(one: Any) -> dict[str, Any]:
         "uid": one.uid, "kind": one.kind, "run": one.run, "rows": one.rows, "bytes": one.bytes,
         "checkpoint": one.measures.checkpoint, "barrier": one.measures.barrier, "work_s": one.measures.work_s,
     }  # fmt: skip
+
+
+# -- verify --------------------------------------------------------------------------------------------------------------
+
+
+def verify(store: Store, pointer: str) -> Report:
+    """Raises ``CheckpointNotFound`` and ``Damaged``."""
+    where = Pointer.parse(pointer)
+    coordinator, checkpoint = located(where, store)
+    seal, files = verified(coordinator, checkpoint)
+    data = {
+        "pointer": str(where), "states": len(seal.states), "files": files, "bytes": checkpoint.bytes,
+        "completed_at": checkpoint.completed_at,
+    }  # fmt: skip
+    held = (
+        f"{plural(len(seal.states), 'state')}, {size(checkpoint.bytes)}, all {plural(files, 'file')} there, sizes match"
+    )
+    said = f"{where} is whole: sealed {day_and_time(checkpoint.completed_at)}, {held}"
+    return Report(
+        ("POINTER", "STATES", "FILES", "SIZE"),
+        [(str(where), str(len(seal.states)), str(files), size(checkpoint.bytes))],
+        data,
+        [said],
+    )

@@ -74,6 +74,12 @@ VERBS = (
         (_JOB, _RUN, _ID, _ITEM, _OUTPUT),
     ),
     Verb(
+        "verify",
+        "whether a checkpoint is whole",
+        "Compares its seal with the journal's digest, and the names and sizes of all its files. Reads no rows.",
+        (Argument(("pointer",), {"metavar": "POINTER", "help": "as `show JOB chk-7` prints it"}), _OUTPUT),
+    ),
+    Verb(
         "restore",
         "fix where the next attempt of a job starts",
         "Fences whatever runs, lifts a suspension, and fixes where the next attempt starts. Nothing is submitted: the next"
