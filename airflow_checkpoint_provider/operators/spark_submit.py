@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_checkpoint_provider import __version__, _airflow
+from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.errors import (
@@ -25,7 +26,6 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     JobSuspended,
     NotSupportedYet,
     Refused,
-    StateRequired,
     Superseded,
 )
 from airflow_checkpoint_provider.checkpoint.events import Token
@@ -122,7 +122,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                     )
                 )
             )
-        with _failing_for_good():
+        with failing_for_good():
             self._check()
             self._refuse_backfill(context)
             self._hook = hook = self._get_hook()
@@ -321,16 +321,3 @@ def _refuse_later(**options: Any) -> None:
     for name, value in options.items():
         if value:
             raise NotSupportedYet(f"{name}={value!r}: this version does not have it; leave it out")
-
-
-@contextlib.contextmanager
-def _failing_for_good() -> Iterator[None]:
-    """What no retry can mend fails the task without one."""
-    try:
-        yield
-    except (Superseded, StateRequired) as error:
-        raise AirflowFailException(str(error)) from error
-    except CheckpointError as error:
-        if error.permanent:
-            raise AirflowFailException(str(error)) from error
-        raise
