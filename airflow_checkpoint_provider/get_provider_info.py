@@ -26,6 +26,10 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Spark jobs that continue from their latest completed checkpoint.",
         "integrations": [{"integration-name": INTEGRATION, "tags": ["apache", "software"]}],
         "operators": [{"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.operators"]}],
+        "sensors": [{"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.sensors"]}],
+        "triggers": [
+            {"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.triggers.checkpoint"]}
+        ],
         "hooks": [
             {
                 "integration-name": INTEGRATION,

@@ -35,6 +35,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP202": "The closing table: every checkpoint of the run and what they cost and saved.",
         "CKP203": "A gated checkpoint was acknowledged: its finalize task completes it.",
         "CKP204": "At its end a job waits for the finalize of its gated checkpoints.",
+        "CKP205": "A task asked for a checkpoint: the driver takes it at its next barrier.",
+        "CKP206": "All have acknowledged the checkpoint; it is not sealed yet.",
         "CKP210": "Checkpoints fail: the job goes on, and a crash costs more with every minute.",
         "CKP220": "The store's answer was lost; the outcome was read back.",
         "CKP230": "Nothing runs that could take a checkpoint.",
@@ -73,6 +75,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP624": "No such checkpoint: never made, aborted, or deleted since.",
         "CKP630": "The command contradicts what the journal holds.",
         "CKP640": "Airflow could not say whether a connection exists.",
+        "CKP641": "There is no connection, and no other place where the checkpoints could be.",
         "CKP900": "An error of this package that has no code of its own.",
     }
 )

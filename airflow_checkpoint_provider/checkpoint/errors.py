@@ -244,6 +244,13 @@ class NotPending(Refused):
     code = "CKP232"
 
 
+class Aborted(Refused):
+    """The checkpoint that was waited for will never complete."""
+
+    code = "CKP201"
+    permanent = True
+
+
 class Held(Refused):
     """Somebody may still need this checkpoint."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ from airflow.configuration import get_airflow_home
 from airflow.sdk import BaseHook, Connection
 
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
-from airflow_checkpoint_provider.hooks.connections import find_connection
+from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot
+from airflow_checkpoint_provider.checkpoint.names import safe_token
+from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
 from airflow_checkpoint_provider.storage import Store, open_store, probe
 
@@ -41,16 +45,54 @@ class CheckpointStorageHook(BaseHook):
 
     def get_store(self) -> Store:
         """The store at the root. Nothing is read or written yet. Raises as ``root`` does."""
-        connection = find_connection(self.checkpoint_conn_id)
-        if connection is not None:
-            return self._store_of(connection)
+        connected = self._connected()
+        if connected is not None:
+            return connected
         if self.master is not None and self.master.startswith("local"):
-            return open_store(str(Path(get_airflow_home(), "checkpoints")))
-        raise StoreMisconfigured(
+            return _folder()
+        raise NoConnection(
             f"There is no connection {self.checkpoint_conn_id!r}, and without one only a local Spark master has a place"
             f" for checkpoints (here: {self.master or 'no master'}). Add it: type {self.conn_type!r}, extra"
             ' {"root": "..."} with s3://bucket/prefix, or a folder that Airflow and all Spark drivers see under the same path.'
         )
+
+    def get_store_of(self, job: str) -> Store:
+        """For who knows no master: without the connection, the folder of jobs of a local one, if it holds this job."""
+        connected = self._connected()
+        if connected is not None:
+            return connected
+        folder = _folder()
+        return folder if safe_token(job) in folder.folders("jobs") else self.get_store()
+
+    def get_store_at(self, root: str) -> Store:
+        """For who was given a pointer below ``root``: the connection, if there is one, must lead there."""
+        there, connected = open_store(root), self._connected()
+        if connected is not None and connected.uri != there.uri:
+            raise StoreMisconfigured(
+                f"the checkpoint lies below {there.uri}, but connection {self.checkpoint_conn_id!r} leads to {connected.uri}."
+                " Give this task the checkpoint_conn_id of the job"
+            )
+        return connected or there
+
+    def _connected(self) -> Store | None:
+        connection = find_connection(self.checkpoint_conn_id)
+        return self._store_of(connection) if connection is not None else None
+
+    def describe(self, checkpoint: Mapping[str, Any] | str) -> dict[str, Any]:
+        """What a checkpoint holds, without Spark: for audits, which read the files by any library.
+
+        ``{"job", "scope", "id", "pointer", "sealed", "states": {uid: {"kind", "rows", "bytes", "files", "schema", "value"}}}``:
+        ``files`` are URIs, ``schema`` is Spark's as JSON, None for a value. ``sealed`` is False for a gated one that is
+        acknowledged and waits for its finalize. Raises ``NotPending`` before that, ``CheckpointNotFound``, ``Damaged``.
+        """
+        from airflow_checkpoint_provider.hooks.watched import Watched
+
+        watched = Watched(checkpoint, self.checkpoint_conn_id, "hook")
+        coordinator = watched.coordinator
+        seal, sealed = coordinator.contents(watched.look())
+        uri = f"{coordinator.store.uri}/{coordinator.keys.prefix}"
+        states = {uid: _described(one, uri) for uid, one in sorted(seal.states.items())}
+        return {**watched.reference, "sealed": sealed, "states": states}
 
     def test_connection(self) -> tuple[bool, str]:
         """Writes, reads and deletes a scratch key: a store that lets two writers win is no place for checkpoints."""
@@ -86,3 +128,17 @@ class CheckpointStorageHook(BaseHook):
             raise NotSupportedYet(
                 f"{where} has {', '.join(sorted(unknown))}; with this root, this version knows {knows}. Take it out."
             )
+
+
+def _folder() -> Store:
+    """Where jobs of a local Spark master have their checkpoints without a connection."""
+    return open_store(str(Path(get_airflow_home(), "checkpoints")))
+
+
+def _described(state: StateSnapshot, uri: str) -> dict[str, Any]:
+    """One state of the history at ``uri``."""
+    return {
+        "kind": state.kind, "rows": state.rows, "bytes": state.bytes,
+        "files": [f"{uri}/{group.path}/{file.name}" for group in state.groups for file in group.files],
+        "schema": json.loads(state.stage.schema) if state.stage else None, "value": state.value,
+    }  # fmt: skip

@@ -5,13 +5,19 @@ from __future__ import annotations
 from airflow.sdk import Connection
 
 from airflow_checkpoint_provider import _airflow
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, StoreMisconfigured
 
 
 class ConnectionUnreadable(CheckpointError, ConnectionError):
     """Airflow could not say whether a connection exists: API server, database or secrets backend did not answer."""
 
     code = "CKP640"
+
+
+class NoConnection(StoreMisconfigured):
+    """There is no such connection, and without it nobody knows where the checkpoints are."""
+
+    code = "CKP641"
 
 
 def find_connection(conn_id: str) -> Connection | None:

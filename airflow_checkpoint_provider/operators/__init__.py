@@ -1,5 +1,17 @@
 """Operators that drive checkpointed Spark jobs. Runs in Airflow (DAG processor, worker)."""
 
+from airflow_checkpoint_provider.operators.lifecycle import (
+    AbortCheckpointOperator,
+    FinalizeCheckpointOperator,
+    NotifyCheckpointCompleteOperator,
+)
 from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators.trigger import TriggerCheckpointOperator
 
-__all__ = ["CheckpointedSparkSubmitOperator"]
+__all__ = [
+    "AbortCheckpointOperator",
+    "CheckpointedSparkSubmitOperator",
+    "FinalizeCheckpointOperator",
+    "NotifyCheckpointCompleteOperator",
+    "TriggerCheckpointOperator",
+]

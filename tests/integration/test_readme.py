@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.checkpoint.codes import CODES
@@ -55,6 +55,19 @@ def test_the_dag_of_the_diff_is_a_dag() -> None:
         exec(compile(inspect.cleandoc(source.replace("\n    ", "\n")), "README", "exec"), scope)  # noqa: S102
     assert isinstance(scope["delays"], CheckpointedSparkSubmitOperator)
     assert scope["delays"].retries == 3
+
+
+def test_the_group_in_one_line_is_a_group() -> None:
+    (source,) = blocks("python")
+    with DAG("flights_etl", schedule=None) as dag:
+        delays = CheckpointedSparkSubmitOperator(task_id="delays", application="jobs/delays.py")
+        scope = {"delays": delays, **{name: task(task_id=name)(lambda *_: None) for name in ("audit", "publish")}}
+        exec(compile(source, "README", "exec"), scope)  # noqa: S102
+    assert dag.get_task("publish").upstream_task_ids == {"checkpoint.notify"}
+    assert "checkpoint.audit" in dag.get_task("checkpoint.trigger").downstream_task_ids
+    behaviour = (ROOT / "docs" / "behaviour.md").read_text()
+    assert source.splitlines()[0] in behaviour
+    assert source.splitlines()[2].split(" #")[0] in behaviour
 
 
 @pytest.fixture

@@ -104,6 +104,11 @@ class S3Server:
             "AWS_EC2_METADATA_DISABLED": "true",
         }  # fmt: skip
 
+    def connection(self, root: str, key_id: str = "WRITER") -> dict[str, Any]:
+        """Of Airflow, as JSON, to checkpoints below ``root``."""
+        keys = {"login": key_id, "password": self.keys[key_id].secret}
+        return {"conn_type": "checkpoint_storage", **keys, "extra": {"root": root, "endpoint_url": self.url}}
+
     @cached_property
     def client(self) -> S3Client:
         """One with boto3's defaults, of which the store knows nothing."""

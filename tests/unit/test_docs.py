@@ -26,7 +26,7 @@ BEHAVIOUR = (ROOT / "docs" / "behaviour.md").read_text()
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
-FILE = re.compile(r"`((?:checkpoint|storage|spark|operators|hooks|cli|tests)/[\w/.]+|_airflow\.py)`")
+FILE = re.compile(r"`((?:checkpoint|storage|spark|operators|sensors|triggers|hooks|cli|tests)/[\w/.]+|_airflow\.py)`")
 NAME = re.compile(r"`([^`]+)`")
 
 Table = list[list[str]]

@@ -4,6 +4,7 @@ UTC; the name before the number; cause, effect, what to do. Each text ends in a 
 """
 
 from airflow_checkpoint_provider.checkpoint.texts.going_back import restored
+from airflow_checkpoint_provider.checkpoint.texts.lifecycle import acknowledged, request, triggered, will_not_complete
 from airflow_checkpoint_provider.checkpoint.texts.lines import (
     aborted,
     application_line,
@@ -33,6 +34,7 @@ from airflow_checkpoint_provider.checkpoint.texts.summary import summarize, summ
 __all__ = [
     "Seen",
     "aborted",
+    "acknowledged",
     "application_line",
     "checkpoint_line",
     "checkpoint_lines",
@@ -51,6 +53,7 @@ __all__ = [
     "refusal",
     "refusal_in",
     "refused",
+    "request",
     "restore_story",
     "restored",
     "stage_recomputed",
@@ -60,4 +63,6 @@ __all__ = [
     "summary",
     "superseded",
     "suspended",
+    "triggered",
+    "will_not_complete",
 ]

@@ -29,7 +29,7 @@ PERMANENT = {
         "NotInstalled",
     ),
     *("StoreMisconfigured", "FormatTooNew", "Damaged", "OtherIncarnation", "HistoryGone", "CheckpointNotFound"),
-    *("RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
+    *("Aborted", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
 }
 
 

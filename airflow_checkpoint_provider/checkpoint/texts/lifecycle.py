@@ -1,0 +1,35 @@
+"""What tasks say of a checkpoint that they drive, and who asked for it. Runs anywhere; no I/O, no clock."""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
+from airflow_checkpoint_provider.checkpoint.texts.words import coded, title
+
+
+def request(dag: str, run: str, task: str, map_index: int, generation: int) -> str:
+    """The name under which a task asks: a retry asks for what its predecessor asked for, a clear asks anew."""
+    return "|".join((dag, run, task, str(map_index), str(generation)))
+
+
+def triggered(state: State, checkpoint: Checkpoint) -> str:
+    gated = "; it is gated: only a task completes it" if checkpoint.gated else ""
+    job = title(state, state.scope)
+    return coded(f"chk-{checkpoint.id} of {job}: triggered, the driver takes it at its next barrier{gated}", "CKP205")
+
+
+def acknowledged(state: State, checkpoint: Checkpoint) -> str:
+    return coded(f"chk-{checkpoint.id} of {title(state, state.scope)}: acknowledged by all, not sealed yet", "CKP206")
+
+
+def will_not_complete(state: State, checkpoint: Checkpoint) -> str:
+    """Why a checkpoint was aborted, and what to clear; without the code, which the error brings."""
+    words = f" ({checkpoint.words})" if checkpoint.words else ""
+    return f"chk-{checkpoint.id} of {title(state, state.scope)} was aborted: {checkpoint.reason}{words}. {_again(checkpoint)}"
+
+
+def _again(checkpoint: Checkpoint) -> str:
+    asked = checkpoint.request.split("|")
+    if len(asked) != 5:
+        return "Ask for another one"
+    dag, run, task = asked[:3]
+    return f"Clear task {dag}.{task} of run {run} with its downstream tasks: it then asks for another one"

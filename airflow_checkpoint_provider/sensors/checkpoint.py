@@ -1,0 +1,103 @@
+"""Waiting for a checkpoint: in a worker, between reschedules, or in the triggerer. Runs in Airflow (worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from airflow.configuration import conf
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowSensorTimeout
+
+from airflow_checkpoint_provider._failing import failing_for_good
+from airflow_checkpoint_provider.checkpoint.errors import StoreError
+from airflow_checkpoint_provider.checkpoint.state import PENDING, Checkpoint
+from airflow_checkpoint_provider.checkpoint.texts import acknowledged, checkpoint_line
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable
+from airflow_checkpoint_provider.hooks.watched import ACKNOWLEDGED, Watched
+from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
+
+EVERY = 5.0  # seconds between two looks
+
+
+class CheckpointSensor(BaseSensorOperator):
+    """Base of the tasks that wait for a checkpoint.
+
+    On an aborted one it fails at once and without retry. A store or a connection that cannot be read is waited for until
+    the sensor's ``timeout``.
+    """
+
+    template_fields: Sequence[str] = ("checkpoint",)
+    awaited: ClassVar[str]
+
+    def __init__(
+        self,
+        *,
+        checkpoint: Any,
+        checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poke_interval: timedelta | float = EVERY,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.checkpoint, self.checkpoint_conn_id, self.deferrable = checkpoint, checkpoint_conn_id, deferrable
+        self._watched: Watched | None = None  # kept between pokes, so that one costs a GET or two
+
+    def execute(self, context: Any) -> Any:
+        if not self.deferrable:
+            return super().execute(context)
+        deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
+        # As a resumed one: there the parent does what soft_fail and never_fail say.
+        return self.resume_execution("execute_complete", {"event": {"deadline": deadline.isoformat()}}, context)
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        """The journal decides, whatever woke this task up; the event only brings the deadline along."""
+        looked = self.poke(context)
+        if looked:
+            return looked.xcom_value
+        if datetime.now(UTC) >= datetime.fromisoformat(event["deadline"]):
+            raise AirflowSensorTimeout(f"the checkpoint was not {self.awaited} in time; see timeout= of this task")
+        return self.defer(
+            trigger=CheckpointTrigger(
+                checkpoint=self.checkpoint, checkpoint_conn_id=self.checkpoint_conn_id, awaited=self.awaited,
+                deadline=event["deadline"], poll_interval=self.poke_interval,
+            ),
+            method_name="execute_complete",
+        )  # fmt: skip
+
+    def poke(self, context: Any) -> PokeReturnValue:
+        with failing_for_good():
+            if self._watched is None:
+                ti = context["ti"]
+                self._watched = Watched(self.checkpoint, self.checkpoint_conn_id, f"{ti.dag_id}.{ti.task_id}")
+            try:
+                if not self._watched.reached(self.awaited):
+                    return PokeReturnValue(is_done=False)
+            except (StoreError, ConnectionUnreadable) as error:
+                if error.permanent:
+                    raise
+                self.log.warning("%s; looking again in %.0f s", error, self.poke_interval)
+                return PokeReturnValue(is_done=False)
+        self.log.info("%s", self._said(self._watched))
+        return PokeReturnValue(is_done=True, xcom_value=self._watched.reference)
+
+    @staticmethod
+    def _said(watched: Watched) -> str:
+        state = watched.coordinator.state
+        found = state.checkpoint(watched.pointer.id)
+        assert isinstance(found, Checkpoint)
+        return acknowledged(state, found) if found.status == PENDING else checkpoint_line(found)
+
+
+class CheckpointAcknowledgedSensor(CheckpointSensor):
+    """Waits until all applications have acknowledged a checkpoint: everything of it is written, and it can be sealed.
+
+    :param checkpoint: the output of a ``TriggerCheckpointOperator``, or a pointer. (templated)
+    :param checkpoint_conn_id: connection of type ``checkpoint_storage``; if there is one, its root must be the pointer's.
+    :param deferrable: wait in the triggerer.
+    :param poke_interval: seconds between two looks, each of which costs two requests to the storage.
+    """
+
+    awaited = ACKNOWLEDGED

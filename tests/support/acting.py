@@ -1,0 +1,73 @@
+"""A job without Spark: what submit task and driver write into the journal and the store. Runs anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.names import History, Keys
+from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
+from airflow_checkpoint_provider.storage import Store
+from tests.unit.checkpoint.acknowledgements import acknowledgement, stage, upload, value
+from tests.unit.checkpoint.acknowledgements import group as group_of
+
+RUN = "manual__1"
+
+
+class Job:
+    """One history and its newest driver. ``scope`` is None for the job scope."""
+
+    def __init__(self, store: Store, job: str = "orders", scope: str | None = None) -> None:
+        self.store, self.job, self.scope = store, job, scope
+        self.keys = Keys(History(job, scope).prefix)
+        self.coordinator = Coordinator(Journal(store, self.keys, By("test", job, "here")))
+
+    @property
+    def state(self) -> State:
+        return self.coordinator.journal.catch_up()
+
+    def checkpoint(self, number: int) -> Checkpoint:
+        found = self.state.checkpoint(number)
+        assert found
+        return found
+
+    def start(self, try_number: int = 1, generation: int = 0, run: str = RUN, **checkpointing: Any) -> None:
+        """A launch, and its driver attaches."""
+        asks = Token(dag="etl", run=run, task="job", generation=generation)
+        self.coordinator.journal.append(
+            c.PlanLaunch(
+                token=asks, try_number=try_number, owner=asks.owner, run=run, run_after=None, job=self.job,
+                started_at="2026-11-20T00:00:00Z", incarnation=f"of {self.job}", scope=self.scope or "",
+            )
+        )  # fmt: skip
+        config = CheckpointConfig(**checkpointing).to_json()
+        self.coordinator.journal.append(
+            c.StartAttempt(token=asks, try_number=try_number, driver=f"{try_number}", checkpointing=config)
+        )
+        self.coordinator.epoch = self.state.last_epoch
+
+    def acknowledge(self, number: int, rows: Any = 7) -> None:
+        """As the driver does at its barrier: a stage of two files, and a value."""
+        epoch = self.coordinator.epoch or 0
+        made_of = group_of("clean", epoch, f"nonce{number}")
+        upload(self.store, self.coordinator, [made_of])
+        states = (stage("clean", number, made_of=made_of), value("rows", number, rows))
+        ack = acknowledgement(number, *states, epoch=epoch, inc=self.state.incarnation, nonce=f"nonce {number}")
+        self.coordinator.acknowledge(ack)
+
+    def complete(self, number: int) -> None:
+        self.acknowledge(number)
+        self.coordinator.complete(number)
+
+    def abort(self, number: int, reason: str = "expired", words: str = "") -> None:
+        self.coordinator.abort(number, reason, words=words)
+
+    def end(self, how: str = "finished") -> None:
+        self.coordinator.journal.append(
+            c.EndAttempt(epoch=self.state.last_epoch, how=how, exit_code=0 if how == "finished" else 1)
+        )

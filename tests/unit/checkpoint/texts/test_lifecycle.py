@@ -1,0 +1,33 @@
+"""What tasks say of a checkpoint that they drive."""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.state import State
+from tests.support.recorded import Recorded
+from tests.unit.checkpoint.texts.conftest import Golden
+
+
+def asked(gated: bool, request: str) -> Recorded:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    recorded.coordinator.trigger(request, gated=gated, origin="task")
+    return recorded
+
+
+def test_a_task_asks(golden: Golden) -> None:
+    states = [asked(gated, "barrier 1").state for gated in (False, True)]
+    lines = [texts.triggered(state, state.pending[0]) for state in states]
+    golden("asked", [*lines, texts.acknowledged(states[1], states[1].pending[0])])
+
+
+def aborted(request: str, words: str = "") -> State:
+    recorded = asked(True, request)
+    recorded.aborted(1, "22:12:20", "expired", words)
+    return recorded.state
+
+
+def test_why_it_will_not_complete_and_what_to_clear(golden: Golden) -> None:
+    by_a_task = texts.request("orders_audited", "manual__1", "checkpoint.trigger", -1, 2)
+    states = aborted(by_a_task, "batch 412 has been running for 14 min"), aborted("barrier 1")
+    golden("will_not_complete", [texts.will_not_complete(state, state.checkpoints[0]) for state in states])

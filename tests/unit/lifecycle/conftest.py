@@ -1,0 +1,33 @@
+"""A connection to a folder, and a job that runs there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from airflow.sdk.bases.operator import ExecutorSafeguard
+
+from airflow_checkpoint_provider.storage import Store, open_store
+from tests.support.acting import Job
+
+
+@pytest.fixture(autouse=True)
+def _outside_of_a_task_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The connection's."""
+    connection = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "checkpoints")}}
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(connection))
+    return open_store(str(tmp_path / "checkpoints"))
+
+
+@pytest.fixture
+def job(store: Store) -> Job:
+    """It runs."""
+    job = Job(store)
+    job.start()
+    return job

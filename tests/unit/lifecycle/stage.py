@@ -1,0 +1,36 @@
+"""Tasks that drive checkpoints, run in this process as Airflow would. Runs anywhere."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from airflow.sdk import DAG, BaseOperator
+
+from airflow_checkpoint_provider.operators import TriggerCheckpointOperator
+from tests.support.acting import RUN
+
+OTHER = "orders_audited"  # the DAG of the tasks that drive
+
+
+def ti(task: str = "trigger", **other: Any) -> SimpleNamespace:
+    """A task instance, as far as tasks look at it."""
+    known: dict[str, Any] = {
+        "dag_id": OTHER,
+        "run_id": RUN,
+        "task_id": task,
+        "map_index": -1,
+        "try_number": 1,
+        "max_tries": 0,
+    }
+    return SimpleNamespace(**known | other)
+
+
+def run(operator: BaseOperator, **instance: Any) -> Any:
+    """What ``execute`` returns. A task that was run before is made anew by Airflow, so this takes a new one."""
+    return operator.execute({"ti": ti(operator.task_id, **instance)})  # type: ignore[typeddict-item]
+
+
+def trigger(job: Any = "orders", **options: Any) -> TriggerCheckpointOperator:
+    with DAG(OTHER, schedule=None):
+        return TriggerCheckpointOperator(task_id="trigger", job=job, poke_interval=0.01, **options)

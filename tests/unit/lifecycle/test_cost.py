@@ -1,0 +1,84 @@
+"""What driving a checkpoint by tasks costs at an S3 service: requests per step, and per minute of waiting."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_checkpoint_provider.operators import (
+    AbortCheckpointOperator,
+    FinalizeCheckpointOperator,
+    NotifyCheckpointCompleteOperator,
+)
+from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
+from airflow_checkpoint_provider.storage import open_store
+from tests.support.acting import Job
+from tests.support.s3server import S3Server
+from tests.unit.lifecycle.stage import OTHER, run, ti, trigger
+
+
+class Counted:
+    """A job with its checkpoints in S3, and what is asked of that meanwhile."""
+
+    def __init__(self, server: S3Server, root: str) -> None:
+        self.server, self.job = server, Job(open_store(root, s3=server.settings()))
+        self.job.start()
+
+    @contextmanager
+    def costs(self, **requests: int) -> Iterator[None]:
+        before = Counter(self.server.requests)
+        yield
+        assert dict(self.server.requests - before) == requests
+
+    def task(self, kind: Any, checkpoint: Any, **options: Any) -> Any:
+        with DAG(OTHER, schedule=None):
+            return kind(task_id="step", checkpoint=checkpoint, **options)
+
+
+@pytest.fixture
+def counted(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    root = f"s3://{bucket}/ckp"
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(s3.connection(root)))
+    return Counted(s3, root)
+
+
+# A process that knows nothing reads the journal: its boundaries (0, 64), what follows, and the next boundary again, so that
+# it can believe that. Here the journal has two entries before the trigger's, and three after it.
+COLD = 2  # the boundaries 0 and 64
+BELIEVED = 1
+
+
+def test_a_checkpoint(counted: Counted) -> None:
+    with counted.costs(GET=COLD + 2 + BELIEVED + 1, PUT=1):
+        asked = run(trigger(gated=True))
+    counted.job.acknowledge(1)
+    cold = COLD + 3 + BELIEVED
+    with counted.costs(GET=cold + 1):
+        run(counted.task(CheckpointAcknowledgedSensor, asked))
+    with counted.costs(GET=cold + 3, PUT=2):  # the acknowledgement; seal and entry, each read back or believed
+        run(counted.task(FinalizeCheckpointOperator, asked))
+    with counted.costs(GET=cold + 1):
+        run(counted.task(NotifyCheckpointCompleteOperator, asked))
+
+
+def test_one_that_is_aborted(counted: Counted) -> None:
+    asked = run(trigger(gated=True))
+    with counted.costs(GET=COLD + 3 + BELIEVED + 2, PUT=1):
+        run(counted.task(AbortCheckpointOperator, asked))
+
+
+@pytest.mark.parametrize(("kind", "each"), [(CheckpointAcknowledgedSensor, 2), (NotifyCheckpointCompleteOperator, 1)])
+def test_a_minute_of_waiting(counted: Counted, kind: Any, each: int) -> None:
+    """Twelve looks. A trigger looks by the same code."""
+    sensor = counted.task(kind, run(trigger(gated=True)))
+    assert sensor.poke_interval * 12 == 60
+    sensor.poke({"ti": ti()})
+    with counted.costs(GET=12 * each):
+        for _ in range(12):
+            assert not sensor.poke({"ti": ti()})

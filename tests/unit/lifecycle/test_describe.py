@@ -1,0 +1,69 @@
+"""What the hook tells an audit of a checkpoint, without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import Aborted, CheckpointNotFound, InvalidConfig, NotPending
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from tests.support.acting import Job
+from tests.unit.checkpoint.acknowledgements import ROWS
+from tests.unit.lifecycle.stage import run, trigger
+
+
+@pytest.fixture
+def asked(job: Job) -> dict[str, Any]:
+    answer: dict[str, Any] = run(trigger(gated=True))
+    return answer
+
+
+def test_an_acknowledged_one_can_be_looked_at_before_it_is_sealed(job: Job, asked: dict[str, Any]) -> None:
+    job.acknowledge(1, rows=42)
+    told = CheckpointStorageHook().describe(asked)
+    assert told == CheckpointStorageHook().describe(asked["pointer"])
+    assert json.loads(json.dumps(told)) == told
+    assert told.items() >= asked.items()
+    assert told["sealed"] is False
+    assert list(told["states"]) == ["clean", "rows"]
+    stage = told["states"]["clean"]
+    assert (stage["kind"], stage["rows"], stage["bytes"], stage["value"]) == ("stage", 14, 2 * len(ROWS), None)
+    assert stage["schema"] == {"type": "struct", "fields": []}
+    assert [Path(uri.removeprefix("file://")).read_bytes() for uri in stage["files"]] == [ROWS, ROWS]
+    value = {"kind": "value", "rows": 0, "bytes": 0, "files": [], "schema": None, "value": 42}
+    assert told["states"]["rows"] == value
+
+
+def test_it_holds_the_same_when_it_is_sealed(job: Job, asked: dict[str, Any]) -> None:
+    job.acknowledge(1)
+    before = CheckpointStorageHook().describe(asked)
+    job.coordinator.complete(1, finalize=True)
+    assert CheckpointStorageHook().describe(asked) == {**before, "sealed": True}
+
+
+def test_one_that_is_not_acknowledged_cannot_be_looked_at(asked: dict[str, Any]) -> None:
+    with pytest.raises(NotPending, match="not acknowledged yet"):
+        CheckpointStorageHook().describe(asked)
+
+
+def test_nor_can_one_that_was_aborted(job: Job, asked: dict[str, Any]) -> None:
+    job.abort(1)
+    with pytest.raises(Aborted, match="expired"):
+        CheckpointStorageHook().describe(asked)
+
+
+def test_nor_can_one_that_was_deleted(job: Job) -> None:
+    for number in (1, 2, 3):
+        job.coordinator.trigger(f"barrier {number}", timeout_s=600.0)
+        job.complete(number)
+    job.coordinator.retire()
+    with pytest.raises(CheckpointNotFound, match="was deleted"):
+        CheckpointStorageHook().describe(f"{job.store.uri}/{job.keys.checkpoint(1)}")
+
+
+def test_what_is_no_checkpoint_is_refused(job: Job) -> None:
+    with pytest.raises(InvalidConfig):
+        CheckpointStorageHook().describe({})

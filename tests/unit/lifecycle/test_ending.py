@@ -1,0 +1,142 @@
+"""Finalize and abort: what they do, to what they do it, and what they do the second time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_checkpoint_provider.checkpoint.errors import NotPending
+from airflow_checkpoint_provider.operators import AbortCheckpointOperator, FinalizeCheckpointOperator
+from tests.support.acting import Job
+from tests.unit.lifecycle.stage import OTHER, run, trigger
+
+
+def finalize(checkpoint: Any) -> FinalizeCheckpointOperator:
+    with DAG(OTHER, schedule=None):
+        return FinalizeCheckpointOperator(task_id="finalize", checkpoint=checkpoint)
+
+
+def abort(checkpoint: Any, **options: Any) -> AbortCheckpointOperator:
+    with DAG(OTHER, schedule=None):
+        return AbortCheckpointOperator(task_id="abort", checkpoint=checkpoint, **options)
+
+
+@pytest.fixture
+def asked(job: Job) -> dict[str, Any]:
+    answer: dict[str, Any] = run(trigger(gated=True))
+    return answer
+
+
+def test_finalize_completes_a_gated_one(job: Job, asked: dict[str, Any]) -> None:
+    job.acknowledge(1)
+    with pytest.raises(NotPending, match="gated"):
+        job.coordinator.complete(1)
+    assert run(finalize(asked)) == asked
+    assert job.checkpoint(1).status == "retained"
+
+
+def test_finalized_twice_is_finalized_once(job: Job, asked: dict[str, Any]) -> None:
+    job.acknowledge(1)
+    first = run(finalize(asked))
+    before = job.state
+    assert run(finalize(asked), try_number=2) == first
+    assert job.state == before
+
+
+def test_finalize_of_one_that_the_driver_has_completed(job: Job) -> None:
+    asked = run(trigger())
+    job.complete(1)
+    before = job.state
+    assert run(finalize(asked)) == asked
+    assert job.state == before
+
+
+def test_finalize_of_one_that_was_deleted_since(job: Job) -> None:
+    asked = run(trigger())
+    for number in (1, 2, 3):
+        job.coordinator.trigger(f"barrier {number}", timeout_s=600.0) if number > 1 else None
+        job.complete(number)
+    job.coordinator.retire()
+    assert job.checkpoint(1).status == "forgotten"
+    assert run(finalize(asked)) == asked
+
+
+def test_finalize_too_early_is_an_error_that_a_retry_may_mend(job: Job, asked: dict[str, Any]) -> None:
+    with pytest.raises(NotPending, match="put a CheckpointAcknowledgedSensor before this task"):
+        run(finalize(asked))
+    assert job.checkpoint(1).status == "pending"
+    assert job.store.read(job.keys.seal(1)) is None
+    job.acknowledge(1)
+    assert run(finalize(asked), try_number=2) == asked
+
+
+def test_finalize_of_an_aborted_one_fails_for_good(job: Job, asked: dict[str, Any]) -> None:
+    job.acknowledge(1)
+    job.abort(1, "expired")
+    with pytest.raises(AirflowFailException, match=r"was aborted: expired\. Clear task orders_audited\.trigger"):
+        run(finalize(asked))
+
+
+def test_abort_says_who_and_why(job: Job, asked: dict[str, Any]) -> None:
+    assert run(abort(asked, reason="audit failed")) == asked
+    found = job.checkpoint(1)
+    assert (found.status, found.reason, found.phase, found.missing) == ("aborted", "audit failed", "acknowledge", ("",))
+    assert found.words == "by task orders_audited.abort of run manual__1"
+
+
+def test_abort_after_all_acknowledged(job: Job, asked: dict[str, Any]) -> None:
+    job.acknowledge(1)
+    run(abort(asked))
+    found = job.checkpoint(1)
+    assert (found.reason, found.phase, found.missing) == ("aborted by a DAG", "finalize", ())
+
+
+def test_aborted_twice_is_aborted_once(job: Job, asked: dict[str, Any]) -> None:
+    first = run(abort(asked))
+    before = job.state
+    assert run(abort(asked, reason="another"), try_number=2) == first
+    assert job.state == before
+
+
+def test_abort_of_what_somebody_else_aborted_is_done_already(job: Job, asked: dict[str, Any]) -> None:
+    job.abort(1, "expired")
+    assert run(abort(asked)) == asked
+    assert job.checkpoint(1).reason == "expired"
+
+
+def test_abort_of_a_completed_one_is_skipped(job: Job, asked: dict[str, Any]) -> None:
+    job.acknowledge(1)
+    run(finalize(asked))
+    with pytest.raises(AirflowSkipException, match="nothing was changed"):
+        run(abort(asked))
+    assert job.checkpoint(1).status == "retained"
+
+
+def test_abort_of_none_is_skipped(job: Job) -> None:
+    with pytest.raises(AirflowSkipException, match="no checkpoint was triggered"):
+        run(abort(None))
+
+
+def test_abort_of_one_that_never_was_fails(job: Job) -> None:
+    with pytest.raises(AirflowFailException, match="never heard of it"):
+        run(abort(f"{job.store.uri}/{job.keys.checkpoint(9)}"))
+
+
+@pytest.mark.parametrize("task", [finalize, abort])
+@pytest.mark.parametrize("wrong", [7, {}, {"pointer": None}])
+def test_what_is_no_checkpoint_is_refused(job: Job, task: Any, wrong: object) -> None:
+    with pytest.raises(AirflowFailException, match=r"write checkpoint=trigger\.output"):
+        run(task(wrong))
+
+
+def test_finalize_of_none_is_refused(job: Job) -> None:
+    with pytest.raises(AirflowFailException, match="None is no checkpoint"):
+        run(finalize(None))
+
+
+@pytest.mark.parametrize("task", [finalize, abort])
+def test_the_checkpoint_is_the_one_template(task: Any) -> None:
+    assert tuple(task(None).template_fields) == ("checkpoint",)

@@ -1,0 +1,93 @@
+"""The task group: its tasks, its edges, its one leaf. What becomes of it on a scheduler is in tests/e2e."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, TaskGroup, task
+from airflow.sdk.bases.operator import BaseOperator
+
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, NotSupportedYet
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.task_groups import checkpoint
+
+
+@task
+def audit(asked: Any) -> None:
+    """Nothing."""
+
+
+def made(dag: DAG, task_id: str) -> Any:
+    return dag.get_task(task_id)
+
+
+def edges(dag: DAG) -> dict[str, set[str]]:
+    return {
+        one.task_id.removeprefix("checkpoint."): {to.removeprefix("checkpoint.") for to in one.downstream_task_ids}
+        for one in dag.tasks
+    }
+
+
+def test_without_a_gate() -> None:
+    with DAG("audited", schedule=None) as dag:
+        group = checkpoint(job="orders")
+    assert edges(dag) == {
+        "trigger": {"acknowledged", "finalize", "abort"},
+        "acknowledged": {"finalize", "abort"},
+        "finalize": {"notify", "abort"},
+        "abort": {"notify"},
+        "notify": set(),
+    }
+    assert [one.node_id for one in group.leaves] == ["checkpoint.notify"]
+    assert made(dag, "checkpoint.trigger").gated is False
+
+
+def test_a_gate_stands_between_acknowledged_and_finalize() -> None:
+    with DAG("audited", schedule=None) as dag:
+        group = checkpoint(job="orders", gate=audit)
+    found = edges(dag)
+    assert found["acknowledged"] == {"audit", "abort"}
+    assert found["audit"] == {"finalize", "abort"}
+    assert "audit" in found["trigger"]
+    assert [one.node_id for one in group.leaves] == ["checkpoint.notify"]
+    assert made(dag, "checkpoint.trigger").gated is True
+
+
+def test_a_gate_can_be_an_operator_or_a_group() -> None:
+    def several(asked: Any) -> TaskGroup:
+        with TaskGroup("audits") as audits:
+            audit.override(task_id="one")(asked) >> audit.override(task_id="two")(asked)
+        return audits
+
+    with DAG("audited", schedule=None) as dag:
+        checkpoint("first", job="orders", gate=lambda asked: BaseOperator(task_id="looks"))
+        checkpoint("second", job="orders", gate=several)
+    assert made(dag, "first.acknowledged").downstream_task_ids == {"first.looks", "first.abort"}
+    assert "second.audits.one" in made(dag, "second.acknowledged").downstream_task_ids
+    assert made(dag, "second.audits.two").downstream_task_ids == {"second.finalize", "second.abort"}
+
+
+@pytest.mark.parametrize("gate", [lambda asked: None, lambda asked: 7, lambda asked: [], "audit", 7])
+def test_a_gate_that_gives_no_task_is_refused(gate: Any) -> None:
+    with DAG("audited", schedule=None), pytest.raises(InvalidConfig, match="which is no task"):
+        checkpoint(job="orders", gate=gate)
+
+
+def test_what_the_trigger_takes_reaches_all_that_need_it() -> None:
+    with DAG("etl", schedule=None) as dag:
+        delays = CheckpointedSparkSubmitOperator(task_id="delays", application="job.py", checkpoint_conn_id="mine")
+        checkpoint(job=delays, start_timeout=600, timeout="5 min", deferrable=True, poke_interval=2)
+    for name in ("trigger", "acknowledged", "finalize", "notify", "abort"):
+        assert made(dag, f"checkpoint.{name}").checkpoint_conn_id == "mine"
+    for name in ("trigger", "acknowledged", "notify"):
+        waits = made(dag, f"checkpoint.{name}")
+        assert (waits.deferrable, waits.poke_interval) == (True, 2)
+    asked = made(dag, "checkpoint.trigger")
+    assert (asked.start_timeout_s, asked.timeout_s) == (600, 300)
+    assert delays.downstream_task_ids == set()
+
+
+def test_other_kinds_are_refused_by_name() -> None:
+    with DAG("audited", schedule=None), pytest.raises(NotSupportedYet, match="savepoint"):
+        checkpoint(job="orders", kind="savepoint")

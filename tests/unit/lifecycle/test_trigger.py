@@ -1,0 +1,266 @@
+"""A task asks for a checkpoint: of whom, once, and what it waits for meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, TaskGroup
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_checkpoint_provider.checkpoint.errors import Busy, InvalidConfig, InvalidName, NotRunning, NotSupportedYet
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerCheckpointOperator
+from airflow_checkpoint_provider.storage import Store, open_store
+from tests.support.acting import RUN, Job
+from tests.unit.lifecycle.stage import run, ti, trigger
+
+
+def submits(**options: Any) -> CheckpointedSparkSubmitOperator:
+    return CheckpointedSparkSubmitOperator(task_id="delays", application="job.py", **options)
+
+
+def soon(does: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(0.1, does)
+    timer.start()
+    return timer
+
+
+# -- what it asks for ------------------------------------------------------------------------------------------------------
+
+
+def test_it_answers_with_where_the_checkpoint_will_be(job: Job) -> None:
+    answer = run(trigger())
+    pointer = f"{job.store.uri}/jobs/orders/job/chk-1"
+    assert answer == {"job": "orders", "scope": "", "id": 1, "pointer": pointer}
+    assert json.loads(json.dumps(answer)) == answer
+    found = job.checkpoint(1)
+    assert (found.status, found.gated, found.origin, found.timeout_s) == ("pending", False, "task", 600.0)
+
+
+def test_it_asks_for_what_it_was_told(job: Job) -> None:
+    run(trigger(gated=True, timeout="2 min"))
+    assert (job.checkpoint(1).gated, job.checkpoint(1).timeout_s) == (True, 120.0)
+
+
+def test_the_jobs_own_timeout_counts_if_it_was_told_none(store: Store) -> None:
+    job = Job(store)
+    job.start(timeout="3 min")
+    run(trigger())
+    assert job.checkpoint(1).timeout_s == 180.0
+
+
+def test_a_retry_gets_the_checkpoint_of_the_try_before_it(job: Job) -> None:
+    first = run(trigger())
+    assert run(trigger(), try_number=2) == first
+    job.complete(1)
+    assert run(trigger(), try_number=3) == first
+
+
+def test_a_repeated_try_gets_an_aborted_one_again_and_a_retry_another_one(job: Job) -> None:
+    first = run(trigger())
+    job.abort(1)
+    assert run(trigger()) == first
+    assert run(trigger(), try_number=2)["id"] == 2
+
+
+def test_a_clear_asks_for_another_one(job: Job) -> None:
+    run(trigger())
+    job.complete(1)
+    assert run(trigger(), try_number=2, max_tries=1)["id"] == 2
+
+
+@pytest.mark.parametrize(
+    "other", [{"map_index": 1}, {"run_id": "manual__2"}, {"task_id": "other"}, {"dag_id": "other"}]
+)
+def test_another_task_asks_for_another_one(job: Job, other: dict[str, Any]) -> None:
+    run(trigger())
+    job.complete(1)
+    operator = trigger()
+    context: Any = {"ti": ti(**other)}
+    assert operator.execute(context)["id"] == 2
+
+
+# -- of whom -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_of_the_dag_means_its_job_in_this_run(store: Store) -> None:
+    job = Job(store, "orders_audited.delays", RUN)
+    job.start()
+    with DAG("orders_audited", schedule=None):
+        asks = TriggerCheckpointOperator(task_id="trigger", job=submits())
+    assert asks.upstream_task_ids == set()
+    assert asks.downstream_task_ids == set()
+    answer = run(asks)
+    assert (answer["job"], answer["scope"]) == ("orders_audited.delays", RUN)
+    assert json.dumps(asks.job_task_id) == '"delays"'
+
+
+def test_job_id_scope_and_connection_are_the_tasks(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "elsewhere")}}
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps(elsewhere))
+    Job(open_store(str(tmp_path / "elsewhere")), "mine", "2026-11-20").start()
+    with DAG("orders_audited", schedule=None):
+        asks = TriggerCheckpointOperator(
+            task_id="t", job=submits(job_id="mine", scope="{{ ds }}", checkpoint_conn_id="mine")
+        )
+    assert "scope" in asks.template_fields
+    assert asks.scope == "{{ ds }}"
+    asks.render_template_fields({"ds": "2026-11-20"})
+    assert run(asks)["scope"] == "2026-11-20"
+
+
+def test_a_connection_of_its_own_wins() -> None:
+    assert trigger(submits(), checkpoint_conn_id="own").checkpoint_conn_id == "own"
+
+
+def test_without_a_connection_the_folder_of_local_jobs_is_used_if_it_holds_the_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hook = "airflow_checkpoint_provider.hooks.checkpoint_storage"
+    monkeypatch.setattr(f"{hook}.get_airflow_home", lambda: str(tmp_path))
+    monkeypatch.setattr(f"{hook}.find_connection", lambda _: None)  # here is no Airflow to say so
+    with pytest.raises(AirflowFailException, match=r"no connection 'checkpoint_default'.*CKP641"):
+        run(trigger())
+    job = Job(open_store(str(tmp_path / "checkpoints")))
+    starts = soon(job.start)
+    assert run(trigger(start_timeout=30))["pointer"] == f"file://{tmp_path}/checkpoints/jobs/orders/job/chk-1"
+    starts.join()
+
+
+# -- when there is nobody to take it -------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_does_not_run_is_refused_and_a_retry_may_help(store: Store) -> None:
+    with pytest.raises(NotRunning):
+        run(trigger())
+    job = Job(store)
+    job.start()
+    job.end("failed")
+    with pytest.raises(NotRunning):
+        run(trigger())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_job_that_may_start_is_waited_for(store: Store, begun: bool) -> None:
+    job = Job(store)
+    if begun:
+        job.start()
+        job.end("failed")
+    starts = soon(lambda: job.start(2))
+    assert run(trigger(start_timeout="30 s"))["id"] == 1
+    starts.join()
+
+
+def test_a_run_that_has_finished_is_not_waited_for(store: Store) -> None:
+    job = Job(store, "orders_audited.delays", RUN)
+    job.start()
+    job.end()
+    with pytest.raises(AirflowFailException, match="finished"):
+        run(trigger(submits(), start_timeout=60))
+
+
+def test_cleared_together_with_the_job_it_waits_for_the_jobs_new_start(store: Store) -> None:
+    job = Job(store, "orders_audited.delays", RUN)
+    job.start()
+    job.end()
+    starts = soon(lambda: job.start(2, generation=1))
+    assert run(trigger(submits(), start_timeout=60), try_number=2, max_tries=1)["id"] == 1
+    starts.join()
+
+
+def test_a_checkpoint_in_the_way_is_waited_for(job: Job) -> None:
+    run(trigger())
+    other = soon(lambda: job.complete(1))
+    assert run(trigger(), max_tries=1)["id"] == 2
+    other.join()
+
+
+def test_but_not_for_longer_than_its_timeout(job: Job) -> None:
+    run(trigger())
+    with pytest.raises(Busy):
+        run(trigger(timeout="50 ms"), max_tries=1)
+    assert len(job.state.checkpoints) == 1
+
+
+def test_killed_while_it_waits_it_asks_for_nothing_any_more(store: Store) -> None:
+    asks = trigger(start_timeout=60)
+    job = Job(store)
+
+    def killed() -> None:
+        asks.on_kill()
+        job.start()
+
+    kills = soon(killed)
+    with pytest.raises(AirflowException, match="was killed"):
+        run(asks)
+    kills.join()
+    assert job.state.checkpoints == ()
+
+
+# -- waiting for completion ------------------------------------------------------------------------------------------------------
+
+
+def test_it_waits_until_the_checkpoint_is_completed(job: Job) -> None:
+    completes = soon(lambda: job.complete(1))
+    answer = run(trigger(wait_for_completion=True))
+    completes.join()
+    assert answer["id"] == 1
+    assert job.checkpoint(1).status == "retained"
+
+
+def test_an_aborted_one_is_an_error_that_a_retry_mends(job: Job) -> None:
+    aborts = soon(lambda: job.abort(1, "expired"))
+    with pytest.raises(AirflowException, match=r"was aborted: expired\. Clear task orders_audited.trigger") as error:
+        run(trigger(wait_for_completion=True))
+    aborts.join()
+    assert not isinstance(error.value, AirflowFailException)
+    completes = soon(lambda: job.complete(2))
+    assert run(trigger(wait_for_completion=True), try_number=2)["id"] == 2
+    completes.join()
+
+
+# -- what is refused where it is written -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job", [None, 7, ["orders"], {"job": "orders"}, object()])
+def test_what_is_no_job_is_refused(job: object) -> None:
+    with pytest.raises(InvalidConfig, match="write a CheckpointedSparkSubmitOperator of this DAG, or a job id"):
+        trigger(job)
+
+
+def test_a_name_that_is_no_job_id_is_refused() -> None:
+    with pytest.raises(InvalidName, match="job id is static"):
+        trigger("{{ params.job }}")
+
+
+def test_groups_and_mapped_tasks_are_refused_by_name() -> None:
+    with DAG("etl", schedule=None):
+        with pytest.raises(NotSupportedYet, match="no group"):
+            TriggerCheckpointOperator(task_id="a", job=TaskGroup("nightly"))  # type: ignore[arg-type]
+        mapped = CheckpointedSparkSubmitOperator.partial(task_id="m", application="job.py").expand(name=["a", "b"])
+        with pytest.raises(NotSupportedYet, match="no mapped one"):
+            TriggerCheckpointOperator(task_id="b", job=mapped)  # type: ignore[arg-type]
+
+
+def test_other_kinds_are_refused_by_name() -> None:
+    with pytest.raises(NotSupportedYet, match="kind='savepoint'"):
+        trigger(kind="savepoint")
+
+
+@pytest.mark.parametrize("name", ["timeout", "start_timeout"])
+def test_what_is_no_duration_is_refused(name: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"{name}='soon'"):
+        trigger(**{name: "soon"})
+
+
+def test_a_task_of_another_dag_is_refused() -> None:
+    with DAG("etl", schedule=None):
+        other = submits()
+    with pytest.raises(InvalidConfig, match="of DAG 'etl'"):
+        trigger(other)

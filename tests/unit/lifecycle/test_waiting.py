@@ -1,0 +1,273 @@
+"""Tasks that wait for a checkpoint: what ends the wait, what does not, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
+from airflow.triggers.base import TriggerEvent
+
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator
+from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
+from airflow_checkpoint_provider.sensors.checkpoint import EVERY, CheckpointSensor
+from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
+from tests.support.acting import Job
+from tests.support.faults import Fault, FaultyStore
+from tests.unit.lifecycle.stage import OTHER, run, ti, trigger
+
+BOTH = pytest.mark.parametrize("kind", [CheckpointAcknowledgedSensor, NotifyCheckpointCompleteOperator])
+
+
+def waits(kind: type[CheckpointSensor], checkpoint: Any, **options: Any) -> CheckpointSensor:
+    with DAG(OTHER, schedule=None):
+        return kind(task_id="waits", checkpoint=checkpoint, **{"poke_interval": 0.01, "timeout": 0, **options})
+
+
+@pytest.fixture
+def asked(job: Job) -> dict[str, Any]:
+    """The XCom of a trigger."""
+    answer: dict[str, Any] = run(trigger())
+    return answer
+
+
+# -- what ends the wait ----------------------------------------------------------------------------------------------------
+
+
+def test_acknowledged_is_enough_for_the_sensor_and_not_for_notify(job: Job, asked: dict[str, Any]) -> None:
+    sensor, notify = CheckpointAcknowledgedSensor, NotifyCheckpointCompleteOperator
+    for kind in (sensor, notify):
+        with pytest.raises(AirflowSensorTimeout):
+            run(waits(kind, asked))
+    job.acknowledge(1)
+    assert run(waits(sensor, asked)) == asked
+    with pytest.raises(AirflowSensorTimeout):
+        run(waits(notify, asked))
+    job.coordinator.complete(1)
+    assert run(waits(sensor, asked)) == run(waits(notify, asked)) == asked
+
+
+@BOTH
+def test_one_that_was_deleted_since_had_been_completed(
+    job: Job, asked: dict[str, Any], kind: type[CheckpointSensor]
+) -> None:
+    job.complete(1)
+    for number in (2, 3, 4):
+        job.coordinator.trigger(f"barrier {number}", timeout_s=600.0)
+        job.complete(number)
+    assert job.coordinator.retire()
+    assert job.checkpoint(1).status == "forgotten"
+    assert run(waits(kind, asked)) == asked
+
+
+@BOTH
+def test_an_aborted_one_fails_at_once_and_names_what_to_clear(
+    job: Job, asked: dict[str, Any], kind: type[CheckpointSensor]
+) -> None:
+    job.abort(1, "expired", "batch 412 has been running for 14 min")
+    said = (
+        r"chk-1 of orders was aborted: expired \(batch 412 has been running for 14 min\)\."
+        r" Clear task orders_audited\.trigger of run manual__1 with its downstream tasks: .*CKP201"
+    )
+    with pytest.raises(AirflowFailException, match=said):
+        run(waits(kind, asked, timeout=600))
+
+
+def test_one_that_no_task_asked_for_cannot_be_cleared(job: Job) -> None:
+    number = job.coordinator.trigger("barrier 1", timeout_s=600.0)
+    job.abort(number)
+    pointer = f"{job.store.uri}/{job.keys.checkpoint(number)}"
+    with pytest.raises(AirflowFailException, match="Ask for another one"):
+        run(waits(CheckpointAcknowledgedSensor, pointer))
+
+
+@BOTH
+def test_a_pointer_is_taken_too(job: Job, asked: dict[str, Any], kind: type[CheckpointSensor]) -> None:
+    job.complete(1)
+    assert run(waits(kind, asked["pointer"])) == asked
+
+
+@pytest.mark.parametrize("options", [{"soft_fail": True}, {"soft_fail": True, "deferrable": True}])
+def test_soft_fail_means_skipped(job: Job, asked: dict[str, Any], options: dict[str, Any]) -> None:
+    job.abort(1)
+    with pytest.raises(AirflowSkipException):
+        run(waits(CheckpointAcknowledgedSensor, asked, **options))
+
+
+# -- what is no checkpoint -----------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("wrong", [None, 7, {}, {"id": 1}, {"pointer": 1}, [1]])
+def test_what_is_no_checkpoint_is_refused(store: Store, kind: type[CheckpointSensor], wrong: object) -> None:
+    with pytest.raises(AirflowFailException, match=r"write checkpoint=trigger\.output"):
+        run(waits(kind, wrong))
+
+
+def test_text_that_is_no_pointer_is_refused(store: Store) -> None:
+    with pytest.raises(AirflowFailException, match="is no pointer"):
+        run(waits(CheckpointAcknowledgedSensor, "None"))
+
+
+def test_one_that_never_was_is_refused(job: Job) -> None:
+    for history, said in (("orders/job", "never heard of it"), ("other/job", "no such history")):
+        with pytest.raises(AirflowFailException, match=said):
+            run(waits(CheckpointAcknowledgedSensor, f"{job.store.uri}/jobs/{history}/chk-7"))
+
+
+def test_another_root_than_the_connections_is_refused_and_both_are_named(asked: dict[str, Any], tmp_path: Any) -> None:
+    elsewhere = asked["pointer"].replace("checkpoints/jobs", "elsewhere/jobs")
+    with pytest.raises(AirflowFailException, match=f"{tmp_path}/elsewhere, .* leads to file://{tmp_path}/checkpoints"):
+        run(waits(CheckpointAcknowledgedSensor, elsewhere))
+
+
+# -- what does not end it ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def faulty(store: Store, monkeypatch: pytest.MonkeyPatch) -> FaultyStore:
+    """The connection's store, behind a network."""
+    made = FaultyStore(store)
+    monkeypatch.setattr(CheckpointStorageHook, "_connected", lambda _: made)
+    return made
+
+
+def test_a_store_that_does_not_answer_is_waited_for(job: Job, asked: dict[str, Any], faulty: FaultyStore) -> None:
+    job.acknowledge(1)
+    faulty.plan = lambda call: (Fault.NOT_SENT, Fault.DENIED)[call.nth % 2] if call.nth < 5 else Fault.NONE
+    assert run(waits(CheckpointAcknowledgedSensor, asked, timeout=60)) == asked
+    assert faulty.requests["read"] > 5
+
+
+def test_but_not_for_ever(asked: dict[str, Any], faulty: FaultyStore) -> None:
+    faulty.plan = lambda _: Fault.NOT_SENT
+    with pytest.raises(AirflowSensorTimeout):
+        run(waits(CheckpointAcknowledgedSensor, asked))
+
+
+def test_nor_one_that_is_none(asked: dict[str, Any], faulty: FaultyStore) -> None:
+    faulty.plan = lambda _: Fault.MISCONFIGURED
+    with pytest.raises(AirflowFailException, match="misconfigured"):
+        run(waits(CheckpointAcknowledgedSensor, asked, timeout=60))
+
+
+def test_a_look_costs_two_requests_and_for_completion_one(job: Job, asked: dict[str, Any], faulty: FaultyStore) -> None:
+    for kind, each in ((CheckpointAcknowledgedSensor, 2), (NotifyCheckpointCompleteOperator, 1)):
+        sensor = waits(kind, asked)
+        sensor.poke({"ti": ti()})
+        before = faulty.requests.total()
+        for _ in range(12):
+            assert not sensor.poke({"ti": ti()})
+        assert faulty.requests.total() - before == 12 * each
+        assert set(faulty.requests) == {"read"}
+
+
+# -- deferred ------------------------------------------------------------------------------------------------------------------------
+
+
+def deferred(operator: Any, **instance: Any) -> CheckpointTrigger:
+    """The trigger with which it defers, as the triggerer makes it: from what is stored."""
+    with pytest.raises(TaskDeferred) as stopped:
+        run(operator, **instance)
+    assert (stopped.value.method_name, stopped.value.kwargs, stopped.value.timeout) == ("execute_complete", None, None)
+    path, arguments = stopped.value.trigger.serialize()
+    assert path == "airflow_checkpoint_provider.triggers.checkpoint.CheckpointTrigger"
+    return CheckpointTrigger(**arguments)
+
+
+def fired(trigger: CheckpointTrigger) -> TriggerEvent:
+    async def first() -> TriggerEvent:
+        return await anext(trigger.run())
+
+    return asyncio.run(asyncio.wait_for(first(), 30))
+
+
+@BOTH
+def test_it_looks_once_before_it_defers(job: Job, asked: dict[str, Any], kind: type[CheckpointSensor]) -> None:
+    job.complete(1)
+    assert run(waits(kind, asked, deferrable=True)) == asked
+
+
+@BOTH
+def test_deferred_it_is_woken_and_looks_itself(job: Job, asked: dict[str, Any], kind: type[CheckpointSensor]) -> None:
+    waiting = deferred(waits(kind, asked, deferrable=True, timeout=600))
+    job.complete(1)
+    event = fired(waiting).payload
+    resumed = waits(kind, asked, deferrable=True, timeout=600)
+    assert resumed.execute_complete({"ti": ti()}, event) == asked
+
+
+def test_it_is_woken_by_an_abort(job: Job, asked: dict[str, Any]) -> None:
+    waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600))
+    job.abort(1)
+    event = fired(waiting).payload
+    with pytest.raises(AirflowFailException, match="was aborted"):
+        waits(CheckpointAcknowledgedSensor, asked, deferrable=True).execute_complete({"ti": ti()}, event)
+
+
+def test_woken_for_nothing_it_defers_again_to_the_same_deadline(job: Job, asked: dict[str, Any]) -> None:
+    waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600))
+    event = {"checkpoint": asked, "deadline": waiting.deadline, "acknowledged": True}
+    with pytest.raises(TaskDeferred) as again:
+        waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600).execute_complete({"ti": ti()}, event)
+    assert again.value.trigger.serialize() == waiting.serialize()
+
+
+def test_the_deadline_is_a_moment(asked: dict[str, Any]) -> None:
+    waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600))
+    left = datetime.fromisoformat(waiting.deadline) - datetime.now(UTC)
+    assert timedelta(minutes=9) < left <= timedelta(minutes=10)
+
+
+def test_past_its_deadline_it_fails_as_a_sensor_does(asked: dict[str, Any]) -> None:
+    waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=0.2))
+    event = fired(waiting).payload
+    with pytest.raises(AirflowSensorTimeout, match="not acknowledged in time"):
+        waits(CheckpointAcknowledgedSensor, asked, deferrable=True).execute_complete({"ti": ti()}, event)
+
+
+@pytest.mark.parametrize("fault", [Fault.NOT_SENT, Fault.DENIED, Fault.MISCONFIGURED])
+def test_what_a_triggerer_cannot_see_does_not_wake_the_task(
+    job: Job, asked: dict[str, Any], faulty: FaultyStore, fault: Fault
+) -> None:
+    """Also what is wrong with the triggerer's host alone: the task would look, and defer again, and again."""
+    waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600))
+    job.acknowledge(1)
+    until = faulty.requests["read"] + 5
+    faulty.plan = lambda call: fault if call.nth <= until else Fault.NONE
+    fired(waiting)
+    assert faulty.requests["read"] > until
+
+
+def test_a_trigger_that_cannot_read_its_connection_waits_until_its_deadline(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=0.3))
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", "{not json")
+    fired(waiting)
+    assert datetime.now(UTC) >= datetime.fromisoformat(waiting.deadline)
+
+
+def test_a_trigger_task_that_waits_can_be_deferred(job: Job) -> None:
+    waiting = deferred(trigger(wait_for_completion=True, deferrable=True))
+    assert waiting.awaited == "completed"
+    job.complete(1)
+    event = fired(waiting).payload
+    resumed = trigger(wait_for_completion=True, deferrable=True)
+    assert resumed.execute_complete({"ti": ti()}, event) == event["checkpoint"]
+
+
+def test_there_is_nothing_secret_in_what_airflow_stores(asked: dict[str, Any]) -> None:
+    _, arguments = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600)).serialize()
+    assert set(arguments) == {"checkpoint", "checkpoint_conn_id", "awaited", "deadline", "poll_interval"}
+
+
+def test_looks_are_five_seconds_apart_if_nobody_says_otherwise() -> None:
+    with DAG(OTHER, schedule=None):
+        sensor = CheckpointAcknowledgedSensor(task_id="acks", checkpoint="x")
+    assert sensor.poke_interval == EVERY == 5.0
