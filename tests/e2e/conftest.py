@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.lab import Lab, adopt_orphans
-from tests.support.stack import Stack
+from tests.support.stack import PROJECT, Stack
 from tests.support.waiting import wait_until
 
 AT_ONCE = 4
@@ -41,6 +41,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     adopt_orphans()
     folder = tmp_path_factory.mktemp("lab")
     dags = Path(shutil.copytree(Path(__file__).parent / "dags", folder / "dags"))
+    shutil.copytree(PROJECT / "dags", dags / "examples")
     for name, option in REFUSED.items():
         (dags / f"refused_{name}.py").write_text(DAG_FILE.format(name=name, option=option))
     with Stack(folder / "airflow", dags, _environment(folder / "checkpoints")) as stack:

@@ -62,12 +62,16 @@ class Lab:
 
     def start(self, dag: str, *closed: str, history: History | None = None) -> Run:
         """Trigger a run whose driver waits at the gates ``closed``."""
-        folder = self._folder / f"{dag}-{uuid.uuid4().hex[:6]}"
+        folder = self.folder(dag)
         for try_number in range(1, TRIES + 1):
             (folder / "events" / str(try_number)).mkdir(parents=True)
         for gate in closed:
             (folder / f"closed-{gate}").touch()
         return Run(self, dag, folder, history)
+
+    def folder(self, dag: str) -> Path:
+        """For one run; not there yet."""
+        return self._folder / f"{dag}-{uuid.uuid4().hex[:6]}"
 
     def at_two(self, dag: str = "stages", *closed: str) -> Run:
         """A run whose first stage is stored and whose driver waits before the second."""

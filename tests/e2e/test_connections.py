@@ -110,6 +110,21 @@ for master in ("local[*]", "yarn", None):
     assert none.startswith("refused None There is no connection 'checkpoint_default'")
 
 
+def test_a_task_that_knows_no_master_uses_that_place_if_it_holds_the_job(stack: Stack) -> None:
+    (stack.home / "checkpoints" / "jobs" / "known").mkdir(parents=True)
+    code = """
+from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+for job in ("known", "unknown"):
+    try:
+        print("root", job, CheckpointStorageHook().get_store_of(job).uri)
+    except StoreMisconfigured as error:
+        print("refused", job, error.code)
+"""
+    said = [line for line in stack.run("python", "-c", code).splitlines() if line[:4] in ("root", "refu")]
+    assert said == [f"root known file://{stack.home}/checkpoints", "refused unknown CKP641"]
+
+
 def test_the_form_asks_for_the_root(stack: Stack) -> None:
     kinds = {kind["connection_type"]: kind for kind in stack.client.call("GET", "/ui/connections/hook_meta")}
     form = kinds["checkpoint_storage"]

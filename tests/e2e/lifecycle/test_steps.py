@@ -1,0 +1,109 @@
+"""On a real Airflow: a checkpoint's life, by hand and in one line; what fails, what is skipped, what is done twice."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tests.e2e.lifecycle.conftest import Run, Stage
+
+pytestmark = pytest.mark.timeout(300)
+SENSORS = ("poked", "rescheduled", "deferred")
+
+
+def test_by_hand_with_every_way_of_waiting(stage: Stage) -> None:
+    job, run = stage.job("by_hand"), stage.run("by_hand")
+    asked = run.asked()
+    assert job.checkpoint(asked["id"]).gated
+    for sensor, state in zip(SENSORS, ("running", "up_for_reschedule", "deferred"), strict=True):
+        run.wait_for(state, sensor)
+    job.acknowledge(asked["id"])
+    ended, states = run.ended()
+    assert (ended, states.pop("abort"), set(states.values())) == ("success", "skipped", {"success"})
+    assert job.checkpoint(asked["id"]).status == "retained"
+    assert [run.xcom(one) for one in (*SENSORS, "finalize", "notify")] == [asked] * 5
+    assert run.xcom("audit") == 14
+    log = run.log("deferred")
+    assert "[CKP206]" in log
+    assert "[CKP6" not in log  # the triggerer found connection and store
+
+    before = job.state
+    run.clear(*SENSORS, "finalize", "notify", "abort")  # and nothing changes
+    run.wait_for("success", *SENSORS, "finalize", "notify", try_number=2)
+    ended, states = run.ended()
+    assert (ended, states.pop("abort"), set(states.values())) == ("success", "skipped", {"success"})
+    assert job.state == before
+    assert [run.xcom(one) for one in (*SENSORS, "finalize", "notify")] == [asked] * 5
+
+
+def test_an_abort_ends_all_waiting_at_once_and_a_clear_asks_anew(stage: Stage) -> None:
+    job, run = stage.job("by_hand"), stage.run("by_hand")
+    asked = run.asked()
+    run.wait_for("deferred", "deferred")
+    job.abort(asked["id"], "expired", "batch 412 has been running for 14 min")
+    ended, states = run.ended()
+    assert (ended, states["abort"]) == ("failed", "success")
+    assert {states[one] for one in SENSORS} == {"failed"}
+    assert {states[one] for one in ("audit", "finalize", "notify")} == {"upstream_failed"}
+    for sensor in SENSORS:
+        last = run.client.task(run.dag, run.id, sensor)["try_number"]
+        # No retry can mend it. A busy scheduler may take one that resumes quickly for lost, and try it again.
+        assert last == 1 or sensor == "deferred"
+        assert "batch 412" in run.log(sensor, last)
+        assert f"Clear task by_hand.trigger of run {run.id}" in run.log(sensor, last)
+    run.clear("trigger", *SENSORS, "audit", "finalize", "notify", "abort")
+    run.wait_for("success", "trigger", try_number=2)
+    again = run.asked()
+    assert again["id"] > asked["id"]
+    job.acknowledge(again["id"])
+    ended, states = run.ended()
+    assert (ended, states.pop("abort"), set(states.values())) == ("success", "skipped", {"success"})
+
+
+def test_in_one_line_what_follows_runs_only_if_it_completed(stage: Stage) -> None:
+    job = stage.job("one_line")
+    runs = {verdict: stage.run("one_line", verdict=verdict) for verdict in ("good", "bad", "none")}
+    for run in runs.values():
+        asked = run.asked("checkpoint.trigger")
+        run.wait_for("deferred", "checkpoint.acknowledged")
+        job.acknowledge(asked["id"])
+    assert said(runs["good"]) == ("success", "success", "skipped", "success", "success")
+    assert said(runs["bad"]) == ("failed", "failed", "success", "upstream_failed", "upstream_failed")
+    assert said(runs["none"]) == ("success", "skipped", "skipped", "skipped", "skipped")
+    left = {verdict: job.checkpoint(run.xcom("checkpoint.trigger")["id"]) for verdict, run in runs.items()}
+    assert [one.status for one in left.values()] == ["retained", "aborted", "pending"]
+    assert (left["bad"].reason, left["bad"].phase) == ("aborted by a DAG", "finalize")
+    assert left["bad"].words == f"by task one_line.checkpoint.abort of run {runs['bad'].id}"
+    assert "ABORTED" in runs["bad"].log("checkpoint.abort")
+
+
+def said(run: Run) -> tuple[str | None, ...]:
+    """How the run ended, and its tasks from the audit on."""
+    ended, states = run.ended()
+    group = [states[f"checkpoint.{name}"] for name in ("audit", "abort", "notify")]
+    return (ended, *group, states["after"])
+
+
+def test_without_a_job_nothing_is_waited_for_and_nothing_is_left(stage: Stage) -> None:
+    run = stage.run("waits")
+    ended, states = run.ended()
+    assert (ended, states) == ("failed", {"trigger": "failed"})
+    assert run.client.task(run.dag, run.id, "trigger")["try_number"] == 3  # it may have started meanwhile
+    assert "[CKP230]" in run.log("trigger")
+
+
+def test_nothing_secret_is_left_anywhere_but_in_the_connection(stage: Stage) -> None:
+    """By all that ran here: logs of tasks, triggers and processes, XCom, what is stored of triggers and tasks."""
+    home = stage.stack.home
+    logs = [log for log in home.rglob("*.log") if stage.secret in log.read_text(errors="replace")]
+    assert logs == []
+    with closing(sqlite3.connect(f"file:{home}/airflow.db?mode=ro", uri=True)) as database:
+        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        holders = [
+            name
+            for name in names
+            if any(stage.secret in str(row) for row in database.execute(f'SELECT * FROM "{name}"'))
+        ]
+    assert holders == ["connection"]
