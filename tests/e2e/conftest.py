@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.lab import Lab, adopt_orphans
+from airflow_checkpoint_provider.storage import LocalStore, S3Store
+from tests.e2e.lab import KEY_ID, SECRET, TOKEN, Lab, adopt_orphans
+from tests.support.drivers import WITH_S3A
+from tests.support.s3server import Key, S3Server
 from tests.support.stack import PROJECT, Stack
 from tests.support.waiting import wait_until
 
@@ -44,10 +47,26 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     shutil.copytree(PROJECT / "dags", dags / "examples")
     for name, option in REFUSED.items():
         (dags / f"refused_{name}.py").write_text(DAG_FILE.format(name=name, option=option))
-    with Stack(folder / "airflow", dags, _environment(folder / "checkpoints")) as stack:
+    local = LocalStore(str(folder / "checkpoints"))
+    with S3Server() as s3, Stack(folder / "airflow", dags, _environment(folder / "checkpoints")) as stack:
+        bucket = _bucket(s3)
+        _connect(stack, bucket)
         stack.client.wait_for_dag("stages")
         wait_until(lambda: len(stack.client.import_errors()) == len(REFUSED), 90, lambda: "DAG files are not read")
-        yield Lab(stack, folder / "checkpoints", folder / "runs")
+        yield Lab(stack, local, bucket, folder / "runs")
+
+
+def _bucket(s3: S3Server) -> S3Store:
+    s3.keys[KEY_ID] = Key(SECRET, token=TOKEN)
+    s3.make_bucket("lab")
+    return S3Store("lab", "ckp", s3.settings(KEY_ID))
+
+
+def _connect(stack: Stack, store: S3Store) -> None:
+    """In Airflow's database: a connection in the environment would itself be in that of each driver."""
+    where = {"root": store.uri, "endpoint_url": store.settings.endpoint_url, "aws_session_token": TOKEN}
+    fields = {"conn_type": "checkpoint_storage", "login": KEY_ID, "password": SECRET, "extra": json.dumps(where)}
+    stack.client.write("POST", "/api/v2/connections", {"connection_id": "in_s3", **fields})
 
 
 def _environment(root: Path) -> dict[str, str]:
@@ -62,6 +81,7 @@ def _environment(root: Path) -> dict[str, str]:
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
         "CHECKPOINT_HEARTBEAT_SECONDS": "2",
         "SPARK_LOCAL_IP": "127.0.0.1",
+        **WITH_S3A,
     }
 
 

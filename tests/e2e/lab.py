@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.checkpoint.state import Attempt, State
-from airflow_checkpoint_provider.storage import open_store
+from airflow_checkpoint_provider.storage import LocalStore, S3Store, Store
 from tests.support import processes
 from tests.support.runs import Ended
 from tests.support.stack import Stack
@@ -29,6 +29,8 @@ PATIENCE = 300  # seconds for one step of a run, others working at the same time
 PR_SET_CHILD_SUBREAPER = 36
 RESULT = {"seen": ["one", "two", "three"], "total": sum(range(1000)) + 3 * 1000}
 """What each attempt of ``stages.py`` finds, beside its number."""
+KEY_ID, SECRET, TOKEN = "AKIARECOGNISED", "a-secret-to-be-recognised", "a-token-to-be-recognised"
+"""Of the connection ``in_s3``, with which the DAGs work whose ids end in ``_s3``."""
 
 
 def adopt_orphans() -> None:
@@ -44,10 +46,10 @@ def exit_code(orphan: int) -> int:
 
 
 class Lab:
-    """The stack, the root of checkpoints, and a folder for each run."""
+    """The stack, the stores of checkpoints, and a folder for each run."""
 
-    def __init__(self, stack: Stack, root: Path, folder: Path) -> None:
-        self.stack, self.root, self._folder = stack, root, folder
+    def __init__(self, stack: Stack, local: LocalStore, s3: S3Store, folder: Path) -> None:
+        self.stack, self.s3, self._local, self._folder = stack, s3, local, folder
         self.writing = threading.Lock()  # two requests that write at once may lock each other out of SQLite
 
     def wait_until(self, ready: Callable[[], object], say: Callable[[], str]) -> None:
@@ -81,7 +83,10 @@ class Lab:
         return run
 
     def journal(self, history: History) -> Journal:
-        return Journal(open_store(str(self.root)), Keys(history.prefix), By("test", "test", ""))
+        return Journal(self.store(history), Keys(history.prefix), By("test", "test", ""))
+
+    def store(self, history: History) -> Store:
+        return self.s3 if "_s3." in history.job else self._local
 
 
 class Run:
@@ -93,6 +98,7 @@ class Run:
         with lab.writing:
             self.id = self.client.trigger(dag, {"folder": str(folder)})
         self.history = history or History(f"{dag}.{TASK}", self.id)
+        self.store = lab.store(self.history)
 
     # -- the job -----------------------------------------------------------------------------------------------------
 

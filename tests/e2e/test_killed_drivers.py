@@ -11,9 +11,13 @@ from tests.e2e.lab import RESULT, Lab, Run, kill, wait_gone
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.mark.parametrize("victim", [Run.driver, Run.jvm], ids=["driver", "jvm"])
-def test_the_retry_goes_on_after_the_last_stage(lab: Lab, victim: Callable[[Run], int]) -> None:
-    run = lab.at_two("stages", "three")
+@pytest.mark.parametrize(
+    ("dag", "victim"),
+    [("stages", Run.driver), ("stages", Run.jvm), ("stages_s3", Run.driver)],
+    ids=["driver", "jvm", "driver in s3"],
+)
+def test_the_retry_goes_on_after_the_last_stage(lab: Lab, dag: str, victim: Callable[[Run], int]) -> None:
+    run = lab.at_two(dag, "three")
     driver, generation = run.driver(), run.task()["max_tries"]
     kill(victim(run))
     wait_gone(driver)
@@ -48,12 +52,11 @@ def _state_is_deleted(run: Run) -> None:
     kept = {"job": f"{run.dag}.job", "run": run.id, "attempts": 2, "ended": "finished"}
     assert answer.items() >= kept.items()
     assert run.state.retained == ()
-    folder = run.lab.root / run.history.prefix
-    assert {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file()} == {
-        "journal",
-        "heartbeat",
-    }
-    table = run.lab.stack.run("checkpoints", "--root", str(run.lab.root), "show", f"{run.dag}.job", run.id)
+    prefix = f"{run.history.prefix}/"
+    left = {one.key.removeprefix(prefix).split("/")[0] for one in run.store.list(run.history.prefix)}
+    assert left == {"journal", "heartbeat"}
+    arguments = ["--conn-id", "in_s3"] if run.dag.endswith("_s3") else []
+    table = run.lab.stack.run("airflow", "checkpoints", "show", f"{run.dag}.job", run.id, *arguments)
     assert "FINISHED in 2 attempts" in table
     assert answer["checkpoint"] in table
 

@@ -14,8 +14,9 @@ def one_launch(run: Run) -> bool:
     return [one.number for one in state.launches] == [1] and [one.how for one in state.attempts] == ["finished"]
 
 
-def test_worker_lost_the_next_try_follows_the_living_driver(lab: Lab) -> None:
-    run = lab.at_two()
+@pytest.mark.parametrize("dag", ["stages", "stages_s3"])
+def test_worker_lost_the_next_try_follows_the_living_driver(lab: Lab, dag: str) -> None:
+    run = lab.at_two(dag)
     process, driver = run.process(), run.driver()
     kill(parent(process), process)
     run.wait_adopted(2)

@@ -26,16 +26,23 @@ CONFS = {
 }
 
 
-def submits(dag_id: str, job: str = "stages", max_active_runs: int = 16, **options: Any) -> DAG:
+SHOWING = {"spark.ui.enabled": "true", "spark.log.level": "INFO"}
+
+
+def submits(
+    dag_id: str, job: str = "stages", max_active_runs: int = 16, spark: dict[str, str] | None = None, **options: Any
+) -> DAG:
     with DAG(dag_id, schedule=None, max_active_runs=max_active_runs, params={"folder": ""}) as dag:
         CheckpointedSparkSubmitOperator(
-            task_id="job", application=str(JOBS / f"{job}.py"), application_args=[str(FOLDER)], conf=CONFS,
+            task_id="job", application=str(JOBS / f"{job}.py"), application_args=[str(FOLDER)], conf={**CONFS, **(spark or {})},
             retries=2, retry_delay=timedelta(seconds=1), **options,
         )  # fmt: skip
     return dag
 
 
 stages = submits("stages")
+stages_s3 = submits("stages_s3", checkpoint_conn_id="in_s3")
+secrets_s3 = submits("secrets_s3", job="shows", checkpoint_conn_id="in_s3", spark=SHOWING, verbose=True)
 fences = submits("fences", durable=False)
 continues = submits("continues", on_clear="continue")
 suspends = submits("suspends", scope="job", max_active_runs=1)
