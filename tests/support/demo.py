@@ -3,10 +3,13 @@
 A real Airflow runs the DAG of ``dags/flights_delays.py``. The job knows nothing of what comes: this program watches the
 journal from outside, and when the second of four stages is complete it ends the driver with ``kill -9``. Airflow's retry
 goes on from there. At last the same script runs once more, undisturbed and without Airflow, and the reports are compared.
+
+``make demo STORE=s3``: the same, but for one connection; rows and journal lie in a bucket, which this process serves.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +17,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +27,9 @@ import pyarrow.parquet
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
-from airflow_checkpoint_provider.storage import LocalStore
+from airflow_checkpoint_provider.checkpoint.texts.units import size
+from airflow_checkpoint_provider.storage import LocalStore, S3Store, Store
+from tests.support.drivers import WITH_S3A
 from tests.support.processes import drivers
 from tests.support.stack import PROJECT, Stack
 from tests.support.waiting import wait_until
@@ -39,24 +46,45 @@ NOISE = re.compile(  # what Airflow and Spark say
 )
 
 
-def main() -> int:
+def main(*arguments: str) -> int:
+    if arguments not in ((), ("s3",)):
+        say("usage: make demo, or make demo STORE=s3")
+        return 2
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-demo-"))
     say(f"Everything lies in {folder}; if something fails, it stays there.")
-    run(folder)
+    if arguments:
+        with bucket() as s3:
+            run(folder, s3)
+    else:
+        run(folder)
     shutil.rmtree(folder)
     return 0
 
 
-def run(folder: Path) -> None:
+@contextmanager
+def bucket() -> Iterator[S3Store]:
+    """In the memory of this process, for whoever knows the key."""
+    from tests.support.s3server import S3Server
+
+    with S3Server() as server:
+        server.make_bucket("lake")
+        yield S3Store("lake", "checkpoints", server.settings())
+
+
+def run(folder: Path, s3: S3Store | None = None) -> None:
     data = folder / "data"
-    with Stack(folder / "airflow", PROJECT / "dags", SPARK_LOCAL) as stack:
+    with Stack(folder / "airflow", PROJECT / "dags", {**SPARK_LOCAL, **(WITH_S3A if s3 else {})}) as stack:
+        directory = LocalStore(stack.home / "checkpoints")  # used when there is no connection for checkpoints
         say(f"Airflow runs at {stack.url}. Its DAG {DAG}: prepare the data, compute delays with Spark, show them.")
+        if s3:
+            connect(stack, s3)
         stack.client.wait_for_dag(DAG)
         dag_run = stack.client.trigger(DAG, {"data": str(data)})
-        stages = kill_driver(stack, dag_run, after="weather")
-        say(
-            f"Driver killed (kill -9), stages {' and '.join(sorted(stages))} were complete. The log of Airflow's retry:"
-        )
+        stages = kill_driver(stack, s3 or directory, dag_run, after="weather")
+        say(f"Driver killed (kill -9), stages {' and '.join(sorted(stages))} were complete.")
+        if s3:
+            show_bucket(s3, directory)
+        say("The log of Airflow's retry:")
         state = stack.client.wait_for_run(DAG, dag_run)
         print_log(stack, dag_run)
         if state != "success":
@@ -68,25 +96,49 @@ def run(folder: Path) -> None:
     say(f"The reports are equal: {len(expected)} rows, each the same.")
 
 
-def kill_driver(stack: Stack, dag_run: str, *, after: str) -> set[str]:
+def connect(stack: Stack, s3: S3Store) -> None:
+    """As a person does it in Airflow's form; nothing else tells of S3."""
+    extra = {"root": s3.uri, "endpoint_url": s3.settings.endpoint_url}
+    keys = {"login": s3.settings.access_key_id, "password": s3.settings.secret_access_key}
+    fields = {
+        "connection_id": "checkpoint_default",
+        "conn_type": "checkpoint_storage",
+        "extra": json.dumps(extra),
+        **keys,
+    }
+    stack.client.write("POST", "/api/v2/connections", fields)
+    say(f"Connection checkpoint_default, of type Checkpoint Storage: {json.dumps(extra)}, and two keys.")
+
+
+def show_bucket(s3: S3Store, directory: LocalStore) -> None:
+    """Rows and journal are there, and nothing is where they would be without the connection."""
+    stored = list(s3.list("jobs"))
+    rows = [one.size for one in stored if one.key.endswith(".parquet")]
+    entries = [one for one in stored if "/journal/" in one.key]
+    if not rows or not entries or any(directory.list("")):
+        raise RuntimeError(f"rows {rows}, journal {entries}, in the directory {list(directory.list(''))}")
+    say(f"In {s3.uri}: {len(rows)} files of rows ({size(sum(rows))}), {len(entries)} entries of the journal.")
+
+
+def kill_driver(stack: Stack, store: Store, dag_run: str, *, after: str) -> set[str]:
     """Kill the driver once a stage is complete; returns all that are. It is stopped first, so that this is exact."""
     wait_until(
-        lambda: after in completed_stages(stack, dag_run),
+        lambda: after in completed_stages(store, dag_run),
         300,
         lambda: f"{stack.client.states(DAG, dag_run)}",
         every=0.05,
     )
     (driver,) = {*drivers(SCRIPT)} & {*stack.parts["scheduler"].all_pids()}
     os.kill(driver, signal.SIGSTOP)
-    stages = completed_stages(stack, dag_run)
+    stages = completed_stages(store, dag_run)
     os.kill(driver, signal.SIGKILL)
     return stages
 
 
-def completed_stages(stack: Stack, dag_run: str) -> set[str]:
-    """From the journal, in the folder that is used when there is no connection for checkpoints."""
+def completed_stages(store: Store, dag_run: str) -> set[str]:
+    """From the journal."""
     history = Keys(History(f"{DAG}.{TASK}", dag_run).prefix)
-    journal = Journal(LocalStore(stack.home / "checkpoints"), history, By("people", "demo", "here"))
+    journal = Journal(store, history, By("people", "demo", "here"))
     return {state.uid for one in journal.catch_up().retained for state in one.states if state.kind == "stage"}
 
 
@@ -118,4 +170,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))
