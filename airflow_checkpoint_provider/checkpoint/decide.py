@@ -77,7 +77,9 @@ def _not_running(state: State, run: str | None) -> Refusal:
             )
         )
     return Refusal(
-        errors.NotRunning(f"{state.job}: no driver is running that could take a checkpoint; start the job first")
+        errors.NotRunning(
+            f"{state.job or 'this job'}: no driver is running that could take a checkpoint; start the job first"
+        )
     )
 
 

@@ -65,6 +65,20 @@ def resolve(restore: str, state: State, store: Store) -> Point | None:
     return Point(pointer=str(pointer))
 
 
+def named(where: str, state: State, run: str, store: Store) -> Point | None:
+    """The point that a deliberate restore names, besides what ``resolve`` knows: "latest", and "run-start" of a run."""
+    if where == "latest":
+        return state.restore_point()
+    if where != "run-start":
+        return resolve(where, state, store)
+    found = state.run(run)
+    if found is None:
+        raise CheckpointNotFound(
+            f"run {run!r} is not listed any more, so nobody knows where it started; name a checkpoint"
+        )
+    return found.started_from
+
+
 def _own(number: int, state: State, restore: str) -> Point:
     found = state.checkpoint(number)
     if found is None or found.status != RETAINED:

@@ -13,11 +13,11 @@ from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, InvalidConfig
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
-from airflow_checkpoint_provider.checkpoint.restoring import examine, resolve
-from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, State
+from airflow_checkpoint_provider.checkpoint.restoring import examine, named
+from airflow_checkpoint_provider.checkpoint.state import CONDEMNED
 from airflow_checkpoint_provider.checkpoint.texts.units import plural, some
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
@@ -45,7 +45,7 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: st
     )
     coordinator = Coordinator(Journal(store, found.keys, _by()))
     state = coordinator.journal.catch_up()
-    base = _named(where, state, key or found.newest_run, store)
+    base = named(where, state, key or found.newest_run, store)
     restored = examine(coordinator, state, base)
     chosen = next((one for one in restored.candidates if one.verdict == "chosen"), None)
     lines = texts.restored(state, base, chosen.checkpoint if chosen else None, chosen.files if chosen else 0)
@@ -96,20 +96,6 @@ def _pruned_line(found: Found, ids: tuple[int, ...], orphans: tuple[str, ...]) -
     held = f"{some([f'chk-{number}' for number in ids])}, which nothing holds" if ids else ""
     left = f"{plural(len(orphans), 'leftover')} of attempts that are over" if orphans else ""
     return f"{found.state.job}, run {found.newest_run}: {' and '.join(filter(None, (held, left)))}"
-
-
-def _named(where: str, state: State, run: str, store: Store) -> Point | None:
-    """What ``--from`` says."""
-    if where == "latest":
-        return state.restore_point()
-    if where == "run-start":
-        found = state.run(run)
-        if found is None:
-            raise CheckpointNotFound(
-                f"run {run!r} is not listed any more, so nobody knows where it started; name a checkpoint"
-            )
-        return found.started_from
-    return resolve(where, state, store)
 
 
 def _confirm(job: str, lines: list[str], how: How) -> None:

@@ -5,6 +5,7 @@ from airflow_checkpoint_provider.operators.lifecycle import (
     FinalizeCheckpointOperator,
     NotifyCheckpointCompleteOperator,
 )
+from airflow_checkpoint_provider.operators.restore import RestoreOperator
 from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.operators.trigger import TriggerCheckpointOperator
 
@@ -13,5 +14,6 @@ __all__ = [
     "CheckpointedSparkSubmitOperator",
     "FinalizeCheckpointOperator",
     "NotifyCheckpointCompleteOperator",
+    "RestoreOperator",
     "TriggerCheckpointOperator",
 ]

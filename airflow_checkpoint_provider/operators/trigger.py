@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.configuration import conf
-from airflow.sdk import BaseOperator, TaskGroup
-from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
 
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig, seconds
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import (
     Aborted,
     Busy,
-    InvalidConfig,
     NotRunning,
     NotSupportedYet,
     RunFinished,
     StoreError,
 )
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, check_job_id
-from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 from airflow_checkpoint_provider.hooks.watched import COMPLETED, Watched, reference
-from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators.of_job import OfJob
 from airflow_checkpoint_provider.sensors.checkpoint import EVERY
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 
 
-class TriggerCheckpointOperator(BaseOperator):
+class TriggerCheckpointOperator(OfJob):
     """Asks a running job for a checkpoint, which its driver takes at its next barrier; returns where that will be.
 
     The XCom is ``{"job", "scope", "id", "pointer"}``. A retry gets the checkpoint of the try before it, unless that was
@@ -57,12 +49,9 @@ class TriggerCheckpointOperator(BaseOperator):
         ``$AIRFLOW_HOME/checkpoints``, if it holds the job.
     """
 
-    template_fields: Sequence[str] = ("scope",)
-
     def __init__(
         self,
         *,
-        job: CheckpointedSparkSubmitOperator | str,
         kind: str = "checkpoint",
         gated: bool = False,
         timeout: str | float | timedelta | None = None,
@@ -70,37 +59,17 @@ class TriggerCheckpointOperator(BaseOperator):
         wait_for_completion: bool = False,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poke_interval: float | timedelta = EVERY,
-        checkpoint_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if kind != "checkpoint":
             raise NotSupportedYet(f'kind={kind!r}: this version only has "checkpoint"')
-        self.job_id, self.job_task_id, self.scope, conn_id = self._meant(job)
         self.kind, self.gated = kind, gated
         self.timeout_s = None if timeout is None else CheckpointConfig(timeout=timeout).timeout_s
         self.start_timeout_s = seconds(start_timeout, "start_timeout")
         self.wait_for_completion, self.deferrable = wait_for_completion, deferrable
         self.poke_interval = seconds(poke_interval, "poke_interval")
-        self.checkpoint_conn_id = checkpoint_conn_id or conn_id
         self._killed, self._said = False, ""
-
-    def _meant(self, job: object) -> tuple[str | None, str | None, str, str]:
-        """Job id, the task whose job it is, scope, connection. The object is not kept: a task is no part of another."""
-        if isinstance(job, str):
-            return check_job_id(job), None, "job", CheckpointStorageHook.default_conn_name
-        if isinstance(job, TaskGroup | MappedOperator):
-            raise NotSupportedYet(f"job={job!r}: this version takes one checkpointed task, no group and no mapped one")
-        if not isinstance(job, CheckpointedSparkSubmitOperator):
-            raise InvalidConfig(
-                f"job={job!r}: write a CheckpointedSparkSubmitOperator of this DAG, or a job id as text"
-            )
-        if job.has_dag() and self.has_dag() and job.dag is not self.dag:  # type: ignore[no-untyped-call]
-            raise InvalidConfig(
-                f"job={job.task_id!r} is a task of DAG {job.dag_id!r}; for a job of another DAG write its job id, which"
-                ' means the history that its runs share (scope="job")'
-            )
-        return job.job_id, job.task_id, job.scope, job.checkpoint_conn_id
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
@@ -119,7 +88,7 @@ class TriggerCheckpointOperator(BaseOperator):
         coordinator: Coordinator | None = None
         while True:
             try:
-                coordinator = coordinator or self._coordinator(ti)
+                coordinator = coordinator or self.coordinator(ti)
                 return self._trigger(coordinator, ti)
             except (NotRunning, NoConnection) as error:
                 cleared = ti.max_tries > self.retries  # perhaps with the job, so that this starts again
@@ -127,13 +96,6 @@ class TriggerCheckpointOperator(BaseOperator):
                 self._wait_for(error, started + (0 if for_good else self.start_timeout_s))
             except Busy as error:
                 self._wait_for(error, started + self._timeout(coordinator))
-
-    def _coordinator(self, ti: Any) -> Coordinator:
-        job = self.job_id or f"{ti.dag_id}.{self.job_task_id}"
-        run: str | None = {"run": ti.run_id, "job": None}.get(self.scope, self.scope)
-        store = CheckpointStorageHook(self.checkpoint_conn_id).get_store_of(job)
-        by = By("task", f"{ti.dag_id}.{ti.task_id}", socket.gethostname())
-        return Coordinator(Journal(store, Keys(History(job, run).prefix), by))
 
     def _trigger(self, coordinator: Coordinator, ti: Any) -> dict[str, Any]:
         map_index = ti.map_index if ti.map_index is not None else -1

@@ -242,10 +242,10 @@ def test_a_name_that_is_no_job_id_is_refused() -> None:
 def test_groups_and_mapped_tasks_are_refused_by_name() -> None:
     with DAG("etl", schedule=None):
         with pytest.raises(NotSupportedYet, match="no group"):
-            TriggerCheckpointOperator(task_id="a", job=TaskGroup("nightly"))  # type: ignore[arg-type]
+            TriggerCheckpointOperator(task_id="a", job=TaskGroup("nightly"))
         mapped = CheckpointedSparkSubmitOperator.partial(task_id="m", application="job.py").expand(name=["a", "b"])
         with pytest.raises(NotSupportedYet, match="no mapped one"):
-            TriggerCheckpointOperator(task_id="b", job=mapped)  # type: ignore[arg-type]
+            TriggerCheckpointOperator(task_id="b", job=mapped)
 
 
 def test_other_kinds_are_refused_by_name() -> None:
