@@ -15,8 +15,11 @@ from airflow.sdk import DAG, task
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.checkpoint.codes import CODES
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.spark.s3a import advice
+from airflow_checkpoint_provider.storage import S3Store
 from tests.support.drivers import ROOT, environment, fast_confs, submit
 
 README = (ROOT / "README.md").read_text()
@@ -107,6 +110,23 @@ def test_the_tables_name_what_is_there() -> None:
         assert name in parameters or name == "durable"
         if default and name in parameters and parameters[name].default is not None:
             assert str(parameters[name].default) == default.strip('"'), name
+
+
+def test_the_connection_to_s3_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    (shown,) = (block for block in blocks("sh") if "connections add" in block)
+    *_, connection = shlex.split(shown)
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", connection)
+    store = CheckpointStorageHook().get_store()
+    assert isinstance(store, S3Store)
+    assert (store.uri, store.settings.region_name) == ("s3://lake/checkpoints", "eu-central-1")
+    assert store.settings.access_key_id
+
+
+def test_the_jars_for_s3_are_those_that_the_driver_asks_for() -> None:
+    (shown,) = (block for block in blocks("python") if "hadoop-aws" in block)
+    with DAG("flights_etl", schedule=None):
+        task = eval(shown, {"CheckpointedSparkSubmitOperator": CheckpointedSparkSubmitOperator})  # noqa: S307
+    assert f'packages="{task.packages}", exclude_packages="{task.exclude_packages}"' in advice("3.5.0")
 
 
 def test_every_code_is_a_code() -> None:
