@@ -176,13 +176,23 @@ def _of_role(found: Access, options: dict[str, str]) -> dict[str, str]:
 
 
 def _look(spark: SparkSession, store: S3Store) -> None:
-    """Two requests, before any work is done: does S3A reach what boto3 reaches?"""
-    path = _jvm(spark).org.apache.hadoop.fs.Path(hadoop_uri(store.uri))
+    """Two requests, before any work is done: does S3A reach what boto3 reaches?
+
+    By a client of its own: the one that Spark is going to use tries for minutes what does not work, as a bad certificate.
+    """
+    hadoop, jvm = _hadoop_conf(spark), _jvm(spark).org.apache.hadoop
+    path, impatient = jvm.fs.Path(hadoop_uri(store.uri)), jvm.conf.Configuration(hadoop)
+    for name in ("attempts.maximum", "retry.limit"):
+        impatient.set(f"fs.s3a.bucket.{store.bucket}.{name}", "2")
     try:
-        path.getFileSystem(_hadoop_conf(spark)).getFileStatus(path)
+        client = jvm.fs.FileSystem.newInstance(path.toUri(), impatient)
+        try:
+            client.getFileStatus(path)
+        finally:
+            client.close()
     except Py4JJavaError as error:
         if _name(error) != "FileNotFoundException":
-            raise explain(store.uri, error, _jvm(spark).org.apache.hadoop.util.VersionInfo.getVersion()) from error
+            raise explain(store.uri, error, jvm.util.VersionInfo.getVersion()) from error
 
 
 def explain(uri: str, error: Py4JJavaError, hadoop: str) -> CheckpointError:

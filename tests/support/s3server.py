@@ -12,12 +12,14 @@ reach it over HTTP. It is kinder than S3 in what it does not check: checksums, p
 from __future__ import annotations
 
 import io
+import ssl
 import time
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Self
 
@@ -63,19 +65,27 @@ class Key:
 class S3Server:
     """``keys`` by id, to be changed at any time; ``clock`` is the server's; ``requests`` counts those of each kind.
 
-    ``obeys_conditions=False`` makes it overwrite, as stores do that do not know ``If-None-Match``.
+    ``obeys_conditions=False`` makes it overwrite, as stores do that do not know ``If-None-Match``. With a ``certificate``,
+    a file with its key in it, it speaks https.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         self.keys = {"WRITER": Key("writer-secret")}
         self.clock: Callable[[], float] = time.time
         self.obeys_conditions = True
         self.requests: Counter[str] = Counter()
         self._app: WSGIApplication = create_backend_app("s3")
         self._one_at_a_time = Lock()
-        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Handler)
+        tls = None
+        if certificate:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            tls.load_cert_chain(certificate)
+        self._server = make_server(
+            "127.0.0.1", 0, self._serve, threaded=True, request_handler=_Handler, ssl_context=tls
+        )
         self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_port}"
+        self._verify = str(certificate) if certificate else None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -113,7 +123,7 @@ class S3Server:
     def client(self) -> S3Client:
         """One with boto3's defaults, of which the store knows nothing."""
         return boto3.Session().client(
-            "s3", endpoint_url=self.url, region_name=REGION, aws_access_key_id="WRITER",
+            "s3", endpoint_url=self.url, verify=self._verify, region_name=REGION, aws_access_key_id="WRITER",
             aws_secret_access_key=self.keys["WRITER"].secret,
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.spark.exits import Exit
 from airflow_checkpoint_provider.spark.s3a import HADOOP_AWS
-from airflow_checkpoint_provider.storage import s3_handover
+from airflow_checkpoint_provider.storage import S3Store, s3_handover
 from tests.support.drivers import JARS, ROOT
 from tests.support.launches import Launches
 from tests.support.runs import Ended, Home
@@ -107,3 +108,41 @@ def test_without_credentials_it_says_where_it_looked(home: Home, launches: Launc
     ended = home.run(submit=True, confs=launches.plan())
     assert ended.code == Exit.REFUSED, ended.log
     assert "REFUSED: there are no credentials for s3://" in ended.log
+
+
+# -- a certificate that nobody knows -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """Of 127.0.0.1, signed by itself, with its key; and a trust store for JVMs that holds it."""
+    pem, store = tmp_path / "store.pem", tmp_path / "trust.p12"
+    said = {"alg": "rsa:2048", "subject": "/CN=127.0.0.1", "names": "subjectAltName=IP:127.0.0.1"}
+    run("openssl", "req", "-x509", "-newkey", said["alg"], "-nodes", "-days", "2", "-subj", said["subject"],
+        "-addext", said["names"], "-keyout", str(pem), "-out", str(tmp_path / "cert.pem"))  # fmt: skip
+    pem.write_text(pem.read_text() + (tmp_path / "cert.pem").read_text())
+    run("keytool", "-importcert", "-noprompt", "-alias", "store", "-file", str(tmp_path / "cert.pem"), "-storepass",
+        "changeit", "-storetype", "PKCS12", "-keystore", str(store))  # fmt: skip
+    return pem
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, timeout=60, capture_output=True)
+
+
+@pytest.mark.slow
+def test_a_certificate_of_ones_own(tmp_path: Path, certificate: Path) -> None:
+    """boto3 has ``verify``; the JVM wants a trust store, and is told so before any work."""
+    with S3Server(certificate) as s3:
+        home = Home(tmp_path / "home", "one.py", s3=s3)
+        assert isinstance(home.store, S3Store)
+        store = S3Store(home.store.bucket, "ckp", s3.settings(verify=str(certificate)))
+        launches = Launches(store)
+        home.env |= s3_handover.keys(store)
+        ended = home.run(submit=True, confs=launches.plan())
+        assert ended.code == Exit.REFUSED, ended.log
+        assert "The JVMs do not trust the certificate, whatever `verify` says" in launches.refusal()
+        trust = f"-Djavax.net.ssl.trustStore={tmp_path / 'trust.p12'} -Djavax.net.ssl.trustStorePassword=changeit"
+        ended = home.run(submit=True, confs={**launches.plan(2), "spark.driver.extraJavaOptions": trust})
+        assert ended.code == 0, ended.log
+        assert ended.result["rows"] == 3
