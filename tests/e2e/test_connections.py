@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable
+from tests.support.s3server import S3Server
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -125,11 +127,13 @@ for job in ("known", "unknown"):
     assert said == [f"root known file://{stack.home}/checkpoints", "refused unknown CKP641"]
 
 
-def test_the_form_asks_for_the_root(stack: Stack) -> None:
+def test_the_form_asks_for_the_root_and_for_what_s3_needs(stack: Stack) -> None:
     kinds = {kind["connection_type"]: kind for kind in stack.client.call("GET", "/ui/connections/hook_meta")}
     form = kinds["checkpoint_storage"]
     assert form["hook_name"] == "Checkpoint Storage"
-    assert list(form["extra_fields"]) == ["root"]
+    assert {"root", "endpoint_url", "role_arn"} < set(form["extra_fields"])
+    assert form["extra_fields"]["aws_session_token"]["schema"]["format"] == "password"
+    assert form["standard_fields"]["login"]["title"] == "Access key id (S3)"
 
 
 @pytest.mark.parametrize(("root", "works"), [("folder", True), ("file/below", False)])
@@ -140,3 +144,15 @@ def test_test_connection(stack: Stack, tmp_path: Path, root: str, works: bool) -
     answer = stack.client.call("POST", "/api/v2/connections/test", body)
     assert answer["status"] is works
     assert str(tmp_path / root) in answer["message"]
+
+
+@pytest.mark.parametrize(("secret", "works"), [("writer-secret", True), ("tell-nobody", False)])
+def test_test_connection_to_s3(stack: Stack, s3: S3Server, bucket: str, secret: str, works: bool) -> None:
+    """As the form sends it: what was left empty is null."""
+    left = dict.fromkeys(("region_name", "addressing_style", "verify", "role_arn", "profile_name", "aws_session_token"))
+    extra = json.dumps({"root": f"s3://{bucket}/ckp", "endpoint_url": s3.url, **left})
+    body = {"connection_id": "tested", "conn_type": "checkpoint_storage", "extra": extra}
+    answer = stack.client.call("POST", "/api/v2/connections/test", {**body, "login": "WRITER", "password": secret})
+    assert answer["status"] is works
+    assert ("can hold checkpoints" if works else "SignatureDoesNotMatch (403)") in answer["message"]
+    assert "tell-nobody" not in answer["message"]

@@ -64,6 +64,7 @@ def test_the_spark_hook_keeps_its_process_connection_and_environment_where_we_lo
     assert hook._connection["master"] == "local[1]"
     assert "deploy_mode" in hook._connection
     assert list(inspect.signature(hook._build_spark_submit_command).parameters) == ["application"]
+    assert list(inspect.signature(hook._process_spark_submit_log).parameters) == ["itr"]
 
 
 def test_spark_hook_arguments_are_those_of_the_parent() -> None:
