@@ -200,17 +200,20 @@ def _branched(state: State, event: e.BranchOpened) -> State:
 
 
 def _inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
-    """The runs that count in the new branch: those inside the checkpoint from which it starts."""
+    """The runs that count in the new branch: those inside the checkpoint from which it starts. An earlier step back has
+    moved some of them to its own branch. If nobody knows any more whose checkpoint it was, all that may be inside count."""
     base = state.checkpoint(event.base.id) if event.base and event.base.pointer is None else None
-    attempt = state.attempt(base.epochs[0]) if base else None
+    if base is None:
+        return state.runs
+    attempt = state.attempt(base.epochs[0])
     launch = state.launch(attempt.launch) if attempt else None
     newest = state.run(launch.run) if launch else None
-    if base is None or newest is None:
-        return state.runs
-    return tuple(
-        replace(one, inside=event.branch) if one.inside == base.branch and one.position <= newest.position else one
-        for one in state.runs
-    )
+
+    def counts(run: Run) -> bool:
+        within = newest is None or run.position <= newest.position
+        return run is newest or (run.inside is not None and run.inside >= base.branch and within)
+
+    return tuple(replace(one, inside=event.branch) if counts(one) else one for one in state.runs)
 
 
 @_folds(e.CheckpointTriggered)

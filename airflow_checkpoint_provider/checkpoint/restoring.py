@@ -79,6 +79,27 @@ def named(where: str, state: State, run: str, store: Store) -> Point | None:
     return found.started_from
 
 
+class GoingBack:
+    """A deliberate restore: what is named is looked for in the state on which the journal decides, and verified there."""
+
+    def __init__(self, coordinator: Coordinator, where: str, run: str) -> None:
+        self._coordinator, self._where, self._run = coordinator, where, run
+        self.state = State()
+        self.restored = Restored()
+
+    def look(self, state: State) -> Point | None:
+        """The point. Raises ``CheckpointNotFound``, ``Damaged``."""
+        base = named(self._where, state, self._run, self._coordinator.store)
+        if self.state.n < 0 or base != self.restored.point:
+            self.restored = examine(self._coordinator, state, base)
+        self.state = state
+        return base
+
+    @property
+    def chosen(self) -> Candidate | None:
+        return next((one for one in self.restored.candidates if one.verdict == "chosen"), None)
+
+
 def _own(number: int, state: State, restore: str) -> Point:
     found = state.checkpoint(number)
     if found is None or found.status != RETAINED:

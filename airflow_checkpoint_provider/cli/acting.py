@@ -13,11 +13,11 @@ from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, Refused
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
-from airflow_checkpoint_provider.checkpoint.restoring import examine, named
-from airflow_checkpoint_provider.checkpoint.state import CONDEMNED
+from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
+from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, State
 from airflow_checkpoint_provider.checkpoint.texts.units import plural, some
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
@@ -44,20 +44,29 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: st
         (finding.newest(store, job, item, LIMIT), None) if run is None else finding.of_run(store, job, run, item)
     )
     coordinator = Coordinator(Journal(store, found.keys, _by()))
-    state = coordinator.journal.catch_up()
-    base = named(where, state, key or found.newest_run, store)
-    restored = examine(coordinator, state, base)
-    chosen = next((one for one in restored.candidates if one.verdict == "chosen"), None)
-    lines = texts.restored(state, base, chosen.checkpoint if chosen else None, chosen.files if chosen else 0)
+    going = GoingBack(coordinator, where, key or found.newest_run)
+    base = going.look(coordinator.journal.catch_up())
+    lines = _lines(going)
     if how.dry_run:
         return _report(found, base, lines, "nothing was changed: this was --dry-run")
     _confirm(job, lines, how)
-    answer = coordinator.journal.append(
-        c.Restore(token=_token(), base=base, by=_by().owner, reason="restored by hand: checkpoints restore")
-    )
+    token, by = _token(), _by().owner
+
+    def command(state: State) -> c.Restore:
+        if going.look(state) != base:
+            raise Refused(f"{where} is {going.restored.point or 'nothing'} by now; nothing was changed, look again")
+        return c.Restore(token=token, base=base, by=by, reason="restored by hand: checkpoints restore")
+
+    answer = coordinator.journal.append(command)
     done = replace(found, state=coordinator.state)
     after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
-    return _report(done, base, [] if not how.yes else lines, after)
+    return _report(done, base, _lines(going) if how.yes else [], after)
+
+
+def _lines(going: GoingBack) -> list[str]:
+    chosen = going.chosen
+    checkpoint, files = (chosen.checkpoint, chosen.files) if chosen else (None, 0)
+    return texts.restored(going.state, going.restored.point, checkpoint, files)
 
 
 def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -> Report:

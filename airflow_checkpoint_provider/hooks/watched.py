@@ -8,7 +8,12 @@ from typing import Any
 
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import Aborted, CheckpointNotFound, InvalidConfig
+from airflow_checkpoint_provider.checkpoint.errors import (
+    Aborted,
+    CheckpointNotFound,
+    InvalidConfig,
+    StoreDenied,
+)
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import Keys, Pointer
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, Checkpoint, State
@@ -60,7 +65,11 @@ class Watched:
 
     def look(self) -> Checkpoint:
         """As the journal has it now. Raises ``Aborted``, ``CheckpointNotFound``, and what connection and store raise."""
-        state = self.coordinator.journal.poll()
+        try:
+            state = self.coordinator.journal.poll()
+        except StoreDenied:
+            self._coordinator = None  # the connection may have got new keys until the next look
+            raise
         found = state.checkpoint(self.pointer.id)
         if found is None:
             raise CheckpointNotFound(

@@ -187,15 +187,13 @@ class Launching:
         return self.coordinator.journal.catch_up().attempt_of(self.launch.number if self.launch else None)
 
     def still_ours(self) -> None:
-        """Raise ``Superseded`` if another launch or a later try has taken over."""
+        """Raise ``Superseded`` if another launch or a later try has taken over; ``Fenced`` if a restore left no launch: the
+        next try starts where that says."""
         state = self.coordinator.journal.catch_up()
         current = state.current_launch()
-        if (
-            self.launch is None
-            or current is None
-            or current.number != self.launch.number
-            or current.latest_try > self.wanted.try_number
-        ):
+        if current is None:
+            raise Fenced(texts.left_by_restore(state))
+        if self.launch is None or current.number != self.launch.number or current.latest_try > self.wanted.try_number:
             raise Superseded(texts.superseded(state, self.wanted.token.run))
 
     def end(self, how: str, exit_code: int | None, said_by: str = "task") -> None:

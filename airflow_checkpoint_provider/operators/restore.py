@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.checkpoint.apply import token_text
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, NotSupportedYet
 from airflow_checkpoint_provider.checkpoint.events import Token
-from airflow_checkpoint_provider.checkpoint.restoring import examine, named
+from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.operators.of_job import OfJob
 
@@ -68,13 +68,14 @@ class RestoreOperator(OfJob):
             raise CheckpointNotFound(
                 f"there is no history at {coordinator.store.uri}/{coordinator.keys.prefix} to restore"
             )
-        base = named(self._where(), state, state.runs[-1].key, coordinator.store)
-        restored = examine(coordinator, state, base)
-        chosen = next((one for one in restored.candidates if one.verdict == "chosen"), None)
-        lines = texts.restored(state, base, chosen.checkpoint if chosen else None, chosen.files if chosen else 0)
-        command = c.Restore(token=token, base=base, by=token.owner, reason=f"task {token.owner} of run {token.run}")
-        coordinator.journal.append(command)
-        for line in lines:
+        going = GoingBack(coordinator, self._where(), state.runs[-1].key)
+        reason = f"task {token.owner} of run {token.run}"
+        coordinator.journal.append(
+            lambda now: c.Restore(token=token, base=going.look(now), by=token.owner, reason=reason)
+        )
+        chosen = going.chosen
+        checkpoint, files = (chosen.checkpoint, chosen.files) if chosen else (None, 0)
+        for line in texts.restored(going.state, going.restored.point, checkpoint, files):
             self.log.info("%s", line)
 
     def _done(self, coordinator: Coordinator, token: Token) -> bool:

@@ -225,6 +225,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         if self._killed.is_set():
             raise AirflowException("this task was killed while it followed an adopted driver")
         if attempt is None:
+            launching.still_ours()
             launching.end("lost", None)
             self._say(launching.summary())
             raise AirflowException(

@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.errors import (
     Aborted,
     Busy,
+    CheckpointError,
     NotRunning,
     NotSupportedYet,
     RunFinished,
@@ -92,8 +93,9 @@ class TriggerCheckpointOperator(OfJob):
                 return self._trigger(coordinator, ti)
             except (NotRunning, NoConnection) as error:
                 cleared = ti.max_tries > self.retries  # perhaps with the job, so that this starts again
-                for_good = isinstance(error, RunFinished) and not cleared
-                self._wait_for(error, started + (0 if for_good else self.start_timeout_s))
+                if isinstance(error, RunFinished) and not cleared:
+                    raise
+                self._wait_for(_not_yet(error), started + self.start_timeout_s)
             except Busy as error:
                 self._wait_for(error, started + self._timeout(coordinator))
 
@@ -166,3 +168,11 @@ class TriggerCheckpointOperator(OfJob):
                 raise
             self.log.warning("%s; looking again in %.0f s", error, self.poke_interval)
             return False
+
+
+def _not_yet(error: CheckpointError) -> NotRunning:
+    """What looks final and may change: a job without connection has its folder from its first launch on."""
+    if not isinstance(error, NoConnection | RunFinished):
+        assert isinstance(error, NotRunning)
+        return error
+    return NotRunning(f"the job does not run yet, as far as this task can see: {error.message}")

@@ -83,6 +83,11 @@ class Attempt:
     def state(self) -> State:
         return self.coordinator.state
 
+    @property
+    def ending(self) -> bool:
+        """Its last entry is being written, or stands."""
+        return self._over.is_set()
+
     def doing(self) -> str:
         return f"stage '{self.stage}'" if self.stage else "the script's own code"
 

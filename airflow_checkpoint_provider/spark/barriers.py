@@ -240,8 +240,9 @@ class Gates:
         """Those that have no outcome yet, as far as the journal was read."""
         return tuple(one for one in self._attempt.state.pending if one.id in self.passed)
 
-    def look(self, state: State) -> None:
+    def look(self) -> None:
         """Say what became of them, and abort those whose time is over. Called once a second by the attempt's watch."""
+        state = self._attempt.state  # not an older one: what was acknowledged meanwhile would look forgotten
         for number, deadline in list(self.passed.items()):
             found = state.checkpoint(number)
             if found is None or found.ended_at:
@@ -259,16 +260,19 @@ class Gates:
     def _expire(self, checkpoint: Checkpoint) -> None:
         words = f"nobody finalized it within {checkpoint.timeout_s:g} s after it was acknowledged"
         with self._attempt.journal() as coordinator, contextlib.suppress(StoreError, NotPending):
+            if self._attempt.ending:  # its last entry settles them all
+                return
             coordinator.abort(checkpoint.id, "expired", phase="finalize", words=words)
             self._tell(coordinator.state, checkpoint.id)
 
-    def wait(self) -> None:
-        """At the job's end: until each has its outcome, bounded by its time."""
-        if not self.waiting():
+    def wait(self, interrupted: Callable[[], bool]) -> None:
+        """At the job's end: until each has its outcome, bounded by its time, or until there is something to do."""
+        waiting = self.waiting()
+        if not waiting:
             return
-        say(texts.gates_awaited(self.waiting()))
-        deadline = max(self.passed.values()) + LATE
-        while self.waiting() and self._clock() < deadline:
+        say(texts.gates_awaited(waiting))
+        deadline = max(self.passed.get(one.id, 0.0) for one in waiting) + LATE
+        while self.waiting() and not interrupted() and self._clock() < deadline:
             time.sleep(0.2)
 
 

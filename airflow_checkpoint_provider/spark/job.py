@@ -156,10 +156,13 @@ class CheckpointedJob:
             raise WrongUse("spark.stop() was called inside `with CheckpointedJob()`: move it behind the block")
         self._barriers.settle()
         self._attempt.still_mine()  # and see what was asked for since the last look
-        if self._states.changed() or self._barriers.awaited():
-            self._last_checkpoint()
+        while True:
+            if self._states.changed() or self._barriers.awaited():
+                self._last_checkpoint()
+            self._barriers.gates.wait(self._barriers.awaited)
+            if not self._barriers.awaited() or self._barriers.protection.failures:
+                break
         self._barriers.close()
-        self._barriers.gates.wait()
         self._attempt.still_mine()
         self._attempt.end("finished", Exit.FINISHED)
         CheckpointedJob._finished = True
@@ -191,7 +194,7 @@ class CheckpointedJob:
     def _look(self, state: State) -> None:
         """Once a second, in the attempt's watch."""
         self._progress.look(state)
-        self._barriers.gates.look(state)
+        self._barriers.gates.look()
 
     def _jvm_died(self) -> None:
         self._attempt.end_now("failed", Exit.FAILED, "its JVM is gone; the driver ends with it")

@@ -7,6 +7,9 @@ of this one bucket, so that the job's own buckets keep their own service and key
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -121,10 +124,23 @@ def _version_of_hadoop_aws(spark: SparkSession, hadoop: Any) -> str | None:
 
 def _tell(spark: SparkSession, store: S3Store, found: Access) -> None:
     hadoop, prefix = _hadoop_conf(spark), f"fs.s3a.bucket.{store.bucket}."
-    has_its_own = any(hadoop.get(prefix + name) for name in (PROVIDER, ACCESS_KEY))
-    for name, value in {**service(found), **({} if has_its_own else credentials(found))}.items():
-        if hadoop.get(prefix + name) is None:
-            hadoop.set(prefix + name, value)
+    with _unheard():
+        has_its_own = any(hadoop.get(prefix + name) for name in (PROVIDER, ACCESS_KEY))
+        for name, value in {**service(found), **({} if has_its_own else credentials(found))}.items():
+            if hadoop.get(prefix + name) is None:
+                hadoop.set(prefix + name, value)
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """At DEBUG, which a script may have set for all, py4j logs each argument of each call."""
+    heard = logging.getLogger("py4j")
+    before = heard.level
+    heard.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        heard.setLevel(before)
 
 
 def service(found: Access) -> dict[str, str]:

@@ -3,7 +3,7 @@
 UTC; the name before the number; cause, effect, what to do. Each text ends in a code (``codes``).
 """
 
-from airflow_checkpoint_provider.checkpoint.texts.going_back import restored
+from airflow_checkpoint_provider.checkpoint.texts.going_back import left_by_restore, restored
 from airflow_checkpoint_provider.checkpoint.texts.lifecycle import acknowledged, request, triggered, will_not_complete
 from airflow_checkpoint_provider.checkpoint.texts.lines import (
     aborted,
@@ -46,6 +46,7 @@ __all__ = [
     "gate_reached",
     "gates_awaited",
     "launch_story",
+    "left_by_restore",
     "looking",
     "not_attached",
     "not_protected",

@@ -36,3 +36,12 @@ def _beyond(state: State, base: Point | None) -> list[str]:
     own = [one.id for one in state.retained if one.branch == state.branch.number]
     below = base.id if base and base.id is not None and base.pointer is None else 0
     return [f"chk-{number}" for number in sorted(own) if number > below]
+
+
+def left_by_restore(state: State) -> str:
+    """To the task whose launch a restore has left; without the code, which the error brings."""
+    where = state.restore_point() or "nothing"
+    return (
+        f"{title(state)}: a restore at {day_and_time(state.branch.at)} ({state.branch.reason}) has replaced this launch; the next"
+        f" try starts from {where}. Where no retry is left: clear the task"
+    )

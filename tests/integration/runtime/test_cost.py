@@ -36,7 +36,7 @@ class Counted:
 @pytest.fixture
 def counted(script: Script, monkeypatch: pytest.MonkeyPatch) -> Counted:
     counted = Counted()
-    monkeypatch.setattr(attempt, "open_store", lambda _: FaultyStore(LocalStore(script.root), counted))
+    monkeypatch.setattr(attempt, "open_store", lambda _, **__: FaultyStore(LocalStore(script.root), counted))
     return counted
 
 

@@ -106,6 +106,26 @@ def test_the_end_of_the_job_waits_for_its_finalize(script: Script, capsys: Captu
     assert found(script, number).status == RETAINED
 
 
+def test_what_is_asked_for_while_the_job_waits_at_its_gate_is_served(script: Script) -> None:
+    def ask_again() -> None:
+        task = script.coordinator()
+        wait_until(lambda: not task.missing(found(script, number)), 30, lambda: "it is not acknowledged")
+        second.append(task.trigger("another task", origin="task"))
+        wait_until(lambda: found(script, second[0]).status == RETAINED, 30, lambda: "it is not served")
+        task.complete(number, finalize=True)
+
+    second: list[int] = []
+    with script.attempt() as job:
+        stage(job, "first")
+        job.checkpoint()
+        number = asked(script, job)
+        asker = threading.Thread(target=ask_again)
+        asker.start()
+    asker.join(30)
+    assert script.coordinator().state.runs[-1].how == "finished"
+    assert found(script, number).status == RETAINED
+
+
 def test_nobody_who_finalizes_is_waited_for_longer_than_its_timeout(script: Script, capsys: CaptureFixture) -> None:
     began = time.monotonic()
     with script.attempt() as job:

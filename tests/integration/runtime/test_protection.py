@@ -19,7 +19,7 @@ CaptureFixture = pytest.CaptureFixture[str]
 def store(script: Script, monkeypatch: pytest.MonkeyPatch) -> FaultyStore:
     """The store of every attempt of the script."""
     store = FaultyStore(LocalStore(script.root))
-    monkeypatch.setattr(attempt, "open_store", lambda _: store)
+    monkeypatch.setattr(attempt, "open_store", lambda _, **__: store)
     return store
 
 

@@ -107,21 +107,43 @@ def three_days(h: History) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "day", "answer"),
+    ("bases", "day", "answer"),
     [
-        (2, 1, "OlderRun"),
-        (2, 3, "launch 4 from chk-2"),
-        (1, 2, "launch 4 from chk-1"),
-        (3, 2, "OlderRun"),
-        (None, 1, "launch 4 from nothing"),
+        ((2,), 1, "OlderRun"),
+        ((2,), 3, "launch 4 from chk-2"),
+        ((1,), 2, "launch 4 from chk-1"),
+        ((3,), 2, "OlderRun"),
+        ((None,), 1, "launch 4 from nothing"),
+        ((2, 2), 1, "OlderRun"),
+        ((3, 2), 1, "OlderRun"),
+        ((2, 1), 2, "launch 4 from chk-1"),
+        ((1, 3), 2, "OlderRun"),
+        ((None, 3), 2, "OlderRun"),
+        ((3, 3, 2), 3, "launch 4 from chk-2"),
     ],
 )
-def test_only_runs_inside_the_base_are_counted(base: int | None, day: int, answer: str) -> None:
-    """A day that the base holds would be counted twice; one that lies beyond it was taken back and may run again."""
+def test_only_runs_inside_the_base_are_counted(bases: tuple[int | None, ...], day: int, answer: str) -> None:
+    """A day that the base holds would be counted twice; one that lies beyond it was taken back and may run again. However
+    often somebody goes back."""
     history = History()
     three_days(history)
-    history.do(restore(base))
+    for generation, base in enumerate(bases):
+        history.do(restore(base, generation))
     assert said(history.ask(launch(f"day-{day}", try_number=2, generation=1))) == answer
+
+
+def test_what_ran_again_after_a_step_back_is_inside_too() -> None:
+    history = History()
+    three_days(history)
+    history.do(restore(2))
+    history.started("day-3", try_number=2, generation=1, checkpointing=ALL)
+    history.completed()
+    history.ended()
+    history.do(restore(2, 1))
+    assert said(history.ask(launch("day-1", try_number=2, generation=1))) == "OlderRun"
+    history.do(restore(4, 2))
+    assert said(history.ask(launch("day-2", try_number=2, generation=1))) == "OlderRun"
+    assert said(history.ask(launch("day-4"))) == "launch 5 from chk-4"
 
 
 def test_an_error_says_that_nothing_was_changed() -> None:

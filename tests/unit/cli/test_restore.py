@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, Refused
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer
 from airflow_checkpoint_provider.checkpoint.state import State
@@ -129,4 +129,18 @@ def test_it_asks_for_the_jobs_name(running: Recorded, store: LocalStore) -> None
 def test_any_other_answer_changes_nothing(running: Recorded, store: LocalStore, answer: str) -> None:
     with pytest.raises(InvalidConfig, match="nothing was changed"):
         acting.restore(store, FLIGHTS, None, None, "chk-2", acting.How(ask=lambda question: answer))
+    assert running.coordinator.journal.catch_up().branch.number == 0
+
+
+@pytest.mark.usefixtures("terminal")
+def test_what_was_confirmed_and_has_moved_since_is_refused(running: Recorded, store: LocalStore) -> None:
+    """While a person types, the job completes another one."""
+
+    def answer(question: str) -> str:
+        running.aborted(4, "03:40:00", "expired")
+        running.stage("delays", "03:42:01", "03:42:02", work_s=2380, kib=1.9)
+        return FLIGHTS
+
+    with pytest.raises(Refused, match="latest is chk-5 by now"):
+        acting.restore(store, FLIGHTS, None, None, "latest", acting.How(ask=answer))
     assert running.coordinator.journal.catch_up().branch.number == 0

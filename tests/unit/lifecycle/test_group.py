@@ -91,3 +91,8 @@ def test_what_the_trigger_takes_reaches_all_that_need_it() -> None:
 def test_other_kinds_are_refused_by_name() -> None:
     with DAG("audited", schedule=None), pytest.raises(NotSupportedYet, match="savepoint"):
         checkpoint(job="orders", kind="savepoint")
+
+
+def test_a_trigger_that_waits_for_what_comes_behind_it_is_refused() -> None:
+    with DAG("etl", schedule=None), pytest.raises(InvalidConfig, match="wait_for_completion"):
+        checkpoint(job="orders", gate=audit, wait_for_completion=True)

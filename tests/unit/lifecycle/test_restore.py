@@ -8,8 +8,12 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_checkpoint_provider.checkpoint import restoring
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.errors import NotSupportedYet
+from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll
+from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.operators import RestoreOperator
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
@@ -87,3 +91,19 @@ def test_a_job_without_history(store: Store) -> None:
 def test_what_this_version_does_not_have(option: dict[str, Any]) -> None:
     with pytest.raises(NotSupportedYet):
         restore("latest", **option)
+
+
+def test_the_newest_is_the_newest_when_the_entry_is_written(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job completes another one while the first is verified: that is gone back to, and nothing is abandoned unseen."""
+    verify = restoring.examine
+    verified: list[str] = []
+
+    def slowly(coordinator: Coordinator, state: State, point: Point | None) -> restoring.Restored:
+        if not verified:
+            job.complete(job.coordinator.trigger("three"))
+        verified.append(str(point))
+        return verify(coordinator, state, point)
+
+    monkeypatch.setattr(restoring, "examine", slowly)
+    assert run(restore("latest"))["next_start"] == "chk-3"
+    assert verified == ["chk-2", "chk-3"]

@@ -125,7 +125,7 @@ def test_without_a_connection_the_folder_of_local_jobs_is_used_if_it_holds_the_j
     hook = "airflow_checkpoint_provider.hooks.checkpoint_storage"
     monkeypatch.setattr(f"{hook}.get_airflow_home", lambda: str(tmp_path))
     monkeypatch.setattr(f"{hook}.find_connection", lambda _: None)  # here is no Airflow to say so
-    with pytest.raises(AirflowFailException, match=r"no connection 'checkpoint_default'.*CKP641"):
+    with pytest.raises(NotRunning, match=r"does not run yet.*no connection 'checkpoint_default'"):
         run(trigger())
     job = Job(open_store(str(tmp_path / "checkpoints")))
     starts = soon(job.start)
@@ -163,6 +163,17 @@ def test_a_run_that_has_finished_is_not_waited_for(store: Store) -> None:
     job.end()
     with pytest.raises(AirflowFailException, match="finished"):
         run(trigger(submits(), start_timeout=60))
+
+
+def test_cleared_with_its_finished_job_it_may_be_retried_until_that_runs(store: Store) -> None:
+    job = Job(store, scope=RUN)
+    job.start()
+    job.end()
+    with DAG("etl", schedule=None):
+        asks = TriggerCheckpointOperator(task_id="trigger", job=submits(job_id="orders"), retries=0)
+    with pytest.raises(NotRunning, match=r"does not run yet.*finished") as refused:
+        run(asks, dag_id="etl", max_tries=1)
+    assert not refused.value.permanent
 
 
 def test_cleared_together_with_the_job_it_waits_for_the_jobs_new_start(store: Store) -> None:

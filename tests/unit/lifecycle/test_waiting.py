@@ -11,7 +11,9 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
+from airflow_checkpoint_provider.checkpoint.errors import StoreDenied
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.watched import Watched
 from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
 from airflow_checkpoint_provider.sensors.checkpoint import EVERY, CheckpointSensor
@@ -142,6 +144,18 @@ def test_a_store_that_does_not_answer_is_waited_for(job: Job, asked: dict[str, A
     faulty.plan = lambda call: (Fault.NOT_SENT, Fault.DENIED)[call.nth % 2] if call.nth < 5 else Fault.NONE
     assert run(waits(CheckpointAcknowledgedSensor, asked, timeout=60)) == asked
     assert faulty.requests["read"] > 5
+
+
+def test_a_store_that_denies_is_looked_for_anew(
+    job: Job, asked: dict[str, Any], faulty: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its token has expired, and somebody gives the connection another one."""
+    faulty.plan = lambda _: Fault.DENIED
+    watched = Watched(asked, "checkpoint_default", "test")
+    with pytest.raises(StoreDenied):
+        watched.look()
+    monkeypatch.setattr(CheckpointStorageHook, "_connected", lambda _: job.store)
+    assert watched.look().id == 1
 
 
 def test_but_not_for_ever(asked: dict[str, Any], faulty: FaultyStore) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import AlreadyFinished, Damaged, HistoryGone
+from airflow_checkpoint_provider.checkpoint.commands import Restore
+from airflow_checkpoint_provider.checkpoint.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
+from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart
 from airflow_checkpoint_provider.checkpoint.names import History
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
@@ -142,3 +145,20 @@ def test_a_dag_run_that_is_made_again_under_its_old_name_does_not_run_again(reco
     with pytest.raises(AlreadyFinished):
         made_again.launching.plan()
     assert made_again.launching.state.launches[-1].number == 1
+
+
+def test_a_launch_that_a_restore_has_left_is_retried(recorded: Recorded) -> None:
+    """Its driver ends with 79; the next try starts where the restore says."""
+    recorded.ended("02:51:00", "failed", 137, "task")
+    second = Try(recorded, 2)
+    second.launching.plan()
+    asks = recorded.token(RUN)
+    recorded.clock = at("03:05:00")
+    recorded.coordinator.journal.append(
+        Restore(token=replace(asks, task="restore"), base=Point(id=2), by="a person", reason="chk-3 is wrong")
+    )
+    with pytest.raises(Fenced, match=r"a restore .*chk-3 is wrong.* the next try starts from chk-2") as left:
+        second.launching.still_ours()
+    assert not left.value.permanent
+    launch = Try(recorded, 3).launching.plan()
+    assert str(launch.restore_point) == "chk-2"
