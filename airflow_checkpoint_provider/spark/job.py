@@ -55,7 +55,7 @@ class CheckpointedJob:
 
     :param spark: the session; by default ``SparkSession.builder.getOrCreate()``.
     :param job_id: alone only; by default the script's name without ``.py``.
-    :param root: where checkpoints live; the task's connection wins over it.
+    :param root: where checkpoints live, a directory or ``s3://bucket/prefix``; the task's connection wins over it.
     :param checkpointing: the task's wins over it.
     :param restore: alone only: where a new run starts: "latest", "none", an id, or a pointer.
     """

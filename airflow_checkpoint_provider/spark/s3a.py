@@ -8,7 +8,7 @@ of this one bucket, so that the job's own buckets keep their own service and key
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -36,9 +36,10 @@ NEEDED = {
     "software.amazon.s3.analyticsaccelerator.request.ObjectClient": "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3",
     "software.amazon.awssdk.services.s3.S3Client": "software.amazon.awssdk:s3",
     "software.amazon.awssdk.transfer.s3.S3TransferManager": "software.amazon.awssdk:s3-transfer-manager",
-    "software.amazon.awssdk.services.sts.StsClient": "software.amazon.awssdk:sts",
 }
 """A class of each jar that brings the others along."""
+
+FOR_ROLES = {"software.amazon.awssdk.services.sts.StsClient": "software.amazon.awssdk:sts"}
 
 EXCLUDED = (  # the bundle is all of Amazon in 686 MB; of the others Spark has its own, and newer ones
     "software.amazon.awssdk:bundle", "org.wildfly.openssl:wildfly-openssl", "io.netty:*", "org.slf4j:*",
@@ -72,7 +73,7 @@ def prepare(spark: SparkSession, store: Store) -> None:
         return
     found = access(store)
     next(iter(store.folders("jobs")), None)  # boto3 explains better, and S3A is patient with what does not answer
-    _check_jars(spark)
+    _check_jars(spark, {**NEEDED, **FOR_ROLES} if found.role_arn or found.renewed else NEEDED)
     _tell(spark, store, found)
     _look(spark, store)
 
@@ -80,10 +81,10 @@ def prepare(spark: SparkSession, store: Store) -> None:
 # -- jars --------------------------------------------------------------------------------------------------------------
 
 
-def _check_jars(spark: SparkSession) -> None:
+def _check_jars(spark: SparkSession, needed: Mapping[str, str]) -> None:
     hadoop = _hadoop_conf(spark)
     version = _jvm(spark).org.apache.hadoop.util.VersionInfo.getVersion()
-    missing = [jar for name, jar in NEEDED.items() if hadoop.getResource(f"{name.replace('.', '/')}.class") is None]
+    missing = [jar for name, jar in needed.items() if hadoop.getResource(f"{name.replace('.', '/')}.class") is None]
     if missing:
         raise NotInstalled(
             f"Spark reaches S3 with jars that this driver lacks: {', '.join(missing)}. {advice(version)}"

@@ -65,10 +65,8 @@ def take_keys(spark: SparkSession) -> Mapping[str, str]:
 
     The JVM has it, too, and the Python workers of a local master are its children: theirs is overwritten.
     """
-    for name in s3_handover.KEYS.values():
-        if name in os.environ:
-            _keys[name] = os.environ.pop(name)
-            spark.sparkContext.environment[name] = ""
+    _keys.update({name: os.environ.pop(name) for name in s3_handover.KEYS.values() if name in os.environ})
+    spark.sparkContext.environment.update(dict.fromkeys(_keys, ""))
     return _keys
 
 

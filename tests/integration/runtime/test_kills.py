@@ -113,11 +113,10 @@ def test_killed_while_it_checkpoints_and_deletes(home: Home, undisturbed: Undist
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("home", ["s3"], indirect=True)
 def test_killed_where_s3_is_another_store_than_a_directory(home: Home, undisturbed: Undisturbed) -> None:
-    """While rows are uploaded, between the steps of a checkpoint, and half-way through a deletion."""
+    """While rows are uploaded, and half-way through a deletion."""
     ended = survive(
         home,
         Step("stage/clean/writing", ()),
-        Step("checkpoint/1/sealed", ()),
         Step("retire/1/condemned", (CLEAN, NAMED, PRICED)),
     )
     check(home, ended, undisturbed)

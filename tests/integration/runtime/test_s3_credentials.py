@@ -18,6 +18,7 @@ from tests.support.launches import Launches
 from tests.support.runs import Home
 from tests.support.s3server import REGION, Key, S3Server
 
+pytestmark = pytest.mark.slow
 NOT_OF_THIS_MACHINE = {
     "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_REGION": REGION,
@@ -106,7 +107,6 @@ def test_of_a_container(home: Home) -> None:
         assert by_both(asked, "container"), asked
 
 
-@pytest.mark.slow
 def test_of_a_web_identity(home: Home, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a.web.token")
     home.env |= {"AWS_ROLE_ARN": ROLE, "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
@@ -116,7 +116,6 @@ def test_of_a_web_identity(home: Home, tmp_path: Path) -> None:
         assert by_both(asked, "AssumeRoleWithWebIdentity"), asked
 
 
-@pytest.mark.slow
 def test_of_a_role_of_the_connection(home: Home) -> None:
     with giving() as (url, asked):
         home.env["AWS_ENDPOINT_URL_STS"] = url
@@ -125,7 +124,6 @@ def test_of_a_role_of_the_connection(home: Home) -> None:
         assert by_both(asked, "AssumeRole"), asked
 
 
-@pytest.mark.slow
 def test_of_a_profile(home: Home, tmp_path: Path, s3: S3Server) -> None:
     shared = tmp_path / "credentials"
     shared.write_text(f"[lake]\naws_access_key_id = WRITER\naws_secret_access_key = {s3.keys['WRITER'].secret}\n")

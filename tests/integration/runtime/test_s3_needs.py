@@ -56,6 +56,15 @@ def test_without_jars_it_names_them(home: Home, launches: Launches) -> None:
     assert said.endswith("[CKP607]")
 
 
+def test_with_jars_of_the_task(home: Home, launches: Launches) -> None:
+    """As ``jars=`` and ``packages=`` bring them: Spark adds them after the JVM has started."""
+    home.env |= s3_handover.keys(home.store)
+    jars = ",".join(f"file://{jar}" for jar in sorted(JARS.glob("*.jar")))
+    ended = home.run(submit=True, confs={**launches.plan(), "spark.jars": jars})
+    assert ended.code == 0, ended.log
+    assert launches.ends() == [("finished", 0)]
+
+
 def test_without_boto3_it_names_it(home: Home, launches: Launches, tmp_path: Path) -> None:
     """Who cannot write to the store has standard output alone; the task reads it there."""
     (tmp_path / "boto3.py").write_text("raise ImportError(\"No module named 'boto3'\")")
@@ -100,6 +109,7 @@ def test_of_another_version(home: Home, launches: Launches, tmp_path: Path) -> N
     assert "[CKP606]" in launches.refusal()
 
 
+@pytest.mark.slow
 def test_without_credentials_it_says_where_it_looked(home: Home, launches: Launches) -> None:
     """As in cluster mode, where a connection's keys stay in Airflow."""
     home.env |= {

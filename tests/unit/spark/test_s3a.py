@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.checkpoint.errors import NotSupportedYet
-from airflow_checkpoint_provider.spark.s3a import EXCLUDED, NEEDED, advice, credentials, hadoop_uri, service
+from airflow_checkpoint_provider.spark.s3a import EXCLUDED, FOR_ROLES, NEEDED, advice, credentials, hadoop_uri, service
 from airflow_checkpoint_provider.storage.s3_access import Access
 from tests.support.drivers import ROOT
 
@@ -108,7 +108,7 @@ def test_the_advice_is_what_the_tests_run_with() -> None:
     assert said
     told = {tuple(one.split(":")) for one in said[1].split(",")}
     assert told == {one for one in listed if one[1] != "analyticsaccelerator-s3"}, "that one comes with hadoop-aws"
-    assert {f"{group}:{name}" for group, name, _ in listed} == set(NEEDED.values())
+    assert {f"{group}:{name}" for group, name, _ in listed} == {*NEEDED.values(), *FOR_ROLES.values()}
     left_out = re.search(r"<excludeGroupIds>(.*?)</", pom)
     assert left_out
     excluded = {one.partition(":")[0] for one in said[2].split(",")} - {"software.amazon.awssdk", "org.wildfly.openssl"}
