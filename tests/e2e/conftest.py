@@ -39,7 +39,7 @@ with DAG("refused_{name}", schedule=None, max_active_runs=2):
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # an idle Airflow takes a third of a core from whatever is tested next
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     adopt_orphans()
     folder = tmp_path_factory.mktemp("lab")

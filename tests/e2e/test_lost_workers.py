@@ -14,7 +14,7 @@ def one_launch(run: Run) -> bool:
     return [one.number for one in state.launches] == [1] and [one.how for one in state.attempts] == ["finished"]
 
 
-@pytest.mark.parametrize("dag", ["stages", "stages_s3"])
+@pytest.mark.parametrize("dag", ["stages", pytest.param("stages_s3", marks=pytest.mark.slow)])
 def test_worker_lost_the_next_try_follows_the_living_driver(lab: Lab, dag: str) -> None:
     run = lab.at_two(dag)
     process, driver = run.process(), run.driver()

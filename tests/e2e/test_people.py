@@ -31,7 +31,7 @@ def test_marked_failed_the_driver_is_told_and_a_clear_goes_on(lab: Lab) -> None:
     assert "[CKP101]" in run.log(3)
 
 
-@pytest.mark.parametrize("dag", ["stages", "stages_s3"])
+@pytest.mark.parametrize("dag", ["stages", pytest.param("stages_s3", marks=pytest.mark.slow)])
 def test_cleared_while_running_the_next_try_goes_on(lab: Lab, dag: str) -> None:
     run = lab.at_two(dag)
     driver, process = run.driver(), run.process()

@@ -80,7 +80,7 @@ class Run:
         wait_until(lambda: words in self.log(task), SECONDS, lambda: self.log(task))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stage(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("lifecycle")
     env = {

@@ -95,15 +95,23 @@ def test_without_a_job_nothing_is_waited_for_and_nothing_is_left(stage: Stage) -
 
 
 def test_nothing_secret_is_left_anywhere_but_in_the_connection(stage: Stage) -> None:
-    """By all that ran here: logs of tasks, triggers and processes, XCom, what is stored of triggers and tasks."""
-    home = stage.stack.home
-    logs = [log for log in home.rglob("*.log") if stage.secret in log.read_text(errors="replace")]
-    assert logs == []
-    with closing(sqlite3.connect(f"file:{home}/airflow.db?mode=ro", uri=True)) as database:
+    """Logs of tasks, triggers and processes, XCom, and what is stored of tasks, and of triggers while one waits."""
+    job, run = stage.job("by_hand"), stage.run("by_hand")
+    asked = run.asked()
+    run.wait_for("deferred", "deferred")
+    waiting = tables(stage)
+    assert asked["pointer"] in waiting["trigger"]
+    job.acknowledge(asked["id"])
+    assert run.ended()[0] == "success"
+    for stored in (waiting, tables(stage)):
+        assert [name for name, rows in stored.items() if stage.secret in rows] == ["connection"]
+    logs = [log.read_text(errors="replace") for log in stage.stack.home.rglob("*.log")]
+    assert any("[CKP206]" in log for log in logs)
+    assert not any(stage.secret in log for log in logs)
+
+
+def tables(stage: Stage) -> dict[str, str]:
+    """All rows of Airflow's database, as text, by table."""
+    with closing(sqlite3.connect(f"file:{stage.stack.home}/airflow.db?mode=ro", uri=True)) as database:
         names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        holders = [
-            name
-            for name in names
-            if any(stage.secret in str(row) for row in database.execute(f'SELECT * FROM "{name}"'))
-        ]
-    assert holders == ["connection"]
+        return {name: str(database.execute(f'SELECT * FROM "{name}"').fetchall()) for name in names}
