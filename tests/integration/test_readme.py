@@ -69,8 +69,8 @@ def test_the_group_in_one_line_is_a_group() -> None:
     assert dag.get_task("publish").upstream_task_ids == {"checkpoint.notify"}
     assert "checkpoint.audit" in dag.get_task("checkpoint.trigger").downstream_task_ids
     behaviour = (ROOT / "docs" / "behaviour.md").read_text()
-    assert source.splitlines()[0] in behaviour
-    assert source.splitlines()[2].split(" #")[0] in behaviour
+    for line in source.splitlines():
+        assert line.startswith("#") or line in behaviour
 
 
 @pytest.fixture
