@@ -13,9 +13,9 @@ from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, check_job_id
+from airflow_checkpoint_provider.checkpoint.names import Keys, check_job_id
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator, history_of
 
 
 class OfJob(BaseOperator):
@@ -52,8 +52,7 @@ class OfJob(BaseOperator):
         return job.job_id, job.task_id, job.scope, job.checkpoint_conn_id
 
     def coordinator(self, ti: Any) -> Coordinator:
-        job = self.job_id or f"{ti.dag_id}.{self.job_task_id}"
-        run: str | None = {"run": ti.run_id, "job": None}.get(self.scope, self.scope)
-        store = CheckpointStorageHook(self.checkpoint_conn_id).get_store_of(job)
+        history = history_of(self.job_id, self.scope, ti, self.job_task_id or ti.task_id)
+        store = CheckpointStorageHook(self.checkpoint_conn_id).get_store_of(history.job)
         by = By("task", f"{ti.dag_id}.{ti.task_id}", socket.gethostname())
-        return Coordinator(Journal(store, Keys(History(job, run).prefix), by))
+        return Coordinator(Journal(store, Keys(history.prefix), by))

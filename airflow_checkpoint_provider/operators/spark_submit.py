@@ -157,10 +157,9 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
 
     def _wanted(self, context: Any) -> Wanted:
         ti, dag_run = context["ti"], context["dag_run"]
-        run: str | None = {"run": ti.run_id, "job": None}.get(self.scope, self.scope)
-        job = self.job_id if self.job_id is not None else f"{ti.dag_id}.{ti.task_id}"
         return Wanted(
-            history=History(job, run), token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=ti.max_tries),
+            history=history_of(self.job_id, self.scope, ti, ti.task_id),
+            token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=ti.max_tries),
             try_number=ti.try_number, run_after=utc_text(dag_run.run_after), now=utc_now(), restore=str(self.restore),
             require_state=self.require_state, on_clear=self.on_clear, durable=bool(self.durable),
             incarnation=context["task_state_store"].get(HISTORY_KEY, None),
@@ -316,6 +315,12 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
     def _say(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.log.info("%s", line)
+
+
+def history_of(job_id: str | None, scope: str, ti: Any, task_id: str) -> History:
+    """Of the job that task ``task_id`` submits in the DAG run of ``ti``; ``scope`` is rendered."""
+    run: str | None = {"run": ti.run_id, "job": None}.get(scope, scope)
+    return History(job_id if job_id is not None else f"{ti.dag_id}.{task_id}", run)
 
 
 def _refuse_later(**options: Any) -> None:
