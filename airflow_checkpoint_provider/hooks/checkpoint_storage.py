@@ -50,7 +50,10 @@ class CheckpointStorageHook(BaseHook):
             return connected
         if self.master is not None and self.master.startswith("local"):
             return _folder()
-        raise NoConnection(
+        raise self._nowhere()
+
+    def _nowhere(self) -> NoConnection:
+        return NoConnection(
             f"There is no connection {self.checkpoint_conn_id!r}, and without one only a local Spark master has a place"
             f" for checkpoints (here: {self.master or 'no master'}). Add it: type {self.conn_type!r}, extra"
             ' {"root": "..."} with s3://bucket/prefix, or a folder that Airflow and all Spark drivers see under the same path.'
@@ -62,7 +65,9 @@ class CheckpointStorageHook(BaseHook):
         if connected is not None:
             return connected
         folder = _folder()
-        return folder if safe_token(job) in folder.folders("jobs") else self.get_store()
+        if safe_token(job) not in folder.folders("jobs"):
+            raise self._nowhere()
+        return folder
 
     def get_store_at(self, root: str) -> Store:
         """For who was given a pointer below ``root``: the connection, if there is one, must lead there."""
