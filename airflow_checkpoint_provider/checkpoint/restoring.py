@@ -95,10 +95,6 @@ class GoingBack:
         self.state = state
         return base
 
-    @property
-    def chosen(self) -> Candidate | None:
-        return next((one for one in self.restored.candidates if one.verdict == "chosen"), None)
-
 
 def _own(number: int, state: State, restore: str) -> Point:
     found = state.checkpoint(number)

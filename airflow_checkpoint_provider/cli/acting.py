@@ -46,7 +46,7 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: st
     coordinator = Coordinator(Journal(store, found.keys, _by()))
     going = GoingBack(coordinator, where, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
-    lines = _lines(going)
+    lines = texts.restored(going.state, going.restored)
     if how.dry_run:
         return _report(found, base, lines, "nothing was changed: this was --dry-run")
     _confirm(job, lines, how)
@@ -60,13 +60,7 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: st
     answer = coordinator.journal.append(command)
     done = replace(found, state=coordinator.state)
     after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
-    return _report(done, base, _lines(going) if how.yes else [], after)
-
-
-def _lines(going: GoingBack) -> list[str]:
-    chosen = going.chosen
-    checkpoint, files = (chosen.checkpoint, chosen.files) if chosen else (None, 0)
-    return texts.restored(going.state, going.restored.point, checkpoint, files)
+    return _report(done, base, texts.restored(going.state, going.restored) if how.yes else [], after)
 
 
 def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -> Report:
@@ -74,37 +68,49 @@ def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -
     found = (
         finding.histories(store, job, item, MANY).found if run is None else (finding.of_run(store, job, run, item)[0],)
     )
-    work = [(one, _superfluous(store, one)) for one in found]
-    work = [(one, (ids, orphans)) for one, (ids, orphans) in work if ids or orphans]
-    lines = [_pruned_line(one, ids, orphans) for one, (ids, orphans) in work] or ["nothing to delete"]
-    rows = [(one.state.job, one.newest_run, str(len(ids)), str(len(orphans))) for one, (ids, orphans) in work]
+    work = [one for one in (_superfluous(store, one) for one in found) if one.ids or one.orphans]
+    lines = [one.line for one in work] or ["nothing to delete"]
+    rows = [(*one.names, str(len(one.ids)), str(len(one.orphans))) for one in work]
     data = [
-        {"job": one.state.job, "run": one.newest_run, "checkpoints": [f"chk-{number}" for number in ids], "leftovers": list(orphans)}
-        for one, (ids, orphans) in work
+        {"job": one.names[0], "run": one.names[1], "checkpoints": one.checkpoints, "leftovers": list(one.orphans)}
+        for one in work
     ]  # fmt: skip
     if how.dry_run or not work:
         return Report(PRUNED, rows, data, [*lines, "nothing was changed: this was --dry-run"] if work else lines)
     _confirm(job, lines, how)
-    for one, _ in work:
-        coordinator = Coordinator(Journal(store, one.keys, _by()))
-        coordinator.journal.catch_up()
-        coordinator.retire()
-        coordinator.sweep()
+    for one in work:
+        one.coordinator.journal.catch_up()
+        one.coordinator.retire()
+        one.coordinator.sweep()
     return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"])
 
 
-def _superfluous(store: Store, found: Found) -> tuple[tuple[int, ...], tuple[str, ...]]:
+@dataclass(frozen=True)
+class _Superfluous:
+    """What one history, of a job and a run, does not need any more."""
+
+    names: tuple[str, str]
+    coordinator: Coordinator
+    ids: tuple[int, ...]
+    orphans: tuple[str, ...]
+
+    @property
+    def checkpoints(self) -> list[str]:
+        return [f"chk-{number}" for number in self.ids]
+
+    @property
+    def line(self) -> str:
+        held = f"{some(self.checkpoints)}, which nothing holds" if self.ids else ""
+        left = f"{plural(len(self.orphans), 'leftover')} of attempts that are over" if self.orphans else ""
+        return f"{self.names[0]}, run {self.names[1]}: {' and '.join(filter(None, (held, left)))}"
+
+
+def _superfluous(store: Store, found: Found) -> _Superfluous:
     coordinator = Coordinator(Journal(store, found.keys, _by()))
     coordinator.journal.catch_up()
     condemned = tuple(one.id for one in coordinator.state.with_status(CONDEMNED))
     ids = tuple(sorted({*coordinator.retirable(utc_now()), *condemned}))
-    return ids, coordinator.orphans()
-
-
-def _pruned_line(found: Found, ids: tuple[int, ...], orphans: tuple[str, ...]) -> str:
-    held = f"{some([f'chk-{number}' for number in ids])}, which nothing holds" if ids else ""
-    left = f"{plural(len(orphans), 'leftover')} of attempts that are over" if orphans else ""
-    return f"{found.state.job}, run {found.newest_run}: {' and '.join(filter(None, (held, left)))}"
+    return _Superfluous((found.state.job, found.newest_run), coordinator, ids, coordinator.orphans())
 
 
 def _confirm(job: str, lines: list[str], how: How) -> None:

@@ -73,9 +73,7 @@ class RestoreOperator(OfJob):
         coordinator.journal.append(
             lambda now: c.Restore(token=token, base=going.look(now), by=token.owner, reason=reason)
         )
-        chosen = going.chosen
-        checkpoint, files = (chosen.checkpoint, chosen.files) if chosen else (None, 0)
-        for line in texts.restored(going.state, going.restored.point, checkpoint, files):
+        for line in texts.restored(going.state, going.restored):
             self.log.info("%s", line)
 
     def _done(self, coordinator: Coordinator, token: Token) -> bool:

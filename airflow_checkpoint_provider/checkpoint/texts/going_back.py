@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from airflow_checkpoint_provider.checkpoint.events import Point
+from airflow_checkpoint_provider.checkpoint.restoring import Restored
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time, plural, size, some
 from airflow_checkpoint_provider.checkpoint.texts.words import headline, labelled, title
 
 
-def restored(state: State, base: Point | None, checkpoint: Checkpoint | None, files: int) -> list[str]:
-    """``state`` is as it was before; ``checkpoint`` is what was found at ``base``, ``files`` how many of it were looked at."""
+def restored(state: State, restored: Restored) -> list[str]:
+    """``state`` is as it was before; ``restored`` is what was named, as it was found and verified."""
+    base = restored.point
+    chosen = next((one for one in restored.candidates if one.verdict == "chosen"), None)
     history = title(state, state.runs[-1].key) if state.scope and state.runs else title(state)
     lines = [
         headline(f"RESTORE {history}: the next attempt starts from {base or 'nothing'}", "CKP104"),
-        *([labelled("verified", _verified(checkpoint, files))] if checkpoint else []),
+        *([labelled("verified", _verified(chosen.checkpoint, chosen.files))] if chosen else []),
     ]
     if running := [f"attempt {one.epoch}" for one in state.living()]:
         lines.append(labelled("fenced", f"{some(running)}; whatever it still sends is refused from here on"))
