@@ -69,6 +69,14 @@ def lake(store: LocalStore, root: Path, written: Path) -> LocalStore:
 
 
 @pytest.fixture
+def running(store: LocalStore) -> Recorded:
+    """A driver at its fourth stage; two of three completed checkpoints are kept."""
+    recorded = Recorded(store)
+    three_stages(recorded)
+    return recorded
+
+
+@pytest.fixture
 def checkpoints(root: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     def run(*arguments: str) -> Done:
         code = main(["--root", str(root), *arguments])

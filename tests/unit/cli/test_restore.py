@@ -13,20 +13,12 @@ from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.cli import acting
 from airflow_checkpoint_provider.storage import LocalStore
-from tests.support.recorded import Recorded, three_stages
+from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, RUN, Command
 
 
 def state(store: LocalStore, job: str, run: str | None = None) -> State:
     return Journal(store, Keys(History(job, run).prefix), By("test", "", "")).catch_up()
-
-
-@pytest.fixture
-def running(store: LocalStore) -> Recorded:
-    """A driver at its fourth stage; two of three completed checkpoints are kept."""
-    recorded = Recorded(store)
-    three_stages(recorded)
-    return recorded
 
 
 def test_it_says_what_it_would_do(running: Recorded, checkpoints: Command) -> None:

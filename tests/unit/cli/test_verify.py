@@ -9,50 +9,42 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.cli.main import main
-from airflow_checkpoint_provider.storage import LocalStore
-from tests.support.recorded import Recorded, three_stages
+from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import Command
 
 
-@pytest.fixture
-def recorded(store: LocalStore) -> Recorded:
-    recorded = Recorded(store)
-    three_stages(recorded)
-    return recorded
+def pointer(running: Recorded, number: int) -> str:
+    return str(Pointer(running.store.uri, running.keys.prefix, number))
 
 
-def pointer(recorded: Recorded, number: int) -> str:
-    return str(Pointer(recorded.store.uri, recorded.keys.prefix, number))
-
-
-def test_a_whole_one(recorded: Recorded, checkpoints: Command) -> None:
-    done = checkpoints("verify", pointer(recorded, 3))
+def test_a_whole_one(running: Recorded, checkpoints: Command) -> None:
+    done = checkpoints("verify", pointer(running, 3))
     assert (done.code, done.lines) == (
         0,
         [
-            f"{pointer(recorded, 3)} is whole: sealed 2026-11-21 02:14, 3 states, 61.2 KiB, all 6 files there, sizes match"
+            f"{pointer(running, 3)} is whole: sealed 2026-11-21 02:14, 3 states, 61.2 KiB, all 6 files there, sizes match"
         ],
     )
-    assert json.loads(checkpoints("verify", pointer(recorded, 3), "-o", "json").out)["files"] == 6
+    assert json.loads(checkpoints("verify", pointer(running, 3), "-o", "json").out)["files"] == 6
 
 
 def test_a_pointer_says_itself_where_it_leads(
-    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["verify", pointer(recorded, 3)]) == 0
+    assert main(["verify", pointer(running, 3)]) == 0
 
 
-def test_a_file_is_missing(recorded: Recorded, root: Path, checkpoints: Command) -> None:
+def test_a_file_is_missing(running: Recorded, root: Path, checkpoints: Command) -> None:
     next(root.rglob("part-0.parquet")).unlink()
-    done = checkpoints("verify", pointer(recorded, 3))
+    done = checkpoints("verify", pointer(running, 3))
     assert (done.code, done.out) == (1, "")
     assert "part-0.parquet is missing" in done.err
 
 
 @pytest.mark.parametrize(("number", "code"), [(1, 4), (4, 4), (9, 4)], ids=["deleted", "pending", "never made"])
-def test_none_to_verify(recorded: Recorded, checkpoints: Command, number: int, code: int) -> None:
-    assert checkpoints("verify", pointer(recorded, number)).code == code
+def test_none_to_verify(running: Recorded, checkpoints: Command, number: int, code: int) -> None:
+    assert checkpoints("verify", pointer(running, number)).code == code
 
 
 def test_no_pointer(checkpoints: Command) -> None:
