@@ -10,8 +10,8 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Self
 
 from airflow_checkpoint_provider.checkpoint.errors import Damaged, FormatTooNew
@@ -39,6 +39,17 @@ def parse(body: bytes, what: str) -> dict[str, Any]:
     return data
 
 
+def added(default: Any = None, *, factory: Callable[[], Any] | None = None) -> Any:
+    """A field that came to a format after its first golden file: it is written only where it says something, so that what
+    was written before stays as it is, byte by byte."""
+    make = factory or (lambda: default)
+    return field(default_factory=make, metadata={"added": make})
+
+
+def _silent(f: Field[Any], value: Any) -> bool:
+    return "added" in f.metadata and bool(value == f.metadata["added"]())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """Base of everything stored. ``extra`` holds the fields that this version does not know."""
@@ -46,8 +57,8 @@ class Record:
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        own = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "extra"}
-        return {**self.extra, **own}
+        own = {f.name: (f, getattr(self, f.name)) for f in fields(self) if f.name != "extra"}
+        return {**self.extra, **{name: _plain(value) for name, (f, value) in own.items() if not _silent(f, value)}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

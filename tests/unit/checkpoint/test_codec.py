@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.apply import fold
-from airflow_checkpoint_provider.checkpoint.codec import VERSION, Record, canonical, parse
+from airflow_checkpoint_provider.checkpoint.codec import VERSION, Record, added, canonical, parse
 from airflow_checkpoint_provider.checkpoint.entry import Entry
 from airflow_checkpoint_provider.checkpoint.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, Versions
@@ -270,3 +270,18 @@ def test_what_stands_in_a_store_is_canonical() -> None:
     assert KEYS.seal(1) in stored
     for body in stored.values():
         assert canonical(json.loads(body)) == body
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grown(Record):
+    name: str
+    later: str | None = added(None)
+    lists: tuple[int, ...] = added(factory=tuple)
+
+
+def test_a_field_that_was_added_is_written_only_where_it_says_something() -> None:
+    assert Grown(name="a").to_json() == {"name": "a"}
+    assert Grown.from_json({"name": "a"}) == Grown(name="a")
+    said = Grown(name="a", later="b", lists=(1,))
+    assert said.to_json() == {"name": "a", "later": "b", "lists": [1]}
+    assert Grown.from_json(said.to_json()) == said
