@@ -18,7 +18,7 @@ from pathlib import Path
 from airflow_checkpoint_provider.checkpoint.codec import VERSION, Record, canonical, parse
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
-from airflow_checkpoint_provider.checkpoint.names import Keys
+from airflow_checkpoint_provider.checkpoint.names import Keys, is_attempt_beat
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -179,7 +179,7 @@ def beats_of(keys: Keys, state: State, application: str = "") -> Sequence[str]:
 
 def seen_alive(store: Store, keys: Sequence[str], beats: Beats, on_wait: Callable[[], None] = lambda: None) -> bool:
     """Whether one of the beats lives: its process does, on this host, or its counter moves twice within ``beats.look``."""
-    first = {key: beat for key in keys if (beat := read_beat(store, key)) and not beat.refused}
+    first = _first(store, keys, beats, on_wait)
     verdicts = {key: beat.process.lives() for key, beat in first.items()}
     if any(verdicts.values()):
         return True
@@ -198,3 +198,20 @@ def seen_alive(store: Store, keys: Sequence[str], beats: Beats, on_wait: Callabl
             return True
         time.sleep(min(1.0, beats.every / 4))
     return False
+
+
+def _first(store: Store, keys: Sequence[str], beats: Beats, on_wait: Callable[[], None]) -> dict[str, Beat]:
+    """What each says now. An attempt beats right after its entry: one that does not yet has begun this moment, or died
+    then, and is waited for."""
+    deadline = time.monotonic() + beats.look
+    while True:
+        said = {key: beat for key in keys if (beat := read_beat(store, key))}
+        if said or not any(map(is_attempt_beat, keys)) or time.monotonic() >= deadline:
+            return {key: beat for key, beat in said.items() if not beat.refused}
+        on_wait()
+        on_wait = _nothing
+        time.sleep(min(1.0, beats.every / 4))
+
+
+def _nothing() -> None:
+    """Said already."""

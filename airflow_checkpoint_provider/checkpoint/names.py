@@ -105,6 +105,11 @@ class Keys:
         return f"{self.prefix}/{path}"
 
 
+def is_attempt_beat(key: str) -> bool:
+    """Whether a heartbeat's ``key`` is that of an attempt, not of a launch."""
+    return key.rsplit("/", 1)[1].isdecimal()
+
+
 def group_path(uid: str, epoch: int, nonce: str) -> str:
     """Where one snapshot of one state is written, relative to its history."""
     return f"state/{safe_token(uid)}/{epoch}-{nonce}"

@@ -234,9 +234,27 @@ def test_one_of_several_is_enough() -> None:
 def test_a_hint_that_says_nothing_is_no_hint(body: bytes | None) -> None:
     """Never an error: heartbeats are hints."""
     store = MemoryStore()
+    key = KEYS.launch_beat(1)
     if body is not None:
-        store.overwrite(KEY, body)
-    assert looked(store) == (False, False)
+        store.overwrite(key, body)
+    assert looked(store, key) == (False, False)
+
+
+def test_an_attempt_that_has_not_beaten_yet_is_waited_for() -> None:
+    """It beats right after its entry: who looks in between must not take it for dead and put itself in its place."""
+    store = MemoryStore()
+    waited = threading.Event()
+
+    def begin() -> None:
+        waited.set()
+        Heart(store, KEY, Beat(epoch=1), SHORT).pulse()
+
+    assert seen_alive(store, (KEY,), Beats(every=0.02, look=30.0), begin)
+    assert waited.is_set()
+
+
+def test_an_attempt_that_never_beat_is_dead() -> None:
+    assert looked(MemoryStore()) == (False, True)
 
 
 @pytest.mark.parametrize(("fault", "error"), [(Fault.DENIED, StoreDenied), (Fault.NOT_SENT, StoreUnavailable)])
