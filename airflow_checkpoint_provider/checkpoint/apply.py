@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,6 +21,8 @@ from airflow_checkpoint_provider.checkpoint.state import (
     Attempt,
     Branch,
     Checkpoint,
+    Claim,
+    Dropped,
     GroupEntry,
     Launch,
     Run,
@@ -187,16 +189,26 @@ def _ended(state: State, event: e.AttemptEnded) -> State:
 @_folds(e.BranchOpened)
 def _branched(state: State, event: e.BranchOpened) -> State:
     branch = Branch(
-        number=event.branch, base=event.base, token=event.token, reason=event.reason, at=state.at, extra=event.extra
-    )
+        number=event.branch, base=event.base, token=event.token, reason=event.reason, at=state.at, rename=event.rename,
+        extra=event.extra,
+    )  # fmt: skip
     return replace(
         state,
         branch=branch,
+        next_id=max(state.next_id, event.above + 1),
+        claims=_claimed(state, event),
         current=dict.fromkeys(state.current),
         runs=_inside(state, event),
         tokens=_remember(state.tokens, token_text(event.token), state.next_launch),
         suspended=None,
     )
+
+
+def _claimed(state: State, event: e.BranchOpened) -> tuple[Claim, ...]:
+    pointer = event.base.pointer if event.base else None
+    if not event.claimed or pointer is None:
+        return state.claims
+    return (*(one for one in state.claims if one.pointer != pointer), Claim(pointer=pointer, at=state.at))
 
 
 def _inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
@@ -216,16 +228,41 @@ def _inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
     return tuple(replace(one, inside=event.branch) if counts(one) else one for one in state.runs)
 
 
+@_folds(e.RequestQueued)
+def _queued(state: State, event: e.RequestQueued) -> State:
+    request = replace(event.request, queued_at=event.request.queued_at or state.at)
+    return replace(_asked(state, request.token), queue=(*state.queue, request))
+
+
+@_folds(e.RequestDropped)
+def _dropped(state: State, event: e.RequestDropped) -> State:
+    request = next((one for one in state.queue if one.token == event.token), None)
+    if request is None:
+        return state
+    dropped = Dropped(token=event.token, try_number=request.try_number, why=event.why, extra=event.extra)
+    state = _asked(state, event.token)
+    return replace(state, dropped=_last((*state.dropped, dropped)))
+
+
+def _asked(state: State, token: str) -> State:
+    """Without what the queue and the dropped ones say of a request."""
+    return replace(
+        state,
+        queue=tuple(one for one in state.queue if one.token != token),
+        dropped=tuple(one for one in state.dropped if one.token != token),
+    )
+
+
 @_folds(e.CheckpointTriggered)
 def _triggered(state: State, event: e.CheckpointTriggered) -> State:
     checkpoint = Checkpoint(
         id=event.id, kind=event.checkpoint_kind, epochs=event.epochs, branch=event.branch, plan=event.plan,
         request=event.request, try_number=event.try_number, timeout_s=event.timeout_s, barrier=event.barrier,
         gated=event.gated, triggered_at=state.at, origin=event.origin, target=event.target, name=event.name,
-        pinned=event.pinned, base=event.base, extra=event.extra,
+        pinned=event.pinned, base=event.base, owner=event.owner, queued_at=event.queued_at, extra=event.extra,
     )  # fmt: skip
     return replace(
-        state,
+        _asked(state, event.request),
         next_id=event.id + 1,
         checkpoints=_bounded((*state.checkpoints, checkpoint)),
         requests=_remember(state.requests, event.request, event.id),
@@ -244,28 +281,35 @@ def _completed(state: State, event: e.CheckpointCompleted) -> State:
     checkpoint = state.checkpoint(event.id)
     if checkpoint is None:
         return state
-    state, numbers = _intern(state, [path for one in event.states for path in one.groups])
+    # A savepoint's groups lie at its target and are nobody's but its own.
+    paths = () if checkpoint.savepoint else [path for one in event.states for path in one.groups]
+    state, numbers = _intern(state, paths)
     completed = replace(
         checkpoint, status=RETAINED, completed_at=state.at, ended_at=state.at, digest=event.digest, bytes=event.bytes,
         groups=numbers, states=tuple(replace(one, groups=()) for one in event.states),
         positions=event.positions, transactions=event.transactions,
         extra=_extra(checkpoint, event),
     )  # fmt: skip
-    attempts = tuple(
-        replace(one, first=event.id) if one.epoch in checkpoint.epochs and one.first is None else one
-        for one in state.attempts
-    )
     state = replace(
         state,
         checkpoints=_swap(state.checkpoints, checkpoint, completed),
-        attempts=attempts,
+        attempts=state.attempts if checkpoint.savepoint else _first_own(state, checkpoint),
         counts=_count(state, "completed"),
+        suspended=f"{state.at} ({event.suspended})" if event.suspended else state.suspended,
     )
     for number in event.subsumed:
         state = apply(
             state, e.CheckpointAborted(id=number, reason="subsumed", phase="acknowledge", words=f"by chk-{event.id}")
         )
     return _mark_runs(state, completed)
+
+
+def _first_own(state: State, checkpoint: Checkpoint) -> tuple[Attempt, ...]:
+    """From then on its attempt needs the point from which it started no more; a savepoint does not say so much."""
+    return tuple(
+        replace(one, first=checkpoint.id) if one.epoch in checkpoint.epochs and one.first is None else one
+        for one in state.attempts
+    )
 
 
 def _mark_runs(state: State, completed: Checkpoint) -> State:
@@ -279,7 +323,7 @@ def _mark_runs(state: State, completed: Checkpoint) -> State:
     return state
 
 
-def _intern(state: State, paths: list[str]) -> tuple[State, tuple[int, ...]]:
+def _intern(state: State, paths: Sequence[str]) -> tuple[State, tuple[int, ...]]:
     known = {group.path: group.number for group in state.groups}
     new = [path for path in dict.fromkeys(paths) if path not in known]
     added = tuple(GroupEntry(number=state.next_group + i, path=path) for i, path in enumerate(new))
@@ -301,14 +345,24 @@ def _aborted(state: State, event: e.CheckpointAborted) -> State:
     return replace(state, checkpoints=checkpoints, counts=_count(state, "aborted"))
 
 
+@_folds(e.SavepointPublished)
+def _published(state: State, event: e.SavepointPublished) -> State:
+    found = state.checkpoint(event.id)
+    return (
+        replace(state, checkpoints=_swap(state.checkpoints, found, replace(found, published=True))) if found else state
+    )
+
+
 @_folds(e.CheckpointsCondemned)
 def _condemned(state: State, event: e.CheckpointsCondemned) -> State:
-    return _marked(state, event.ids, CONDEMNED)
+    claims = tuple(replace(one, status=CONDEMNED) if one.pointer in event.claims else one for one in state.claims)
+    return replace(_marked(state, event.ids, CONDEMNED), claims=claims)
 
 
 @_folds(e.CheckpointsForgotten)
 def _forgotten(state: State, event: e.CheckpointsForgotten) -> State:
     state = _marked(state, event.ids, FORGOTTEN)
+    state = replace(state, claims=tuple(one for one in state.claims if one.pointer not in event.claims))
     named = state.named()
     return replace(
         state,

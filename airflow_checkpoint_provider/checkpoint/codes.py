@@ -46,6 +46,10 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP234": "The history is closed.",
         "CKP235": "A checkpoint has more groups of files than one entry of the journal can name.",
         "CKP236": "The run has finished: nothing of it runs any more that could take a checkpoint.",
+        "CKP237": "The request for a checkpoint waits for its turn.",
+        "CKP238": "The pause between two periodic checkpoints is not over.",
+        "CKP239": "Too many requests for checkpoints wait already.",
+        "CKP240": "The request for a checkpoint was dropped before its turn came.",
         # an attempt is over
         "CKP301": "This attempt was replaced or has ended; what it still sends is refused (exit code 79).",
         # refused

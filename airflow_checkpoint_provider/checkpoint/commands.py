@@ -106,7 +106,9 @@ class Trigger(Command):
     """``epoch`` is the driver's own, None from anyone else.
 
     ``run`` is the one that is meant, where a task asks for its own DAG run: once that has finished, nothing is waited for.
-    ``timeout_s`` is by default the attempt's own. ``gated``: nobody but a finalize completes it.
+    ``timeout_s`` is by default the attempt's own. ``gated``: nobody but a finalize completes it. A savepoint has a
+    ``target`` (URI of a folder) and a ``nonce`` for its name there. ``pause_left_s``: seconds of the pause between two
+    periodic ones, as the driver's timer measured them.
     """
 
     request: str
@@ -118,6 +120,13 @@ class Trigger(Command):
     barrier: str = ""
     origin: str = "barrier"
     gated: bool = False
+    kind: str = "checkpoint"
+    target: str | None = None
+    nonce: str = ""
+    name: str | None = None
+    pinned: bool = False
+    owner: str = ""
+    pause_left_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +146,13 @@ class Complete(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConfirmPublished(Command):
+    """By who put a savepoint's ``_metadata`` at its target, or found it there."""
+
+    id: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Abort(Command):
     id: int
     reason: str
@@ -148,25 +164,37 @@ class Abort(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Restore(Command):
-    """Whatever runs is fenced, and the next attempt starts from ``base``: a checkpoint that was verified, or nothing."""
+    """Whatever runs is fenced, and the next attempt starts from ``base``: a checkpoint that was verified, or nothing.
+
+    Of a base from elsewhere: ``above`` is its id, ``claimed`` that it is a savepoint whose lock this history holds.
+    """
 
     token: Token
     base: Point | None
     by: str
     reason: str
     application: str = ""
+    above: int = 0
+    claimed: bool = False
+    rename: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condemn(Command):
-    """``now`` (ISO, UTC) is for policies that speak of age, nothing else."""
+    """``now`` (ISO, UTC) is for policies that speak of age, nothing else. ``claims`` are pointers of claimed savepoints.
+
+    ``disposing``: by the owner of the savepoints among ``ids``; else they are held.
+    """
 
     ids: tuple[int, ...]
     now: str
     epoch: int | None = None
+    claims: tuple[str, ...] = ()
+    disposing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forget(Command):
     ids: tuple[int, ...]
     epoch: int | None = None
+    claims: tuple[str, ...] = ()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 
 from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import requests
 from airflow_checkpoint_provider.checkpoint.decide import held, outcome
 from airflow_checkpoint_provider.checkpoint.errors import (
     CheckpointNotFound,
@@ -20,9 +22,10 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Held,
     NotPending,
     OtherIncarnation,
+    Queued,
     TooLarge,
 )
-from airflow_checkpoint_provider.checkpoint.events import CheckpointTriggered, StateEntry
+from airflow_checkpoint_provider.checkpoint.events import StateEntry
 from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, StateSnapshot, digest
 from airflow_checkpoint_provider.checkpoint.names import group_epoch
@@ -74,16 +77,28 @@ class Coordinator:
         barrier: str = "",
         origin: str = "barrier",
         gated: bool = False,
+        kind: str = "checkpoint",
+        target: str | None = None,
+        name: str | None = None,
+        pinned: bool = False,
+        owner: str = "",
     ) -> int:
-        """The id of the checkpoint that answers ``request``; a request that is known answers with its newest one."""
+        """The id of the checkpoint that answers ``request``; a request that is known answers with its newest one.
+
+        A savepoint needs a ``target``, the URI of a folder. Raises ``Queued`` while the request waits for its turn.
+        """
         command = c.Trigger(
             request=request, try_number=try_number, epoch=self.epoch, run=run, timeout_s=timeout_s, barrier=barrier,
-            origin=origin, gated=gated,
+            origin=origin, gated=gated, kind=kind, target=target, nonce=secrets.token_hex(4), name=name, pinned=pinned,
+            owner=owner,
         )  # fmt: skip
-        answer = self.journal.append(command)
-        if answer.done:
-            return answer.done.number
-        return next(event.id for event in answer.events if isinstance(event, CheckpointTriggered))
+        self.journal.append(command)
+        state = self.state
+        waiting = [one.token for one in requests.in_order(state.queue)]
+        if request in waiting:
+            place = f"{waiting.index(request) + 1} of {len(waiting)}"
+            raise Queued(f"{state.job}: the request waits, {place}; ask again when a checkpoint has its outcome")
+        return state.requests[request]
 
     def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:
         """Put the acknowledgement of one application; returns the one that counts, which is another's if that was first."""
@@ -253,8 +268,9 @@ class Coordinator:
         return done
 
     def retirable(self, now: str) -> tuple[int, ...]:
-        """The completed ones that nothing holds any more."""
-        return tuple(sorted({one.id for one in self.state.retained} - held(self.state, datetime.fromisoformat(now))))
+        """The completed checkpoints that nothing holds any more; savepoints are the user's."""
+        own = {one.id for one in self.state.retained if not one.savepoint}
+        return tuple(sorted(own - held(self.state, datetime.fromisoformat(now))))
 
     def _delete(self, checkpoint: Checkpoint) -> None:
         """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then groups that nobody refers to."""

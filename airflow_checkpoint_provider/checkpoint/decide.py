@@ -2,21 +2,23 @@
 
 Before any refusal one question: is what is wanted already so, by an entry that says the same? Then the answer is *done
 already*. So deciding again is harmless, which is what makes a lost answer harmless. Launches and attempts are in
-``launching``; checkpoints, retention and the dispatch are here.
+``launching``, requests and their queue in ``requests``; checkpoints, retention and the dispatch are here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import errors, launching
+from airflow_checkpoint_provider.checkpoint import errors, launching, requests
 from airflow_checkpoint_provider.checkpoint import events as e
-from airflow_checkpoint_provider.checkpoint.apply import token_text
+from airflow_checkpoint_provider.checkpoint.apply import apply, token_text
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.config import config_of
+from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.retention import Retention
 from airflow_checkpoint_provider.checkpoint.state import (
     ABORTED,
@@ -32,55 +34,16 @@ Decision = tuple[e.Event, ...] | DoneAlready | Refusal
 
 
 def decide(state: State, command: c.Command) -> Decision:
-    """What ``command`` means for ``state``."""
-    return HANDLERS[type(command)](state, command)
+    """What ``command`` means for ``state``; what that makes possible for queued requests stands in the same entry."""
+    decision = HANDLERS[type(command)](state, command)
+    if not isinstance(decision, tuple):
+        return decision
+    for event in decision:
+        state = apply(state, event)
+    return (*decision, *requests.asked_again(state))
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
-
-
-def trigger(state: State, command: c.Trigger) -> Decision:
-    number = state.requests.get(command.request)
-    known = state.checkpoint(number)
-    again = known is not None and known.status == ABORTED and command.try_number > known.try_number
-    if number is not None and not again:  # requests are remembered for longer than what became of them
-        return DoneAlready(number)
-    if fenced := launching.fenced(state, command.epoch):
-        return fenced
-    running = state.running(command.application)
-    if running is None:
-        return _not_running(state, command.run)
-    if not command.gated and (ahead := ungated(state)):
-        return Refusal(errors.Busy(f"{state.job}: chk-{ahead[0].id} is pending; ask again when it has its outcome"))
-    timeout_s = config_of(state).timeout_s if command.timeout_s is None else command.timeout_s
-    triggered = e.CheckpointTriggered(
-        id=state.next_id, request=command.request, try_number=command.try_number, checkpoint_kind="checkpoint",
-        epochs=(running.epoch,), branch=state.branch.number, plan=(command.application,), timeout_s=timeout_s,
-        barrier=command.barrier, origin=command.origin, gated=command.gated,
-    )  # fmt: skip
-    return (triggered,)
-
-
-def ungated(state: State) -> tuple[Checkpoint, ...]:
-    """The pending ones that count for how many may be in flight: a gated one waits for somebody else, perhaps for long."""
-    return tuple(one for one in state.pending if not one.gated)
-
-
-def _not_running(state: State, run: str | None) -> Refusal:
-    """A run that has finished starts no driver any more; otherwise one may come."""
-    meant = state.run(run) if run is not None else state.runs[-1] if state.scope and state.runs else None
-    if meant is not None and meant.how == "finished":
-        return Refusal(
-            errors.RunFinished(
-                f"{state.job}, run {meant.key}: it finished at {meant.ended_at}, and nothing runs that could take a checkpoint",
-                run=meant.key,
-            )
-        )
-    return Refusal(
-        errors.NotRunning(
-            f"{state.job or 'this job'}: no driver is running that could take a checkpoint; start the job first"
-        )
-    )
 
 
 def complete(state: State, command: c.Complete) -> Decision:
@@ -109,20 +72,40 @@ def complete(state: State, command: c.Complete) -> Decision:
         bytes=command.bytes,
         states=command.states,
         subsumed=subsumed_by(state, found),
+        suspended=_suspended_by(found),
     )
     return (completed,)
 
 
+def _suspended_by(checkpoint: Checkpoint) -> str:
+    """A stop-savepoint completes and suspends in one entry: there is no instant at which old code could start again."""
+    if not kind_named(checkpoint.kind).suspends:
+        return ""
+    return f"{checkpoint.owner or checkpoint.origin}, {checkpoint.target}"
+
+
 def subsumed_by(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
     """Pending ones with lower ids whose plan lies within; gated ones and savepoints may complete later, as older points."""
+    if not kind_named(checkpoint.kind).subsumes:
+        return ()
     return tuple(
-        one.id
-        for one in state.pending
-        if one.id < checkpoint.id
-        and set(one.plan) <= set(checkpoint.plan)
-        and not one.gated
-        and one.kind == "checkpoint"
+        one.id for one in requests.ungated(state) if one.id < checkpoint.id and set(one.plan) <= set(checkpoint.plan)
     )
+
+
+def confirm_published(state: State, command: c.ConfirmPublished) -> Decision:
+    """A savepoint's ``_metadata`` stands at its target. Nobody puts it there before the checkpoint is completed."""
+    found = state.checkpoint(command.id)
+    if found and (found.published or found.status in (CONDEMNED, FORGOTTEN)):
+        return DoneAlready(command.id)
+    if found is None or not found.savepoint or found.status != RETAINED:
+        return Refusal(
+            errors.NotPending(
+                f"chk-{command.id} is no completed savepoint: {outcome(found)}; nothing was published",
+                status=found and found.status,
+            )
+        )
+    return (e.SavepointPublished(id=command.id),)
 
 
 def abort(state: State, command: c.Abort) -> Decision:
@@ -163,7 +146,7 @@ def restore(state: State, command: c.Restore) -> Decision:
         return Refusal(errors.StateRequired(f"{what}; nothing was changed. `checkpoints list` shows what is there"))
     opened = e.BranchOpened(
         branch=state.branch.number + 1, application=command.application, base=command.base, token=command.token,
-        by=command.by, reason=command.reason,
+        by=command.by, reason=command.reason, above=command.above, claimed=command.claimed, rename=command.rename,
     )  # fmt: skip
     left = tuple(
         e.CheckpointAborted(id=one.id, reason="restore", phase="acknowledge", missing=one.plan, words=command.reason)
@@ -178,37 +161,40 @@ def restore(state: State, command: c.Restore) -> Decision:
 
 def condemn(state: State, command: c.Condemn) -> Decision:
     found = [state.checkpoint(number) for number in command.ids]
-    if not any(one and one.status in (PENDING, RETAINED) for one in found):
+    claims = tuple(one.pointer for one in state.claims if one.pointer in command.claims and one.status == RETAINED)
+    if not claims and not any(one and one.status in (PENDING, RETAINED) for one in found):
         return DoneAlready(max(command.ids, default=0))
     if fenced := launching.fenced(state, command.epoch):
         return fenced
-    if kept := sorted(set(command.ids) & held(state, datetime.fromisoformat(command.now))):
-        return Refusal(
-            errors.Held(
-                f"{', '.join(f'chk-{number}' for number in kept)} may still be needed; nothing was deleted", ids=kept
-            )
-        )
+    now = datetime.fromisoformat(command.now)
+    savepoints = set() if command.disposing else {one.id for one in state.savepoints}
+    kept: list[int | str] = sorted(set(command.ids) & (held(state, now) | savepoints))
+    kept += sorted(set(claims) & claims_held(state, now))
+    if kept:
+        names = ", ".join(one if isinstance(one, str) else f"chk-{one}" for one in kept)
+        return Refusal(errors.Held(f"{names} may still be needed; nothing was deleted", ids=kept))
     ids = tuple(one.id for one in found if one and one.status == RETAINED)
-    return (e.CheckpointsCondemned(ids=ids),)
+    return (e.CheckpointsCondemned(ids=ids, claims=claims),)
 
 
 def forget(state: State, command: c.Forget) -> Decision:
     found = [state.checkpoint(number) for number in command.ids]
-    if all(one is None or one.over for one in found):
+    claims = tuple(one for one in state.claims if one.pointer in command.claims)
+    if not claims and all(one is None or one.over for one in found):
         return DoneAlready(max(command.ids, default=0))
     if fenced := launching.fenced(state, command.epoch):
         return fenced
-    if alive := [one.id for one in found if one and one.status in (RETAINED, PENDING)]:
-        return Refusal(
-            errors.Held(
-                f"{', '.join(f'chk-{number}' for number in alive)} was not condemned; nothing was forgotten", ids=alive
-            )
-        )
-    return (e.CheckpointsForgotten(ids=tuple(one.id for one in found if one and one.status == CONDEMNED)),)
+    alive: list[int | str] = [one.id for one in found if one and one.status in (RETAINED, PENDING)]
+    alive += [one.pointer for one in claims if one.status == RETAINED]
+    if alive:
+        names = ", ".join(one if isinstance(one, str) else f"chk-{one}" for one in alive)
+        return Refusal(errors.Held(f"{names} was not condemned; nothing was forgotten", ids=alive))
+    ids = tuple(one.id for one in found if one and one.status == CONDEMNED)
+    return (e.CheckpointsForgotten(ids=ids, claims=tuple(one.pointer for one in claims)),)
 
 
 def held(state: State, now: datetime) -> frozenset[int]:
-    """Checkpoints that must not be condemned: somebody may still need them."""
+    """What must not be condemned, whoever asks: somebody may still need it. Of savepoints only their owner disposes."""
     kept = retained_by_policy(state, now) | {one.id for one in state.pending}
     if ended_for_good(state):
         return kept
@@ -219,20 +205,35 @@ def held(state: State, now: datetime) -> frozenset[int]:
 
 
 def retained_by_policy(state: State, now: datetime) -> frozenset[int]:
+    """Of checkpoints; no policy speaks of savepoints."""
     policy: Retention | None = policy_of(state)
     if ended_for_good(state):
         policy = policy.after_end() if policy else None
-    return policy.keeps(state.retained, now) if policy else frozenset()
+    return policy.keeps([one for one in state.retained if not one.savepoint], now) if policy else frozenset()
+
+
+@dataclass(frozen=True)
+class _Claimed:
+    """A claimed savepoint as a policy sees it: older than every checkpoint of its history."""
+
+    completed_at: str
+    id: int = 0
+
+
+def claims_held(state: State, now: datetime) -> frozenset[str]:
+    """Claimed savepoints that must not be deleted: where an attempt starts, or what counts among the newest kept."""
+    own = [one for one in state.retained if not one.savepoint and one.branch == state.branch.number]
+    base = state.branch.base.pointer if state.branch.base else None
+    policy = policy_of(state)
+    return frozenset(
+        one.pointer
+        for one in state.claims
+        if (one.pointer == base and not own) or 0 in policy.keeps([*own, _Claimed(one.at)], now)
+    )
 
 
 def policy_of(state: State) -> Retention:
     return config_of(state).retention
-
-
-def config_of(state: State) -> CheckpointConfig:
-    """The newest attempt's, because that is what its author last wrote; the default before there is one."""
-    in_force = state.attempts[-1].checkpointing if state.attempts else None
-    return CheckpointConfig.from_json(in_force) if in_force else CheckpointConfig()
 
 
 def ended_for_good(state: State) -> bool:
@@ -246,9 +247,10 @@ HANDLERS: dict[type[c.Command], Callable[[State, Any], Decision]] = {
     c.StartAlone: launching.start_alone,
     c.RequestStop: launching.request_stop,
     c.EndAttempt: launching.end_attempt,
-    c.Trigger: trigger,
+    c.Trigger: requests.trigger,
     c.Complete: complete,
     c.Abort: abort,
+    c.ConfirmPublished: confirm_published,
     c.Restore: restore,
     c.Condemn: condemn,
     c.Forget: forget,

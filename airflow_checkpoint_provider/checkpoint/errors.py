@@ -238,6 +238,30 @@ class Busy(Refused):
     code = "CKP231"
 
 
+class Queued(Busy):
+    """The request waits in the queue for its turn; ask again."""
+
+    code = "CKP237"
+
+
+class MinPause(Busy):
+    """The pause between two periodic checkpoints is not over."""
+
+    code = "CKP238"
+
+
+class TooManyRequests(Refused):
+    """The queue of requests is full."""
+
+    code = "CKP239"
+
+
+class RequestDropped(Refused):
+    """The request waited, and its turn did not come: its attempt ended, or too many asked. A retry asks anew."""
+
+    code = "CKP240"
+
+
 class NotPending(Refused):
     """The checkpoint has its outcome already, and it is another one than asked for."""
 

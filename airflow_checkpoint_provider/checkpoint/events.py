@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint.codec import Record
+from airflow_checkpoint_provider.checkpoint.codec import Record, added
 from airflow_checkpoint_provider.checkpoint.errors import FormatTooNew
 from airflow_checkpoint_provider.checkpoint.metadata import Measures, Versions
 
@@ -53,6 +53,27 @@ class StateEntry(Record):
     rows: int = 0
     new: bool = False  # snapshotted for this checkpoint, not handed on
     measures: Measures = field(default_factory=Measures)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Record):
+    """Who wants a checkpoint of which kind, while it waits for its turn. ``target`` and ``nonce`` name a savepoint's place."""
+
+    token: str
+    try_number: int
+    checkpoint_kind: str
+    epoch: int  # of the attempt that would take it
+    application: str
+    timeout_s: float
+    barrier: str = ""
+    origin: str = ""
+    gated: bool = False
+    target: str | None = None
+    nonce: str = ""
+    name: str | None = None
+    pinned: bool = False
+    owner: str = ""
+    queued_at: str = ""
 
 
 class Event(Record):
@@ -123,6 +144,20 @@ class BranchOpened(Event):
     token: Token
     by: str
     reason: str
+    above: int = added(0)  # ids go on above that of a base from elsewhere
+    claimed: bool = added(False)  # the base is a savepoint that belongs to this history from now on
+    rename: dict[str, str] = added(factory=dict)  # uid in the base -> uid from now on
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestQueued(Event):
+    request: Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestDropped(Event):
+    token: str
+    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,11 +172,13 @@ class CheckpointTriggered(Event):
     timeout_s: float
     barrier: str = ""
     gated: bool = False
-    target: str | None = None
+    target: str | None = None  # a savepoint's own folder
     origin: str = "barrier"
     name: str | None = None
     pinned: bool = False
     base: int | None = None
+    owner: str = added("")  # DAG and task that asked for it
+    queued_at: str = added("")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +190,7 @@ class CheckpointCompleted(Event):
     subsumed: tuple[int, ...] = ()
     positions: dict[str, Any] = field(default_factory=dict)
     transactions: tuple[Any, ...] = ()
+    suspended: str = added("")  # by whom: a stop-savepoint completes and suspends in one entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,13 +203,20 @@ class CheckpointAborted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SavepointPublished(Event):
+    id: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointsCondemned(Event):
     ids: tuple[int, ...]
+    claims: tuple[str, ...] = added(factory=tuple)  # pointers of claimed savepoints
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsForgotten(Event):
     ids: tuple[int, ...]
+    claims: tuple[str, ...] = added(factory=tuple)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,6 +61,8 @@ def _known(state: State, command: c.PlanLaunch) -> Decision | None:
     if number is None:
         return None
     launch, attempt = state.launch(number), state.attempt_of(number)
+    if attempt and attempt.how == "suspended":
+        return None  # its task waited until the job was resumed, and launches what stands there now
     if number != state.current.get(command.application):
         return Refusal(errors.Superseded(_superseded(command), run=command.run))
     if attempt is None or (launch and launch.adopted_by == command.try_number):

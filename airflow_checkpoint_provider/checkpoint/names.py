@@ -120,6 +120,11 @@ def group_epoch(path: str) -> int:
     return int(path.rsplit("/", 1)[1].split("-", 1)[0])
 
 
+def savepoint_name(job: str, number: int, nonce: str) -> str:
+    """The folder of a savepoint at its target; ``nonce`` keeps two histories of one job id apart."""
+    return f"savepoint-{safe_token(job)}-{number}-{nonce}"
+
+
 _POINTER = re.compile(
     r"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-(?P<id>[1-9]\d*)/?"
 )

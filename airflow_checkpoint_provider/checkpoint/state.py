@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint.codec import Record
-from airflow_checkpoint_provider.checkpoint.events import Point, StateEntry, Token
+from airflow_checkpoint_provider.checkpoint.codec import Record, added
+from airflow_checkpoint_provider.checkpoint.events import Point, Request, StateEntry, Token
+from airflow_checkpoint_provider.checkpoint.failures import counts_as_failure
+from airflow_checkpoint_provider.checkpoint.kinds import is_savepoint
 from airflow_checkpoint_provider.checkpoint.metadata import Versions
 from airflow_checkpoint_provider.checkpoint.names import group_epoch
 
@@ -85,6 +87,25 @@ class Branch(Record):
     token: Token | None = None
     reason: str = ""
     at: str = ""
+    rename: dict[str, str] = added(factory=dict)  # of the base's states
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Record):
+    """A savepoint from elsewhere that this history owns, and deletes when its policy says so."""
+
+    pointer: str
+    at: str
+    status: str = RETAINED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped(Record):
+    """A request that was dropped; a later try of who asked may ask again."""
+
+    token: str
+    try_number: int
+    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +147,13 @@ class Checkpoint(Record):
     base: int | None = None
     positions: dict[str, Any] = field(default_factory=dict)
     transactions: tuple[Any, ...] = ()
+    owner: str = added("")
+    queued_at: str = added("")
+    published: bool = added(False)  # a savepoint: its ``_metadata`` stands at its target
+
+    @property
+    def savepoint(self) -> bool:
+        return is_savepoint(self.kind)
 
     @property
     def over(self) -> bool:
@@ -158,6 +186,9 @@ class State(Record):
     requests: dict[str, int] = field(default_factory=dict)  # request token -> newest checkpoint
     suspended: str | None = None
     counts: dict[str, int] = field(default_factory=dict)  # completed, aborted
+    queue: tuple[Request, ...] = added(factory=tuple)  # in order of asking
+    dropped: tuple[Dropped, ...] = added(factory=tuple)
+    claims: tuple[Claim, ...] = added(factory=tuple)
 
     # -- finding ---------------------------------------------------------------------------------------------------
 
@@ -190,6 +221,17 @@ class State(Record):
     @property
     def retained(self) -> tuple[Checkpoint, ...]:
         return self.with_status(RETAINED)
+
+    @property
+    def savepoints(self) -> tuple[Checkpoint, ...]:
+        """Those that were completed and not disposed."""
+        return tuple(one for one in self.retained if one.savepoint)
+
+    @property
+    def failures(self) -> int:
+        """Checkpoints in a row that failed, since the newest completed one; no more than are listed."""
+        newest = max((one.id for one in self.checkpoints if one.completed_at), default=0)
+        return sum(one.id > newest and counts_as_failure(one.reason) for one in self.with_status(ABORTED))
 
     # -- who lives -------------------------------------------------------------------------------------------------
 

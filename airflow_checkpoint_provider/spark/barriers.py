@@ -18,7 +18,6 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.decide import ungated
 from airflow_checkpoint_provider.checkpoint.errors import (
     Busy,
     CheckpointError,
@@ -29,6 +28,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
 )
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, StateSnapshot, Versions
+from airflow_checkpoint_provider.checkpoint.requests import ungated
 from airflow_checkpoint_provider.checkpoint.state import RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say

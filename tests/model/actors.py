@@ -13,7 +13,6 @@ from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.decide import ungated
 from airflow_checkpoint_provider.checkpoint.entry import By, Entry
 from airflow_checkpoint_provider.checkpoint.errors import (
     AlreadyFinished,
@@ -32,6 +31,7 @@ from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, File, Group, Seal, StateSnapshot
 from airflow_checkpoint_provider.checkpoint.names import Keys, group_path
+from airflow_checkpoint_provider.checkpoint.requests import ungated
 from airflow_checkpoint_provider.checkpoint.restoring import examine
 from airflow_checkpoint_provider.checkpoint.retention import KeepLatest
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State

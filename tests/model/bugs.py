@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.checkpoint import apply, coordinator, decide, journal, launching
+from airflow_checkpoint_provider.checkpoint import apply, coordinator, decide, journal, launching, requests
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
@@ -161,7 +161,7 @@ def sealed_too_early(self: Coordinator, number: int, *, finalize: bool = False) 
 
 
 def counted_from_retained(state: State, command: c.Trigger) -> Decision:
-    decision = decide.trigger(state, command)
+    decision = requests.trigger(state, command)
     newest = max((one.id for one in state.retained), default=0)
     return (replace(decision[0], id=newest + 1),) if isinstance(decision, tuple) else decision  # type: ignore[call-arg]
 

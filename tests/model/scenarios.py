@@ -13,9 +13,10 @@ from unittest.mock import patch
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.decide import HANDLERS, Decision, trigger
+from airflow_checkpoint_provider.checkpoint.decide import HANDLERS, Decision
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.requests import trigger
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll
 from airflow_checkpoint_provider.checkpoint.state import PENDING, State
 from airflow_checkpoint_provider.storage.memory import MemoryStore

@@ -63,17 +63,39 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("option", "advice"),
     [
-        ("interval", "1 min"),
-        ("min_pause", "5 s"),
-        ("max_concurrent", 2),
-        ("tolerable_failures", 3),
-        ("mode", "at_least_once"),
-        ("aligned_timeout", "10 s"),
+        ({"interval": "9 ms"}, "'10 min'"),
+        ({"interval": 0}, "'10 min'"),
+        ({"interval": "often"}, "'10 min' or '500 ms'"),
+        ({"timeout": "9 ms"}, "'10 min'"),
+        ({"min_pause": -1}, "'10 min' or '500 ms'"),
+        ({"max_concurrent": 0}, "1 or more"),
+        ({"max_concurrent": "2"}, "1 or more"),
+        ({"max_concurrent": True}, "1 or more"),
+        ({"tolerable_failures": -1}, "0 or more"),
+        ({"tolerable_failures": 1.5}, "0 or more"),
+        ({"tolerable_failures": 2**31 - 1}, "write None"),
+        ({"mode": "once"}, "'exactly_once'"),
+        ({"aligned_timeout": "10 s", "mode": "at_least_once"}, "mode='exactly_once'"),
+        ({"aligned_timeout": "10 s", "max_concurrent": 2}, "max_concurrent=1"),
     ],
 )
-def test_an_option_that_does_nothing_yet_is_refused_by_name(name: str, value: Any) -> None:
+def test_options_are_checked_as_flink_checks_them(option: dict[str, Any], advice: str) -> None:
+    """Each names what to write instead."""
+    with pytest.raises(InvalidConfig) as caught:
+        CheckpointConfig(**option)
+    assert advice in caught.value.message
+
+
+def test_the_pause_raises_the_interval_and_lasts_a_year_at_most() -> None:
+    assert CheckpointConfig(interval="1 min", min_pause="5 min").interval_s == 300.0
+    assert CheckpointConfig(interval="10 ms").interval_s == 0.01
+    assert CheckpointConfig(min_pause=timedelta(days=5000)).min_pause_s == 365 * 86400.0
+
+
+@pytest.mark.parametrize(("name", "value"), [("mode", "at_least_once"), ("aligned_timeout", "10 s")])
+def test_an_option_that_does_nothing_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(NotSupportedYet, match=rf"CheckpointConfig\({name}={value!r}\).*leave it out") as caught:
         CheckpointConfig(**{name: value})
     assert caught.value.permanent

@@ -1,0 +1,18 @@
+"""Which failed checkpoints count against a job, by Flink's failure manager. Pure. Runs anywhere.
+
+Each id counts once, because an id has one outcome; a newer success begins the count anew. Everything else, as a checkpoint that
+was subsumed or whose attempt was replaced, says nothing about whether checkpoints work.
+"""
+
+from __future__ import annotations
+
+EXPIRED = "expired"
+DECLINED = "declined"
+STORE_FAILED = "store failed"  # an I/O error, or sealing failed
+TOO_LARGE = "too many groups"
+
+COUNTED = frozenset({EXPIRED, DECLINED, STORE_FAILED, TOO_LARGE})
+
+
+def counts_as_failure(reason: str) -> bool:
+    return reason in COUNTED

@@ -1,0 +1,321 @@
+"""Requests for checkpoints: the queue and its decider, rule by rule as Flink's users know it. Runs anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import errors, requests
+from airflow_checkpoint_provider.checkpoint import events as e
+from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.state import State
+from tests.unit.checkpoint.histories import History, at
+
+TARGET = "s3://lake/savepoints"
+
+
+def running(**options: Any) -> History:
+    history = History()
+    history.started(checkpointing=CheckpointConfig(**options).to_json())
+    return history
+
+
+def ask(history: History, token: str, *, origin: str = "task", **other: Any) -> None:
+    history.do(c.Trigger(request=token, origin=origin, **other))
+
+
+def savepoint(history: History, token: str, *, kind: str = "savepoint") -> None:
+    ask(history, token, kind=kind, target=TARGET, nonce="9f3c")
+
+
+def waiting(state: State) -> list[str]:
+    return [one.token for one in requests.in_order(state.queue)]
+
+
+def pending(state: State) -> list[str]:
+    return [one.request for one in state.pending]
+
+
+# -- what is triggered at once -----------------------------------------------------------------------------------------
+
+
+def test_a_request_with_nothing_in_the_way_is_triggered_at_once() -> None:
+    history = running()
+    ask(history, "a", name="before the change", owner="dag.task")
+    (one,) = history.state.pending
+    assert (one.request, one.name, one.owner, one.queued_at) == ("a", "before the change", "dag.task", "")
+    assert not history.state.queue
+
+
+def test_a_second_one_waits() -> None:
+    """Rule 4: as many are pending as may be."""
+    history = running()
+    ask(history, "a")
+    ask(history, "b")
+    assert (pending(history.state), waiting(history.state)) == (["a"], ["b"])
+
+
+def test_as_many_as_the_job_allows_are_pending_at_once() -> None:
+    history = running(max_concurrent=2)
+    for token in "abc":
+        ask(history, token)
+    assert (pending(history.state), waiting(history.state)) == (["a", "b"], ["c"])
+
+
+def test_a_savepoint_is_forced() -> None:
+    """Rule 7: it does not wait for others; those after it wait for it."""
+    history = running()
+    ask(history, "a")
+    savepoint(history, "s")
+    ask(history, "b")
+    assert (pending(history.state), waiting(history.state)) == (["a", "s"], ["b"])
+    history.completed(number=1)
+    assert (pending(history.state), waiting(history.state)) == (["s"], ["b"])
+
+
+def test_a_savepoint_has_a_folder_of_its_own() -> None:
+    history = running()
+    savepoint(history, "s")
+    assert history.state.pending[0].target == f"{TARGET}/savepoint-flights.delays-1-9f3c"
+
+
+def test_a_gated_one_is_in_nobodys_way() -> None:
+    history = running()
+    ask(history, "g", gated=True)
+    ask(history, "a")
+    assert pending(history.state) == ["g", "a"]
+
+
+def test_a_barrier_serves_what_waits_for_it() -> None:
+    """It cannot wait: its moment is now."""
+    history = running()
+    ask(history, "a")
+    refused = history.ask(c.Trigger(request="barrier", epoch=1))
+    assert isinstance(refused, Refusal)
+    assert isinstance(refused.error, errors.Busy)
+    savepoints = running()
+    savepoint(savepoints, "s")
+    ask(savepoints, "barrier", origin="barrier", epoch=1)
+    assert pending(savepoints.state) == ["s", "barrier"]
+
+
+# -- the order of the queue --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param({"checkpoint_kind": "savepoint"}, {}, id="a savepoint before a checkpoint"),
+        pytest.param({}, {"origin": "periodic"}, id="a user's before a periodic one"),
+        pytest.param({"checkpoint_kind": "savepoint", "origin": "periodic"}, {}, id="a savepoint first of all"),
+        pytest.param({"n": 1}, {"n": 2}, id="the older first"),
+        pytest.param({"n": 1, "origin": "periodic"}, {"n": 2, "origin": "periodic"}, id="of periodic ones, too"),
+    ],
+)
+def test_rule_1_the_order(first: dict[str, Any], second: dict[str, Any]) -> None:
+    def request(token: str, *, n: int = 0, **other: Any) -> e.Request:
+        known = {"checkpoint_kind": "checkpoint", "origin": "task", **other}
+        return e.Request(token=token, try_number=1, epoch=1, application="", timeout_s=1.0, **known)
+
+    one, other = request("first", **first), request("second", **second)
+    queues = [(one, other)] if "n" in first else [(one, other), (other, one)]
+    for queue in queues:
+        assert [each.token for each in requests.in_order(queue)] == ["first", "second"]
+
+
+# -- admission ---------------------------------------------------------------------------------------------------------
+
+
+def full(monkeypatch: pytest.MonkeyPatch, *origins: str) -> History:
+    monkeypatch.setattr(requests, "LONGEST_QUEUE", len(origins))
+    history = running()
+    ask(history, "pending")
+    for n, origin in enumerate(origins):
+        ask(history, f"{origin} {n}", origin=origin)
+    return history
+
+
+def test_the_queue_holds_a_thousand() -> None:
+    assert requests.LONGEST_QUEUE == 1000
+
+
+def test_rule_2_a_queue_of_users_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = full(monkeypatch, "task", "task")
+    refused = history.ask(c.Trigger(request="one more", origin="task"))
+    assert isinstance(refused, Refusal)
+    assert isinstance(refused.error, errors.TooManyRequests)
+    assert waiting(history.state) == ["task 0", "task 1"]
+
+
+def test_rule_2_a_periodic_one_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = full(monkeypatch, "task", "periodic")
+    ask(history, "one more")
+    assert waiting(history.state) == ["task 0", "one more"]
+    assert [(one.token, one.why) for one in history.state.dropped] == [("periodic 1", "too many requests")]
+
+
+def test_rule_2_the_new_one_may_be_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = full(monkeypatch, "task", "periodic")
+    refused = history.ask(c.Trigger(request="one more", origin="periodic"))
+    assert isinstance(refused, Refusal)
+    assert isinstance(refused.error, errors.TooManyRequests)
+
+
+# -- asked again -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["completed", "aborted"])
+def test_rule_8_an_outcome_makes_room_in_the_same_entry(outcome: str) -> None:
+    history = running()
+    ask(history, "a")
+    ask(history, "b")
+    before = history.state.n
+    if outcome == "completed":
+        history.completed(number=1)
+    else:
+        history.do(c.Abort(id=1, reason="expired"))
+    assert history.state.n == before + 1
+    assert (pending(history.state), waiting(history.state)) == (["b"], [])
+    assert history.state.pending[0].queued_at == at(3)
+
+
+def test_rule_3_deleting_has_to_keep_up() -> None:
+    history = running(max_concurrent=1)
+    for _ in range(4):
+        history.completed()
+    history.condemned(1, 2)
+    savepoint(history, "s")
+    assert (pending(history.state), waiting(history.state)) == ([], ["s"])
+    history.do(c.Forget(ids=(1,)))
+    assert pending(history.state) == ["s"]
+
+
+def test_rule_5_a_periodic_one_inside_the_pause_is_refused_or_dropped() -> None:
+    history = running(min_pause="5 s")
+    refused = history.ask(c.Trigger(request="p", origin="periodic", pause_left_s=3.0))
+    assert isinstance(refused, Refusal)
+    assert isinstance(refused.error, errors.MinPause)
+    ask(history, "a")
+    ask(history, "p", origin="periodic")
+    history.completed(number=1)
+    assert (pending(history.state), waiting(history.state)) == ([], [])
+    assert [one.why for one in history.state.dropped] == ["the pause between two checkpoints"]
+
+
+def test_rule_6_a_users_ignores_the_pause() -> None:
+    history = running(min_pause="5 s")
+    ask(history, "a", pause_left_s=3.0)
+    assert pending(history.state) == ["a"]
+
+
+def test_a_periodic_one_without_a_pause_has_its_turn() -> None:
+    history = running()
+    ask(history, "a")
+    ask(history, "p", origin="periodic")
+    history.completed(number=1)
+    assert pending(history.state) == ["p"]
+
+
+# -- the end of what would serve them ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["ended", "replaced", "launched", "restored"])
+def test_the_queue_goes_with_its_attempt(end: str) -> None:
+    """The schedule runs while the job runs: what ends or replaces the attempt ends what waits."""
+    history = running()
+    ask(history, "a")
+    ask(history, "b")
+    before = history.state.n
+    if end == "ended":
+        history.ended("failed")
+    elif end == "replaced":
+        history.do(c.StartAttempt(token=history.state.launches[-1].token, try_number=1, driver="another"))
+    elif end == "launched":
+        history.launched(try_number=2)
+    else:
+        token = e.Token(dag="ops", run="now", task="restore")
+        history.do(c.Restore(token=token, base=None, by="ops", reason="by hand"))
+    assert history.state.n == before + 1
+    assert (pending(history.state), waiting(history.state)) == ([], [])
+    assert [(one.token, one.why) for one in history.state.dropped] == [("b", "its attempt is over")]
+
+
+def test_a_dropped_request_is_asked_anew_by_a_later_try_alone() -> None:
+    history = running()
+    ask(history, "a")
+    ask(history, "b")
+    history.ended("failed")
+    history.started(try_number=2)
+    again = history.ask(c.Trigger(request="b", origin="task"))
+    assert isinstance(again, Refusal)
+    assert isinstance(again.error, errors.RequestDropped)
+    ask(history, "b", try_number=2)
+    assert pending(history.state) == ["b"]
+    assert not history.state.dropped
+
+
+def test_a_request_that_waits_is_known() -> None:
+    history = running()
+    ask(history, "a")
+    ask(history, "b")
+    assert history.ask(c.Trigger(request="b", origin="task", try_number=2)) == DoneAlready(0)
+
+
+# -- suspended ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["suspend_savepoint", "terminate_savepoint"])
+def test_a_stop_savepoint_completes_and_suspends_in_one_entry(kind: str) -> None:
+    history = running()
+    ask(history, "stop", kind=kind, target=TARGET, nonce="9f3c", owner="upgrade.stop")
+    ask(history, "b")
+    history.completed(number=1)
+    assert history.state.suspended == f"{at(history.state.n)} (upgrade.stop, {TARGET}/savepoint-flights.delays-1-9f3c)"
+    assert [one.why for one in history.state.dropped] == ["the job was suspended"]
+    refused = history.ask(c.Trigger(request="c", origin="task"))
+    assert isinstance(refused, Refusal)
+    assert isinstance(refused.error, errors.JobSuspended)
+
+
+def test_an_aborted_stop_suspends_nothing() -> None:
+    history = running()
+    savepoint(history, "stop", kind="suspend_savepoint")
+    history.do(c.Abort(id=1, reason="expired"))
+    assert history.state.suspended is None
+    ask(history, "a")
+    assert pending(history.state) == ["a"]
+
+
+# -- whatever comes ----------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from(["ask", "periodic", "savepoint", "complete", "abort"]), max_size=30), st.integers(1, 3))
+def test_no_request_is_lost(steps: list[str], most: int) -> None:
+    """Each is pending, waits, was dropped or has its outcome; no more wait for a barrier than may; nobody waits for room
+    that there is."""
+    history = running(max_concurrent=most)
+    asked = set()
+    for n, step in enumerate(steps):
+        if step in ("complete", "abort"):
+            if history.state.pending:
+                number = history.state.pending[0].id
+                if step == "complete":
+                    history.completed(number=number)
+                else:
+                    history.do(c.Abort(id=number, reason="declined"))
+            continue
+        asked.add(f"{step} {n}")
+        if step == "savepoint":
+            savepoint(history, f"{step} {n}")
+        else:
+            ask(history, f"{step} {n}", origin="periodic" if step == "periodic" else "task")
+        state = history.state
+        known = {*state.requests, *waiting(state), *(one.token for one in state.dropped)}
+        assert asked <= known
+        assert len(requests.ungated(state)) <= most
+        assert not state.queue or len(state.pending) >= most
