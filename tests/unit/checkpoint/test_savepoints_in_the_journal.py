@@ -1,0 +1,269 @@
+"""What the state machine says of savepoints: who is held, who may condemn, what a claim means. Runs anywhere."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint import KeepAll, KeepLatest, KeepWithin
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import events as e
+from airflow_checkpoint_provider.checkpoint.commands import Refusal
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.decide import claims_held, held, retained_by_policy
+from airflow_checkpoint_provider.checkpoint.events import Point
+from airflow_checkpoint_provider.checkpoint.retention import Retention
+from airflow_checkpoint_provider.checkpoint.state import RETAINED
+from tests.unit.checkpoint.histories import Given, History, at, in_turn
+
+TARGET = "s3://lake/savepoints"
+FOREIGN = "s3://lake/savepoints/savepoint-orders-41-9f3c"
+NOW = datetime.fromisoformat(at(60))
+
+
+def running(retention: Retention | None = None) -> History:
+    history = History()
+    history.started(checkpointing=CheckpointConfig(retention=retention or KeepLatest(1)).to_json())
+    return history
+
+
+def saved(history: History, kind: str = "savepoint") -> int:
+    """A completed savepoint."""
+    number = history.triggered(kind=kind, target=TARGET, nonce="9f3c", origin="task", owner="ops.savepoint")
+    return history.completed(number=number)
+
+
+def asked(history: History, command: c.Command) -> str:
+    decision = history.ask(command)
+    return type(decision.error).__name__ if isinstance(decision, Refusal) else "accepted"
+
+
+# -- beside the sequence of checkpoints --------------------------------------------------------------------------------
+
+
+def test_no_policy_speaks_of_savepoints() -> None:
+    """``KeepLatest(1)`` keeps the newest checkpoint, however many savepoints came after it."""
+    history = running(KeepLatest(1))
+    first = history.completed()
+    for _ in range(3):
+        saved(history)
+    assert retained_by_policy(history.state, NOW) == {first}
+    assert [one.id for one in history.state.savepoints] == [2, 3, 4]
+
+
+def test_a_savepoint_is_the_restore_point_if_it_is_the_newest() -> None:
+    history = running()
+    history.completed()
+    number = saved(history)
+    assert history.state.restore_point() == Point(id=number)
+    newer = history.completed()
+    assert history.state.restore_point() == Point(id=newer)
+
+
+def test_a_plain_savepoint_subsumes_nothing_and_is_not_subsumed() -> None:
+    history = running()
+    older = history.triggered(origin="task")
+    number = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    history.completed(number=number)
+    assert [one.id for one in history.state.pending] == [older]
+    another = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    history.completed(number=older)
+    history.completed()
+    assert [one.id for one in history.state.pending] == [another]
+
+
+def test_a_stop_savepoint_subsumes_older_checkpoints() -> None:
+    history = running()
+    older = history.triggered(origin="task")
+    plain = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    saved(history, "suspend_savepoint")
+    aborted = history.state.checkpoint(older)
+    assert aborted
+    assert (aborted.status, aborted.reason) == ("aborted", "subsumed")
+    assert [one.id for one in history.state.pending] == [plain]
+
+
+def test_its_groups_are_nobodys_but_its_own() -> None:
+    history = running()
+    saved(history)
+    assert not history.state.groups
+    assert history.state.savepoints[0].groups == ()
+
+
+def test_a_savepoint_does_not_free_the_point_from_which_its_attempt_started() -> None:
+    """Flink forces full checkpoints until one *checkpoint* was stored; a savepoint in between does not count."""
+    history = running()
+    base = history.completed()
+    history.ended("failed")
+    history.started(try_number=2)
+    saved(history)
+    assert base in history.state.restoring()
+    history.completed()
+    assert not history.state.restoring()
+
+
+# -- published ---------------------------------------------------------------------------------------------------------
+
+
+def test_published_is_said_of_a_completed_savepoint_alone() -> None:
+    history = running()
+    checkpoint = history.completed()
+    number = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    assert asked(history, c.ConfirmPublished(id=checkpoint)) == "NotPending"
+    assert asked(history, c.ConfirmPublished(id=number)) == "NotPending"
+    history.completed(number=number)
+    history.do(c.ConfirmPublished(id=number))
+    assert history.state.savepoints[0].published
+
+
+# -- disposing ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_its_owner_condemns_a_savepoint() -> None:
+    history = running()
+    number = saved(history)
+    history.completed()
+    now = at(60)
+    assert asked(history, c.Condemn(ids=(number,), now=now)) == "Held"
+    history.do(c.Condemn(ids=(number,), now=now, disposing=True))
+    history.do(c.Forget(ids=(number,)))
+    assert not history.state.savepoints
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(saved, id="the restore point"),
+        pytest.param(in_turn(saved, lambda h: h.ended("failed"), lambda h: h.launched(try_number=2)), id="chosen by a launch"),
+        pytest.param(
+            in_turn(
+                saved, lambda h: h.ended("failed"), lambda h: h.started(try_number=2), saved
+            ),
+            id="an attempt started from it and has no checkpoint of its own",
+        ),
+        pytest.param(
+            in_turn(saved, lambda h: h.ended("finished"), lambda h: h.started("day-2"), lambda h: h.completed()),
+            id="where the newest run started",
+        ),
+    ],
+)  # fmt: skip
+def test_one_that_is_needed_is_held_by_its_own_history(given: Given) -> None:
+    history = running()
+    given(history)
+    assert asked(history, c.Condemn(ids=(1,), now=at(60), disposing=True)) == "Held"
+    assert 1 in held(history.state, NOW)
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+def claiming(history: History, **other: object) -> None:
+    token = e.Token(dag="ops", run="now", task="restore")
+    history.do(
+        c.Restore(
+            token=token, base=Point(pointer=FOREIGN), by="ops.restore", reason="upgrade", claimed=True, above=41,
+            rename={"sum": "total"},
+        )
+    )  # fmt: skip
+
+
+def test_ids_go_on_above_those_of_where_it_was_restored_from() -> None:
+    history = running()
+    history.completed()
+    claiming(history)
+    assert history.state.next_id == 42
+    history.started(try_number=2)
+    assert history.completed() == 42
+    assert history.state.branch.rename == {"sum": "total"}
+
+
+def test_a_claim_is_held_until_the_policy_has_enough_of_its_own() -> None:
+    history = running(KeepLatest(2))
+    claiming(history)
+    history.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepLatest(2)).to_json())
+    assert claims_held(history.state, NOW) == {FOREIGN}
+    history.completed()
+    assert asked(history, c.Condemn(ids=(), claims=(FOREIGN,), now=at(60))) == "Held"
+    history.completed()
+    history.do(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60)))
+    assert [one.status for one in history.state.claims] == ["condemned"]
+    history.do(c.Forget(ids=(), claims=(FOREIGN,)))
+    assert not history.state.claims
+
+
+@pytest.mark.parametrize(
+    ("retention", "kept"), [(KeepWithin(days=1), True), (KeepWithin(seconds=1), False), (KeepAll(), True), (KeepLatest(1), False)]
+)  # fmt: skip
+def test_a_claim_counts_in_every_policy(retention: Retention, kept: bool) -> None:
+    history = running(retention)
+    claiming(history)
+    history.started(try_number=2, checkpointing=CheckpointConfig(retention=retention).to_json())
+    history.completed()
+    assert bool(claims_held(history.state, NOW)) is kept
+
+
+def test_what_is_not_condemned_is_not_forgotten() -> None:
+    history = running()
+    claiming(history)
+    assert asked(history, c.Forget(ids=(), claims=(FOREIGN,))) == "Held"
+    assert [one.status for one in history.state.claims] == [RETAINED]
+
+
+# -- failures in a row -------------------------------------------------------------------------------------------------
+
+
+def failing(history: History, *reasons: str) -> int:
+    for reason in reasons:
+        history.do(c.Abort(id=history.triggered(), reason=reason))
+    return history.state.failures
+
+
+@pytest.mark.parametrize(
+    ("reasons", "count"),
+    [
+        (("expired",), 1),
+        (("declined",), 1),
+        (("store failed",), 1),
+        (("too many groups",), 1),
+        (("expired", "declined", "expired"), 3),
+        (("attempt replaced",), 0),
+        (("subsumed", "restore", "by a DAG"), 0),
+        (("expired", "attempt replaced", "expired"), 2),
+    ],
+)
+def test_which_reasons_count(reasons: tuple[str, ...], count: int) -> None:
+    """Flink's failure manager: five reasons count, each id once, everything else says nothing."""
+    assert failing(running(), *reasons) == count
+
+
+def test_a_newer_success_begins_the_count_anew() -> None:
+    history = running()
+    failing(history, "expired", "expired")
+    history.completed()
+    assert history.state.failures == 0
+    assert failing(history, "declined") == 1
+
+
+def test_an_older_success_does_not() -> None:
+    """An id below one that failed since completes late."""
+    history = running()
+    gated = history.triggered(gated=True)
+    failing(history, "expired")
+    history.do(c.Complete(id=gated, digest="d", bytes=0, states=(), acknowledged=("",), finalize=True))
+    assert history.state.failures == 1
+
+
+def test_a_late_failure_of_an_older_id_does_not_count() -> None:
+    history = running()
+    gated = history.triggered(gated=True)
+    history.completed()
+    history.do(c.Abort(id=gated, reason="expired"))
+    assert history.state.failures == 0
+
+
+def test_a_completed_savepoint_is_a_success() -> None:
+    history = running()
+    failing(history, "expired")
+    saved(history)
+    assert history.state.failures == 0
