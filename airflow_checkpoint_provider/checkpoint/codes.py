@@ -56,6 +56,13 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP402": "Two tasks share one job id.",
         "CKP403": "The run is older than what the state of the job already holds.",
         "CKP404": "State was required and there is none.",
+        # a restored state and the job that takes it
+        "CKP420": "The checkpoint holds state that nobody claims, and nobody allowed to leave it behind.",
+        "CKP421": "Two states would have one name after a renaming.",
+        "CKP422": "A renaming, a list of states or an application names what the checkpoint does not hold.",
+        "CKP423": "A state was restored as one kind and is asked for as another.",
+        "CKP424": "What had finished when the checkpoint was taken does not fit the plan that restores it.",
+        "CKP425": "The number of key groups of a restored state is not that of the job that takes it.",
         "CKP501": "The application never opened a CheckpointedJob: a retry starts from zero.",
         # what somebody wrote
         "CKP601": "A job id, uid, item or pointer that cannot be used as written.",

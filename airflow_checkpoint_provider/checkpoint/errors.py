@@ -293,6 +293,51 @@ class TooLarge(Refused):
     code = "CKP235"
 
 
+# -- a restored state and the job that takes it ------------------------------------------------------------------------
+
+
+class NonRestoredState(Refused):
+    """The checkpoint holds state that nobody claims, and nobody allowed to leave it behind."""
+
+    code = "CKP420"
+    permanent = True
+
+
+class RenameConflict(Refused, ValueError):
+    """Two states would have one name after ``rename``."""
+
+    code = "CKP421"
+    permanent = True
+
+
+class StateNotFound(Refused, LookupError):
+    """``rename``, ``allow_non_restored_state`` or an application names what the checkpoint does not hold."""
+
+    code = "CKP422"
+    permanent = True
+
+
+class KindChanged(Refused, TypeError):
+    """A state was restored as one kind and is asked for as another."""
+
+    code = "CKP423"
+    permanent = True
+
+
+class FinishedStateMismatch(Refused):
+    """What had finished when the checkpoint was taken does not fit the plan that restores it."""
+
+    code = "CKP424"
+    permanent = True
+
+
+class MaxParallelismMismatch(Refused, ValueError):
+    """The number of key groups of a restored state is not that of the job that takes it."""
+
+    code = "CKP425"
+    permanent = True
+
+
 def all_errors(root: type[CheckpointError] = CheckpointError) -> Iterator[type[CheckpointError]]:
     """Every error class, the root first; the table of codes is made of this."""
     yield root

@@ -30,6 +30,8 @@ PERMANENT = {
     ),
     *("StoreMisconfigured", "FormatTooNew", "Damaged", "OtherIncarnation", "HistoryGone", "CheckpointNotFound"),
     *("Aborted", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
+    *("NonRestoredState", "RenameConflict", "StateNotFound", "KindChanged"),
+    *("FinishedStateMismatch", "MaxParallelismMismatch"),
 }
 
 
