@@ -63,6 +63,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP423": "A state was restored as one kind and is asked for as another.",
         "CKP424": "What had finished when the checkpoint was taken does not fit the plan that restores it.",
         "CKP425": "The number of key groups of a restored state is not that of the job that takes it.",
+        "CKP426": "At the end of a run: restored state that nobody asked for was handed on to the next checkpoints.",
+        "CKP427": "At the end of a run: restored state that nobody asked for was left behind, as allow_non_restored_state says.",
         "CKP501": "The application never opened a CheckpointedJob: a retry starts from zero.",
         # what somebody wrote
         "CKP601": "A job id, uid, item or pointer that cannot be used as written.",

@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.checkpoint import commands as c
@@ -170,16 +170,15 @@ class Launching:
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 
-    def conf(self, checkpointing: str | None, version: str) -> dict[str, str]:
-        """What the driver needs, as Spark confs; nothing secret."""
+    def conf(self, version: str, given: Mapping[str, str | None]) -> dict[str, str]:
+        """What the driver needs, as Spark confs; nothing secret. ``given``: options that the task has a word for, as JSON."""
         assert self.launch is not None
         values = {
             "root": self.store.uri, "history": self.keys.prefix, "job": self.wanted.history.job, "launch": str(self.launch.number),
             "task": json.dumps({"token": self.launch.token.to_json(), "try": self.launch.try_number}), "version": version,
         }  # fmt: skip
         values |= s3_handover.confs(self.store)
-        if checkpointing is not None:
-            values["checkpointing"] = checkpointing
+        values |= {name: value for name, value in given.items() if value is not None}
         return {f"spark.checkpointed.{name}": value for name, value in values.items()}
 
     def attempt(self) -> Attempt | None:

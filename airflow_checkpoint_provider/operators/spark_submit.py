@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_checkpoint_provider import __version__, _airflow
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.assignment import allowance
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.errors import (
     AlreadyFinished,
@@ -55,6 +56,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
     :param restore: where a *run starts*: "latest", "none", the id of a checkpoint (``scope="job"``), or a pointer. Retries
         and clears go on with the run, whatever stands here. (templated)
     :param require_state: refuse to start from nothing.
+    :param allow_non_restored_state: what becomes of restored state that the application has not asked for when it ends
+        well. False: it is named and handed on. True, or a list of uids: it is left behind. The script's own counts if False.
     :param on_clear: "auto": a run that finished starts again from where it started, one that did not goes on. "restart"
         and "continue" force either.
     :param checkpointing: a ``CheckpointConfig``; the script's own counts if there is none here.
@@ -76,15 +79,16 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         checkpointing: CheckpointConfig | None = None,
         checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name,
         deferrable: bool | None = None,
-        item: str | None = None,
         allow_non_restored_state: bool | Sequence[str] = False,
+        item: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.job_id, self.scope, self.restore = job_id, scope, restore
         self.require_state, self.on_clear = require_state, on_clear
         self.checkpointing, self.checkpoint_conn_id, self.deferrable = checkpointing, checkpoint_conn_id, deferrable
-        _refuse_later(item=item, allow_non_restored_state=allow_non_restored_state, deferrable=deferrable)
+        self.allow_non_restored_state = allow_non_restored_state
+        _refuse_later(item=item, deferrable=deferrable)
         self._check()
         self._launching: Launching | None = None
         self._cluster = False  # deploy mode
@@ -98,6 +102,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         )
         if self.on_clear not in ("auto", "restart", "continue"):
             raise InvalidConfig(f'on_clear={self.on_clear!r}: write "auto", "restart" or "continue"')
+        allowance(self.allow_non_restored_state)
         if self.checkpointing is not None and not isinstance(self.checkpointing, CheckpointConfig):
             raise InvalidConfig(f"checkpointing={self.checkpointing!r}: write CheckpointConfig(...)")
         if self.scope == "job" and dag and dag.max_active_runs != 1:
@@ -189,8 +194,12 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         keys: dict[str, str] = {}
         if self._launching is not None and self._launching.launch is not None:
             keys = {} if self._cluster else s3_handover.keys(self._launching.store)
-            checkpointing = json.dumps(self.checkpointing.to_json()) if self.checkpointing else None
-            arguments["conf"] = {**(self.conf or {}), **self._launching.conf(checkpointing, __version__)}
+            allowed = allowance(self.allow_non_restored_state)
+            given = {
+                "checkpointing": json.dumps(self.checkpointing.to_json()) if self.checkpointing else None,
+                "allow_non_restored_state": json.dumps(allowed) if allowed else None,
+            }
+            arguments["conf"] = {**(self.conf or {}), **self._launching.conf(__version__, given)}
             arguments["py_files"] = ",".join(filter(None, (self.py_files, str(driver_archive()))))
         return CheckpointedSparkSubmitHook(**arguments, environment=keys)
 

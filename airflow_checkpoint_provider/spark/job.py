@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.assignment import divided
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CommitStateUnknown, WrongUse
 from airflow_checkpoint_provider.checkpoint.events import Point
@@ -58,6 +59,8 @@ class CheckpointedJob:
     :param root: where checkpoints live, a directory or ``s3://bucket/prefix``; the task's connection wins over it.
     :param checkpointing: the task's wins over it.
     :param restore: alone only: where a new run starts: "latest", "none", an id, or a pointer.
+    :param allow_non_restored_state: what becomes of restored state that the script has not asked for when ``with`` ends
+        well. False: it is named and handed on. True, or a list of uids: it is left behind. The task's wins over it.
     """
 
     _active: ClassVar[CheckpointedJob | None] = None
@@ -71,8 +74,9 @@ class CheckpointedJob:
         root: str | None = None,
         checkpointing: CheckpointConfig | None = None,
         restore: str | int = "latest",
+        allow_non_restored_state: bool | Sequence[str] = False,
     ) -> None:
-        self._given = spark
+        self._given, self._allowed = spark, allow_non_restored_state
         self._job_id, self._root, self._checkpointing, self._restore = job_id, root, checkpointing, str(restore)
 
     # -- with --------------------------------------------------------------------------------------------------------
@@ -98,8 +102,9 @@ class CheckpointedJob:
 
     def _find_settings(self) -> Settings:
         settings = settings_of(
-            self.spark, job_id=self._job_id, root=self._root, checkpointing=self._checkpointing, restore=self._restore
-        )
+            self.spark, job_id=self._job_id, root=self._root, checkpointing=self._checkpointing, restore=self._restore,
+            allow_non_restored_state=self._allowed,
+        )  # fmt: skip
         for note in settings.notes:
             say(note)
         return settings
@@ -156,6 +161,7 @@ class CheckpointedJob:
             raise WrongUse("spark.stop() was called inside `with CheckpointedJob()`: move it behind the block")
         self._barriers.settle()
         self._attempt.still_mine()  # and see what was asked for since the last look
+        self._leave_over()
         while True:
             if self._states.changed() or self._barriers.awaited():
                 self._last_checkpoint()
@@ -166,6 +172,15 @@ class CheckpointedJob:
         self._attempt.still_mine()
         self._attempt.end("finished", Exit.FINISHED)
         CheckpointedJob._finished = True
+
+    def _leave_over(self) -> None:
+        """What was restored and nobody asked for is handed on, or left behind where that is allowed; either is said."""
+        unclaimed = {one.uid: one for one in self._states.unclaimed()}
+        dropped, kept = divided(unclaimed, self._settings.allow_non_restored_state)
+        self._states.drop(dropped)
+        for uids, line in ((dropped, texts.left_behind), (kept, texts.handed_on)):
+            if uids:
+                say(line([unclaimed[uid] for uid in uids]))
 
     def _last_checkpoint(self) -> None:
         if not any(self._barriers.reach("end", wait=True) for _ in range(2)):
@@ -219,7 +234,7 @@ class CheckpointedJob:
         """Small JSON state (64 KiB at most). Values follow the script: a retry begins with those with which its run began,
         and each reused stage sets them to what they were at its end."""
         self._name(uid)
-        self._states.asked.add(uid)
+        self._states.ask(uid)
         return Value(self._states, uid, default, self._attempt.still_standing)
 
     def checkpoint(self, *, wait: bool = True) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.checkpoint.assignment import Allowed, allowance
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.errors import InvalidName, VersionMismatch
 from airflow_checkpoint_provider.checkpoint.events import Token
@@ -38,6 +39,7 @@ class Settings:
     token: Token | None = None
     try_number: int = 1
     restore: str = "latest"
+    allow_non_restored_state: Allowed = False
     s3: S3Settings | None = None  # how to reach a root in S3; None: as boto3 does by itself
     notes: tuple[str, ...] = ()  # which source won, for the log
 
@@ -76,12 +78,19 @@ def _confs(spark: SparkSession) -> dict[str, str]:
 
 
 def settings_of(
-    spark: SparkSession, *, job_id: str | None, root: str | None, checkpointing: CheckpointConfig | None, restore: str
+    spark: SparkSession,
+    *,
+    job_id: str | None,
+    root: str | None,
+    checkpointing: CheckpointConfig | None,
+    restore: str,
+    allow_non_restored_state: bool | Sequence[str],
 ) -> Settings:
     """Confs win over arguments, and the log names the source; two different job ids are refused."""
     confs = _confs(spark)
     if "launch" not in confs:
-        return _alone(job_id, root, checkpointing, restore)
+        alone = _alone(job_id, root, checkpointing, restore)
+        return replace(alone, allow_non_restored_state=allowance(allow_non_restored_state))
     if confs.get("version") != __version__:
         raise VersionMismatch(
             f"Airflow launched this driver with version {confs.get('version')} of the package, the driver has {__version__}:"
@@ -95,15 +104,17 @@ def settings_of(
     config = (
         CheckpointConfig.from_json(json.loads(confs["checkpointing"])) if "checkpointing" in confs else checkpointing
     )
+    allowed = allow_non_restored_state
+    if "allow_non_restored_state" in confs:
+        allowed = json.loads(confs["allow_non_restored_state"])
+    mine = {"root": root, "checkpointing": checkpointing, "allow_non_restored_state": allow_non_restored_state}
     notes = [
-        f"{name} is the task's; the script's is not used"
-        for name, given in (("root", root), ("checkpointing", checkpointing))
-        if given and name in confs
+        f"{name} is the task's; the script's is not used" for name, given in mine.items() if given and name in confs
     ]
     return Settings(
         root=confs["root"], job=confs["job"], prefix=confs["history"], config=config or CheckpointConfig(), launch=int(confs["launch"]),
         token=Token.from_json(task["token"]), try_number=task["try"], notes=tuple(notes),
-        s3=s3_handover.received(confs, take_keys(spark)),
+        allow_non_restored_state=allowance(allowed), s3=s3_handover.received(confs, take_keys(spark)),
     )  # fmt: skip
 
 

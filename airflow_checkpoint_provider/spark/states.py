@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from airflow_checkpoint_provider.checkpoint.assignment import agree, left_over
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
 from airflow_checkpoint_provider.checkpoint.metadata import Measures, Seal, StageDetail, StateSnapshot
@@ -30,6 +31,7 @@ class States:
     values: dict[str, Any] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)  # values that the script has asked for
     handed_out: dict[str, str] = field(default_factory=dict)  # uid -> group of each stage, in the script's order
+    dropped: set[str] = field(default_factory=set)  # restored, and left behind on purpose
     _completed: bytes = b""  # what the newest completed checkpoint holds, to tell whether anything changed
 
     @classmethod
@@ -48,9 +50,17 @@ class States:
     # -- reaching ----------------------------------------------------------------------------------------------------
 
     def stage(self, uid: str) -> tuple[StateSnapshot, StageDetail] | None:
-        """The restored or computed stage of that name."""
+        """The restored or computed stage of that name. Raises ``KindChanged``."""
         found = self.snapshots.get(uid)
+        if found:
+            agree(found, "stage")
         return (found, found.stage) if found and found.stage else None
+
+    def ask(self, uid: str) -> None:
+        """The script asks for the value of that name. Raises ``KindChanged``."""
+        if found := self.snapshots.get(uid):
+            agree(found, "value")
+        self.asked.add(uid)
 
     def reached(self, snapshot: StateSnapshot) -> None:
         """The script has passed the end of a stage, whether its rows were reused or computed."""
@@ -75,6 +85,19 @@ class States:
             )
         self.values[uid] = json.loads(body)  # as a retry reads it, and nobody else's to change
 
+    # -- not reached -------------------------------------------------------------------------------------------------
+
+    def unclaimed(self) -> tuple[StateSnapshot, ...]:
+        """What was restored and the script has not asked for so far."""
+        return tuple(self.snapshots[uid] for uid in left_over(self.snapshots, self.handed_out.keys() | self.asked))
+
+    def drop(self, uids: Collection[str]) -> None:
+        """No later acknowledgement holds them, whatever earlier one of this attempt completes yet."""
+        for uid in uids:
+            del self.snapshots[uid]
+            self.run_values.pop(uid, None)
+        self.dropped.update(uids)
+
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
     def pinned(self, barrier: str) -> tuple[StateSnapshot, ...]:
@@ -95,6 +118,8 @@ class States:
         if not states:
             return
         for uid, state in states.items():
+            if uid in self.dropped:
+                continue
             mine = self.snapshots.get(uid)
             if mine is None or mine.kind == "value" or mine.groups == state.groups:
                 self.snapshots[uid] = state

@@ -29,7 +29,6 @@ REFUSED = {
     "scope": 'scope="job"',
     "deferrable": "deferrable=True",
     "item": 'item="a"',
-    "allow_non_restored_state": "allow_non_restored_state=True",
 }
 DAG_FILE = """
 from airflow.sdk import DAG

@@ -4,6 +4,7 @@ UTC; the name before the number; cause, effect, what to do. Each text ends in a 
 """
 
 from airflow_checkpoint_provider.checkpoint.texts.going_back import left_by_restore, restored
+from airflow_checkpoint_provider.checkpoint.texts.left_over import handed_on, left_behind
 from airflow_checkpoint_provider.checkpoint.texts.lifecycle import acknowledged, request, triggered, will_not_complete
 from airflow_checkpoint_provider.checkpoint.texts.lines import (
     aborted,
@@ -45,7 +46,9 @@ __all__ = [
     "finished",
     "gate_reached",
     "gates_awaited",
+    "handed_on",
     "launch_story",
+    "left_behind",
     "left_by_restore",
     "looking",
     "not_attached",

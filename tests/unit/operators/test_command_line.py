@@ -53,6 +53,15 @@ def test_the_checkpointing_of_the_task_is_the_drivers(folder: Path) -> None:
     assert CheckpointConfig.from_json(json.loads(found)) == config
 
 
+@pytest.mark.parametrize(
+    ("given", "handed_over"), [(False, None), ([], None), (True, "true"), (("a", "ü"), r'["a", "\u00fc"]')]
+)
+def test_what_may_be_left_behind_is_the_drivers_to_know(folder: Path, given: Any, handed_over: str | None) -> None:
+    """Where the task says nothing, the script's own word counts."""
+    found = confs(execute(folder, allow_non_restored_state=given))
+    assert found.get("spark.checkpointed.allow_non_restored_state") == handed_over
+
+
 @pytest.mark.parametrize("durable", [None, True, False])
 def test_yarn_needs_no_parameter_that_the_parent_would_ask_for(folder: Path, durable: bool | None) -> None:
     argv = execute(folder, conn_id="yarn", durable=durable)

@@ -19,7 +19,7 @@ def operator(max_active_runs: int = 16, **options: Any) -> CheckpointedSparkSubm
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("deferrable", True), ("item", "a"), ("allow_non_restored_state", True), ("allow_non_restored_state", ["a"])],
+    [("deferrable", True), ("item", "a")],
 )
 def test_what_this_version_does_not_have_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(NotSupportedYet, match=name):
@@ -32,6 +32,7 @@ def test_what_this_version_does_not_have_is_refused_by_name(name: str, value: An
         ("deferrable", False),
         ("item", None),
         ("allow_non_restored_state", False),
+        ("allow_non_restored_state", ["totals"]),
         ("checkpointing", CheckpointConfig(timeout="2 min")),
         ("on_clear", "restart"),
         ("restore", 7),
@@ -53,6 +54,12 @@ def test_job_scope_needs_one_run_at_a_time() -> None:
     [
         ({"on_clear": "again"}, InvalidConfig, 'on_clear=\'again\': write "auto", "restart" or "continue"'),
         ({"checkpointing": {"timeout": 1}}, InvalidConfig, "checkpointing="),
+        (
+            {"allow_non_restored_state": "totals"},
+            InvalidConfig,
+            "allow_non_restored_state='totals': write True, False, or a list",
+        ),
+        ({"allow_non_restored_state": [""]}, InvalidName, "uid ''"),
         ({"job_id": "{{ ds }}"}, InvalidName, "job_id='{{ ds }}'"),
         ({"job_id": ""}, InvalidName, "job_id=''"),
     ],

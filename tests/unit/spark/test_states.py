@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, KindChanged
 from airflow_checkpoint_provider.checkpoint.metadata import (
     Acknowledgement,
     File,
@@ -59,7 +59,7 @@ def seal(*states: StateSnapshot, run: str = RUN, **run_values: Any) -> Seal:
 
 
 def asking(states: States, uid: str, default: Any = None) -> Value:
-    states.asked.add(uid)
+    states.ask(uid)
     return Value(states, uid, default, lambda: None)
 
 
@@ -171,6 +171,44 @@ def test_states_that_the_script_has_not_reached_are_handed_on() -> None:
     states = States.restored(seal(stage("clean"), stage("named"), value("count", 7)), RUN)
     states.reached(stage("clean", epoch=2))
     assert held(states) == {"clean": group("clean", 2), "named": group("named", 1), "count": 7}
+
+
+def test_what_was_restored_and_nobody_asked_for() -> None:
+    states = States.restored(seal(stage("clean"), stage("named"), value("count", 7), value("seen", [])), RUN)
+    states.reached(stage("clean", epoch=2))
+    asking(states, "count")
+    asking(states, "new").set(1)
+    assert [one.uid for one in states.unclaimed()] == ["named", "seen"]
+
+
+def test_what_is_left_behind_is_in_no_later_checkpoint() -> None:
+    """Not even where one that still held it completes later."""
+    restored = seal(stage("clean"), value("count", 7), value("seen", []), count=5, seen=[])
+    states = States.restored(restored, RUN)
+    asking(states, "count")
+    states.drop(("clean", "seen"))
+    assert states.changed()
+    states.completed(restored.states)
+    assert (held(states), states.run_values) == ({"count": 5}, {"count": 5})
+    assert states.changed(), "the newest completed one still holds them"
+    states.completed({one.uid: one for one in states.pinned("end")})
+    assert (held(states), states.changed()) == ({"count": 5}, False)
+
+
+@pytest.mark.parametrize(
+    ("restored", "ask", "said"),
+    [
+        (value("clean", 7), lambda states: states.stage("clean"), "'clean' is a value .* asks for a stage"),
+        (stage("count"), lambda states: states.ask("count"), "'count' is a stage .* asks for a value"),
+    ],
+)
+def test_a_state_is_not_replaced_by_another_kind(
+    restored: StateSnapshot, ask: Callable[[States], object], said: str
+) -> None:
+    states = States.restored(seal(restored), RUN)
+    with pytest.raises(KindChanged, match=said):
+        ask(states)
+    assert [one.uid for one in states.unclaimed()] == [restored.uid]
 
 
 def test_a_value_that_the_script_has_not_set_yet_is_handed_on() -> None:
