@@ -1,0 +1,139 @@
+"""What was restored and the script has not asked for: handed on, or left behind where that is allowed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, KindChanged
+from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot
+from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.integration.runtime.conftest import Broken, Launch, Script
+from tests.support.launches import Launches
+
+
+@pytest.fixture
+def begun(script: Script) -> Script:
+    """Its first attempt failed, and left two stages and two values."""
+    with script.failing() as job:
+        job.value("count", 0).set(1)
+        job.value("seen", []).set(["a"])
+        job.stage("clean", job.spark.range(3))
+        job.stage("named", job.spark.range(5))
+    assert held(script).keys() == {"clean", "named", "count", "seen"}
+    return script
+
+
+@pytest.fixture
+def launches(tmp_path: Path) -> Launches:
+    return Launches(LocalStore(str(tmp_path / "checkpoints")))
+
+
+def ask_for_half(job: CheckpointedJob) -> None:
+    job.value("count", 0).set(2)
+    job.stage("clean", job.spark.range(3))
+
+
+def held(script: Script) -> dict[str, StateSnapshot]:
+    """What the newest checkpoint holds."""
+    coordinator = script.coordinator()
+    return dict(coordinator.contents(coordinator.state.retained[-1])[0].states)
+
+
+def said(out: str) -> list[str]:
+    """The codes of the lines that name what nobody asked for."""
+    lines = [line for line in out.splitlines() if "nobody asked for" in line]
+    return [line[line.index("[CKP") + 1 : -1] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "left", "codes"),
+    [
+        (False, {"clean", "count", "named", "seen"}, ["CKP426"]),
+        (True, {"clean", "count"}, ["CKP427"]),
+        (["seen"], {"clean", "count", "named"}, ["CKP427", "CKP426"]),
+        (["count", "no such state"], {"clean", "count", "named", "seen"}, ["CKP426"]),
+    ],
+)
+def test_at_the_end_of_the_block(
+    begun: Script, capsys: pytest.CaptureFixture[str], allowed: Any, left: set[str], codes: list[str]
+) -> None:
+    before = held(begun)
+    with begun.attempt(allow_non_restored_state=allowed) as job:
+        ask_for_half(job)
+        job.checkpoint()
+        assert held(begun).keys() == before.keys(), "the script may yet come to it"
+    after = held(begun)
+    assert after.keys() == left
+    assert all(after[uid] == before[uid] for uid in left - {"count"}), "handed on as restored"
+    assert said(capsys.readouterr().out) == codes
+
+
+def test_where_nothing_else_changed_it_takes_a_checkpoint_of_its_own(begun: Script) -> None:
+    number = begun.coordinator().state.retained[-1].id
+    with begun.attempt(allow_non_restored_state=["seen"]) as job:
+        job.value("count")
+        for uid, rows in (("clean", 3), ("named", 5)):
+            job.stage(uid, job.spark.range(rows))
+    assert begun.coordinator().state.retained[-1].id == number + 1
+    assert held(begun).keys() == {"clean", "named", "count"}
+    with begun.attempt() as job:
+        assert job.value("seen", []).get() == [], "it begins anew"
+
+
+def test_an_attempt_that_fails_leaves_nothing_behind(begun: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    with begun.failing(allow_non_restored_state=True) as job:
+        ask_for_half(job)
+        job.checkpoint()
+    assert held(begun).keys() == {"clean", "named", "count", "seen"}
+    assert said(capsys.readouterr().out) == []
+
+
+def test_stages_of_another_run_are_not_named(begun: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    """They end with their run."""
+    with begun.attempt() as job:
+        ask_for_half(job)
+        job.stage("named", job.spark.range(5))
+        job.value("seen")
+    with begun.attempt() as job:
+        job.value("count")
+        job.value("seen")
+    assert said(capsys.readouterr().out) == []
+
+
+def test_a_state_is_not_replaced_by_another_kind(begun: Script) -> None:
+    with begun.attempt() as job:
+        with pytest.raises(KindChanged, match="'seen' is a value"):
+            job.stage("seen", job.spark.range(3))
+        with pytest.raises(KindChanged, match="'named' is a stage"):
+            job.value("named")
+    assert held(begun).keys() == {"clean", "named", "count", "seen"}
+
+
+def test_what_cannot_hold_is_refused_before_anything_begins(script: Script) -> None:
+    with (
+        pytest.raises(InvalidConfig, match="allow_non_restored_state='seen': write"),
+        script.attempt(allow_non_restored_state="seen"),
+    ):
+        pass
+    assert script.coordinator().state.n < 0
+
+
+def test_the_task_says_it(launched: Launch, launches: Launches, capsys: pytest.CaptureFixture[str]) -> None:
+    with suppress(Broken), launched() as job:
+        job.value("count").set(1)
+        job.value("seen").set(1)
+        job.checkpoint()
+        raise Broken
+    confs = launches.plan(2) | {"spark.checkpointed.allow_non_restored_state": '["seen"]'}
+    with launched(confs, allow_non_restored_state=["count"]) as job:
+        job.value("count").set(2)
+    coordinator = launches.coordinator()
+    assert coordinator.contents(coordinator.state.retained[-1])[0].states.keys() == {"count"}
+    out = capsys.readouterr().out
+    assert "allow_non_restored_state is the task's; the script's is not used" in out
+    assert said(out) == ["CKP427"]
