@@ -91,15 +91,7 @@ def settings_of(
     if "launch" not in confs:
         alone = _alone(job_id, root, checkpointing, restore)
         return replace(alone, allow_non_restored_state=allowance(allow_non_restored_state))
-    if confs.get("version") != __version__:
-        raise VersionMismatch(
-            f"Airflow launched this driver with version {confs.get('version')} of the package, the driver has {__version__}:"
-            " install one version on both sides, or leave the package out of the driver's image, since it travels with the job"
-        )
-    if job_id is not None and job_id != confs["job"]:
-        raise InvalidName(
-            f"CheckpointedJob(job_id={job_id!r}), but the task's job id is {confs['job']!r}: leave it out of the script"
-        )
+    _refuse_others(confs, job_id)
     task = json.loads(confs["task"])
     config = (
         CheckpointConfig.from_json(json.loads(confs["checkpointing"])) if "checkpointing" in confs else checkpointing
@@ -116,6 +108,19 @@ def settings_of(
         token=Token.from_json(task["token"]), try_number=task["try"], notes=tuple(notes),
         allow_non_restored_state=allowance(allowed), s3=s3_handover.received(confs, take_keys(spark)),
     )  # fmt: skip
+
+
+def _refuse_others(confs: Mapping[str, str], job_id: str | None) -> None:
+    """Another version of the package, or another job."""
+    if confs.get("version") != __version__:
+        raise VersionMismatch(
+            f"Airflow launched this driver with version {confs.get('version')} of the package, the driver has {__version__}:"
+            " install one version on both sides, or leave the package out of the driver's image, since it travels with the job"
+        )
+    if job_id is not None and job_id != confs["job"]:
+        raise InvalidName(
+            f"CheckpointedJob(job_id={job_id!r}), but the task's job id is {confs['job']!r}: leave it out of the script"
+        )
 
 
 def _alone(job_id: str | None, root: str | None, checkpointing: CheckpointConfig | None, restore: str) -> Settings:
