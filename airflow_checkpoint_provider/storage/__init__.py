@@ -8,6 +8,7 @@ import re
 # First: it runs ``checkpoint/__init__``, and what that may import of the journal must not meet ``base`` half imported.
 from airflow_checkpoint_provider.checkpoint.errors import InvalidName, StoreMisconfigured
 from airflow_checkpoint_provider.storage.base import Listed, Put, Store, put
+from airflow_checkpoint_provider.storage.copying import copy, copy_all
 from airflow_checkpoint_provider.storage.local import LocalStore
 from airflow_checkpoint_provider.storage.memory import MemoryStore, named
 from airflow_checkpoint_provider.storage.probe import probe
@@ -15,7 +16,8 @@ from airflow_checkpoint_provider.storage.s3 import S3Store
 from airflow_checkpoint_provider.storage.s3_settings import S3Settings
 
 __all__ = [
-    "Listed", "LocalStore", "MemoryStore", "Put", "S3Settings", "S3Store", "Store", "open_beside", "open_store", "probe", "put",
+    "Listed", "LocalStore", "MemoryStore", "Put", "S3Settings", "S3Store", "Store", "copy", "copy_all", "open_beside", "open_store",
+    "probe", "put",
 ]  # fmt: skip
 
 _URI = re.compile(r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):)?(?P<rest>.*)", re.DOTALL)

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import uniform
 from time import monotonic, sleep
 from typing import Protocol
 
-from airflow_checkpoint_provider.checkpoint.errors import InvalidName, StoreError, StoreUnavailable
+from airflow_checkpoint_provider.checkpoint.errors import Damaged, InvalidName, StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
 FIRST_WAIT = 0.1  # seconds between the first two tries of a put, at most; doubles
 LONGEST_WAIT = 2.0
+PART = 8 * 1024 * 1024  # bytes of an object that are held at a time while it is copied
 
 
 class Put(enum.Enum):
@@ -59,6 +60,12 @@ class Store(Protocol):
 
     def overwrite(self, key: str, body: bytes) -> None:
         """Replace or create, whole or not at all. After ``StoreUnavailable`` it may have happened."""
+
+    def parts(self, key: str) -> Iterator[bytes]:
+        """The whole object, for who copies it: pieces of ``PART`` bytes, but the last. ``Damaged`` if it is absent."""
+
+    def assemble(self, key: str, parts: Iterable[bytes]) -> None:
+        """``overwrite`` with the pieces joined, of which few are held at a time. All but the last are ``PART`` bytes long."""
 
     def delete(self, keys: Iterable[str]) -> None:
         """Absent ones are fine."""
@@ -127,3 +134,16 @@ def checked(key: str) -> str:
 def is_hidden(key: str) -> bool:
     """Whether listings leave it out: some name in it begins with a dot, as of temporary files and ``.x.crc``."""
     return key.startswith(".") or "/." in key
+
+
+def missing(uri: str, key: str) -> Damaged:
+    """What was to be copied is named by a seal, so it has been there."""
+    return Damaged(f"{uri}/{key} is missing, so it cannot be copied; `checkpoints verify` says what else is gone")
+
+
+def pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """What ``read`` gives until its end, in pieces of ``PART`` bytes, but the last."""
+    while piece := read(PART):
+        while len(piece) < PART and (more := read(PART - len(piece))):
+            piece += more
+        yield piece

@@ -15,8 +15,13 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreDenied, StoreMisconfigured, StoreUnavailable
-from airflow_checkpoint_provider.storage.base import Listed, Put, checked, is_hidden
+from airflow_checkpoint_provider.checkpoint.errors import (
+    StoreDenied,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
+from airflow_checkpoint_provider.storage.base import Listed, Put, checked, is_hidden, missing, pieces
 
 TEMPORARY = ".tmp-"
 LEFT_OVER = 24 * 3600  # seconds after which a temporary file is taken for a killed writer's
@@ -35,7 +40,7 @@ class LocalStore:
 
     def create(self, key: str, body: bytes) -> Put:
         path = self._path(key)
-        with _explained("write", path), _temporary(path, body) as temporary:
+        with _explained("write", path), _temporary(path, [body]) as temporary:
             outcome = _link(temporary, path)
         if outcome is Put.STORED:
             try:
@@ -51,9 +56,21 @@ class LocalStore:
         return None
 
     def overwrite(self, key: str, body: bytes) -> None:
+        self.assemble(key, [body])
+
+    def parts(self, key: str) -> Iterator[bytes]:
+        path = self._path(key)
+        with _explained("read", path):
+            try:
+                with open(path, "rb") as file:
+                    yield from pieces(file.read)
+            except (FileNotFoundError, NotADirectoryError):
+                raise missing(self.uri, key) from None
+
+    def assemble(self, key: str, parts: Iterable[bytes]) -> None:
         path = self._path(key)
         with _explained("write", path):
-            with _temporary(path, body) as temporary:
+            with _temporary(path, parts) as temporary:
                 os.replace(temporary, path)
             _sync(os.path.dirname(path))
 
@@ -103,6 +120,8 @@ def _explained(doing: str, path: str) -> Iterator[None]:
     """What the system refuses becomes the store's error, with what to do about it."""
     try:
         yield
+    except StoreError:  # of the store that is copied from; some are OSErrors, too
+        raise
     except OSError as error:
         said = f"cannot {doing} {path}: {error.strerror}"
         if error.errno in DENIED:
@@ -113,14 +132,14 @@ def _explained(doing: str, path: str) -> Iterator[None]:
 
 
 @contextmanager
-def _temporary(path: str, body: bytes) -> Iterator[str]:
+def _temporary(path: str, parts: Iterable[bytes]) -> Iterator[str]:
     """A complete and synced file beside ``path``, under a hidden name that tells its maker; gone afterwards."""
     folder = os.path.dirname(path)
     _make(folder)
     temporary = f"{folder}/{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(8)}"
     try:
         with open(temporary, "xb") as file:
-            file.write(body)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())  # before it gets its name: else that may survive a power cut without the content
         yield temporary

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from io import BytesIO
 from threading import Lock
 
-from airflow_checkpoint_provider.storage.base import Listed, Put, checked, is_hidden
+from airflow_checkpoint_provider.storage.base import Listed, Put, checked, is_hidden, missing, pieces
 
 
 class MemoryStore:
@@ -29,6 +30,15 @@ class MemoryStore:
     def overwrite(self, key: str, body: bytes) -> None:
         with self._lock:
             self.objects[checked(key)] = bytes(body)
+
+    def parts(self, key: str) -> Iterator[bytes]:
+        body = self.read(key)
+        if body is None:
+            raise missing(self.uri, key)
+        return pieces(BytesIO(body).read)
+
+    def assemble(self, key: str, parts: Iterable[bytes]) -> None:
+        self.overwrite(key, b"".join(parts))
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:

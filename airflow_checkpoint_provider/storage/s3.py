@@ -10,20 +10,15 @@ from __future__ import annotations
 import builtins
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from airflow_checkpoint_provider.checkpoint.errors import (
-    CommitStateUnknown,
-    InvalidName,
-    NotInstalled,
-    StoreError,
-)
-from airflow_checkpoint_provider.storage.base import Listed, Put, checked, is_hidden
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CommitStateUnknown, InvalidName, NotInstalled
+from airflow_checkpoint_provider.storage.base import PART, Listed, Put, Store, checked, is_hidden, missing
 from airflow_checkpoint_provider.storage.s3_errors import Meaning, explain, meaning, not_s3
 from airflow_checkpoint_provider.storage.s3_settings import S3Settings
 
@@ -40,6 +35,8 @@ READ_TRIES = 4
 CONNECTIONS = 32  # threads that may use one client at a time without waiting
 PAGE = 1000  # keys that S3 lists or deletes at once, at most
 LONGEST_KEY = 1024  # bytes
+COPIED_AT_ONCE = 256 * 1024 * 1024  # bytes, in less than READ_TIMEOUT; with one request S3 itself copies 5 GB at most
+MOST_PARTS = 10_000  # of one object
 MOST_PAGES = 100_000  # of one listing; a store that goes on for ever is none
 
 
@@ -74,11 +71,14 @@ class S3Store:
         return Put.STORED
 
     def read(self, key: str) -> bytes | None:
+        return self._read(key)
+
+    def _read(self, key: str, **how: str) -> bytes | None:
         where = self._at(key)
         for left in reversed(range(READ_TRIES)):
             with self._explained("read", key):
                 try:
-                    return self._get(where, key)
+                    return self._get(where, key, how)
                 except Exception as error:
                     became = meaning(error)
                     if became is Meaning.ABSENT:
@@ -87,12 +87,56 @@ class S3Store:
                         raise
         raise AssertionError  # the last try returns or raises
 
+    def parts(self, key: str) -> Iterator[bytes]:
+        size = self._size(key)
+        for start in range(0, size, PART):
+            length = min(PART, size - start)
+            piece = self._read(key, **({"Range": f"bytes={start}-{start + length - 1}"} if size > PART else {}))
+            if piece is None:
+                raise missing(self.uri, key)
+            if len(piece) != length:
+                raise not_s3(f"{length} bytes were asked for, {len(piece)} came", "read", self._root, key)
+            yield piece
+
     def overwrite(self, key: str, body: bytes) -> None:
         where = self._at(key)
         with self._explained("write", key):
             answer = clients(self.settings).patient.put_object(Bucket=self.bucket, Key=where, Body=body)
-        if not answer.get("ETag"):
-            raise not_s3("the answer has no ETag", "write", self._root, key)
+        self._expect_etag(answer, "write", key)
+
+    def assemble(self, key: str, parts: Iterable[bytes]) -> None:
+        rest = iter(parts)
+        begin = [*islice(rest, 2)]
+        if len(begin) < 2:
+            self.overwrite(key, b"".join(begin))
+        else:
+            where = self._at(key)
+            with self._explained("write", key):
+                self._multipart(where, "upload_part", ({"Body": piece} for piece in chain(begin, rest)))
+
+    def copies_from(self, source: Store) -> TypeGuard[S3Store]:
+        """Whether the service can be asked to copy: it is one, and the keys for both are the same."""
+        return isinstance(source, S3Store) and source.settings == self.settings
+
+    def copy_from(self, source: S3Store, source_key: str, key: str) -> int:
+        """Copy an object of the same service; no bytes come here. ``Damaged`` if it is absent. Returns its size."""
+        where, size = self._at(key), source._size(source_key)
+        origin = {"Bucket": source.bucket, "Key": source._at(source_key)}
+        with self._explained("copy", key):
+            try:
+                if size <= COPIED_AT_ONCE:
+                    client: Any = clients(self.settings).patient
+                    answer = client.copy_object(Bucket=self.bucket, Key=where, CopySource=origin)
+                    self._expect_etag(answer.get("CopyObjectResult", {}), "copy", key)
+                else:
+                    self._multipart(
+                        where, "upload_part_copy", ({"CopySource": origin, **part} for part in _ranges(size))
+                    )
+            except Exception as error:
+                if meaning(error) is Meaning.ABSENT:
+                    raise missing(source.uri, source_key) from error
+                raise
+        return size
 
     def delete(self, keys: Iterable[str]) -> None:
         self._delete(map(self._at, keys))
@@ -125,11 +169,40 @@ class S3Store:
     def _explained(self, doing: str, key: str) -> AbstractContextManager[None]:
         return explained(doing, self._root, key)
 
-    def _get(self, where: str, key: str) -> bytes:
-        answer = clients(self.settings).patient.get_object(Bucket=self.bucket, Key=where)
+    def _expect_etag(self, answer: Mapping[str, Any], doing: str, key: str) -> None:
+        if not answer.get("ETag"):
+            raise not_s3("the answer has no ETag", doing, self._root, key)
+
+    def _size(self, key: str) -> int:
+        """By listing, which says why it fails; ``Damaged`` if it is absent."""
+        where = self._at(key)
+        found, size = next(self._below(where), ("", 0))
+        if found != where:
+            raise missing(self.uri, key)
+        return size
+
+    def _multipart(self, where: str, send: str, parts: Iterable[Mapping[str, Any]]) -> None:
+        """The object is there when all of its parts are and the last request was answered; else nothing is."""
+        client: Any = clients(self.settings).patient
+        at, key = {"Bucket": self.bucket, "Key": where}, where[len(self.prefix) :]
+        at["UploadId"] = client.create_multipart_upload(**at)["UploadId"]
+        try:
+            done = []
+            for number, part in enumerate(parts, 1):
+                answer = getattr(client, send)(**at, PartNumber=number, **part)
+                answer = answer.get("CopyPartResult", answer)
+                self._expect_etag(answer, "write", key)
+                done.append({"PartNumber": number, "ETag": answer["ETag"]})
+            self._expect_etag(client.complete_multipart_upload(**at, MultipartUpload={"Parts": done}), "write", key)
+        except BaseException:
+            with suppress(Exception):  # else it waits for the bucket's lifecycle rule
+                client.abort_multipart_upload(**at)
+            raise
+
+    def _get(self, where: str, key: str, how: Mapping[str, Any]) -> bytes:
+        answer = clients(self.settings).patient.get_object(Bucket=self.bucket, Key=where, **how)
         with closing(answer["Body"]) as body:  # entering it would give the bare connection, which checks nothing
-            if not answer.get("ETag"):
-                raise not_s3("the answer has no ETag", "read", self._root, key)
+            self._expect_etag(answer, "read", key)
             return body.read()
 
     def _below(self, start: str, after: str = "") -> Iterator[tuple[str, int]]:
@@ -181,12 +254,19 @@ class S3Store:
         return [failed["Key"] for failed in answer.get("Errors", ())]
 
 
+def _ranges(size: int) -> Iterator[dict[str, str]]:
+    """Parts of an object for the service to copy one by one."""
+    step = max(COPIED_AT_ONCE, -(-size // MOST_PARTS))
+    for start in range(0, size, step):
+        yield {"CopySourceRange": f"bytes={start}-{min(start + step, size) - 1}"}
+
+
 @contextmanager
 def explained(doing: str, root: str, key: str) -> Iterator[None]:
     """What the client raises becomes the store's error, with what to do about it."""
     try:
         yield
-    except StoreError:
+    except CheckpointError:  # of the store that is copied from, too
         raise
     except Exception as error:
         if meaning(error) is None:

@@ -52,6 +52,7 @@ _CODES: dict[str, tuple[Meaning, str]] = {
     "XAmzContentSHA256Mismatch": (Meaning.NOT_APPLIED, _CUT),
     "XAmzContentChecksumMismatch": (Meaning.NOT_APPLIED, _CUT),
     "IncompleteBody": (Meaning.NOT_APPLIED, _CUT),
+    "NoSuchUpload": (Meaning.UNKNOWN, _AGAIN),  # so does a second request to complete one, whose first answer was lost
     "SlowDown": (Meaning.UNKNOWN, _BUSY),
     "RequestTimeout": (Meaning.UNKNOWN, _BUSY),
     "InternalError": (Meaning.UNKNOWN, _AGAIN),
@@ -107,7 +108,10 @@ _CLASSES: dict[str, tuple[Meaning, str]] = {
     "BotoCoreError": (Meaning.MISCONFIGURED, "Check endpoint_url, region_name and the shared AWS files"),
 }  # fmt: skip
 
-_ACTIONS = {"write": "s3:PutObject", "read": "s3:GetObject", "delete": "s3:DeleteObject"}
+_ACTIONS = {
+    "write": "s3:PutObject", "read": "s3:GetObject", "delete": "s3:DeleteObject",
+    "copy": "s3:PutObject (and s3:GetObject on what is copied)",
+}  # fmt: skip
 
 
 def meaning(error: Exception) -> Meaning | None:
@@ -117,7 +121,7 @@ def meaning(error: Exception) -> Meaning | None:
 
 
 def explain(error: Exception, doing: str, root: str, key: str) -> StoreError:
-    """The store's error, with what to do. ``doing`` is read, write, delete or list; ``root`` is ``bucket/prefix``."""
+    """The store's error, with what to do. ``doing`` is read, write, copy, delete or list; ``root`` is ``bucket/prefix``."""
     what, advice = _find(error) or (Meaning.MISCONFIGURED, _ENDPOINT)
     text = f"cannot {doing} s3://{'/'.join(filter(None, (root, key)))}: {_said(error)}"
     return _class(what)(f"{text}. {advice or _permission(error, doing, root)}")

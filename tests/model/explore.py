@@ -22,7 +22,7 @@ from unittest import mock
 from airflow_checkpoint_provider.checkpoint.entry import Entry
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, StoreUnavailable
 from airflow_checkpoint_provider.storage import base
-from airflow_checkpoint_provider.storage.base import Listed, Put
+from airflow_checkpoint_provider.storage.base import Listed, Put, missing
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
 NO_ANSWER = object()
@@ -103,6 +103,15 @@ class Process:
 
     def overwrite(self, key: str, body: bytes) -> None:
         self._answer(Op("overwrite", key, body))
+
+    def parts(self, key: str) -> Iterator[bytes]:
+        body = self.read(key)
+        if body is None:
+            raise missing(self.uri, key)
+        return iter([body])
+
+    def assemble(self, key: str, parts: Iterable[bytes]) -> None:
+        self.overwrite(key, b"".join(parts))
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -71,8 +71,9 @@ def nth(faults: Mapping[int, Fault], kind: str = "create") -> Plan:
 class FaultyStore:
     """``inner`` behind a network that does what ``plan`` says.
 
-    ``requests`` counts by kind: create, read, overwrite, delete (one per call, of ``delete_under`` too) and list (also
-    ``folders``). ``in_flight`` holds late requests that have not landed yet. The plan may be replaced at any time.
+    ``requests`` counts by kind: create, read (also ``parts``), overwrite (also ``assemble``), delete (one per call, of
+    ``delete_under`` too) and list (also ``folders``). ``in_flight`` holds late requests that have not landed yet. The plan
+    may be replaced at any time.
     """
 
     def __init__(self, inner: Store, plan: Plan = served, *, late_by: int = 1_000_000) -> None:
@@ -93,6 +94,13 @@ class FaultyStore:
 
     def overwrite(self, key: str, body: bytes) -> None:
         self._send("overwrite", key, lambda: self.inner.overwrite(key, body), _no_answer)
+
+    def parts(self, key: str) -> Iterator[bytes]:
+        return iter(self._send("read", key, lambda: tuple(self.inner.parts(key)), _no_answer))
+
+    def assemble(self, key: str, parts: Iterable[bytes]) -> None:
+        body = tuple(parts)
+        self._send("overwrite", key, lambda: self.inner.assemble(key, body), _no_answer)
 
     def delete(self, keys: Iterable[str]) -> None:
         gone = tuple(keys)

@@ -15,7 +15,8 @@ from airflow_checkpoint_provider.storage import MemoryStore, S3Settings, S3Store
 
 def test_exports_are_what_they_were() -> None:
     assert storage.__all__ == [
-        "Listed", "LocalStore", "MemoryStore", "Put", "S3Settings", "S3Store", "Store", "open_beside", "open_store", "probe", "put",
+        "Listed", "LocalStore", "MemoryStore", "Put", "S3Settings", "S3Store", "Store", "copy", "copy_all", "open_beside",
+        "open_store", "probe", "put",
     ]  # fmt: skip
     assert all(hasattr(storage, name) for name in storage.__all__)
 

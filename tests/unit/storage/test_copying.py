@@ -1,0 +1,342 @@
+"""Copying between stores: whole or not at all, few bytes held at a time, by the service itself where it can. Runs anywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import Damaged, InvalidName, StoreDenied, StoreError
+from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, S3Store, Store, base, copy, copy_all, copying
+from airflow_checkpoint_provider.storage import s3 as s3_module
+from tests.support.faults import Call, Fault, FaultyStore, Killed
+from tests.support.s3faults import FaultProxy, Harm
+from tests.support.s3server import Key, S3Server
+
+MIB = 1024 * 1024
+SMALLEST_PART = 5 * MIB  # but for the last; S3 refuses an object of smaller ones
+LARGE = os.urandom(MIB) * 6
+SIZES = [0, 1, 99, 100, 101, 250]
+KINDS = ["local", "memory", "s3"]
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, Store]:
+    """Two stores of the kinds that the test names."""
+
+    def of(kind: str, name: str) -> Store:
+        if kind == "s3":
+            return S3Store(request.getfixturevalue("bucket"), name, request.getfixturevalue("s3").settings())
+        return LocalStore(tmp_path / name) if kind == "local" else MemoryStore(name)
+
+    source, target = request.param
+    return of(source, "from"), of(target, "to")
+
+
+every_pair = pytest.mark.parametrize("pair", [(a, b) for a in KINDS for b in KINDS], indirect=True, ids="-".join)
+across = pytest.mark.parametrize("pair", [("local", "s3"), ("s3", "local")], indirect=True, ids="-".join)
+
+
+def keys(store: Store) -> list[str]:
+    return [one.key for one in store.list("")]
+
+
+# -- every store to every store ------------------------------------------------------------------------------------------
+
+
+@every_pair
+def test_what_arrives_is_what_was_there(pair: tuple[Store, Store]) -> None:
+    source, target = pair
+    for size in SIZES:
+        body = os.urandom(size)
+        source.overwrite("a/b", body)
+        assert copy(source, "a/b", target, f"new/{size}") == size
+        assert target.read(f"new/{size}") == body
+        assert source.read("a/b") == body
+
+
+@pytest.mark.parametrize("pair", [("local", "local"), ("memory", "memory")], indirect=True, ids="-".join)
+@pytest.mark.parametrize("size", SIZES)
+def test_in_pieces_too(pair: tuple[Store, Store], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "PART", 100)
+    source, target = pair
+    body = os.urandom(size)
+    source.overwrite("a", body)
+    assert [len(piece) for piece in source.parts("a")] == [100] * (size // 100) + [size % 100] * (size % 100 > 0)
+    assert copy(source, "a", target, "a") == size
+    assert target.read("a") == body
+
+
+@every_pair
+def test_a_copy_replaces_what_was_there(pair: tuple[Store, Store]) -> None:
+    source, target = pair
+    target.overwrite("a", b"an older and longer one")
+    source.overwrite("a", b"new")
+    copy(source, "a", target, "a")
+    assert target.read("a") == b"new"
+
+
+@every_pair
+def test_what_is_absent_is_damage_and_leaves_nothing(pair: tuple[Store, Store]) -> None:
+    """A seal names it: that it is not there is no smaller matter than that it is not whole."""
+    source, target = pair
+    source.overwrite("absent-not", b"its name only begins like it")
+    for absent in ("absent", "no/folder/absent", "absent-not/below"):
+        with pytest.raises(Damaged, match=rf"{source.uri}/{absent} is missing"):
+            copy(source, absent, target, "a")
+    assert keys(target) == []
+
+
+@every_pair
+def test_no_key_leaves_its_root(pair: tuple[Store, Store]) -> None:
+    source, target = pair
+    source.overwrite("a", b"x")
+    with pytest.raises(InvalidName, match="no key"):
+        copy(source, "../a", target, "a")
+    with pytest.raises(InvalidName, match="no key"):
+        copy(source, "a", target, "../a")
+
+
+def test_a_pipe_may_give_less_than_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "PART", 4)
+    answers = iter([b"ab", b"c", b"d", b"ef", b"", b""])
+    assert list(base.pieces(lambda _: next(answers))) == [b"abcd", b"ef"]
+
+
+# -- within one service --------------------------------------------------------------------------------------------------
+
+
+def test_a_service_copies_by_itself(s3: S3Server, bucket: str) -> None:
+    s3.make_bucket(other := f"{bucket}-other")
+    source, target = S3Store(bucket, "ckp", s3.settings()), S3Store(other, "", s3.settings())
+    source.overwrite("state/a~2fb/1-ab/part 0.parquet", b"rows")
+    s3.requests.clear()
+    assert copy(source, "state/a~2fb/1-ab/part 0.parquet", target, "new") == 4
+    assert target.read("new") == b"rows"
+    assert s3.requests == {"LIST": 1, "COPY": 1, "GET": 1}
+
+
+def test_a_large_object_is_copied_in_ranges(s3: S3Server, s3_store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_module, "COPIED_AT_ONCE", SMALLEST_PART)
+    s3_store.overwrite("a", LARGE)
+    s3.requests.clear()
+    assert copy(s3_store, "a", s3_store, "b") == len(LARGE)
+    assert s3.requests == {"LIST": 1, "POST": 2, "COPY": 2}
+    assert s3_store.read("b") == LARGE
+
+
+def test_ranges_are_as_many_as_s3_takes_and_touch() -> None:
+    ranges = [one["CopySourceRange"] for one in s3_module._ranges(5 * 1024**4)]
+    assert len(ranges) <= s3_module.MOST_PARTS
+    assert ranges[-1].endswith(f"-{5 * 1024**4 - 1}")
+    ends = [tuple(map(int, one.removeprefix("bytes=").split("-"))) for one in ranges]
+    assert [end + 1 for _, end in ends[:-1]] == [start for start, _ in ends[1:]]
+
+
+def test_with_other_keys_the_bytes_pass_here(s3: S3Server, bucket: str) -> None:
+    """The service would ask whether one key may both read there and write here."""
+    s3.keys["READER"] = Key("reader-secret")
+    source, target = S3Store(bucket, "from", s3.settings("READER")), S3Store(bucket, "to", s3.settings())
+    source.overwrite("a", b"x")
+    s3.requests.clear()
+    assert copy(source, "a", target, "a") == 1
+    assert s3.requests == {"LIST": 1, "GET": 1, "PUT": 1}
+
+
+# -- large ones ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Parts as small as S3 takes them."""
+    monkeypatch.setattr(base, "PART", SMALLEST_PART)
+    monkeypatch.setattr(s3_module, "PART", SMALLEST_PART)
+    return len(LARGE)
+
+
+@across
+def test_a_large_object_passes_in_parts(pair: tuple[Store, Store], large: int, s3: S3Server) -> None:
+    source, target = pair
+    source.overwrite("a", LARGE)
+    s3.requests.clear()
+    assert copy(source, "a", target, "b") == large
+    asked = {"POST": 2, "PUT": 2} if isinstance(target, S3Store) else {"LIST": 1, "GET": 2}
+    assert s3.requests == asked
+    assert target.read("b") == LARGE
+
+
+def test_few_bytes_are_held(tmp_path: Path) -> None:
+    source, target = LocalStore(tmp_path / "from"), LocalStore(tmp_path / "to")
+    size = 8 * base.PART
+    source.overwrite("a", b"")
+    os.truncate(f"{source.root}/a", size)
+    tracemalloc.start()
+    try:
+        assert copy(source, "a", target, "a") == size
+        assert tracemalloc.get_traced_memory()[1] < 3 * base.PART
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_part_that_was_cut_is_asked_for_again(
+    large: int, s3_store: S3Store, hurt_store: S3Store, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    s3_store.overwrite("a", LARGE)
+    proxy.hurt("GET", "/a", Harm.CUT, times=2)
+    target = LocalStore(tmp_path / "to")
+    assert copy(hurt_store, "a", target, "a") == large
+    assert target.read("a") == LARGE
+
+
+def test_a_lost_answer_to_the_last_request_is_asked_for_again(
+    large: int, hurt_store: S3Store, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    source = LocalStore(tmp_path / "from")
+    source.overwrite("a", LARGE)
+    proxy.hurt("POST", "uploadId", Harm.RESET_AFTER)
+    assert copy(source, "a", hurt_store, "a") == large
+    assert hurt_store.read("a") == LARGE
+
+
+@pytest.mark.parametrize("harm", [Harm.ERROR_BEFORE, Harm.WITHOUT_ETAG])
+def test_a_part_that_fails_leaves_nothing(
+    large: int, harm: Harm, s3: S3Server, hurt_store: S3Store, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    """Not even parts that nobody sees and everybody pays for."""
+    source = LocalStore(tmp_path / "from")
+    source.overwrite("a", LARGE)
+    proxy.hurt("PUT", "partNumber=2", harm, times=9, status=403, code="AccessDenied")
+    with pytest.raises(StoreError):
+        copy(source, "a", hurt_store, "a")
+    assert keys(hurt_store) == []
+    assert "Uploads" not in s3.client.list_multipart_uploads(Bucket=hurt_store.bucket)
+
+
+# -- refused and killed --------------------------------------------------------------------------------------------------
+
+
+def test_who_may_not_read_is_denied(s3: S3Server, s3_store: S3Store, tmp_path: Path) -> None:
+    s3_store.overwrite("a", b"x")
+    s3.keys["WRITER"].may = lambda method, path: method != "GET" or path.endswith(s3_store.bucket)
+    try:
+        with pytest.raises(StoreDenied, match="s3:GetObject"):
+            copy(s3_store, "a", LocalStore(tmp_path / "to"), "a")
+    finally:
+        s3.keys["WRITER"].may = lambda method, path: True
+    assert not (tmp_path / "to" / "a").exists()
+
+
+@pytest.mark.parametrize("pair", [("local", "s3"), ("s3", "s3")], indirect=True, ids="-".join)
+def test_who_may_not_write_is_denied(pair: tuple[Store, Store], s3: S3Server) -> None:
+    source, target = pair
+    source.overwrite("a", b"x")
+    s3.keys["WRITER"].may = lambda method, path: method == "GET"
+    try:
+        with pytest.raises(StoreDenied, match="s3:PutObject"):
+            copy(source, "a", target, "a")
+    finally:
+        s3.keys["WRITER"].may = lambda method, path: True
+    assert keys(target) == []
+
+
+def test_the_store_that_refuses_is_named_though_both_are_directories(tmp_path: Path) -> None:
+    source = FaultyStore(LocalStore(tmp_path / "from"), lambda _: Fault.DENIED)
+    with pytest.raises(StoreDenied, match="by plan"):
+        copy(source, "a", LocalStore(tmp_path / "to"), "a")
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+SLOW = """
+import sys, time
+from airflow_checkpoint_provider.storage import LocalStore
+def parts():
+    yield b"x" * 100_000
+    print("half", flush=True)
+    time.sleep(60)
+LocalStore(sys.argv[1]).assemble("group/part-0", parts())
+"""
+
+
+def test_a_writer_killed_half_way_leaves_nothing_that_anybody_sees(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"half\n"
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(30) == -signal.SIGKILL
+    store = LocalStore(tmp_path)
+    assert keys(store) == []
+    assert store.read("group/part-0") is None
+    assert [name[:5] for name in os.listdir(tmp_path / "group")] == [".tmp-"]
+
+
+# -- several -------------------------------------------------------------------------------------------------------------
+
+
+def filled(number: int) -> MemoryStore:
+    store = MemoryStore()
+    for n in range(number):
+        store.overwrite(f"old/{n:02}", b"x" * n)
+    return store
+
+
+def pairs(number: int) -> list[tuple[str, str]]:
+    return [(f"old/{n:02}", f"new/{n:02}") for n in range(number)]
+
+
+@every_pair
+def test_all_are_copied_and_told_of(pair: tuple[Store, Store]) -> None:
+    source, target = pair
+    for n in range(12):
+        source.overwrite(f"old/{n:02}", b"x" * n)
+    told: list[tuple[str, int]] = []
+    assert copy_all(source, target, pairs(12), lambda key, size: told.append((key, size))) == sum(range(12))
+    assert sorted(told) == [(f"new/{n:02}", n) for n in range(12)]
+    assert keys(target) == [new for _, new in pairs(12)]
+
+
+def test_none_is_none() -> None:
+    assert copy_all(MemoryStore(), MemoryStore(), []) == 0
+
+
+def test_of_several_that_are_missing_the_first_is_told_of() -> None:
+    for _ in range(20):
+        source = filled(12)
+        source.delete(["old/03", "old/04", "old/05"])
+        with pytest.raises(Damaged, match="old/03"):
+            copy_all(source, MemoryStore(), pairs(12))
+
+
+@pytest.mark.parametrize("by", ["a store", "who is told"])
+def test_after_an_error_no_other_is_begun(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of 200 fails while those begun beside it wait; told is a driver that finds itself replaced."""
+    over = Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            over.set()
+            super().shutdown(wait)
+
+    def first(call: Call) -> Fault:
+        return Fault.DENIED if by == "a store" and call.key == "old/00" else Fault.NONE
+
+    def others(call: Call) -> Fault:
+        return Fault.NONE if call.key == "new/00" or over.wait(30) else Fault.DENIED
+
+    def replaced(key: str, size: int) -> None:
+        raise Killed(key)
+
+    monkeypatch.setattr(copying, "ThreadPoolExecutor", Pool)
+    source, target = FaultyStore(filled(200), first), FaultyStore(MemoryStore(), others)
+    with pytest.raises((StoreDenied, Killed)) as told:
+        copy_all(source, target, pairs(200), replaced)
+    assert told.type is (StoreDenied if by == "a store" else Killed)
+    assert source.requests["read"] <= copying.AT_ONCE + 1
+    assert len(keys(target)) == target.requests["overwrite"]  # nothing goes on behind the caller's back
