@@ -65,6 +65,9 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP425": "The number of key groups of a restored state is not that of the job that takes it.",
         "CKP426": "At the end of a run: restored state that nobody asked for was handed on to the next checkpoints.",
         "CKP427": "At the end of a run: restored state that nobody asked for was left behind, as allow_non_restored_state says.",
+        "CKP440": "Another job, or who disposes of it, owns the deletion of this savepoint.",
+        "CKP441": "Where a savepoint is to be published lies another one.",
+        "CKP442": "The savepoint was disposed of.",
         "CKP501": "The application never opened a CheckpointedJob: a retry starts from zero.",
         # what somebody wrote
         "CKP601": "A job id, uid, item or pointer that cannot be used as written.",

@@ -152,6 +152,12 @@ class CheckpointNotFound(CheckpointError, LookupError):
     permanent = True
 
 
+class SavepointDisposed(CheckpointNotFound):
+    """There was a savepoint, and somebody disposed of it; ``about`` says who and when."""
+
+    code = "CKP442"
+
+
 # -- refusals of the state machine -------------------------------------------------------------------------------------
 
 
@@ -335,6 +341,17 @@ class MaxParallelismMismatch(Refused, ValueError):
     """The number of key groups of a restored state is not that of the job that takes it."""
 
     code = "CKP425"
+class AlreadyClaimed(Refused):
+    """Somebody else owns the deletion of this savepoint; ``about`` says who."""
+
+    code = "CKP440"
+    permanent = True
+
+
+class OtherSavepoint(Refused):
+    """Where a savepoint is to be published lies the ``_metadata`` of another one."""
+
+    code = "CKP441"
     permanent = True
 
 

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint.codec import VERSION, Record, canonical, parse
+from airflow_checkpoint_provider.checkpoint.codec import VERSION, Record, added, canonical, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +25,19 @@ class File(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Group(Record):
-    """The files of one snapshot of one state; ``path`` is relative to the history."""
+    """The files of one snapshot of one state; ``path`` is relative to the history, or to the savepoint's directory.
+
+    ``origin`` is where the rows were written first, if they were copied since: a copy is the same rows.
+    """
 
     path: str
     files: tuple[File, ...] = ()
+    origin: str | None = added()
+
+    @property
+    def identity(self) -> str:
+        """Equal for the same rows, wherever they lie."""
+        return self.origin or self.path
 
     @property
     def bytes(self) -> int:

@@ -125,9 +125,9 @@ def savepoint_name(job: str, number: int, nonce: str) -> str:
     return f"savepoint-{safe_token(job)}-{number}-{nonce}"
 
 
-_POINTER = re.compile(
-    r"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-(?P<id>[1-9]\d*)/?"
-)
+_POINTER = re.compile(r"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-(?P<id>[1-9]\d*)")
+_DIRECTORY = re.compile(r"(?P<root>.*[^/:])/(?P<name>[^/]+)")
+_BELOW = re.compile(r"/+(?:_metadata/*)?\Z")  # a directory, with a slash, and its `_metadata` are one pointer
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,61 @@ class Pointer:
 
     @classmethod
     def parse(cls, text: str) -> Pointer:
-        found = _POINTER.fullmatch(text)
-        if not found or ".." in text.split("/"):
+        found = _POINTER.fullmatch(_directory(text))
+        if not found:
             raise InvalidName(
                 f"{text!r} is no pointer to a checkpoint; it looks like <root>/jobs/<job>/job/chk-7 or"
                 " <root>/jobs/<job>/runs/<run>/chk-7, as `checkpoints show` prints it"
             )
         return cls(found["root"], found["prefix"], int(found["id"]))
+
+
+@dataclass(frozen=True)
+class SavepointPointer:
+    """A savepoint anywhere: the URI that its directory lies below, and the directory's name, which may be any.
+
+    Letters that mean a pattern elsewhere mean themselves here.
+    """
+
+    root: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.root}/{self.name}"
+
+    @property
+    def keys(self) -> Keys:
+        """Its groups lie below its directory as a history's do below the history."""
+        return Keys(self.name)
+
+    @property
+    def metadata(self) -> str:
+        return f"{self.name}/_metadata"
+
+    @property
+    def claim(self) -> str:
+        return f"{self.name}/_claimed"
+
+    @classmethod
+    def parse(cls, text: str) -> SavepointPointer:
+        found = _DIRECTORY.fullmatch(_directory(text))
+        if not found or found["name"] == ".":
+            raise InvalidName(
+                f"{text!r} is no pointer: write <root>/jobs/<job>/job/chk-7 or <root>/jobs/<job>/runs/<run>/chk-7, as `checkpoints show`"
+                " prints it, or the directory of a savepoint, <target>/savepoint-<job>-7-<nonce>"
+            )
+        return cls(found["root"], found["name"])
+
+
+def pointer_of(text: str) -> Pointer | SavepointPointer:
+    """What ``text`` points to. What looks like a checkpoint of a history is found through its journal; any other directory
+    is a savepoint if it holds ``_metadata``, wherever it was moved and whatever it is called."""
+    try:
+        return Pointer.parse(text)
+    except InvalidName:
+        return SavepointPointer.parse(text)
+
+
+def _directory(text: str) -> str:
+    """Nothing, if it could lead out of where it seems to lead."""
+    return "" if ".." in text.split("/") or "\0" in text else _BELOW.sub("", text)

@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.checkpoint.verifying import verify_files
 from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -171,11 +172,7 @@ def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, in
     """The seal and the number of files, after digest, names and sizes were compared. One listing per group."""
     try:
         seal, _ = coordinator.contents(checkpoint)
-        files = sum(
-            _verify_group(coordinator, group.path, {f.name: f.bytes for f in group.files})
-            for s in seal.states.values()
-            for group in s.groups
-        )
+        files = verify_files(coordinator.store, coordinator.keys, seal)
     except Damaged as error:
         state = coordinator.state
         older = max((one.id for one in state.retained if one.id < checkpoint.id), default=None)
@@ -186,14 +183,3 @@ def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, in
             f" To go on from another: checkpoints restore {state.job} --from {where}"
         ) from None
     return seal, files
-
-
-def _verify_group(coordinator: Coordinator, path: str, files: dict[str, int]) -> int:
-    key = coordinator.keys.group(path)
-    there = {one.key.removeprefix(f"{key}/"): one.size for one in coordinator.store.list(key)}
-    for name, size in files.items():
-        if name not in there:
-            raise Damaged(f"{key}/{name} is missing")
-        if there[name] != size:
-            raise Damaged(f"{key}/{name} has {there[name]} bytes, {size} were acknowledged")
-    return len(files)

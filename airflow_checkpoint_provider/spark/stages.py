@@ -87,7 +87,7 @@ class Stages:
         group = snapshot.groups[0]
         uri = self._uri(group.path)
         df = groups.read(self._spark, uri, group.files, detail.schema)
-        self._readbacks[uri] = (snapshot.uid, group.path)
+        self._readbacks[uri] = (snapshot.uid, group.identity)
         return df
 
     def _difference(self, prior: StateSnapshot, plan: Plan) -> str:

@@ -65,7 +65,7 @@ class States:
     def reached(self, snapshot: StateSnapshot) -> None:
         """The script has passed the end of a stage, whether its rows were reused or computed."""
         self.snapshots[snapshot.uid] = snapshot
-        self.handed_out[snapshot.uid] = snapshot.groups[0].path
+        self.handed_out[snapshot.uid] = snapshot.groups[0].identity
 
     def replay_values(self, detail: StageDetail) -> None:
         """At a reused barrier; only if its inputs are those of the attempt that passed it, else the script's own stand."""

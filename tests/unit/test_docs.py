@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import airflow_checkpoint_provider
-from airflow_checkpoint_provider.checkpoint import events, heartbeat, metadata, state
+from airflow_checkpoint_provider.checkpoint import events, heartbeat, metadata, savepoints, state
 from airflow_checkpoint_provider.checkpoint.codec import Record, canonical, parse
 from airflow_checkpoint_provider.checkpoint.codes import CODES
 from airflow_checkpoint_provider.checkpoint.entry import Entry
@@ -85,6 +85,8 @@ READERS: dict[str, type[Record]] = {
     "Acknowledgement": metadata.Acknowledgement,
     "Seal": metadata.Seal,
     "Heartbeat": heartbeat.Beat,
+    "Claim": savepoints.Claim,
+    "Stub of a savepoint": savepoints.Stub,
 }
 EXPLAINED: dict[str, type] = {
     "A **token**": events.Token,
@@ -107,7 +109,7 @@ EXPLAINED: dict[str, type] = {
 
 
 def test_each_object_has_an_example() -> None:
-    assert list(EXAMPLES) == ["Entry", "Boundary", "Stub", "Acknowledgement", "Seal", "Heartbeat"]
+    assert list(EXAMPLES) == ["Entry", "Boundary", "Stub", *READERS]
 
 
 @pytest.mark.parametrize("title", EXAMPLES)

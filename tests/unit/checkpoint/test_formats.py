@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Measures, Seal, StageDetail, Versions
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.checkpoint.retention import KeepLatest, KeepWithin
+from airflow_checkpoint_provider.checkpoint.savepoints import Claim, Stub
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.unit.checkpoint.acknowledgements import acknowledgement, group, stage, value
@@ -117,6 +118,8 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement": lambda: lived().objects[KEYS.acknowledgement(2, "")],
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
+    "savepoint-claimed": lambda: canonical(Claim(owner="1ncarnation", by="orders, task restore", at=at(4)).to_json()),
+    "savepoint-stub": lambda: canonical(Stub(by="task savepoint", at=at(5)).to_json()),
     "events": lambda: canonical([json.loads(lived().objects[KEYS.entry(n)])["events"] for n in range(BOUNDARY + 1)]),
 }
 REWRITERS: dict[str, Callable[[bytes], bytes]] = {
@@ -126,6 +129,8 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "acknowledgement": lambda body: Acknowledgement.from_bytes(body).to_bytes(),
     "seal": lambda body: Seal.from_bytes(body).to_bytes(),
     "heartbeat": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
+    "savepoint-claimed": lambda body: canonical(Claim.from_json(json.loads(body)).to_json()),
+    "savepoint-stub": lambda body: canonical(Stub.from_json(json.loads(body)).to_json()),
     "events": lambda body: canonical(
         [[e.event_to_json(e.event_from_json(one)) for one in entry] for entry in json.loads(body)]
     ),
@@ -272,6 +277,12 @@ def test_a_heartbeat() -> None:
     assert (beat.counter, beat.at, beat.process, beat.epoch, beat.launch) == (41, at(3), PROCESS, 2, 3)
     assert (beat.doing, beat.fraction, beat.reused, beat.computed) == ("stage 'joined'", 0.61, ("clean",), ("raw",))
     assert beat.refused == Refusal(code="CKP131", text="another driver is alive")
+
+
+def test_what_lies_beside_a_savepoint() -> None:
+    claimed, stub = (json.loads(golden(f"savepoint-{name}")) for name in ("claimed", "stub"))
+    assert Claim.from_json(claimed) == Claim(owner="1ncarnation", by="orders, task restore", at=at(4))
+    assert Stub.from_json(stub) == Stub(by="task savepoint", at=at(5), stub=True)
 
 
 @pytest.mark.parametrize("name", sorted(set(WRITERS) - {"events"}))

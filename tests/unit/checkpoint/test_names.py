@@ -15,11 +15,14 @@ from airflow_checkpoint_provider.checkpoint.names import (
     History,
     Keys,
     Pointer,
+    SavepointPointer,
     check_job_id,
     check_uid,
     group_epoch,
     group_path,
+    pointer_of,
     safe_token,
+    savepoint_name,
 )
 from airflow_checkpoint_provider.storage.base import checked
 
@@ -215,7 +218,7 @@ def test_a_pointer_survives_its_text(root: str, job: str, run: str | None, item:
         "file:///lake/jobs/orders/job/chk-",
         "file:///lake/jobs/orders/job/chk-0",
         "file:///lake/jobs/orders/job/chk-07",
-        "file:///lake/jobs/orders/job/chk-7/_metadata",
+        "file:///lake/jobs/orders/job/chk-7/acks",
         "file:///lake/jobs/orders/runs/chk-7",
         "file:///lake/jobs/orders/item/a/chk-7",
         "file:///lake/jobs/../job/chk-7",
@@ -227,3 +230,53 @@ def test_a_pointer_survives_its_text(root: str, job: str, run: str | None, item:
 def test_what_is_no_pointer(text: str) -> None:
     with pytest.raises(InvalidName, match=r"<root>/jobs/<job>/job/chk-7"):
         Pointer.parse(text)
+
+
+# -- savepoints ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_tells_job_id_and_nonce() -> None:
+    assert savepoint_name("orders", 41, "9f3c") == "savepoint-orders-41-9f3c"
+    assert savepoint_name("a/b", 1, "0") == "savepoint-a~2fb-1-0"
+
+
+@pytest.mark.parametrize(
+    ("text", "root", "name"),
+    [
+        ("s3://lake/savepoint-orders-41-9f3c", "s3://lake", "savepoint-orders-41-9f3c"),
+        ("s3://lake/savepoints/savepoint-orders-41-9f3c/", "s3://lake/savepoints", "savepoint-orders-41-9f3c"),
+        ("s3a://lake/a/b//_metadata", "s3a://lake/a", "b"),
+        ("file:///data/x/_metadata/", "file:///data", "x"),
+        ("file:/data/x", "file:/data", "x"),
+        ("/data/x", "/data", "x"),
+        ("saved/x", "saved", "x"),
+        ("./x", ".", "x"),
+        ("memory://target/x", "memory://target", "x"),
+        ("s3://lake/{a,b}/x*?[1]", "s3://lake/{a,b}", "x*?[1]"),
+        ("s3://lake/jobs/orders/job/chk-07", "s3://lake/jobs/orders/job", "chk-07"),
+        ("s3://lake/a..b/..c", "s3://lake/a..b", "..c"),
+    ],
+)
+def test_a_directory_with_or_without_what_ends_it(text: str, root: str, name: str) -> None:
+    pointer = pointer_of(text)
+    assert pointer == SavepointPointer(root, name)
+    assert pointer_of(str(pointer)) == pointer
+
+
+@pytest.mark.parametrize("end", ["", "/", "//", "/_metadata", "/_metadata/"])
+def test_a_checkpoint_of_a_history_is_told_apart(end: str) -> None:
+    pointer = Pointer("s3://lake", "jobs/orders/job", 7)
+    assert pointer_of(f"{pointer}{end}") == pointer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "/", "//", "latest", "41-9f3c", "chk-7", "savepoint-orders-41-9f3c", "s3://lake", "s3://lake/", "s3://", "s3:",
+        "file:///x", "memory://x", "/x", "_metadata", "/_metadata", "/data/..", "/data/../x", "s3://lake/../x/_metadata",
+        "/data/.", "/data/x\0",
+    ],
+)  # fmt: skip
+def test_nonsense(text: str) -> None:
+    with pytest.raises(InvalidName, match="is no pointer: write <root>/jobs/<job>/job/chk-7 or"):
+        pointer_of(text)
