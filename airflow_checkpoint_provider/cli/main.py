@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     StoreDenied,
 )
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
-from airflow_checkpoint_provider.checkpoint.names import Pointer
+from airflow_checkpoint_provider.checkpoint.names import pointer_of
 from airflow_checkpoint_provider.cli import acting, report
 from airflow_checkpoint_provider.cli.output import write
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _root_of(options: argparse.Namespace) -> str | None:
     """A pointer says itself where it leads."""
-    return Pointer.parse(options.pointer).root if options.verb == "verify" else None
+    return pointer_of(options.pointer).root if options.verb == "verify" else None
 
 
 def _store(root: str | None) -> Store:

@@ -8,8 +8,10 @@ from typing import Any
 
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CheckpointNotFound
-from airflow_checkpoint_provider.checkpoint.names import Pointer
+from airflow_checkpoint_provider.checkpoint.metadata import Seal
+from airflow_checkpoint_provider.checkpoint.names import Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.restoring import located, verified
+from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import RETAINED, Checkpoint
 from airflow_checkpoint_provider.checkpoint.texts.summary import HEADER, how, row
 from airflow_checkpoint_provider.checkpoint.texts.units import (
@@ -212,20 +214,22 @@ def _state_data(one: Any) -> dict[str, Any]:
 
 def verify(store: Store, pointer: str) -> Report:
     """Raises ``CheckpointNotFound`` and ``Damaged``."""
-    where = Pointer.parse(pointer)
+    where = pointer_of(pointer)
+    if isinstance(where, SavepointPointer):
+        savepoint = open_savepoint(where, store)
+        about = f"savepoint {savepoint.seal.id} of {savepoint.seal.job}"
+        return _whole(str(where), about, savepoint.seal, savepoint.verify(), None)
     coordinator, checkpoint = located(where, store)
     seal, files = verified(coordinator, checkpoint)
-    data = {
-        "pointer": str(where), "states": len(seal.states), "files": files, "bytes": checkpoint.bytes,
-        "completed_at": checkpoint.completed_at,
-    }  # fmt: skip
-    held = (
-        f"{plural(len(seal.states), 'state')}, {size(checkpoint.bytes)}, all {plural(files, 'file')} there, sizes match"
-    )
-    said = f"{where} is whole: sealed {day_and_time(checkpoint.completed_at)}, {held}"
+    return _whole(str(where), f"sealed {day_and_time(checkpoint.completed_at)}", seal, files, checkpoint.completed_at)
+
+
+def _whole(pointer: str, about: str, seal: Seal, files: int, completed_at: str | None) -> Report:
+    states, held = seal.states.values(), sum(state.bytes for state in seal.states.values())
+    said = f"{plural(len(states), 'state')}, {size(held)}, all {plural(files, 'file')} there, sizes match"
     return Report(
         ("POINTER", "STATES", "FILES", "SIZE"),
-        [(str(where), str(len(seal.states)), str(files), size(checkpoint.bytes))],
-        data,
-        [said],
+        [(pointer, str(len(states)), str(files), size(held))],
+        {"pointer": pointer, "states": len(states), "files": files, "bytes": held, "completed_at": completed_at},
+        [f"{pointer} is whole: {about}, {said}"],
     )

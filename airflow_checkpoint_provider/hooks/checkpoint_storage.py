@@ -12,8 +12,9 @@ from airflow.configuration import get_airflow_home
 from airflow.sdk import BaseHook, Connection
 
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
-from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot
-from airflow_checkpoint_provider.checkpoint.names import safe_token
+from airflow_checkpoint_provider.checkpoint.metadata import Seal, StateSnapshot
+from airflow_checkpoint_provider.checkpoint.names import SavepointPointer, pointer_of, safe_token
+from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
 from airflow_checkpoint_provider.storage import Store, open_store, probe
@@ -89,15 +90,21 @@ class CheckpointStorageHook(BaseHook):
         ``{"job", "scope", "id", "pointer", "sealed", "states": {uid: {"kind", "rows", "bytes", "files", "schema", "value"}}}``:
         ``files`` are URIs, ``schema`` is Spark's as JSON, None for a value. ``sealed`` is False for a gated one that is
         acknowledged and waits for its finalize. Raises ``NotPending`` before that, ``CheckpointNotFound``, ``Damaged``.
+        A savepoint is read where it lies, which need not be below the connection's root.
         """
-        from airflow_checkpoint_provider.hooks.watched import Watched
+        from airflow_checkpoint_provider.hooks.watched import Watched, pointer_in
 
+        where = pointer_of(pointer_in(checkpoint))
+        if isinstance(where, SavepointPointer):
+            savepoint = open_savepoint(where, self._connected() or open_store(where.root))
+            seal = savepoint.seal
+            about = {"job": seal.job, "scope": seal.scope, "id": seal.id, "pointer": str(where)}
+            return {**about, "sealed": True, "states": _states(seal, f"{savepoint.store.uri}/{savepoint.keys.prefix}")}
         watched = Watched(checkpoint, self.checkpoint_conn_id, "hook")
         coordinator = watched.coordinator
         seal, sealed = coordinator.contents(watched.look())
         uri = f"{coordinator.store.uri}/{coordinator.keys.prefix}"
-        states = {uid: _described(one, uri) for uid, one in sorted(seal.states.items())}
-        return {**watched.reference, "sealed": sealed, "states": states}
+        return {**watched.reference, "sealed": sealed, "states": _states(seal, uri)}
 
     def test_connection(self) -> tuple[bool, str]:
         """Writes, reads and deletes a scratch key: a store that lets two writers win is no place for checkpoints."""
@@ -140,8 +147,12 @@ def _folder() -> Store:
     return open_store(str(Path(get_airflow_home(), "checkpoints")))
 
 
+def _states(seal: Seal, uri: str) -> dict[str, Any]:
+    """Of a history, or a savepoint, at ``uri``."""
+    return {uid: _described(one, uri) for uid, one in sorted(seal.states.items())}
+
+
 def _described(state: StateSnapshot, uri: str) -> dict[str, Any]:
-    """One state of the history at ``uri``."""
     return {
         "kind": state.kind, "rows": state.rows, "bytes": state.bytes,
         "files": [f"{uri}/{group.path}/{file.name}" for group in state.groups for file in group.files],

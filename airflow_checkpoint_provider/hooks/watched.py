@@ -24,7 +24,7 @@ ACKNOWLEDGED, COMPLETED = "acknowledged", "completed"
 """What can be awaited."""
 
 
-def pointer_of(checkpoint: object) -> Pointer:
+def pointer_in(checkpoint: object) -> str:
     """What a task was given as ``checkpoint``: the XCom of a trigger, or a pointer. Anything else is ``InvalidConfig``."""
     pointer = checkpoint.get("pointer") if isinstance(checkpoint, Mapping) else checkpoint
     if not isinstance(pointer, str):
@@ -32,7 +32,7 @@ def pointer_of(checkpoint: object) -> Pointer:
             f"checkpoint={checkpoint!r} is no checkpoint: write checkpoint=trigger.output, where `trigger` is a"
             " TriggerCheckpointOperator that has succeeded, or a pointer <root>/jobs/…/chk-7"
         )
-    return Pointer.parse(pointer)
+    return pointer
 
 
 def reference(state: State, pointer: Pointer) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class Watched:
     the next entry, and one per application while acknowledgements are awaited. Not for more than one thread at a time."""
 
     def __init__(self, checkpoint: object, checkpoint_conn_id: str, owner: str) -> None:
-        self.pointer = pointer_of(checkpoint)
+        self.pointer = Pointer.parse(pointer_in(checkpoint))
         self._conn_id, self._owner = checkpoint_conn_id, owner
         self._coordinator: Coordinator | None = None
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, CheckpointNotFound, Damaged, KeepAll
 from airflow_checkpoint_provider.checkpoint.errors import InvalidName
+from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
+from airflow_checkpoint_provider.checkpoint.savepoints import exported, publish
 from airflow_checkpoint_provider.spark import open_checkpoint
+from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from tests.integration.runtime.conftest import Script
 
 
@@ -63,5 +69,27 @@ def test_what_was_never_there(script: Script) -> None:
         open_checkpoint(f"{last}0", script.spark)
     with pytest.raises(CheckpointNotFound, match="there is no history at jobs/other/job"):
         open_checkpoint(last.replace("/jobs/job/", "/jobs/other/"), script.spark)
-    with pytest.raises(InvalidName, match="is no pointer to a checkpoint"):
-        open_checkpoint(str(script.root), script.spark)
+    with pytest.raises(CheckpointNotFound, match="there is no savepoint: it holds no _metadata"):
+        open_checkpoint(last.rpartition("/")[0], script.spark)
+    with pytest.raises(InvalidName, match="is no pointer"):
+        open_checkpoint("chk-7", script.spark)
+
+
+def test_a_savepoint_without_its_history_wherever_it_lies(script: Script, tmp_path: Path) -> None:
+    with script.attempt() as job:
+        job.value("seen").set(["a"])
+        job.stage("clean", job.spark.range(3))
+    coordinator = script.coordinator()
+    newest = max(coordinator.state.retained, key=lambda one: one.id)
+    target = LocalStore(tmp_path / "before {the,price} change*[1]")
+    pointer = SavepointPointer(target.uri, "of monday?")
+    pairs = exported(coordinator.read_seal(newest).states.values(), coordinator.keys, pointer.keys)
+    copy_all(coordinator.store, target, pairs)
+    publish(coordinator.store, coordinator.keys.seal(newest.id), newest.digest, target, pointer)
+    shutil.rmtree(script.root)
+    opened = open_checkpoint(f"{pointer}/_metadata", script.spark)
+    assert (opened.uids, opened.sealed, opened["seen"]) == (("clean", "seen"), True, ["a"])
+    assert sorted(row["id"] for row in opened["clean"].collect()) == [0, 1, 2]
+    next(Path(target.root).rglob("part-*")).unlink()
+    with pytest.raises(Damaged, match=r"of monday\? is not whole: .* is missing"):
+        open_checkpoint(str(pointer), script.spark)

@@ -9,7 +9,9 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.cli.main import main
+from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.recorded import Recorded
+from tests.unit.checkpoint.saved import Saved
 from tests.unit.cli.conftest import Command
 
 
@@ -49,3 +51,34 @@ def test_none_to_verify(running: Recorded, checkpoints: Command, number: int, co
 
 def test_no_pointer(checkpoints: Command) -> None:
     assert checkpoints("verify", "chk-7").code == 2
+
+
+@pytest.fixture
+def savepoint(tmp_path: Path) -> Saved:
+    """Elsewhere; its history cannot be read from here."""
+    saved = Saved(LocalStore(tmp_path / "savepoints"))
+    saved.publish()
+    return saved
+
+
+@pytest.mark.parametrize("end", ["", "/", "/_metadata"])
+def test_a_savepoint_is_found_without_its_history(savepoint: Saved, checkpoints: Command, end: str) -> None:
+    done = checkpoints("verify", f"{savepoint.pointer}{end}")
+    said = "savepoint 1 of flights.delays, 1 state, 38 B, all 2 files there, sizes match"
+    assert (done.code, done.lines) == (0, [f"{savepoint.pointer} is whole: {said}"])
+    data = json.loads(checkpoints("verify", str(savepoint.pointer), "-o", "json").out)
+    assert data == {"pointer": str(savepoint.pointer), "states": 1, "files": 2, "bytes": 38, "completed_at": None}
+
+
+def test_a_savepoint_says_itself_where_it_leads(savepoint: Saved) -> None:
+    assert main(["verify", str(savepoint.pointer)]) == 0
+
+
+def test_a_savepoint_that_is_not_whole_not_there_or_disposed_of(savepoint: Saved, checkpoints: Command) -> None:
+    savepoint.target.delete([f"{savepoint.pointer.name}/state/s1/1-n0nce/part-00000.zstd.parquet"])
+    done = checkpoints("verify", str(savepoint.pointer))
+    assert (done.code, "part-00000.zstd.parquet is missing" in done.err) == (1, True)
+    assert checkpoints("verify", f"{savepoint.pointer}0").code == 4
+    savepoint.dispose()
+    done = checkpoints("verify", str(savepoint.pointer))
+    assert (done.code, "was disposed of at" in done.err, "[CKP442]" in done.err) == (4, True, True)

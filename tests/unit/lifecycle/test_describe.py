@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import Aborted, CheckpointNotFound, InvalidConfig, NotPending
+from airflow_checkpoint_provider.checkpoint.errors import (
+    Aborted,
+    CheckpointNotFound,
+    InvalidConfig,
+    NotPending,
+    SavepointDisposed,
+)
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
 from tests.unit.checkpoint.acknowledgements import ROWS
+from tests.unit.checkpoint.saved import Saved
 from tests.unit.lifecycle.stage import run, trigger
 
 
@@ -67,3 +75,20 @@ def test_nor_can_one_that_was_deleted(job: Job) -> None:
 def test_what_is_no_checkpoint_is_refused(job: Job) -> None:
     with pytest.raises(InvalidConfig):
         CheckpointStorageHook().describe({})
+
+
+@pytest.mark.usefixtures("store")
+def test_a_savepoint_is_looked_at_where_it_lies(tmp_path: Path) -> None:
+    """Not below the connection's root, and without a journal."""
+    saved = Saved(LocalStore(tmp_path / "savepoints"))
+    saved.publish()
+    told = CheckpointStorageHook().describe({"pointer": str(saved.pointer)})
+    assert told == CheckpointStorageHook().describe(f"{saved.pointer}/_metadata")
+    about = {"job": "flights.delays", "scope": "", "id": 1, "pointer": str(saved.pointer), "sealed": True}
+    assert told.items() >= about.items()
+    files = told["states"]["s1"]["files"]
+    assert [Path(uri.removeprefix("file://")).read_bytes() for uri in files] == [ROWS, ROWS]
+    assert all(uri.startswith(f"{saved.pointer}/state/s1/") for uri in files)
+    saved.dispose()
+    with pytest.raises(SavepointDisposed, match="by ann"):
+        CheckpointStorageHook().describe(str(saved.pointer))
