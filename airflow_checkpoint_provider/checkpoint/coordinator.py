@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import requests
-from airflow_checkpoint_provider.checkpoint.decide import held, outcome
+from airflow_checkpoint_provider.checkpoint import requests, savepoints
+from airflow_checkpoint_provider.checkpoint.decide import claims_held, held, outcome
 from airflow_checkpoint_provider.checkpoint.errors import (
     CheckpointNotFound,
     CommitStateUnknown,
@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
 from airflow_checkpoint_provider.checkpoint.events import StateEntry
 from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, StateSnapshot, digest
-from airflow_checkpoint_provider.checkpoint.names import group_epoch
+from airflow_checkpoint_provider.checkpoint.names import SavepointPointer, group_epoch
 from airflow_checkpoint_provider.checkpoint.pruning import prune
 from airflow_checkpoint_provider.checkpoint.state import (
     ABORTED,
@@ -39,6 +39,7 @@ from airflow_checkpoint_provider.checkpoint.state import (
     Checkpoint,
     State,
 )
+from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Put, put
 
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
@@ -254,18 +255,31 @@ class Coordinator:
             prune(self.journal)
             self.journal.wrote_boundary = False
         now = self._now()
-        ids = self.retirable(now)
-        if ids:
+        ids, claims = self.retirable(now), self._claims_over(now)
+        if ids or claims:
             with contextlib.suppress(Held):  # somebody came to need one of them meanwhile: next time
-                self.journal.append(c.Condemn(ids=ids, now=now, epoch=self.epoch))
+                self.journal.append(c.Condemn(ids=ids, claims=claims, now=now, epoch=self.epoch))
         condemned = self.state.with_status(CONDEMNED)
-        if not condemned:
+        owned = tuple(one.pointer for one in self.state.claims if one.status == CONDEMNED)
+        if not condemned and not owned:
             return ()
         for checkpoint in condemned:
             self._delete(checkpoint)
+        for pointer in owned:
+            self._dispose(SavepointPointer.parse(pointer), now)
         done = tuple(one.id for one in condemned)
-        self.journal.append(c.Forget(ids=done, epoch=self.epoch))
+        self.journal.append(c.Forget(ids=done, claims=owned, epoch=self.epoch))
         return done
+
+    def _claims_over(self, now: str) -> tuple[str, ...]:
+        """Claimed savepoints that nothing holds any more."""
+        own = {one.pointer for one in self.state.claims if one.status == RETAINED}
+        return tuple(sorted(own - claims_held(self.state, datetime.fromisoformat(now))))
+
+    def _dispose(self, pointer: SavepointPointer, now: str) -> None:
+        """A savepoint that this history has claimed."""
+        target = open_beside(self.store, pointer.root)
+        savepoints.dispose(target, pointer, self.state.incarnation, f"the history of {self.state.job}", now)
 
     def retirable(self, now: str) -> tuple[int, ...]:
         """The completed checkpoints that nothing holds any more; savepoints are the user's."""

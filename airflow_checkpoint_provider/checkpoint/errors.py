@@ -341,6 +341,8 @@ class MaxParallelismMismatch(Refused, ValueError):
     """The number of key groups of a restored state is not that of the job that takes it."""
 
     code = "CKP425"
+
+
 class AlreadyClaimed(Refused):
     """Somebody else owns the deletion of this savepoint; ``about`` says who."""
 

@@ -1,0 +1,128 @@
+"""What a savepoint needs of journal and target together: publish it, claim it, dispose of it. Runs anywhere.
+
+Its own history may still need a savepoint: as the point where the next attempt starts, or where one has just started. Whoever
+wants to own its deletion asks that history first, if there is one beside it: one that was moved belongs to nobody's journal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import savepoints
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.decide import held
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.errors import Held, InvalidName, SavepointDisposed
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.metadata import Seal
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.checkpoint.savepoints import DISPOSAL, Savepoint
+from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.storage import open_beside
+from airflow_checkpoint_provider.storage.base import Store
+
+
+@dataclass(frozen=True)
+class Disposed:
+    """What was, or would be, deleted. ``own`` says that its history was found and knows of it."""
+
+    pointer: SavepointPointer
+    job: str
+    files: int
+    bytes: int
+    own: bool
+
+
+def publish_due(coordinator: Coordinator) -> tuple[int, ...]:
+    """Publish each completed savepoint whose ``_metadata`` is not said to stand at its target, and confirm that.
+
+    Anyone may, again and again, on a believed state. Returns the ids. Raises what the target's store raises.
+    """
+    due = [one for one in coordinator.state.savepoints if not one.published]
+    for checkpoint in due:
+        pointer = target_of(checkpoint)
+        seal = coordinator.keys.seal(checkpoint.id)
+        savepoints.publish(
+            coordinator.store, seal, checkpoint.digest, open_beside(coordinator.store, pointer.root), pointer
+        )
+        coordinator.journal.append(c.ConfirmPublished(id=checkpoint.id))
+    return tuple(one.id for one in due)
+
+
+def target_of(checkpoint: Checkpoint) -> SavepointPointer:
+    """Where a savepoint lies."""
+    assert checkpoint.target
+    return SavepointPointer.parse(checkpoint.target)
+
+
+def claim_for(coordinator: Coordinator, pointer: SavepointPointer, by: str, now: str) -> Savepoint:
+    """The savepoint, owned by the history of ``coordinator`` from now on: what restores from it may delete it one day.
+
+    Raises ``AlreadyClaimed``, ``Held`` while its own history needs it, and what opening and verifying raise.
+    """
+    savepoint = savepoints.open_savepoint(pointer, coordinator.store)
+    own = _own_history(coordinator.store, savepoint.seal, pointer)
+    if own is not None:
+        _refuse_held(own[0], own[1], now)
+    savepoints.claim(savepoint.store, pointer, coordinator.state.incarnation, by, now)
+    savepoint.verify()
+    return savepoint
+
+
+def dispose(beside: Store, text: str, by: str, now: str, *, dry_run: bool = False) -> Disposed:
+    """Delete the savepoint at the pointer ``text``, and let its history forget it. Done twice is done once.
+
+    ``beside`` is the store of its history. Raises ``Held`` while that needs it, ``AlreadyClaimed``, ``CheckpointNotFound``,
+    and ``InvalidName`` for a checkpoint of a history, which its own policy deletes.
+    """
+    pointer = pointer_of(text)
+    if isinstance(pointer, Pointer):
+        raise InvalidName(f"{text} is no savepoint: its history deletes it, see `checkpoints prune` and retention=")
+    try:
+        savepoint = savepoints.open_savepoint(pointer, beside)
+    except SavepointDisposed:
+        return _finish(beside, pointer, by, now, dry_run=dry_run)
+    own = _own_history(beside, savepoint.seal, pointer)
+    if own is not None:
+        _refuse_held(own[0], own[1], now)
+    files = [file for state in savepoint.seal.states.values() for group in state.groups for file in group.files]
+    told = Disposed(pointer, savepoint.seal.job, len(files), sum(one.bytes for one in files), own is not None)
+    if dry_run:
+        return told
+    savepoints.claim(savepoint.store, pointer, DISPOSAL, by, now)
+    if own is not None:
+        own[0].journal.append(c.Condemn(ids=(own[1],), now=now, disposing=True))
+    savepoints.dispose(savepoint.store, pointer, DISPOSAL, by, now)
+    if own is not None:
+        own[0].journal.append(c.Forget(ids=(own[1],)))
+    return told
+
+
+def _finish(beside: Store, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool) -> Disposed:
+    """A disposal that somebody began: its stub stands, so nobody opens the savepoint any more."""
+    if not dry_run:
+        savepoints.dispose(open_beside(beside, pointer.root), pointer, DISPOSAL, by, now)
+    return Disposed(pointer, "", 0, 0, own=False)
+
+
+def _own_history(beside: Store, seal: Seal, pointer: SavepointPointer) -> tuple[Coordinator, int] | None:
+    """The history that made the savepoint, if it lies in ``beside`` and lists this directory."""
+    keys = Keys(History(seal.job, seal.scope or None, seal.item).prefix)
+    coordinator = Coordinator(Journal(beside, keys, By("savepoint", "", "")))
+    state = coordinator.journal.catch_up()
+    found = state.checkpoint(seal.id) if state.incarnation == seal.inc else None
+    if found is None or found.status not in (RETAINED, CONDEMNED) or found.target != str(pointer):
+        return None
+    return coordinator, found.id
+
+
+def _refuse_held(coordinator: Coordinator, number: int, now: str) -> None:
+    state = coordinator.state
+    if number in held(state, datetime.fromisoformat(now)):
+        raise Held(
+            f"{state.job} may still start from savepoint chk-{number}; nothing was changed. Wait for its next checkpoint, or"
+            f" let it start elsewhere: checkpoints restore {state.job} --from …",
+            ids=[number],
+        )
