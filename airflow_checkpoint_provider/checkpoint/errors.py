@@ -341,6 +341,10 @@ class MaxParallelismMismatch(Refused, ValueError):
     """The number of key groups of a restored state is not that of the job that takes it."""
 
     code = "CKP425"
+    permanent = True
+
+
+# -- savepoints --------------------------------------------------------------------------------------------------------
 
 
 class AlreadyClaimed(Refused):
