@@ -167,7 +167,14 @@ def _started(state: State, event: e.AttemptStarted) -> State:
         restore_point=point, application_digest=event.application_digest, versions=event.versions,
         checkpointing=event.checkpointing, at=state.at, holds=restored.groups if restored else (), extra=event.extra,
     )  # fmt: skip
-    return replace(state, attempts=_last((*state.attempts, attempt)), last_epoch=max(state.last_epoch, event.epoch))
+    attempts = (*state.attempts, attempt)
+    dropped = any(one.restore_point for one in attempts[:-KEPT_RECORDS])  # one at most
+    return replace(
+        state,
+        attempts=_last(attempts),
+        last_epoch=max(state.last_epoch, event.epoch),
+        counts=_count(state, "restored") if dropped else state.counts,
+    )
 
 
 @_folds(e.AttemptEnded)

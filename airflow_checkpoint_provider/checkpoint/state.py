@@ -185,7 +185,7 @@ class State(Record):
     )  # text of a launch's token and try -> launch; of a branch's -> next launch
     requests: dict[str, int] = field(default_factory=dict)  # request token -> newest checkpoint
     suspended: str | None = None
-    counts: dict[str, int] = field(default_factory=dict)  # completed, aborted
+    counts: dict[str, int] = field(default_factory=dict)  # completed, aborted; restored: of attempts no longer listed
     queue: tuple[Request, ...] = added(factory=tuple)  # in order of asking
     dropped: tuple[Dropped, ...] = added(factory=tuple)
     claims: tuple[Claim, ...] = added(factory=tuple)
