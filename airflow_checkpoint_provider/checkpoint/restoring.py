@@ -23,12 +23,12 @@ from airflow_checkpoint_provider.storage.base import Store
 
 @dataclass(frozen=True)
 class Candidate:
-    """One line of the restore story. ``verdict`` is chosen, rejected or older."""
+    """One line of the restore story. ``verdict`` is chosen, rejected or older; ``files`` is None where nobody counted them."""
 
     checkpoint: Checkpoint
     verdict: str
     why: str = ""
-    files: int = 0
+    files: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,22 @@ def _unsealed(state: State, above: int) -> tuple[Candidate, ...]:
     """Aborted and pending ones newer than the chosen: they never were checkpoints, and are passed over with a line."""
     newer = [one for one in state.checkpoints if one.id > above and not one.completed_at]
     return tuple(Candidate(one, "rejected", "never sealed") for one in sorted(newer, key=lambda one: -one.id))
+
+
+def recalled(state: State, point: Point | None, epoch: int) -> Restored:
+    """What attempt ``epoch`` had to choose from when it began at ``point``, as far as the journal lists it; examined is nothing."""
+    number = point.id if point and point.pointer is None else None
+    earlier = sorted((one for one in state.checkpoints if max(one.epochs) < epoch), key=lambda one: -one.id)
+    rejected = [
+        Candidate(one, "rejected", "never sealed") for one in earlier if one.id > (number or 0) and not one.completed_at
+    ]
+    chosen = [Candidate(one, "chosen", "", None) for one in earlier if one.id == number]
+    older = [
+        Candidate(one, "older", "" if one.status == RETAINED else "deleted by now")
+        for one in earlier
+        if number and one.id < number and one.completed_at
+    ]
+    return Restored(point, candidates=(*rejected, *chosen, *older))
 
 
 def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, int]:

@@ -29,7 +29,14 @@ from airflow_checkpoint_provider.checkpoint.texts.lines import (
     superseded,
     suspended,
 )
-from airflow_checkpoint_provider.checkpoint.texts.story import Seen, driver_says, launch_story, looking, restore_story
+from airflow_checkpoint_provider.checkpoint.texts.story import (
+    Seen,
+    driver_says,
+    launch_story,
+    looking,
+    restore_story,
+    retold,
+)
 from airflow_checkpoint_provider.checkpoint.texts.summary import summarize, summary
 
 __all__ = [
@@ -60,6 +67,7 @@ __all__ = [
     "request",
     "restore_story",
     "restored",
+    "retold",
     "stage_recomputed",
     "stage_reused",
     "stage_sorted",

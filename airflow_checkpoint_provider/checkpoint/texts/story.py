@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from airflow_checkpoint_provider.checkpoint.events import Point, StateEntry
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat
-from airflow_checkpoint_provider.checkpoint.metadata import Seal, StateSnapshot
-from airflow_checkpoint_provider.checkpoint.restoring import Candidate, Restored
-from airflow_checkpoint_provider.checkpoint.state import Attempt, Launch, State
+from airflow_checkpoint_provider.checkpoint.restoring import Candidate, Restored, recalled
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, Attempt, Launch, State
+from airflow_checkpoint_provider.checkpoint.statistics import failure
 from airflow_checkpoint_provider.checkpoint.texts.units import (
     ago,
     between,
     brief,
     clock,
+    day_and_time,
     duration,
     plural,
     size,
@@ -39,15 +41,15 @@ SHOWN_REJECTED, SHOWN_OLDER = 5, 3
 @dataclass(frozen=True)
 class Seen:
     """What was seen besides the journal: where the store is, the newest beat of the driver that stood in the way, whether it
-    was alive, and what time it is now."""
+    was alive (None: nobody can tell any more), and what time it is now."""
 
     root: str = ""
     beat: Beat | None = None
-    alive: bool = False
+    alive: bool | None = False
     now: str = ""
 
 
-NOTHING_SEEN = Seen()
+NOTHING_SEEN, LONG_AGO = Seen(), Seen(alive=None)
 
 
 def launch_story(
@@ -64,6 +66,26 @@ def restore_story(state: State, restored: Restored, seen: Seen = NOTHING_SEEN) -
     """The same for a script without Airflow, whose launch and attempt are already in ``state``."""
     launch = state.current_launch()
     return _story(state, launch, restored, seen) if launch else []
+
+
+def retold(state: State, launch: Launch, attempt: Attempt | None) -> list[str]:
+    """The story of an attempt, or of a launch that has none, again and from the journal alone: what its task or driver saw
+    besides is gone, what became of it since is known."""
+    epoch = attempt.epoch if attempt else state.last_epoch + 1
+    restored = recalled(state, attempt.restore_point if attempt else launch.restore_point, epoch)
+    sibling = _sibling(state, attempt)
+    told = _story(state, launch, restored, LONG_AGO) if sibling is None else []
+    if attempt and sibling:
+        told = [
+            headline(f"RESTORE {title(state, launch.run)}: try {launch.latest_try}, attempt {epoch}", "CKP101"),
+            labelled(
+                "event", f"another driver under the same launch: {_became(launch, sibling, LONG_AGO, attempt.at)}"
+            ),
+            *_fenced(launch, sibling),
+            *_candidates(restored, attempt.at),
+            labelled("continues", _where(launch, sibling, restored, LONG_AGO)),
+        ]
+    return [*told, *_went_back(state, launch), *_since(state, launch, attempt)]
 
 
 def looking(state: State, seconds: float) -> str:
@@ -161,6 +183,8 @@ def _became(before: Launch, attempt: Attempt | None, seen: Seen, now: str) -> st
         return f"{who} {ENDED.get(attempt.how, attempt.how)} {when(attempt.ended_at or '', now)}{code}{told}"
     if seen.alive:
         return f"{who} is alive and is replaced{told}"
+    if seen.alive is None:
+        return f"{who} had not ended, as far as the journal knows{told}"
     last = f"last heartbeat {when(seen.beat.at, now)}, " if seen.beat else ""
     return f"{who} vanished ({last}{exit_code(attempt)}){told}"
 
@@ -190,8 +214,10 @@ def _considered(restored: Restored, width: int, now: str) -> Iterator[str]:
         yield f"and {len(rejected) - SHOWN_REJECTED} more that were never sealed"
     for one in _of(restored, "chosen"):
         yield f"{_name(one):<{width}}CHOSEN{f', {one.why}' if one.why else ''}: {_verified(one, now)}"
+    if restored.point and not _chosen(restored):
+        yield f"{restored.point}  CHOSEN: {_elsewhere(restored.point)}"
     for one in older[:SHOWN_OLDER]:
-        yield f"{_name(one):<{width}}older, not examined"
+        yield f"{_name(one):<{width}}older, {one.why or 'not examined'}"
     if len(older) > SHOWN_OLDER:
         yield f"and {len(older) - SHOWN_OLDER} more older ones"
 
@@ -217,36 +243,40 @@ def _verified(one: Candidate, now: str) -> str:
     checkpoint = one.checkpoint
     kinds = [state.kind for state in checkpoint.states]
     held = [plural(kinds.count(kind), kind) for kind in sorted(set(kinds))]
-    files = f"all {plural(one.files, 'file')} there, sizes match" if one.files else "no files"
-    return ", ".join([f"sealed {when(checkpoint.completed_at, now)}", *held, size(checkpoint.bytes), files])
+    found = f"all {plural(one.files, 'file')} there, sizes match" if one.files else "no files"
+    files = [] if one.files is None else [found]
+    return ", ".join([f"sealed {when(checkpoint.completed_at, now)}", *held, size(checkpoint.bytes), *files])
+
+
+def _elsewhere(point: Point) -> str:
+    return "of another history" if point.pointer else "not listed any more"
 
 
 # -- where it goes on ------------------------------------------------------------------------------------------------------
 
 
 def _where(launch: Launch, attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
-    if restored.seal is None or restored.point is None:
+    chosen = _chosen(restored)
+    if restored.point is None:
         return "from nothing: everything is computed"
-    stages = own_stages(restored.seal, launch.run)
+    if chosen is None:
+        return f"from {restored.point}"
+    stages = own_stages(chosen.checkpoint.states, launch.run)
     if not stages:
-        values = [uid for uid, one in restored.seal.states.items() if one.kind == "value"]
+        values = [one.uid for one in chosen.checkpoint.states if one.kind == "value"]
         kept = f"with {', '.join(values)} of {restored.point}" if values else f"from {restored.point}"
         return f"{kept}; stages belong to their run and are computed"
     work = sum(one.measures.work_s for one in stages)
     parts = some([f"{one.uid} {brief(one.measures.work_s)}" for one in stages])
     saved = f"Not run again: {duration(work)} ({parts})"
-    return f"after {_after(restored, stages)}. {saved}{_to_repeat(attempt, restored, seen)}"
+    after = at_barrier(chosen.checkpoint.barrier or stages[-1].measures.barrier)
+    return f"after {after}. {saved}{_to_repeat(attempt, restored, seen)}"
 
 
-def own_stages(seal: Seal, run: str) -> list[StateSnapshot]:
+def own_stages(states: Iterable[StateEntry], run: str) -> list[StateEntry]:
     """The stages of a run in the order in which they were computed; another run's are computed anew."""
-    stages = [one for one in seal.states.values() if one.kind == "stage" and one.run == run]
+    stages = [one for one in states if one.kind == "stage" and one.run == run]
     return sorted(stages, key=lambda one: (one.measures.checkpoint, one.uid))
-
-
-def _after(restored: Restored, stages: list[StateSnapshot]) -> str:
-    chosen = _chosen(restored)
-    return at_barrier((chosen.checkpoint.barrier if chosen else "") or stages[-1].measures.barrier)
 
 
 def _to_repeat(attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
@@ -256,3 +286,52 @@ def _to_repeat(attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
     if chosen is None or attempt is None or attempt.how == "finished" or not last:
         return ""
     return f". To repeat: {duration(between(chosen.checkpoint.completed_at, last))} since {restored.point}"
+
+
+# -- told again ------------------------------------------------------------------------------------------------------------
+
+
+def _sibling(state: State, attempt: Attempt | None) -> Attempt | None:
+    """The attempt before this one under the same launch: a cluster may start its driver again."""
+    if attempt is None:
+        return None
+    before = (one for one in state.attempts if one.launch == attempt.launch and one.epoch < attempt.epoch)
+    return max(before, key=lambda one: one.epoch, default=None)
+
+
+def _went_back(state: State, launch: Launch) -> list[str]:
+    """Who opened the branch in which the launch stands, if that is known: of older branches it is not."""
+    branch = state.branch
+    if branch.number != launch.branch or branch.token is None or branch.token == launch.token:
+        return []
+    return [labelled("went back", f"to {branch.base or 'nothing'}, {day_and_time(branch.at)}: {branch.reason}")]
+
+
+def _since(state: State, launch: Launch, attempt: Attempt | None) -> Iterator[str]:
+    """What became of it: its checkpoints, and its end."""
+    if attempt is None:
+        yield labelled(
+            "since", "no driver has attached" if launch is state.current_launch() else "no driver ever attached"
+        )
+        return
+    own = [one for one in state.checkpoints if attempt.epoch in one.epochs]
+    completed = [f"chk-{one.id}" for one in own if one.completed_at]
+    yield labelled("completed", some(completed) or "nothing that is listed")
+    aborted = [one for one in own if one.status == ABORTED]
+    for one in aborted[-SHOWN_REJECTED:]:
+        yield labelled("aborted", f"chk-{one.id} at {at_barrier(one.barrier)}: {failure(one)}")
+    if len(aborted) > SHOWN_REJECTED:
+        yield labelled("", f"and {len(aborted) - SHOWN_REJECTED} older ones")
+    yield labelled("ended", _ending(state, launch, attempt))
+
+
+def _ending(state: State, launch: Launch, attempt: Attempt) -> str:
+    told = f"; told to stop ({launch.stop})" if launch.stop else ""
+    if attempt.how:
+        code = "" if attempt.how == "finished" else f" ({exit_code(attempt)})"
+        return f"{ENDED.get(attempt.how, attempt.how)} {day_and_time(attempt.ended_at or '')}{code}{told}"
+    if not state.over(attempt.epoch):
+        return f"not yet, as far as the journal knows{told}"
+    later = [one for one in state.attempts if one.epoch > attempt.epoch and one.application == attempt.application]
+    by = f"attempt {later[0].epoch}, {day_and_time(later[0].at)}" if later else "a newer launch, or a restore"
+    return f"fenced by {by}{told}"
