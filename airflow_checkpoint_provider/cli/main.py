@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
 )
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
 from airflow_checkpoint_provider.checkpoint.names import pointer_of
-from airflow_checkpoint_provider.cli import acting, report
+from airflow_checkpoint_provider.cli import acting, report, telling
 from airflow_checkpoint_provider.cli.output import write
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS
 from airflow_checkpoint_provider.storage import Store, open_store
@@ -81,7 +81,10 @@ def run(verb: str, options: argparse.Namespace, open_: Callable[[], Store]) -> i
 
 def tell(verb: str, options: argparse.Namespace, store: Store) -> report.Report:
     if verb == "show":
-        return report.show(store, options.job, options.run, options.id, options.item)
+        show = telling.statistics if options.statistics else report.show
+        return show(store, options.job, options.run, options.id, options.item)
+    if verb == "story":
+        return telling.story(store, options.job, options.run, options.attempt, options.item)
     if verb == "verify":
         return report.verify(store, options.pointer)
     if verb in ("restore", "prune"):

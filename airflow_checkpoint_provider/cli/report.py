@@ -148,6 +148,14 @@ STATES = ("state", "kind", "rows", "size", "since", "barrier", "work")
 
 def show(store: Store, job: str, run: str | None, number: str | None, item: str | None) -> Report:
     """The closing table of a run, or one checkpoint."""
+    found, run, number = meant(store, job, run, number, item)
+    return _table(found, run) if number is None else _one(store, found, number)
+
+
+def meant(
+    store: Store, job: str, run: str | None, number: str | None, item: str | None
+) -> tuple[Found, str, str | None]:
+    """The history, the run in it, and the checkpoint, if one was named."""
     if number is None and run is not None and not _names_a_run(store, job, run, item):
         run, number = None, run
     if run is None:
@@ -155,7 +163,7 @@ def show(store: Store, job: str, run: str | None, number: str | None, item: str 
         run = found.newest_run
     else:
         found, run = finding.of_run(store, job, run, item)
-    return _table(found, run) if number is None else _one(store, found, number)
+    return found, run, number
 
 
 def _names_a_run(store: Store, job: str, text: str, item: str | None) -> bool:
@@ -178,7 +186,8 @@ def _table(found: Found, run: str) -> Report:
     return Report(HEADER, cells, data, texts.summary(found.state, run, MANY))
 
 
-def _one(store: Store, found: Found, number: str) -> Report:
+def listed(found: Found, number: str) -> Checkpoint:
+    """The checkpoint that a person names, such as ``chk-7``. Raises ``CheckpointNotFound``."""
     wanted = number.removeprefix("chk-")
     checkpoint = found.state.checkpoint(int(wanted)) if wanted.isdecimal() else None
     if checkpoint is None:
@@ -186,6 +195,11 @@ def _one(store: Store, found: Found, number: str) -> Report:
         raise CheckpointNotFound(
             f"{number}: {where} lists no such checkpoint; `list {found.state.job}` prints those it lists"
         )
+    return checkpoint
+
+
+def _one(store: Store, found: Found, number: str) -> Report:
+    checkpoint = listed(found, number)
     pointer = _pointer(store, found, checkpoint)
     rows = [
         (one.uid, one.kind, str(one.rows), size(one.bytes), f"chk-{one.measures.checkpoint}", one.measures.barrier, duration(one.measures.work_s))

@@ -58,6 +58,17 @@ _FROM = Argument(
         "help": "latest, run-start (where the run began), none, an id such as chk-7, or a pointer",
     },
 )
+_STATISTICS = Argument(
+    ("--statistics",),
+    {
+        "action": "store_true",
+        "help": "counts, the latest of each, durations and sizes; as JSON in the shape of Flink's REST answers",
+    },
+)
+_ATTEMPT = Argument(
+    ("--attempt",),
+    {"type": int, "metavar": "N", "help": "number of an attempt, as `list` prints it; by default the newest"},
+)
 
 VERBS = (
     Verb("jobs", "the jobs and where they stand", "Each job's newest run: its state, and where its next start goes on.", (_LIMIT, _OUTPUT)),
@@ -70,8 +81,16 @@ VERBS = (
     Verb(
         "show",
         "the closing table of a run, or one checkpoint",
-        "The table that closes the task's log, at any time; or one checkpoint with its states and its pointer.",
-        (_JOB, _RUN, _ID, _ITEM, _OUTPUT),
+        "The table that closes the task's log, at any time; or one checkpoint with its states and its pointer. With"
+        " --statistics: of the whole history that holds the run, or of one checkpoint's states.",
+        (_JOB, _RUN, _ID, _ITEM, _STATISTICS, _OUTPUT),
+    ),
+    Verb(
+        "story",
+        "why there was a new attempt, and where it went on",
+        "What stood first in the task's log, as far as the journal still knows it, and what became of the attempt: which"
+        " checkpoints there were, who was fenced, what was not run again, what was aborted and why.",
+        (_JOB, _RUN, _ATTEMPT, _ITEM, _OUTPUT),
     ),
     Verb(
         "verify",

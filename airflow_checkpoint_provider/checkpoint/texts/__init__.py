@@ -29,6 +29,7 @@ from airflow_checkpoint_provider.checkpoint.texts.lines import (
     superseded,
     suspended,
 )
+from airflow_checkpoint_provider.checkpoint.texts.numbers import SPREAD, spreads, statistics
 from airflow_checkpoint_provider.checkpoint.texts.story import (
     Seen,
     driver_says,
@@ -40,6 +41,7 @@ from airflow_checkpoint_provider.checkpoint.texts.story import (
 from airflow_checkpoint_provider.checkpoint.texts.summary import summarize, summary
 
 __all__ = [
+    "SPREAD",
     "Seen",
     "aborted",
     "acknowledged",
@@ -68,9 +70,11 @@ __all__ = [
     "restore_story",
     "restored",
     "retold",
+    "spreads",
     "stage_recomputed",
     "stage_reused",
     "stage_sorted",
+    "statistics",
     "summarize",
     "summary",
     "superseded",

@@ -56,8 +56,9 @@ def test_its_exit_codes_are_ours(
 ) -> None:
     monkeypatch.setenv(VARIABLE, connection(root))
     options = Namespace(
-        subcommand="show", job="nobody", run=None, id=None, item=None, output="table", conn_id=airflow_cli.CONNECTION
-    )
+        subcommand="show", job="nobody", run=None, id=None, item=None, statistics=False, output="table",
+        conn_id=airflow_cli.CONNECTION,
+    )  # fmt: skip
     with pytest.raises(SystemExit) as ended:
         airflow_cli.run(options)
     assert ended.value.code == 4

@@ -1,0 +1,64 @@
+"""``checkpoints show --statistics``: counts, durations and sizes; as JSON what Flink's REST endpoints answer."""
+
+from __future__ import annotations
+
+import json
+
+from airflow_checkpoint_provider.checkpoint import statistics
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.recorded import RUN, Recorded
+from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
+
+
+def test_a_table_for_people(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("show", FLIGHTS, RUN, "--statistics")
+    assert (done.code, done.err) == (0, "")
+    assert done.lines[:2] == [
+        f"STATISTICS {FLIGHTS}, run {RUN}",
+        "  counts      6 checkpoints: 5 completed, 1 failed, 0 in progress; 1 attempt began from one",
+    ]
+    assert done.lines[-4].split() == ["completed", "min", "avg", "p50", "p90", "p95", "p99", "p99.9", "max"]
+
+
+def test_as_flink_answers(running: Recorded, checkpoints: Command) -> None:
+    found = json.loads(checkpoints("show", FLIGHTS, "--statistics", "-o", "json").out)
+    root = running.store.uri
+    assert found.pop("config") == statistics.config(running.state, root)
+    assert found == statistics.checkpoints(running.state, root)
+    assert found["counts"] == {"restored": 0, "total": 4, "in_progress": 1, "completed": 3, "failed": 0}
+
+
+def test_one_checkpoint_with_the_subtasks_in_its_tasks(running: Recorded, checkpoints: Command) -> None:
+    found = json.loads(checkpoints("show", FLIGHTS, "chk-3", "--statistics", "-o", "json").out)
+    assert list(found["tasks"]) == ["clean", "planes", "weather"]
+    assert found["tasks"]["planes"] == statistics.subtasks(running.state, 3, "planes")
+    assert found | {"tasks": {}} == statistics.details(running.state, 3, running.store.uri) | {"tasks": {}}
+
+
+def test_the_states_of_one_checkpoint(lake: LocalStore, checkpoints: Command) -> None:
+    lines = checkpoints("show", ORDERS, "2", "--statistics").lines
+    assert lines == [
+        "chk-2 completed at stage 'clean': 2 states, 4.0 KiB, 4.0 KiB new  [CKP200]",
+        " state       application  status     sync   async  new      size",
+        " clean                    completed  0.3 s  0.0 s  4.0 KiB  4.0 KiB",
+        " high_water               completed  0.0 s  0.0 s  0 B      0 B",
+    ]
+
+
+def test_an_aborted_one_has_no_states(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("show", FLIGHTS, RUN, "chk-4", "--statistics")
+    assert done.lines[0].startswith("ABORTED chk-4 of flights_etl.delays: attempt replaced")
+    found = json.loads(checkpoints("show", FLIGHTS, RUN, "chk-4", "--statistics", "-o", "json").out)
+    assert (found["status"], found["failure_message"], found["tasks"]) == ("FAILED", "attempt replaced", {})
+
+
+def test_as_columns(lake: LocalStore, checkpoints: Command) -> None:
+    rows = [line.split("\t") for line in checkpoints("show", FLIGHTS, RUN, "--statistics", "-o", "plain").lines]
+    assert [row[0] for row in rows] == ["completed", "duration", "new bytes", "size"]
+    assert rows[1][1:3] == ["1.0 s", "5.0 s"]
+
+
+def test_what_is_not_there(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("show", FLIGHTS, RUN, "chk-7", "--statistics")
+    assert (done.code, done.out) == (4, "")
+    assert done.err.startswith("chk-7: flights_etl.delays, run scheduled__2026-11-20 lists no such checkpoint")
