@@ -9,7 +9,7 @@ import inspect
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from airflow.configuration import ensure_secrets_loaded
+from airflow.configuration import conf, ensure_secrets_loaded
 from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSecretsBackendAccessDenied, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection, GetTICount
@@ -20,6 +20,7 @@ from airflow.sdk.execution_time.context import (
 )
 from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
 from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
+from airflow.sdk.observability import stats
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -71,6 +72,17 @@ def _ask_api_server(conn_id: str) -> Connection | None:
             raise AirflowRuntimeError(counted)
         return None
     return _process_connection_result_conn(answer)
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def gauge(name: str, value: float, tags: dict[str, str], job: str) -> None:
+    """As Airflow sends its own: what it is of stands in tags, and in the name where legacy names are on."""
+    stats.gauge(f"checkpoint.{name}", value, tags=tags)
+    if conf.getboolean("metrics", "legacy_names_on"):
+        level = stats.normalize_name_for_stats(job.replace(".", "__"), log_warning=False)
+        stats.gauge(f"checkpoint.{level}.{name}", value)
 
 
 # -- the Spark provider ------------------------------------------------------------------------------------------------

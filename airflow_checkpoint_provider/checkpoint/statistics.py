@@ -33,7 +33,7 @@ def checkpoints(state: State, root: str) -> Answer:
     """``GET /jobs/:jobid/checkpoints`` of a history in the store with the URI ``root``."""
     history = [_entry(state, one, root) for one in sorted(state.checkpoints, key=lambda one: -one.id)]
     return {
-        "counts": _counts(state),
+        "counts": counts(state),
         "summary": _summary([one for one in history if one["status"] == COMPLETED]),
         "latest": {
             "completed": _first(history, COMPLETED, savepoint=False),
@@ -77,12 +77,12 @@ def details(state: State, number: int, root: str) -> Answer:
 def subtasks(state: State, number: int, uid: str) -> Answer:
     """``GET /jobs/:jobid/checkpoints/details/:id/subtasks/:vertexid`` of the state ``uid``. Raises ``CheckpointNotFound``."""
     checkpoint = _listed(state, number)
-    entry = next((one for one in checkpoint.states if one.uid == uid), None)
-    if entry is None:
+    found = next((one for one in checkpoint.states if one.uid == uid), None)
+    if found is None:
         held = ", ".join(one.uid for one in checkpoint.states) or "none, it was never completed"
         raise CheckpointNotFound(f"chk-{number} holds no state {uid!r}; its states: {held}")
-    each = [_subtask(checkpoint, entry, index) for index in range(len(checkpoint.plan))]
-    return _task(checkpoint, entry) | {"summary": _of_subtasks(each), "subtasks": each}
+    each = [_subtask(checkpoint, found, index) for index in range(len(checkpoint.plan))]
+    return _task(checkpoint, found) | {"summary": _of_subtasks(each), "subtasks": each}
 
 
 def failure(checkpoint: Checkpoint) -> str:
@@ -114,7 +114,7 @@ def spread(values: Iterable[int]) -> Answer:
 # -- the history -------------------------------------------------------------------------------------------------------
 
 
-def _counts(state: State) -> Answer:
+def counts(state: State) -> Answer:
     """Of the whole history, also of what is not listed any more."""
     completed, failed = state.counts.get("completed", 0), state.counts.get("aborted", 0)
     pending = len(state.pending)
@@ -152,15 +152,16 @@ def _restored(state: State, root: str) -> Answer | None:
     }
 
 
-def _entry(state: State, one: Checkpoint, root: str) -> Answer:
-    answer = {
+def entry(one: Checkpoint) -> Answer:
+    """What Flink says of a checkpoint whatever its status is."""
+    return {
         "id": one.id,
         "status": _status(one),
         "is_savepoint": one.kind in SAVEPOINTS,
         "savepointFormat": "NATIVE" if one.kind in SAVEPOINTS else None,
         "trigger_timestamp": timestamp(one.triggered_at),
         "latest_ack_timestamp": timestamp(one.completed_at),
-        "checkpointed_size": sum(entry.measures.new_bytes for entry in one.states if entry.new),
+        "checkpointed_size": sum(state.measures.new_bytes for state in one.states if state.new),
         "state_size": one.bytes,
         "end_to_end_duration": _duration(one),
         **IN_FLIGHT,
@@ -169,7 +170,10 @@ def _entry(state: State, one: Checkpoint, root: str) -> Answer:
         "checkpoint_type": _type(one),
         "tasks": {},
     }
-    return answer | _outcome(state, one, root)
+
+
+def _entry(state: State, one: Checkpoint, root: str) -> Answer:
+    return entry(one) | _outcome(state, one, root)
 
 
 def _outcome(state: State, one: Checkpoint, root: str) -> Answer:
@@ -220,13 +224,13 @@ def _listed(state: State, number: int) -> Checkpoint:
 # -- states and applications -------------------------------------------------------------------------------------------
 
 
-def _task(checkpoint: Checkpoint, entry: StateEntry) -> Answer:
+def _task(checkpoint: Checkpoint, state: StateEntry) -> Answer:
     return {
         "id": checkpoint.id,
         "status": _status(checkpoint),
         "latest_ack_timestamp": timestamp(checkpoint.completed_at),
-        "checkpointed_size": entry.measures.new_bytes if entry.new else 0,
-        "state_size": entry.bytes,
+        "checkpointed_size": state.measures.new_bytes if state.new else 0,
+        "state_size": state.bytes,
         "end_to_end_duration": _duration(checkpoint),
         **IN_FLIGHT,
         "num_subtasks": len(checkpoint.plan),
@@ -234,10 +238,10 @@ def _task(checkpoint: Checkpoint, entry: StateEntry) -> Answer:
     }
 
 
-def _subtask(checkpoint: Checkpoint, entry: StateEntry, index: int) -> Answer:
+def _subtask(checkpoint: Checkpoint, state: StateEntry, index: int) -> Answer:
     """States are known only of completed checkpoints, which every application has acknowledged."""
-    sync, async_ = (round(one * 1000) if entry.new else 0 for one in (entry.measures.sync_s, entry.measures.async_s))
-    task = _task(checkpoint, entry)
+    sync, async_ = (round(one * 1000) if state.new else 0 for one in (state.measures.sync_s, state.measures.async_s))
+    task = _task(checkpoint, state)
     return {
         "index": index,
         "status": "completed",

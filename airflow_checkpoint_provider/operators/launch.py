@@ -35,6 +35,7 @@ from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, resolve
 from airflow_checkpoint_provider.checkpoint.state import Attempt, Launch, State
 from airflow_checkpoint_provider.checkpoint.texts import Seen
+from airflow_checkpoint_provider.metrics import Metrics
 from airflow_checkpoint_provider.storage import Store, probe, s3_handover
 
 Say = Callable[[Iterable[str]], None]
@@ -69,6 +70,7 @@ class Launching:
         self.beats = beats or Beats.configured()
         self.keys = Keys(wanted.history.prefix)
         self.coordinator = Coordinator(self.journal())
+        self.metrics = Metrics(wanted.history.job, wanted.token.dag, wanted.token.task)
         self.restored = Restored()
         self.launch: Launch | None = None
         self._before, self._seen = State(), Seen()  # what the launch was decided on
@@ -258,6 +260,7 @@ class Launching:
             return follower.attempt
         finally:
             follower.introduce()
+            self.metrics.nothing_runs()
 
     def clean_up(self) -> list[str]:
         """After success: what ends with the run goes. Returns lines; what cannot be deleted now costs storage, nothing else."""
@@ -337,8 +340,10 @@ class Follower:
             if not self._introduced or time.monotonic() - self._read_beat >= self._launching.beats.every:
                 self._look_at_beat(state)
             self._tell(state)
+            self._launching.metrics.tell(state)
         except StoreError:
             self._moved = time.monotonic()  # silence of the store is no silence of the driver
+        self._launching.metrics.remind()
         if self._beat and self._beat[1].process.lives() is False:
             self._moved = float("-inf")
         return self.attempt
@@ -357,6 +362,7 @@ class Follower:
                 continue
             if self._beat is None or (self._beat[0], self._beat[1].counter) != (key, beat.counter):
                 self._beat, self._moved = (key, beat), time.monotonic()
+                self._launching.metrics.heard(beat)
             if beat.attached:
                 self._look_at_driver(beat)
             return

@@ -250,6 +250,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             exit_code = 1
         launching.still_ours()
         attempt = launching.attempt()
+        launching.metrics.tell(launching.state)  # the last that happened between two looks of whoever followed
         if failure is None and exit_code == 0:
             return self._succeed(launching, attempt)
         if exit_code not in (REFUSED, OVER) or (attempt and attempt.how == "finished"):

@@ -1,0 +1,215 @@
+"""Gauges by Flink's names, through Airflow's own logger for OpenTelemetry into its real SDK."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+from airflow.sdk._shared.observability.metrics.otel_logger import SafeOtelLogger
+from airflow.sdk.observability import stats
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart
+from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.metrics import EVERY, Metrics, gauges
+from airflow_checkpoint_provider.operators.launch import Launching, Wanted
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.faults import Fault, FaultyStore
+from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
+from tests.support.waiting import wait_until
+
+FLINKS = {
+    "totalNumberOfCheckpoints", "numberOfInProgressCheckpoints", "numberOfCompletedCheckpoints", "numberOfFailedCheckpoints",
+    "lastCheckpointRestoreTimestamp", "lastCheckpointSize", "lastCheckpointFullSize", "lastCheckpointMetadataSize",
+    "lastCheckpointDuration", "lastCheckpointProcessedData", "lastCheckpointPersistedData", "lastCheckpointExternalPath",
+    "lastCompletedCheckpointId", "lastCheckpointCompletedTimestamp",
+}  # fmt: skip
+NO_NUMBERS_OF_OURS = {"lastCheckpointMetadataSize", "lastCheckpointExternalPath"}
+JOB, LEVEL = "flights_etl.delays", "flights_etl__delays"
+TAGS = {"job_id": JOB, "dag_id": "flights_etl", "task_id": "delays"}
+BEATS = Beats(every=0.05, look=1, still=30)
+
+
+class Sent:
+    """What Airflow's logger has handed to OpenTelemetry: by name, which its SDK writes small, the newest value and the tags."""
+
+    def __init__(self) -> None:
+        self._reader = InMemoryMetricReader()
+        self.logger = SafeOtelLogger(MeterProvider([self._reader]), "airflow")
+        self.tags: dict[str, dict[str, Any]] = {}
+        self._values: dict[str, float] = {}
+
+    @property
+    def values(self) -> dict[str, float]:
+        """A reader hands out each change once."""
+        data = self._reader.get_metrics_data()
+        for metric in (
+            (m for one in data.resource_metrics for scope in one.scope_metrics for m in scope.metrics) if data else ()
+        ):
+            name = metric.name.removeprefix("airflow.checkpoint.")
+            for point in metric.data.data_points:
+                assert isinstance(point, NumberDataPoint)
+                self._values[name], self.tags[name] = point.value, dict(point.attributes or {})
+        return dict(self._values)
+
+    def wait(self, name: str, ready: Callable[[float], bool]) -> None:
+        name = name.lower()
+        wait_until(lambda: name in self.values and ready(self.values[name]), 20, lambda: repr(self.values), every=0.02)
+
+
+@pytest.fixture
+def sent() -> Iterator[Sent]:
+    sent = Sent()
+    stats.initialize(factory=lambda: sent.logger, export_legacy_names=True)
+    yield sent
+    stats.initialize(factory=NoStatsLogger, export_legacy_names=True)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(JOB, "flights_etl", "delays")
+
+
+def finished() -> Recorded:
+    recorded = Recorded()
+    three_stages(recorded)
+    second_attempt(recorded)
+    return recorded
+
+
+def small(found: Mapping[str, float]) -> dict[str, float]:
+    return {name.lower(): value for name, value in found.items()}
+
+
+def test_the_names_are_flinks() -> None:
+    assert set(gauges(finished().state)) == FLINKS - NO_NUMBERS_OF_OURS
+
+
+def test_before_anything_happened() -> None:
+    found = gauges(Recorded().state)
+    assert {name for name, value in found.items() if value == 0} == {name for name in found if "umberOf" in name}
+    assert {value for value in found.values() if value} == {-1}
+
+
+def test_what_they_say() -> None:
+    found = gauges(finished().state)
+    assert (found["totalNumberOfCheckpoints"], found["numberOfFailedCheckpoints"]) == (6, 1)
+    assert (found["lastCompletedCheckpointId"], found["lastCheckpointDuration"]) == (6, 1000)
+    assert found["lastCheckpointRestoreTimestamp"] == 1795230139000
+    assert found["lastCheckpointCompletedTimestamp"] == 1795232650000
+    assert (found["lastCheckpointSize"], found["lastCheckpointFullSize"]) == (0, 64612)
+
+
+def test_airflow_gets_them_by_tag_and_by_legacy_name(sent: Sent, metrics: Metrics) -> None:
+    state = finished().state
+    metrics.tell(state)
+    expected = small(gauges(state))
+    assert sent.values == expected | {f"{LEVEL}.{name}": value for name, value in expected.items()}
+    assert sent.tags["lastcheckpointsize"] == TAGS
+    assert sent.tags[f"{LEVEL}.lastcheckpointsize"] == {}
+
+
+def test_without_legacy_names_the_job_is_a_tag_alone(
+    sent: Sent, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
+    metrics.tell(finished().state)
+    assert set(sent.values) == set(small(gauges(finished().state)))
+
+
+def test_a_name_that_no_backend_takes_is_made_one(sent: Sent) -> None:
+    Metrics("flüge:täglich", "etl", "delays").tell(finished().state)
+    assert "fl_ge_t_glich.lastcheckpointsize" in sent.values
+
+
+@pytest.mark.usefixtures("sent")
+def test_a_backend_that_fails_costs_one_line(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Any:
+        raise OSError("no such host")
+
+    stats.initialize(factory=broken, export_legacy_names=True)
+    with caplog.at_level(logging.WARNING):
+        metrics.tell(finished().state)
+        metrics.heard(Beat(at=at("22:00:30"), protected_since=at("22:00:20")))
+        metrics.remind()
+    assert [record.getMessage() for record in caplog.records] == ["metrics cannot be sent: no such host"]
+
+
+# -- work that is not protected --------------------------------------------------------------------------------------------
+
+
+def test_what_a_crash_would_cost_goes_on_by_our_own_clock(sent: Sent) -> None:
+    now = [1000.0]
+    metrics = Metrics(JOB, "flights_etl", "delays", lambda: now[0])
+    metrics.remind()
+    assert sent.values == {}
+    metrics.heard(Beat(at=at("22:05:00"), protected_since=at("22:00:00")))
+    for passed, said in ((0, 300), (EVERY - 1, 300), (1, 300 + EVERY)):
+        now[0] += passed
+        metrics.remind()
+        assert sent.values["unprotected_seconds"] == said
+    now[0] += EVERY
+    metrics.heard(Beat(at=at("22:05:21"), protected_since=at("22:05:20")))
+    metrics.remind()
+    assert sent.values["unprotected_seconds"] == 1
+    metrics.nothing_runs()
+    assert sent.values["unprotected_seconds"] == 0
+
+
+# -- whoever follows -------------------------------------------------------------------------------------------------------
+
+
+class Following:
+    """A try that has adopted the living driver of a recorded history, and follows it in a thread of its own."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        asks = Wanted(
+            history=History(JOB, RUN), token=recorded.token(RUN), try_number=2, run_after=None, now=at("03:02:10")
+        )
+        self.heart = Heart(recorded.store, recorded.keys.attempt_beat(1), Beat(epoch=1), BEATS)
+        self.heart.update(lambda beat: replace(beat, protected_since=at("02:14:33")))
+        self.heart.pulse()
+        self._launching = Launching(recorded.store, asks, lambda _: None, BEATS)
+        self._launching.plan()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._launching.follow, args=(self._stop,), kwargs={"tells": False}, daemon=True
+        )
+
+    def __enter__(self) -> Following:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=30)
+
+
+def test_whoever_follows_a_driver_sends_what_it_sees(sent: Sent) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    with Following(recorded):
+        sent.wait("numberOfInProgressCheckpoints", lambda count: count == 1)
+        sent.wait("unprotected_seconds", lambda seconds: seconds > 0)
+        recorded.aborted(4, "02:55:00", "store failed")
+        sent.wait("numberOfFailedCheckpoints", lambda count: count == 1)
+    assert sent.values["unprotected_seconds"] == 0
+
+
+def test_a_silent_store_does_not_silence_what_a_crash_would_cost(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_checkpoint_provider.metrics.EVERY", 0.05)
+    silent = threading.Event()
+    recorded = Recorded(FaultyStore(MemoryStore(), lambda _: Fault.LOST if silent.is_set() else Fault.NONE))
+    three_stages(recorded)
+    with Following(recorded):
+        sent.wait("unprotected_seconds", lambda seconds: seconds > 0)
+        silent.set()
+        said = sent.values["unprotected_seconds"]
+        sent.wait("unprotected_seconds", lambda seconds: seconds > said + 0.2)
+        silent.clear()
