@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from airflow.sdk.observability import stats
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
+from airflow_checkpoint_provider import metrics
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart
 from airflow_checkpoint_provider.checkpoint.names import History
 from airflow_checkpoint_provider.metrics import EVERY, Metrics, gauges
@@ -72,7 +74,7 @@ def sent() -> Iterator[Sent]:
 
 
 @pytest.fixture
-def metrics() -> Metrics:
+def ours() -> Metrics:
     return Metrics(JOB, "flights_etl", "delays")
 
 
@@ -91,6 +93,15 @@ def test_the_names_are_flinks() -> None:
     assert set(gauges(finished().state)) == FLINKS - NO_NUMBERS_OF_OURS
 
 
+def test_each_is_explained() -> None:
+    section = (
+        (Path(metrics.__file__).parents[1] / "docs" / "behaviour.md")
+        .read_text()
+        .split("\n## Statistics and metrics\n")[1]
+    )
+    assert [name for name in sorted(FLINKS | {metrics.UNPROTECTED}) if f"`{name}`" not in section] == []
+
+
 def test_before_anything_happened() -> None:
     found = gauges(Recorded().state)
     assert {name for name, value in found.items() if value == 0} == {name for name in found if "umberOf" in name}
@@ -106,9 +117,9 @@ def test_what_they_say() -> None:
     assert (found["lastCheckpointSize"], found["lastCheckpointFullSize"]) == (0, 64612)
 
 
-def test_airflow_gets_them_by_tag_and_by_legacy_name(sent: Sent, metrics: Metrics) -> None:
+def test_airflow_gets_them_by_tag_and_by_legacy_name(sent: Sent, ours: Metrics) -> None:
     state = finished().state
-    metrics.tell(state)
+    ours.tell(state)
     expected = small(gauges(state))
     assert sent.values == expected | {f"{LEVEL}.{name}": value for name, value in expected.items()}
     assert sent.tags["lastcheckpointsize"] == TAGS
@@ -116,10 +127,10 @@ def test_airflow_gets_them_by_tag_and_by_legacy_name(sent: Sent, metrics: Metric
 
 
 def test_without_legacy_names_the_job_is_a_tag_alone(
-    sent: Sent, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+    sent: Sent, ours: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
-    metrics.tell(finished().state)
+    ours.tell(finished().state)
     assert set(sent.values) == set(small(gauges(finished().state)))
 
 
@@ -129,15 +140,15 @@ def test_a_name_that_no_backend_takes_is_made_one(sent: Sent) -> None:
 
 
 @pytest.mark.usefixtures("sent")
-def test_a_backend_that_fails_costs_one_line(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_backend_that_fails_costs_one_line(ours: Metrics, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> Any:
         raise OSError("no such host")
 
     stats.initialize(factory=broken, export_legacy_names=True)
     with caplog.at_level(logging.WARNING):
-        metrics.tell(finished().state)
-        metrics.heard(Beat(at=at("22:00:30"), protected_since=at("22:00:20")))
-        metrics.remind()
+        ours.tell(finished().state)
+        ours.heard(Beat(at=at("22:00:30"), protected_since=at("22:00:20")))
+        ours.remind()
     assert [record.getMessage() for record in caplog.records] == ["metrics cannot be sent: no such host"]
 
 
@@ -146,19 +157,19 @@ def test_a_backend_that_fails_costs_one_line(metrics: Metrics, caplog: pytest.Lo
 
 def test_what_a_crash_would_cost_goes_on_by_our_own_clock(sent: Sent) -> None:
     now = [1000.0]
-    metrics = Metrics(JOB, "flights_etl", "delays", lambda: now[0])
-    metrics.remind()
+    ours = Metrics(JOB, "flights_etl", "delays", lambda: now[0])
+    ours.remind()
     assert sent.values == {}
-    metrics.heard(Beat(at=at("22:05:00"), protected_since=at("22:00:00")))
+    ours.heard(Beat(at=at("22:05:00"), protected_since=at("22:00:00")))
     for passed, said in ((0, 300), (EVERY - 1, 300), (1, 300 + EVERY)):
         now[0] += passed
-        metrics.remind()
+        ours.remind()
         assert sent.values["unprotected_seconds"] == said
     now[0] += EVERY
-    metrics.heard(Beat(at=at("22:05:21"), protected_since=at("22:05:20")))
-    metrics.remind()
+    ours.heard(Beat(at=at("22:05:21"), protected_since=at("22:05:20")))
+    ours.remind()
     assert sent.values["unprotected_seconds"] == 1
-    metrics.nothing_runs()
+    ours.nothing_runs()
     assert sent.values["unprotected_seconds"] == 0
 
 
@@ -203,7 +214,7 @@ def test_whoever_follows_a_driver_sends_what_it_sees(sent: Sent) -> None:
 
 
 def test_a_silent_store_does_not_silence_what_a_crash_would_cost(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_checkpoint_provider.metrics.EVERY", 0.05)
+    monkeypatch.setattr(metrics, "EVERY", 0.05)
     silent = threading.Event()
     recorded = Recorded(FaultyStore(MemoryStore(), lambda _: Fault.LOST if silent.is_set() else Fault.NONE))
     three_stages(recorded)
