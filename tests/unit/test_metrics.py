@@ -68,7 +68,8 @@ class Sent:
 @pytest.fixture
 def sent() -> Iterator[Sent]:
     sent = Sent()
-    stats.initialize(factory=lambda: sent.logger, export_legacy_names=True)
+    logger: Any = sent.logger  # Airflow declares the methods of its loggers as class methods, and writes none so
+    stats.initialize(factory=lambda: logger, export_legacy_names=True)
     yield sent
     stats.initialize(factory=NoStatsLogger, export_legacy_names=True)
 

@@ -28,7 +28,7 @@ def restored(state: State, restored: Restored) -> list[str]:
     return lines
 
 
-def _verified(checkpoint: Checkpoint, files: int) -> str:
+def _verified(checkpoint: Checkpoint, files: int | None) -> str:
     held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}"
     there = f", all {plural(files, 'file')} there, sizes match" if files else ""
     return f"sealed {day_and_time(checkpoint.completed_at)}, {held}{there}"

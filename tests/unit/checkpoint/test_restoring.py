@@ -45,7 +45,7 @@ def three(store: MemoryStore | FaultyStore) -> Coordinator:
     return coordinator
 
 
-def verdicts(restored: Restored) -> list[tuple[int, str, str, int]]:
+def verdicts(restored: Restored) -> list[tuple[int, str, str, int | None]]:
     return [(one.checkpoint.id, one.verdict, one.why, one.files) for one in restored.candidates]
 
 
