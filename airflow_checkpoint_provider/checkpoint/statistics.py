@@ -12,16 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig, seconds
+from airflow_checkpoint_provider.checkpoint.config import config_of
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound
-from airflow_checkpoint_provider.checkpoint.events import StateEntry
-from airflow_checkpoint_provider.checkpoint.names import History, Pointer
+from airflow_checkpoint_provider.checkpoint.events import Point, StateEntry
+from airflow_checkpoint_provider.checkpoint.kinds import kind_named
+from airflow_checkpoint_provider.checkpoint.names import History, Pointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, CONDEMNED, FORGOTTEN, PENDING, Checkpoint, State
 
 Answer = dict[str, Any]
 
-STOPPING = frozenset({"suspend_savepoint", "terminate_savepoint"})
-SAVEPOINTS = STOPPING | {"savepoint"}
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 IN_FLIGHT: Mapping[str, int] = {"alignment_buffered": 0, "processed_data": 0, "persisted_data": 0}
 NO_LIMIT = 2**31 - 1  # Flink's word for a number of failures that is never reached
@@ -47,20 +46,19 @@ def checkpoints(state: State, root: str) -> Answer:
 
 def config(state: State, root: str) -> Answer:
     """``GET /jobs/:jobid/checkpoints/config``: what the newest attempt has in force."""
-    stored = state.attempts[-1].checkpointing if state.attempts else {}
-    own = CheckpointConfig.from_json({**CheckpointConfig().to_json(), **stored})
+    own = config_of(state)
     return {
         "mode": own.mode,
-        "interval": _milliseconds(own.interval),
-        "timeout": _milliseconds(own.timeout),
-        "min_pause": _milliseconds(own.min_pause),
+        "interval": _milliseconds(own.interval_s),
+        "timeout": _milliseconds(own.timeout_s),
+        "min_pause": _milliseconds(own.min_pause_s),
         "max_concurrent": own.max_concurrent,
         "externalization": {"enabled": True, "delete_on_cancellation": False},
         "state_backend": "parquet",
         "checkpoint_storage": root,
         "unaligned_checkpoints": False,
         "tolerable_failed_checkpoints": NO_LIMIT if own.tolerable_failures is None else own.tolerable_failures,
-        "aligned_checkpoint_timeout": _milliseconds(own.aligned_timeout or 0),
+        "aligned_checkpoint_timeout": 0,
         "checkpoints_after_tasks_finish": True,
         "state_changelog_enabled": False,
         "changelog_periodic_materialization_interval": 0,
@@ -138,18 +136,21 @@ def _first(history: Sequence[Answer], status: str, *, savepoint: bool) -> Answer
 
 def _restored(state: State, root: str) -> Answer | None:
     """Of the newest attempt that began from a checkpoint."""
-    attempt = next((one for one in reversed(state.attempts) if one.restore_point), None)
-    point = attempt.restore_point if attempt else None
-    if attempt is None or point is None:
-        return None
-    number = Pointer.parse(point.pointer).id if point.pointer else point.id
-    own = state.checkpoint(number) if point.pointer is None else None
-    return {
-        "id": number,
-        "restore_timestamp": timestamp(attempt.at),
-        "is_savepoint": bool(own and own.kind in SAVEPOINTS),
-        "external_path": point.pointer or _path(state, number, root),
-    }
+    for attempt in reversed(state.attempts):
+        if attempt.restore_point:
+            return {"restore_timestamp": timestamp(attempt.at), **_origin(state, attempt.restore_point, root)}
+    return None
+
+
+def _origin(state: State, point: Point, root: str) -> Answer:
+    """A savepoint's own number stands in its directory, not in our journal."""
+    if point.pointer is None:
+        own = state.checkpoint(point.id)
+        path = _path(state, own, root) if own else _pointer(state, point.id, root)
+        return {"id": point.id, "is_savepoint": bool(own and own.savepoint), "external_path": path}
+    there = pointer_of(point.pointer)
+    number = there.id if isinstance(there, Pointer) else -1
+    return {"id": number, "is_savepoint": not isinstance(there, Pointer), "external_path": point.pointer}
 
 
 def entry(one: Checkpoint) -> Answer:
@@ -157,8 +158,8 @@ def entry(one: Checkpoint) -> Answer:
     return {
         "id": one.id,
         "status": _status(one),
-        "is_savepoint": one.kind in SAVEPOINTS,
-        "savepointFormat": "NATIVE" if one.kind in SAVEPOINTS else None,
+        "is_savepoint": one.savepoint,
+        "savepointFormat": "NATIVE" if one.savepoint else None,
         "trigger_timestamp": timestamp(one.triggered_at),
         "latest_ack_timestamp": timestamp(one.completed_at),
         "checkpointed_size": sum(state.measures.new_bytes for state in one.states if state.new),
@@ -181,7 +182,7 @@ def _outcome(state: State, one: Checkpoint, root: str) -> Answer:
         return {}
     if one.status == ABORTED:
         return {"failure_timestamp": timestamp(one.ended_at), "failure_message": failure(one)}
-    return {"external_path": _path(state, one.id, root), "discarded": one.status in (CONDEMNED, FORGOTTEN)}
+    return {"external_path": _path(state, one, root), "discarded": one.status in (CONDEMNED, FORGOTTEN)}
 
 
 def _status(one: Checkpoint) -> str:
@@ -189,9 +190,9 @@ def _status(one: Checkpoint) -> str:
 
 
 def _type(one: Checkpoint) -> str:
-    if one.kind in STOPPING:
+    if kind_named(one.kind).suspends:
         return "SYNC_SAVEPOINT"
-    return "SAVEPOINT" if one.kind in SAVEPOINTS else "CHECKPOINT"
+    return "SAVEPOINT" if one.savepoint else "CHECKPOINT"
 
 
 def _duration(one: Checkpoint) -> int:
@@ -208,7 +209,12 @@ def _acknowledged(one: Checkpoint) -> int:
     return len(set(one.plan) - set(one.missing))
 
 
-def _path(state: State, number: int | None, root: str) -> str:
+def _path(state: State, one: Checkpoint, root: str) -> str:
+    """A savepoint's own directory, or what leads to a checkpoint through its journal."""
+    return one.target if one.savepoint and one.target else _pointer(state, one.id, root)
+
+
+def _pointer(state: State, number: int | None, root: str) -> str:
     return f"{root}/{History(state.job, state.scope or None, state.item).prefix}/chk-{number}"
 
 
@@ -282,5 +288,5 @@ def timestamp(at: str) -> int:
     return (datetime.fromisoformat(at) - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1) if at else -1
 
 
-def _milliseconds(duration: str | float | timedelta) -> int:
-    return round(seconds(duration, "duration") * 1000)
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)

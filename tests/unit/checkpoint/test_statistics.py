@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import statistics
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound
 from airflow_checkpoint_provider.checkpoint.events import CheckpointTriggered, Point
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll
@@ -55,6 +56,21 @@ def recorded() -> Recorded:
 @pytest.fixture(scope="module")
 def answer(recorded: Recorded) -> dict[str, Any]:
     return statistics.checkpoints(recorded.state, ROOT)
+
+
+def triggered(kind: str, **other: Any) -> CheckpointTriggered:
+    """The first of its history, by its first attempt."""
+    return CheckpointTriggered(
+        id=1,
+        request="asked",
+        try_number=1,
+        checkpoint_kind=kind,
+        epochs=(1,),
+        branch=0,
+        plan=("",),
+        timeout_s=600.0,
+        **other,
+    )
 
 
 # -- the shape -----------------------------------------------------------------------------------------------------------
@@ -199,18 +215,7 @@ def test_the_cause_of_a_failure_is_its_reason_and_words(aborted: c.Abort, messag
 def test_kinds(kind: str, type_: str, savepoint: bool) -> None:
     history = History()
     history.started()
-    history.write(
-        CheckpointTriggered(
-            id=1,
-            request="asked",
-            try_number=1,
-            checkpoint_kind=kind,
-            epochs=(1,),
-            branch=0,
-            plan=("",),
-            timeout_s=600.0,
-        )
-    )
+    history.write(triggered(kind))
     history.completed(number=1)
     found = statistics.checkpoints(history.state, ROOT)
     (one,) = found["history"]
@@ -242,12 +247,27 @@ def test_what_was_asked_for_before_its_barrier_began_late(barrier: str, delay: i
     assert one["start_delay"] == delay
 
 
-def test_a_restore_from_another_history(recorded: Recorded) -> None:
-    pointer = f"{ROOT}/jobs/other.job/job/chk-41"
+def test_a_savepoint_lies_at_its_target() -> None:
+    history = History()
+    history.started()
+    target = "s3://lake/savepoints/savepoint-flights.delays-1-n0nce"
+    history.write(triggered("savepoint", target=target))
+    history.completed(number=1)
+    assert statistics.checkpoints(history.state, ROOT)["latest"]["savepoint"]["external_path"] == target
+
+
+@pytest.mark.parametrize(
+    ("pointer", "number", "savepoint"),
+    [
+        (f"{ROOT}/jobs/other.job/job/chk-41", 41, False),
+        ("s3://lake/savepoints/savepoint-other.job-41-n0nce", -1, True),
+    ],
+)
+def test_a_restore_from_elsewhere(pointer: str, number: int, savepoint: bool) -> None:
     history = History(scope="day-1")
     history.started(base=Point(pointer=pointer), restore=pointer)
     restored = statistics.checkpoints(history.state, ROOT)["latest"]["restored"]
-    assert (restored["id"], restored["external_path"]) == (41, pointer)
+    assert (restored["id"], restored["is_savepoint"], restored["external_path"]) == (number, savepoint, pointer)
 
 
 @pytest.mark.parametrize("ask", [statistics.details, statistics.subtasks])
@@ -270,6 +290,9 @@ def test_what_is_in_force() -> None:
     assert (found["timeout"], found["interval"], found["min_pause"]) == (1500, 600_000, 0)
     assert (found["mode"], found["checkpoint_storage"]) == ("exactly_once", ROOT)
     assert found["tolerable_failed_checkpoints"] == 2**31 - 1
+    history.started(try_number=2, checkpointing=CheckpointConfig(min_pause="1 h", tolerable_failures=3).to_json())
+    found = statistics.config(history.state, ROOT)
+    assert (found["interval"], found["min_pause"], found["tolerable_failed_checkpoints"]) == (3_600_000, 3_600_000, 3)
 
 
 def test_an_empty_history() -> None:
