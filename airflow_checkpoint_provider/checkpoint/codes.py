@@ -50,6 +50,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP238": "The pause between two periodic checkpoints is not over.",
         "CKP239": "Too many requests for checkpoints wait already.",
         "CKP240": "The request for a checkpoint was dropped before its turn came.",
+        "CKP241": "A registered object could not say its state: the checkpoint at that barrier was declined.",
         # an attempt is over
         "CKP301": "This attempt was replaced or has ended; what it still sends is refused (exit code 79).",
         # refused

@@ -299,6 +299,12 @@ class TooLarge(Refused):
     code = "CKP235"
 
 
+class Declined(CheckpointError, RuntimeError):
+    """A registered object could not say its state at a barrier: the checkpoint there was aborted with its words."""
+
+    code = "CKP241"
+
+
 # -- a restored state and the job that takes it ------------------------------------------------------------------------
 
 

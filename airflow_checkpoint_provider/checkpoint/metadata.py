@@ -83,7 +83,7 @@ class StateSnapshot(Record):
     """One state in one checkpoint: rows in groups (oldest first), or a small value inline."""
 
     uid: str
-    kind: str  # "stage" or "value"
+    kind: str  # "stage", "value" or "registered"
     run: str
     groups: tuple[Group, ...] = ()
     value: Any = None

@@ -44,9 +44,9 @@ def check_job_id(job: str) -> str:
 
 
 def check_uid(uid: str) -> str:
-    """The name of a state: any text without control characters, at most 200 characters."""
-    if not isinstance(uid, str) or not uid or len(uid) > LONGEST or not uid.isprintable():
-        raise InvalidName(f"uid {uid!r}: a state's name is printable text of 1 to {LONGEST} characters")
+    """The name of a state: any text without control characters, not blank, at most 200 characters."""
+    if not isinstance(uid, str) or not uid.strip() or len(uid) > LONGEST or not uid.isprintable():
+        raise InvalidName(f"uid {uid!r}: a state's name is printable text of 1 to {LONGEST} characters, not blank")
     return uid
 
 

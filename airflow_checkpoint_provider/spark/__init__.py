@@ -2,6 +2,16 @@
 
 from airflow_checkpoint_provider.spark.job import CheckpointedJob, CheckpointRef
 from airflow_checkpoint_provider.spark.opened import OpenedCheckpoint, open_checkpoint
+from airflow_checkpoint_provider.spark.registered import CheckpointedObject, InitializationContext, SnapshotContext
 from airflow_checkpoint_provider.spark.states import Value
 
-__all__ = ["CheckpointRef", "CheckpointedJob", "OpenedCheckpoint", "Value", "open_checkpoint"]
+__all__ = [
+    "CheckpointRef",
+    "CheckpointedJob",
+    "CheckpointedObject",
+    "InitializationContext",
+    "OpenedCheckpoint",
+    "SnapshotContext",
+    "Value",
+    "open_checkpoint",
+]

@@ -4,6 +4,9 @@ The synchronous part pins what is consistent; acknowledging and sealing go on in
 in flight at a time, and no stage's end is skipped. A store that fails costs protection, never rows: the job goes on, loudly.
 
 A *gated* checkpoint is acknowledged at the next barrier with the same states, and left to who finalizes it (``Gates``).
+
+Where objects are registered, triggering belongs to the synchronous part: as in Flink, a checkpoint has its id before anybody
+is asked for a state. One that cannot say it declines whatever waited for the barrier.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Busy,
     CheckpointError,
     Damaged,
+    Declined,
     NotPending,
     Refused,
     StoreError,
@@ -32,6 +36,7 @@ from airflow_checkpoint_provider.checkpoint.requests import ungated
 from airflow_checkpoint_provider.checkpoint.state import RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.registered import Registered
 from airflow_checkpoint_provider.spark.states import States, new_in
 
 Held = dict[str, StateSnapshot]
@@ -46,8 +51,10 @@ LATE = 10.0  # seconds that the abort of an expired one may take at the end of t
 class Barriers:
     """The checkpoints of one attempt, as its script reaches its barriers."""
 
-    def __init__(self, attempt: Attempt, states: States, spark_version: str, timeout_s: float) -> None:
-        self._attempt, self._states, self._timeout_s = attempt, states, timeout_s
+    def __init__(
+        self, attempt: Attempt, states: States, registered: Registered, spark_version: str, timeout_s: float
+    ) -> None:
+        self._attempt, self._states, self._registered, self._timeout_s = attempt, states, registered, timeout_s
         self._versions = Versions(package=__version__, spark=spark_version)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._flying: Future[Held] | None = None
@@ -60,17 +67,25 @@ class Barriers:
         self.gates = Gates(attempt)
 
     def reach(self, barrier: str, *, wait: bool = False) -> bool:
-        """Take a checkpoint at this barrier, or serve the one that waits for it. If ``wait``: whether what there is to save is saved."""
+        """Take a checkpoint at this barrier, or serve the one that waits for it. If ``wait``: whether what there is to save is
+        saved; raises ``Declined``."""
+        self._registered.refuse_inside()
         self.settle()
-        pinned = self._states.pinned(barrier)
         self._reached = time.monotonic()
-        self._flying = self._pool.submit(self._take, pinned, barrier)
+        declined = self._ask(barrier)
+        if declined:
+            self._flying = self._pool.submit(self._decline, declined, barrier)
+        else:
+            self._flying = self._pool.submit(self._take, self._states.pinned(barrier), barrier)
         if wait:
             self.settle()
-        return not wait or not self._states.changed()
+            if declined:
+                raise declined
+        return not wait or not (self._states.changed() or self._registered.unsaved)
 
     def settle(self) -> None:
-        """Wait for the checkpoint in flight, and leave none whose outcome is not known if the store answers."""
+        """Wait for the checkpoint in flight, and leave none whose outcome is not known if the store answers. Registered
+        objects are told the outcomes."""
         if self._flying is not None:
             self._awaited.set()
             self._states.completed(self._flying.result())
@@ -78,6 +93,7 @@ class Barriers:
             self._awaited.clear()
         if self._unsettled is not None:
             self._states.completed(self._settle_unknown(self._unsettled))
+        self._registered.tell(self._attempt.state)
 
     def sweep(self) -> None:
         """Begin to delete what attempts that are over left behind: rows nobody acknowledged, checkpoints nobody sealed."""
@@ -90,7 +106,42 @@ class Barriers:
 
     def awaited(self) -> bool:
         """Whether somebody asked for a checkpoint that no barrier has served yet."""
-        return any(one.id not in self.gates.passed for one in self._attempt.state.pending)
+        return bool(self._waiting())
+
+    def _ask(self, barrier: str) -> Declined | None:
+        """The registered objects say their states, if there are any; why not."""
+        if not self._registered:
+            return None
+        number = None
+        if self._unsettled is None:  # else another barrier's is in the way
+            with contextlib.suppress(CheckpointError):  # ``_take`` tries it again, and says it
+                number = self._number(barrier)
+        try:
+            self._registered.snapshot(barrier, number)
+        except Declined as declined:
+            return declined
+        return None
+
+    def _decline(self, declined: Declined, barrier: str) -> Held:
+        """Abort all that waited for this barrier. If none did, one is triggered for it: people see it, and it is counted."""
+        held = {} if self._unsettled is None else self._settle_unknown(self._unsettled)
+        self.protection.failed(f"the checkpoint at {barrier}", declined)
+        try:
+            if self._unsettled is None:
+                self._number(barrier)
+                with self._attempt.journal() as coordinator:
+                    for one in self._waiting():
+                        self._registered.asked_for(one.id)
+                        missing = (self._attempt.record.application,)
+                        coordinator.abort(one.id, "declined", missing=missing, words=declined.message)
+                        say(texts.aborted(coordinator.state, coordinator.state.checkpoint(one.id) or one))
+        except CheckpointError as error:
+            self.protection.failed(f"to decline the checkpoint at {barrier}", error)
+        return held
+
+    def _waiting(self) -> tuple[Checkpoint, ...]:
+        """The pending ones that no barrier has served yet."""
+        return tuple(one for one in self._attempt.state.pending if one.id not in self.gates.passed)
 
     def _take(self, pinned: tuple[StateSnapshot, ...], barrier: str) -> Held:
         """The asynchronous part; what completed. Whatever fails is said; nothing here ends the job but a fence.
@@ -161,12 +212,15 @@ class Barriers:
                 stands = None
             self._unsettled = None
             checkpoint = coordinator.state.checkpoint(ack.id)
+        if stands and stands.nonce == ack.nonce:
+            self._registered.stands_in(ack.id)
         if stands and checkpoint:
             self.protection.restored()
             say(texts.checkpoint_line(checkpoint, time.monotonic() - began))
         return stands
 
     def _acknowledgement(self, number: int, pinned: tuple[StateSnapshot, ...]) -> Acknowledgement:
+        self._registered.asked_for(number)
         return Acknowledgement(
             inc=self._attempt.state.incarnation, id=number, application=self._attempt.record.application, epoch=self._attempt.epoch,
             nonce=secrets.token_hex(16), run=self._states.run, states=tuple(new_in(number, state) for state in pinned),

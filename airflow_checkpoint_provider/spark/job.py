@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.spark.barriers import Barriers
 from airflow_checkpoint_provider.spark.exits import Exit
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.progress import Progress
+from airflow_checkpoint_provider.spark.registered import CheckpointedObject, Registered
 from airflow_checkpoint_provider.spark.settings import Settings, launched, script, settings_of
 from airflow_checkpoint_provider.spark.stages import Stages
 from airflow_checkpoint_provider.spark.states import States, Value
@@ -118,7 +119,10 @@ class CheckpointedJob:
         self._attempt = begin(settings, Program(application.digest, self.spark.version))
         seal, point = self._attempt.restored.seal, self._attempt.restored.point
         self._states = States.restored(seal, self._attempt.run.key, elsewhere=bool(point and point.pointer))
-        self._barriers = Barriers(self._attempt, self._states, self.spark.version, settings.config.timeout_s)
+        self._registered = Registered(self._states, seal.id if seal else None)
+        self._barriers = Barriers(
+            self._attempt, self._states, self._registered, self.spark.version, settings.config.timeout_s
+        )
         self._stages = Stages(self.spark, self._attempt, self._states, self._barriers, application)
         self._names: set[str] = set()
         self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, lambda: None, self._terminated).start()
@@ -156,20 +160,25 @@ class CheckpointedJob:
             raise
 
     def _end_well(self) -> None:
-        """What is pending gets its outcome, what changed its last checkpoint; then the attempt is *finished*."""
+        """What is pending gets its outcome, what changed its last checkpoint; then the attempt is *finished*.
+
+        Whether a registered object changed since the last barrier only a barrier can tell."""
         if self.spark.sparkContext._jsc is None:
             raise WrongUse("spark.stop() was called inside `with CheckpointedJob()`: move it behind the block")
         self._barriers.settle()
         self._attempt.still_mine()  # and see what was asked for since the last look
         self._leave_over()
+        last = bool(self._registered)
         while True:
-            if self._states.changed() or self._barriers.awaited():
+            if last or self._states.changed() or self._barriers.awaited():
                 self._last_checkpoint()
+            last = False
             self._barriers.gates.wait(self._barriers.awaited)
             if not self._barriers.awaited() or self._barriers.protection.failures:
                 break
         self._barriers.close()
         self._attempt.still_mine()
+        self._registered.tell(self._attempt.state)
         self._attempt.end("finished", Exit.FINISHED)
         CheckpointedJob._finished = True
 
@@ -237,8 +246,22 @@ class CheckpointedJob:
         self._states.ask(uid)
         return Value(self._states, uid, default, self._attempt.still_standing)
 
+    def register(self, uid: str, obj: CheckpointedObject) -> None:
+        """A state of your own, or a hook without one. ``obj.initialize_state`` is called here and now, with what was
+        restored; ``obj.snapshot_state`` at each barrier from now on; and its other methods, if it has them
+        (``CheckpointedObject``).
+
+        Unlike values it does not follow the script: a retry hands it the *newest* state, that of the restore point, and
+        then runs the script's own lines between reused stages once more. So it suits what lies outside the script: a
+        position in a source, a session, a transaction.
+        """
+        self._name(uid)
+        self._attempt.still_mine()
+        self._registered.add(uid, obj)
+
     def checkpoint(self, *, wait: bool = True) -> None:
-        """An explicit barrier. With ``wait`` it returns when the checkpoint completed, and raises if it did not."""
+        """An explicit barrier. With ``wait`` it returns when the checkpoint completed, and raises if it did not:
+        ``Declined`` where a registered object could not say its state."""
         if not self._barriers.reach("checkpoint()", wait=wait) and wait:
             raise CommitStateUnknown(
                 "the checkpoint did not complete; the lines above say why. The job may go on without it"

@@ -14,6 +14,8 @@ from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
 from airflow_checkpoint_provider.checkpoint.metadata import Measures, Seal, StageDetail, StateSnapshot
 
 LARGEST_VALUE = 64 * 1024  # bytes of JSON
+REGISTERED = "registered"
+"""The kind of the states that registered objects keep."""
 
 
 @dataclass
@@ -22,7 +24,8 @@ class States:
     acknowledgement as they were restored. Stages belong to a run: another run's are left behind here.
 
     Values follow the script: they begin as they were when the *run* began, and a reused barrier sets them to what they
-    were when it was passed.
+    were when it was passed. What registered objects say of themselves does not: it begins as it was restored, and is
+    what they said at the last barrier.
     """
 
     run: str
@@ -30,6 +33,7 @@ class States:
     run_values: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)  # values that the script has asked for
+    said: dict[str, Any] = field(default_factory=dict)  # by registered objects, at the last barrier; None is no state
     handed_out: dict[str, str] = field(default_factory=dict)  # uid -> group of each stage, in the script's order
     dropped: set[str] = field(default_factory=set)  # restored, and left behind on purpose
     _completed: bytes = b""  # what the newest completed checkpoint holds, to tell whether anything changed
@@ -73,17 +77,7 @@ class States:
             self.values |= detail.values
 
     def set_value(self, uid: str, value: Any) -> None:
-        try:
-            body = canonical(value)
-        except (TypeError, ValueError) as error:
-            raise InvalidConfig(
-                f"value '{uid}': {error}; a value is JSON (numbers, text, lists, dicts). Keep rows in a stage"
-            ) from None
-        if len(body) > LARGEST_VALUE:
-            raise InvalidConfig(
-                f"value '{uid}' has {len(body)} bytes of JSON, {LARGEST_VALUE} are allowed; keep rows in a stage"
-            )
-        self.values[uid] = json.loads(body)  # as a retry reads it, and nobody else's to change
+        self.values[uid] = as_restored(f"value '{uid}'", value)
 
     # -- not reached -------------------------------------------------------------------------------------------------
 
@@ -102,16 +96,19 @@ class States:
 
     def pinned(self, barrier: str) -> tuple[StateSnapshot, ...]:
         """Every state as it is now, at ``barrier``: what an acknowledgement holds."""
-        current = {**self.snapshots, **{uid: self._value(uid, barrier) for uid in self.asked & self.values.keys()}}
+        current = {uid: one for uid, one in self.snapshots.items() if uid not in self.said}
+        for uid in self.asked & self.values.keys():
+            current[uid] = self._inline(uid, "value", self.values[uid], barrier)
+        for uid, value in self.said.items():
+            if value is not None:
+                current[uid] = self._inline(uid, REGISTERED, value, barrier)
         return tuple(current[uid] for uid in sorted(current))
 
-    def _value(self, uid: str, barrier: str) -> StateSnapshot:
+    def _inline(self, uid: str, kind: str, value: Any, barrier: str) -> StateSnapshot:
         before = self.snapshots.get(uid)
-        if before and before.kind == "value" and canonical(before.value) == canonical(self.values[uid]):
+        if before and before.kind == kind and canonical(before.value) == canonical(value):
             return before
-        return StateSnapshot(
-            uid=uid, kind="value", run=self.run, value=self.values[uid], measures=Measures(barrier=barrier)
-        )
+        return StateSnapshot(uid=uid, kind=kind, run=self.run, value=value, measures=Measures(barrier=barrier))
 
     def completed(self, states: Mapping[str, StateSnapshot]) -> None:
         """A checkpoint with ``states`` completed, if there are any: what it holds is not new any more."""
@@ -133,6 +130,19 @@ class States:
 def new_in(number: int, state: StateSnapshot) -> StateSnapshot:
     """``state`` as checkpoint ``number`` holds it: what no completed one holds yet is new in it."""
     return state if state.measures.checkpoint else replace(state, measures=replace(state.measures, checkpoint=number))
+
+
+def as_restored(what: str, value: Any) -> Any:
+    """``value`` as a retry will read it, and nobody else's to change. ``what`` names it where it cannot be kept."""
+    try:
+        body = canonical(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidConfig(
+            f"{what}: {error}; a value is JSON (numbers, text, lists, dicts). Keep rows in a stage"
+        ) from None
+    if len(body) > LARGEST_VALUE:
+        raise InvalidConfig(f"{what} has {len(body)} bytes of JSON, {LARGEST_VALUE} are allowed; keep rows in a stage")
+    return json.loads(body)
 
 
 def _fingerprint(states: Mapping[str, StateSnapshot]) -> bytes:

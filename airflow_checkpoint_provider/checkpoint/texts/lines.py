@@ -154,6 +154,8 @@ def _to_do(checkpoint: Checkpoint) -> str:
         return "see why its finalize task did not run; or give its trigger a longer timeout"
     if checkpoint.reason == "expired":
         return "nothing if this was slow once; otherwise raise timeout in CheckpointConfig"
+    if checkpoint.reason == "declined":
+        return "see the traceback of the object that is named; the next barrier asks it again"
     if checkpoint.reason == "store failed":
         return "look at the checkpoint storage; the next barrier tries again by itself"
     return "nothing"

@@ -36,6 +36,8 @@ from airflow_checkpoint_provider.checkpoint.texts.words import (
 )
 
 SHOWN_REJECTED, SHOWN_OLDER = 5, 3
+KINDS = {"registered": "registered object"}
+"""Kinds of states that people know by another name."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ def _why_unsealed(one: Candidate) -> str:
 def _verified(one: Candidate, now: str) -> str:
     checkpoint = one.checkpoint
     kinds = [state.kind for state in checkpoint.states]
-    held = [plural(kinds.count(kind), kind) for kind in sorted(set(kinds))]
+    held = [plural(kinds.count(kind), KINDS.get(kind, kind)) for kind in sorted(set(kinds))]
     found = f"all {plural(one.files, 'file')} there, sizes match" if one.files else "no files"
     files = [] if one.files is None else [found]
     return ", ".join([f"sealed {when(checkpoint.completed_at, now)}", *held, size(checkpoint.bytes), *files])
@@ -263,8 +265,8 @@ def _where(launch: Launch, attempt: Attempt | None, restored: Restored, seen: Se
         return f"from {restored.point}"
     stages = own_stages(chosen.checkpoint.states, launch.run)
     if not stages:
-        values = [one.uid for one in chosen.checkpoint.states if one.kind == "value"]
-        kept = f"with {', '.join(values)} of {restored.point}" if values else f"from {restored.point}"
+        states = [one.uid for one in chosen.checkpoint.states if one.kind != "stage"]
+        kept = f"with {', '.join(states)} of {restored.point}" if states else f"from {restored.point}"
         return f"{kept}; stages belong to their run and are computed"
     work = sum(one.measures.work_s for one in stages)
     parts = some([f"{one.uid} {brief(one.measures.work_s)}" for one in stages])

@@ -187,7 +187,7 @@ def test_uids(uid: str) -> None:
     assert check_uid(uid) == uid
 
 
-@pytest.mark.parametrize("uid", ["", "a\nb", "\0", "x" * 201, None, 7, "\ud800"])
+@pytest.mark.parametrize("uid", ["", " ", "a\nb", "\0", "x" * 201, None, 7, "\ud800"])
 def test_uids_that_are_refused(uid: str) -> None:
     with pytest.raises(InvalidName, match="1 to 200 characters"):
         check_uid(uid)
