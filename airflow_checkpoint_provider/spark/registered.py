@@ -174,6 +174,7 @@ class Registered:
 
 
 def _words(error: Exception) -> str:
-    """What the journal can hold of it."""
+    """On one line, and text that the journal can hold."""
     said = error.message if isinstance(error, CheckpointError) else str(error)
-    return f"{type(error).__name__}: {said}".encode("utf-8", "replace").decode()[:LONGEST_WORDS]
+    line = " ".join(f"{type(error).__name__}: {said}".split())
+    return line.encode("utf-8", "replace").decode()[:LONGEST_WORDS]

@@ -133,9 +133,9 @@ class Recorded:
         self.states[uid] = StateSnapshot(uid=uid, kind="stage", run=self._run, groups=(group,), measures=measures)
         return self.completed(f"stage '{uid}'", triggered, completed)
 
-    def value(self, uid: str, value: Any) -> None:
+    def value(self, uid: str, value: Any, kind: str = "value") -> None:
         self.states[uid] = StateSnapshot(
-            uid=uid, kind="value", run=self._run, value=value, measures=Measures(barrier="end")
+            uid=uid, kind=kind, run=self._run, value=value, measures=Measures(barrier="end")
         )
 
     def triggered(self, barrier: str, time: str) -> int:

@@ -155,7 +155,7 @@ def _to_do(checkpoint: Checkpoint) -> str:
     if checkpoint.reason == "expired":
         return "nothing if this was slow once; otherwise raise timeout in CheckpointConfig"
     if checkpoint.reason == "declined":
-        return "see the traceback of the object that is named; the next barrier asks it again"
+        return "see its traceback in the driver's log"
     if checkpoint.reason == "store failed":
         return "look at the checkpoint storage; the next barrier tries again by itself"
     return "nothing"

@@ -49,6 +49,10 @@ def value(uid: str, held: Any, run: str = RUN) -> StateSnapshot:
     return StateSnapshot(uid=uid, kind="value", run=run, value=held, measures=Measures(checkpoint=1))
 
 
+def registered(uid: str, held: Any, run: str = RUN) -> StateSnapshot:
+    return StateSnapshot(uid=uid, kind="registered", run=run, value=held, measures=Measures(checkpoint=1))
+
+
 def seal(*states: StateSnapshot, run: str = RUN, **run_values: Any) -> Seal:
     ack = Acknowledgement(
         inc="i", id=3, application="", epoch=1, nonce="n", run=run, states=states, run_values=run_values

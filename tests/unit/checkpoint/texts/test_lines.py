@@ -100,6 +100,14 @@ def test_a_checkpoint_that_the_store_failed(golden: Golden) -> None:
     golden("aborted_by_store", texts.aborted(recorded.state, recorded.state.checkpoints[-1]))
 
 
+def test_a_checkpoint_that_an_object_declined(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    words = "'source': snapshot_state: OSError: no position; the next barrier asks it again"
+    recorded.aborted(recorded.triggered("stage 'clean'", "22:10:00"), "22:10:01", "declined", words)
+    golden("aborted_declined", texts.aborted(recorded.state, recorded.state.checkpoints[-1]))
+
+
 def test_a_checkpoint_whose_attempt_was_replaced(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)

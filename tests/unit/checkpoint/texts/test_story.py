@@ -130,6 +130,17 @@ def test_the_next_run_of_a_job_goes_on(golden: Golden) -> None:
     golden("next_run_of_job", story(recorded))
 
 
+def test_the_next_run_of_a_job_with_registered_objects(golden: Golden) -> None:
+    recorded = Recorded(job="etl.orders", scope="")
+    recorded.started("22:00:20", run="scheduled__2026-11-20")
+    recorded.value("source", {"at": 41}, kind="registered")
+    recorded.value("session", "a", kind="registered")
+    recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
+    recorded.ended("22:10:03")
+    recorded.launched("23:00:20", run="scheduled__2026-11-21")
+    golden("next_run_with_objects", story(recorded))
+
+
 def test_a_run_that_starts_from_another_history(golden: Golden) -> None:
     other = Recorded(named("pointed"), scope="scheduled__2026-11-19")
     three_stages(other)

@@ -1,0 +1,261 @@
+"""Objects that a job registers: their states in its checkpoints, and what they are told; also across ``kill -9``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.checkpoint.errors import CommitStateUnknown, Declined, InvalidName, WrongUse
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, open_checkpoint
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.integration.runtime.conftest import Script, Undisturbed
+from tests.support.faults import Call, Fault, FaultyStore, served
+from tests.support.runs import Home
+from tests.support.waiting import wait_until
+from tests.unit.spark.test_registered import Calls, Hook, Own
+
+CaptureFixture = pytest.CaptureFixture[str]
+KILLED = -9
+
+
+def stage(job: CheckpointedJob, uid: str) -> int:
+    return job.stage(uid, job.spark.range(3)).count()
+
+
+def checkpoints(script: Script) -> dict[int, Checkpoint]:
+    return {one.id: one for one in script.coordinator().state.checkpoints}
+
+
+def held(script: Script, number: int) -> dict[str, Any]:
+    """The states of a completed checkpoint by uid, with the JSON of those that have no rows."""
+    seal = script.coordinator().read_seal(checkpoints(script)[number])
+    return {uid: state.value for uid, state in seal.states.items()}
+
+
+# -- asked and told ----------------------------------------------------------------------------------------------------
+
+
+def test_it_is_asked_at_each_barrier_and_told_before_the_next(script: Script) -> None:
+    """Prepared, asked, told; with the checkpoint's own id from the first call on."""
+    calls: Calls = []
+    with script.attempt() as job:
+        job.register("hook", Hook(calls, {"at": 1}, "hook"))
+        stage(job, "first")
+        job.checkpoint()
+        assert calls[-1] == ("complete", "hook", 2), "who waits for the checkpoint knows what is told"
+    rounds = [
+        [("prepare", "hook", number), ("snapshot", "hook", barrier, number), ("complete", "hook", number)]
+        for number, barrier in ((1, "stage 'first'"), (2, "checkpoint()"), (3, "end"))
+    ]
+    assert calls == [call for calls_of_one in rounds for call in calls_of_one]
+    assert [one.kind for one in checkpoints(script)[1].states] == ["stage", "registered"]
+
+
+def test_its_state_is_restored_and_can_be_read_by_others(script: Script) -> None:
+    with script.attempt() as job:
+        job.register("own", Own(says={"at": 7}))
+        job.register("hook without state", Own())
+    pointer = f"{script.coordinator().store.uri}/{script.coordinator().keys.prefix}/chk-1"
+    opened = open_checkpoint(pointer, script.spark)
+    assert (opened.uids, opened["own"]) == (("own",), {"at": 7})
+    own, hook = Own(says={"at": 8}), Own()
+    with script.attempt() as job:
+        job.register("own", own)
+        job.register("hook without state", hook)
+    assert own.given
+    assert hook.given
+    assert (own.given.state, own.given.checkpoint_id) == ({"at": 7}, 1)
+    assert (hook.given.state, hook.given.restored) == (None, True)
+    assert held(script, 2) == {"own": {"at": 8}}
+
+
+def test_a_state_whose_object_is_not_registered_yet_or_any_more_is_handed_on(script: Script) -> None:
+    all_of_them = CheckpointConfig(retention=KeepAll())
+    with script.attempt() as job:
+        job.register("own", Own(says=7))
+    own = Own(says=8)
+    with script.attempt(checkpointing=all_of_them) as job:
+        stage(job, "first")
+        job.register("own", own)
+        stage(job, "second")
+    with script.attempt(checkpointing=all_of_them) as job:
+        job.checkpoint()
+    newest = max(checkpoints(script))
+    assert (held(script, 2)["own"], held(script, 3)["own"], held(script, newest)) == (7, 8, {"own": 8})
+    assert own.given
+    assert own.given.state == 7
+
+
+def test_a_gated_checkpoint_holds_it_and_is_told_when_it_was_finalized(script: Script) -> None:
+    calls: Calls = []
+    hook = Hook(calls, 1, "hook")
+    with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
+        job.register("hook", hook)
+        gated = script.coordinator().trigger("audit", timeout_s=60.0, gated=True, origin="task")
+        wait_until(lambda: job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+        stage(job, "first")
+        hook.says = 2
+        job.checkpoint()
+        assert ("complete", "hook", gated) not in calls
+        script.coordinator().complete(gated, finalize=True)
+        wait_until(lambda: not job._barriers.gates.passed, 10, lambda: "the watch has not seen it")
+    assert held(script, gated)["hook"] == 1
+    assert calls.count(("complete", "hook", gated)) == 1
+
+
+# -- declined ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_that_raises_declines_what_waited_for_the_barrier_and_the_job_goes_on(
+    script: Script, capsys: CaptureFixture
+) -> None:
+    """Those that were asked for from outside, gated or not."""
+    calls: Calls = []
+    hook = Hook(calls, ValueError("no position"), "hook")
+    with script.attempt() as job:
+        job.register("hook", hook)
+        task = script.coordinator()
+        asked = {task.trigger("task", timeout_s=60.0), task.trigger("audit", timeout_s=60.0, gated=True)}
+        wait_until(lambda: len(job._attempt.state.pending) == 2, 10, lambda: "the watch has not seen them")
+        assert stage(job, "first") == 3
+        hook.says = 1
+        job.checkpoint()
+    said = capsys.readouterr().out
+    for number in asked:
+        one = checkpoints(script)[number]
+        assert (one.status, one.reason, one.missing) == (ABORTED, "declined", ("",))
+        assert one.words == "'hook': snapshot_state: ValueError: no position; the next barrier asks it again"
+        assert ("aborted", "hook", number) in calls
+        assert f"ABORTED chk-{number} of job: declined" in said
+    assert "NOT PROTECTED: the checkpoint at stage 'first': 'hook': snapshot_state: ValueError" in said
+    assert held(script, 3).keys() == {"first", "hook"}
+
+
+def test_one_that_nobody_waited_for_is_in_the_journal_all_the_same(script: Script) -> None:
+    own = Own(says=object())
+    with script.attempt() as job:
+        job.register("own", own)
+        stage(job, "first")
+        own.says = 1
+    declined, last = checkpoints(script).values()
+    assert (declined.barrier, declined.status, declined.reason) == ("stage 'first'", ABORTED, "declined")
+    assert (last.barrier, last.status) == ("end", RETAINED)
+
+
+def test_who_waits_for_a_declined_checkpoint_gets_its_words(script: Script) -> None:
+    own = Own(says=ValueError("no position"))
+    with script.attempt() as job:
+        job.register("own", own)
+        with pytest.raises(Declined, match="'own': snapshot_state: ValueError: no position"):
+            job.checkpoint()
+        own.says = 1
+
+
+def test_a_run_whose_last_checkpoint_is_declined_is_not_finished(script: Script) -> None:
+    def main() -> None:
+        with script.attempt() as job:
+            job.register("own", Own(says=ValueError("no position")))
+
+    with pytest.raises(Declined):
+        main()
+    assert script.coordinator().state.attempts[0].how == "failed"
+
+
+def test_while_the_store_fails_a_hook_without_state_is_not_left_with_a_wrong_belief(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no id, is told nothing, and who waits is told that nothing was saved, though no state changed."""
+
+    def read_only(call: Call) -> Fault:
+        return Fault.NONE if call.kind in ("read", "list") else Fault.DENIED
+
+    store = FaultyStore(LocalStore(script.root))
+    monkeypatch.setattr(attempt, "open_store", lambda _, **__: store)
+    calls: Calls = []
+    with script.attempt() as job:
+        job.register("hook", Hook(calls, name="hook"))
+        store.plan = read_only
+        with pytest.raises(CommitStateUnknown):
+            job.checkpoint()
+        store.plan = served
+    assert calls[:2] == [("prepare", "hook", None), ("snapshot", "hook", "checkpoint()", None)]
+    assert calls[-1] == ("complete", "hook", 1)
+
+
+# -- refused -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_registered(script: Script) -> None:
+    with script.attempt() as job:
+        job.register("own", Own())
+        with pytest.raises(WrongUse, match="uid 'own' is used twice"):
+            job.register("own", Own())
+        with pytest.raises(InvalidName, match="not blank"):
+            job.register(" ", Own())
+        with pytest.raises(WrongUse, match="has no method"):
+            job.register("text", "text")  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_inside_a_snapshot_is_declined(script: Script) -> None:
+    class Nested(Own):
+        def snapshot_state(self, ctx: object) -> int:
+            if self.says:
+                job.checkpoint()
+            return 1
+
+    nested = Nested(says="nested")
+    with script.attempt() as job:
+        job.register("nested", nested)
+        with pytest.raises(Declined, match="WrongUse: a stage or checkpoint inside snapshot_state of 'nested'"):
+            job.checkpoint()
+        nested.says = None
+
+
+def test_a_damaged_state_is_refused_before_any_object_is_called(script: Script, capsys: CaptureFixture) -> None:
+    with script.failing() as job:
+        job.register("own", Own(says=7))
+        job.checkpoint()
+    seal = next(script.root.rglob("chk-1/_metadata"))
+    seal.write_bytes(seal.read_bytes().replace(b'"value":7', b'"value":8'))
+    script.lose_beats()
+    own = Own()
+    with pytest.raises(SystemExit), script.attempt() as job:
+        job.register("own", own)
+    assert own.given is None
+    assert "chk-1/_metadata is not what the journal says" in capsys.readouterr().out
+
+
+# -- killed ------------------------------------------------------------------------------------------------------------
+
+
+def noted(home: Home) -> list[Any]:
+    """What the object was called with since the last look; of barriers only those that were reached."""
+    calls = Path(f"{home.out}.calls")
+    found = [json.loads(line) for line in calls.read_text().splitlines()]
+    calls.unlink()
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_a_driver_that_is_killed_between_barriers_goes_on_with_the_newest_state(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    """First after the source moved on and before that was saved, then after it was saved and before anybody was told."""
+    home = Home(tmp_path / "home", "positions.py", java=undisturbed.java)
+    assert home.run(("kill", "stage/second/rows-written")).code == KILLED
+    first = noted(home)
+    assert first[:3] == [["initialize", None, None], ["prepare", 1], ["snapshot", 1, "stage 'first'"]]
+    assert home.run(("kill", "checkpoint/1/completed")).code == KILLED
+    assert noted(home)[:3] == [["initialize", 1, {"at": 10}], ["prepare", 2], ["snapshot", 2, "stage 'second'"]]
+    ended = home.run()
+    assert ended.code == 0, ended.log
+    calls = noted(home)
+    assert calls[0] == ["initialize", 2, {"at": 20}]
+    assert [call for call in calls if call[0] == "complete"] == [["complete", 3], ["complete", 4]]
+    assert ended.result == {"sums": {"first": 45, "second": 145, "third": 245}, "at": 30, "attempt": 3}
+    assert ended.computed == ["third"]

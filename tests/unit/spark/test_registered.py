@@ -1,0 +1,357 @@
+"""Registered objects, without a job: whom they are called by, in which order, and with what. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.errors import Declined, WrongUse
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, FORGOTTEN, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.spark import InitializationContext, SnapshotContext
+from airflow_checkpoint_provider.spark.registered import LONGEST_WORDS, Registered
+from airflow_checkpoint_provider.spark.states import LARGEST_VALUE, States
+from tests.unit.spark.test_states import RUN, held, registered, seal, stage, value
+
+Calls = list[tuple[Any, ...]]
+
+
+class Own:
+    """What the protocol asks for, and nothing else. ``says`` is what its snapshot returns."""
+
+    def __init__(self, calls: Calls | None = None, says: Any = None) -> None:
+        self.calls = [] if calls is None else calls
+        self.says = says
+        self.given: InitializationContext | None = None
+
+    def initialize_state(self, ctx: InitializationContext) -> None:
+        self.given = ctx
+
+    def snapshot_state(self, ctx: SnapshotContext) -> Any:
+        self.calls.append(("snapshot", ctx.uid, ctx.barrier, ctx.checkpoint_id))
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+
+class Hook(Own):
+    """With all that it may have."""
+
+    def __init__(self, calls: Calls | None = None, says: Any = None, name: str = "") -> None:
+        super().__init__(calls, says)
+        self.name = name
+
+    def prepare_snapshot_pre_barrier(self, number: int | None) -> None:
+        self.calls.append(("prepare", self.name, number))
+
+    def notify_checkpoint_complete(self, number: int) -> None:
+        self.calls.append(("complete", self.name, number))
+
+    def notify_checkpoint_aborted(self, number: int) -> None:
+        self.calls.append(("aborted", self.name, number))
+
+
+def checkpoint(number: int, status: str) -> Checkpoint:
+    one = Checkpoint(
+        id=number, kind="checkpoint", epochs=(1,), branch=0, plan=("",), request=f"{number}", try_number=1, timeout_s=60.0,
+        barrier="here", gated=False, origin="barrier", triggered_at="2026-11-20T00:00:00Z", status=status,
+    )  # fmt: skip
+    return replace(one, completed_at="2026-11-20T00:00:01Z") if status in (RETAINED, FORGOTTEN) else one
+
+
+def outcomes(**by_id: str) -> State:
+    return State(checkpoints=tuple(checkpoint(int(name[1:]), status) for name, status in by_id.items()))
+
+
+def new() -> tuple[States, Registered]:
+    states = States.restored(None, RUN)
+    return states, Registered(states, None)
+
+
+# -- initialized -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("restored", "given"),
+    [
+        ([registered("own", {"at": 7})], {"at": 7}),
+        ([registered("own", 0)], 0),
+        ([registered("another", 7)], None),
+        ([value("own", 7)], None),
+        ([stage("own")], None),
+    ],
+    ids=["its own", "a false one", "hook without state", "a value of that name", "a stage of that name"],
+)
+def test_it_is_handed_its_own_state_of_the_restore_point(restored: list[Any], given: Any) -> None:
+    own = Own()
+    Registered(States.restored(seal(*restored), RUN), 3).add("own", own)
+    assert own.given == InitializationContext("own", given, restored=True, checkpoint_id=3)
+
+
+def test_without_a_restore_point_it_is_handed_nothing() -> None:
+    own = Own()
+    new()[1].add("own", own)
+    assert own.given == InitializationContext("own", None, restored=False, checkpoint_id=None)
+
+
+def test_another_run_of_the_history_is_handed_it_too() -> None:
+    """It belongs to the history, as a value does; and to whom it is restored elsewhere."""
+    for states in (
+        States.restored(seal(registered("own", 7)), "day-2"),
+        States.restored(seal(registered("own", 7)), RUN, elsewhere=True),
+    ):
+        own = Own()
+        Registered(states, 3).add("own", own)
+        assert own.given
+        assert own.given.state == 7
+
+
+def test_what_it_is_handed_is_its_own_to_change() -> None:
+    states = States.restored(seal(registered("own", ["a"])), RUN)
+    own = Own()
+    Registered(states, 3).add("own", own)
+    assert own.given
+    own.given.state.append("b")
+    assert held(states) == {"own": ["a"]}
+
+
+@pytest.mark.parametrize("lacks", ["snapshot_state", "initialize_state"])
+def test_an_object_without_a_method_is_refused_by_name(lacks: str) -> None:
+    methods = {name: lambda *_: None for name in ("snapshot_state", "initialize_state") if name != lacks}
+    obj: Any = type("Half", (), methods)()
+    with pytest.raises(WrongUse, match=f"'own': Half has no method {lacks}; a registered object has"):
+        new()[1].add("own", obj)
+
+
+# -- asked -------------------------------------------------------------------------------------------------------------
+
+
+def test_all_are_prepared_before_the_first_is_asked_in_the_order_of_their_registration() -> None:
+    calls: Calls = []
+    states, objects = new()
+    for uid, obj in (("b", Hook(calls, 1, "b")), ("plain", Own(calls, 2)), ("a", Hook(calls, 3, "a"))):
+        objects.add(uid, obj)
+    objects.snapshot("here", 7)
+    assert calls == [
+        ("prepare", "b", 7), ("prepare", "a", 7),
+        ("snapshot", "b", "here", 7), ("snapshot", "plain", "here", 7), ("snapshot", "a", "here", 7),
+    ]  # fmt: skip
+    assert held(states) == {"a": 3, "b": 1, "plain": 2}
+
+
+def test_it_is_what_it_was_at_the_last_barrier() -> None:
+    states, objects = new()
+    own = Own(says={"at": 1})
+    objects.add("own", own)
+    assert held(states) == {}
+    objects.snapshot("here", 1)
+    own.says["at"] = 2
+    assert held(states) == {"own": {"at": 1}}
+    objects.snapshot("there", 2)
+    assert [(one.uid, one.kind, one.value) for one in states.pinned("")] == [("own", "registered", {"at": 2})]
+
+
+def test_none_is_no_state_and_drops_what_was_restored() -> None:
+    states = States.restored(seal(registered("own", 7), registered("another", 8)), RUN)
+    objects = Registered(states, 3)
+    objects.add("own", Own(says=None))
+    assert held(states) == {"own": 7, "another": 8}, "it was not asked yet"
+    objects.snapshot("here", 4)
+    assert held(states) == {"another": 8}, "state without hook is handed on"
+
+
+def test_a_state_that_is_what_it_was_is_not_new() -> None:
+    states = States.restored(seal(registered("own", {"at": 7})), RUN)
+    objects = Registered(states, 3)
+    objects.add("own", Own(says={"at": 7}))
+    objects.snapshot("here", 4)
+    assert not states.changed()
+    (same,) = states.pinned("here")
+    assert same.measures.checkpoint == 1
+
+
+def test_a_checkpoint_of_before_does_not_bring_a_state_back() -> None:
+    states, objects = new()
+    own = Own(says=7)
+    objects.add("own", own)
+    objects.snapshot("here", 1)
+    earlier = {one.uid: one for one in states.pinned("here")}
+    own.says = None
+    objects.snapshot("there", 2)
+    states.completed(earlier)
+    assert held(states) == {}
+    assert states.changed()
+
+
+# -- declined ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        (ValueError("no position"), "'own': snapshot_state: ValueError: no position; the next barrier asks it again"),
+        ({1, 2}, "'own': snapshot_state: InvalidConfig: what it returned: .*a value is JSON"),
+        ("x" * LARGEST_VALUE, f"what it returned has {LARGEST_VALUE + 2} bytes of JSON, {LARGEST_VALUE} are allowed"),
+        (ValueError("\udc80"), r"ValueError: \?;"),
+        (ValueError("one\n\ttwo"), "ValueError: one two;"),
+        (ValueError("x" * 9999), f"^.{{1,{LONGEST_WORDS + 100}}}$"),
+    ],
+    ids=["raised", "no JSON", "too large", "no text", "two lines", "a long text"],
+)
+def test_it_declines_with_its_words_and_all_states_stay(says: Any, words: str) -> None:
+    states, objects = new()
+    first, own = Own(says=1), Own(says=2)
+    objects.add("first", first)
+    objects.add("own", own)
+    objects.snapshot("here", 1)
+    first.says, own.says = 3, says
+    with pytest.raises(Declined, match=words):
+        objects.snapshot("there", 2)
+    assert held(states) == {"first": 1, "own": 2}
+
+
+def test_one_that_cannot_be_prepared_declines_before_any_is_asked() -> None:
+    def refuse(number: int | None) -> None:
+        raise OSError("disk full")
+
+    calls: Calls = []
+    _, objects = new()
+    hook = Hook(calls)
+    hook.prepare_snapshot_pre_barrier = refuse  # type: ignore[method-assign]
+    objects.add("first", Own(calls))
+    objects.add("hook", hook)
+    with pytest.raises(Declined, match="'hook': prepare_snapshot_pre_barrier: OSError: disk full"):
+        objects.snapshot("here", 1)
+    assert calls == []
+
+
+# -- told --------------------------------------------------------------------------------------------------------------
+
+
+def told(*asked: int, also: tuple[int, ...] = (), **found: str) -> Calls:
+    """What a hook is told of, that was asked for ``asked`` at one barrier each; the last one is for ``also``, too."""
+    _, objects = new()
+    hook = Hook()
+    objects.add("hook", hook)
+    for number in asked:
+        objects.snapshot("here", number)
+    for number in also:
+        objects.asked_for(number)
+    hook.calls.clear()
+    objects.tell(outcomes(**found))
+    return [(what, number) for what, _, number in hook.calls]
+
+
+@pytest.mark.parametrize(
+    ("heard", "expected"),
+    [
+        (lambda: told(1, c1=RETAINED), [("complete", 1)]),
+        (lambda: told(1, c1=FORGOTTEN), [("complete", 1)]),
+        (lambda: told(1, c1=ABORTED), [("aborted", 1)]),
+        (lambda: told(1, c1=PENDING), []),
+        (lambda: told(1), []),
+        (lambda: told(2, c1=RETAINED, c2=PENDING), []),
+        (lambda: told(3, also=(2,), c2=RETAINED, c3=ABORTED), [("complete", 2), ("aborted", 3)]),
+    ],
+    ids=[
+        "completed",
+        "deleted since",
+        "aborted",
+        "no outcome yet",
+        "no longer listed",
+        "another's",
+        "gated ones, by id",
+    ],
+)
+def test_it_is_told_the_outcomes_of_what_it_was_asked_for(heard: Callable[[], Calls], expected: Calls) -> None:
+    assert heard() == expected
+
+
+def test_each_outcome_is_told_once_to_all_in_order() -> None:
+    calls: Calls = []
+    _, objects = new()
+    objects.add("b", Hook(calls, name="b"))
+    objects.add("plain", Own(calls))
+    objects.snapshot("here", 1)
+    objects.add("a", Hook(calls, name="a"))
+    objects.snapshot("there", 2)
+    calls.clear()
+    objects.tell(outcomes(c1=RETAINED, c2=PENDING))
+    assert calls == [("complete", "b", 1)], "who was registered later was not asked"
+    objects.tell(outcomes(c1=RETAINED, c2=ABORTED))
+    objects.tell(outcomes(c1=RETAINED, c2=ABORTED))
+    assert calls[1:] == [("aborted", "b", 2), ("aborted", "a", 2)]
+
+
+def test_one_that_fails_when_it_is_told_is_printed_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(number: int) -> None:
+        raise OSError(f"no commit of {number}")
+
+    calls: Calls = []
+    _, objects = new()
+    first = Hook(calls)
+    first.notify_checkpoint_complete = fail  # type: ignore[method-assign]
+    objects.add("first", first)
+    objects.add("second", Hook(calls, name="second"))
+    objects.snapshot("here", 1)
+    objects.tell(outcomes(c1=RETAINED))
+    assert ("complete", "second", 1) in calls
+    said = capsys.readouterr()
+    assert "'first': notify_checkpoint_complete(1): OSError: no commit of 1; the job goes on" in said.out
+    assert "in fail" in said.err
+
+
+# -- ids, where the store does not answer ------------------------------------------------------------------------------
+
+
+def test_it_is_not_given_an_id_that_may_hold_what_it_said_before() -> None:
+    """That checkpoint was acknowledged at an earlier barrier, and the answer was lost."""
+    _, objects = new()
+    own = Own(says=1)
+    objects.add("own", own)
+    objects.snapshot("here", 1)
+    objects.snapshot("there", 1)
+    assert [call[-1] for call in own.calls] == [1, None]
+    objects.asked_for(1)
+    objects.tell(outcomes(c1=RETAINED))
+    assert objects.unsaved, "what was said there may be in none"
+
+
+@pytest.mark.parametrize(("certain", "unsaved"), [(True, False), (False, True)])
+def test_what_was_said_is_saved_when_a_checkpoint_that_holds_it_completed(certain: bool, unsaved: bool) -> None:
+    _, objects = new()
+    objects.add("own", Own(says=1))
+    assert not objects.unsaved
+    objects.snapshot("here", 1)
+    objects.snapshot("there", 1)
+    if certain:
+        objects.stands_in(1)
+    objects.tell(outcomes(c1=RETAINED))
+    assert objects.unsaved is unsaved
+
+
+def test_what_was_said_is_not_saved_by_an_older_gated_one() -> None:
+    _, objects = new()
+    objects.add("own", Own(says=1))
+    objects.snapshot("here", 2)
+    objects.asked_for(1)
+    objects.snapshot("there", 3)
+    objects.tell(outcomes(c1=RETAINED, c2=RETAINED, c3=ABORTED))
+    assert objects.unsaved
+
+
+# -- a barrier inside a call -------------------------------------------------------------------------------------------
+
+
+def test_no_barrier_inside_a_call() -> None:
+    _, objects = new()
+
+    class Nested(Own):
+        def initialize_state(self, ctx: InitializationContext) -> None:
+            objects.refuse_inside()
+
+    with pytest.raises(WrongUse, match="a stage or checkpoint inside initialize_state of 'own'"):
+        objects.add("own", Nested())
+    objects.refuse_inside()
