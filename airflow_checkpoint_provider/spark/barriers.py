@@ -30,6 +30,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Refused,
     StoreError,
 )
+from airflow_checkpoint_provider.checkpoint.failures import DECLINED
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, StateSnapshot, Versions
 from airflow_checkpoint_provider.checkpoint.requests import ungated
@@ -133,7 +134,7 @@ class Barriers:
                     for one in self._waiting():
                         self._registered.asked_for(one.id)
                         missing = (self._attempt.record.application,)
-                        coordinator.abort(one.id, "declined", missing=missing, words=declined.message)
+                        coordinator.abort(one.id, DECLINED, missing=missing, words=declined.message)
                         say(texts.aborted(coordinator.state, coordinator.state.checkpoint(one.id) or one))
         except CheckpointError as error:
             self.protection.failed(f"to decline the checkpoint at {barrier}", error)
