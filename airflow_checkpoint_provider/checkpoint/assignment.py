@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     RenameConflict,
     StateNotFound,
 )
-from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, StateSnapshot
+from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.checkpoint.names import check_uid
 
 States = Mapping[str, StateSnapshot]
@@ -86,9 +86,10 @@ def divided(uids: Iterable[str], allowed: Allowed) -> tuple[tuple[str, ...], tup
 def agree(state: StateSnapshot, kind: str) -> None:
     """Raise ``KindChanged`` if a restored state is asked for as another kind."""
     if state.kind != kind:
+        here, asked = kind_in_words(state.kind), kind_in_words(kind)
         raise KindChanged(
-            f"'{state.uid}' is a {state.kind} in the restored checkpoint, the job asks for a {kind} of that name: it would be lost."
-            f" Give the {kind} a uid of its own; the {state.kind} is then handed on, or dropped with"
+            f"'{state.uid}' is a {here} in the restored checkpoint, the job asks for a {asked} of that name: it would be lost."
+            f" Give the {asked} a uid of its own; the {here} is then handed on, or dropped with"
             f' allow_non_restored_state=["{state.uid}"]'
         )
 
@@ -98,7 +99,7 @@ def _is_empty(state: StateSnapshot) -> bool:
 
 
 def _non_restored(states: Sequence[StateSnapshot]) -> NonRestoredState:
-    said = ", ".join(f"{state.kind} '{state.uid}'" for state in states)
+    said = ", ".join(f"{kind_in_words(state.kind)} '{state.uid}'" for state in states)
     uids = [state.uid for state in states]
     listed = ", ".join(f'"{uid}"' for uid in uids)
     return NonRestoredState(

@@ -78,6 +78,11 @@ class StageDetail(Record):
     values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
 
 
+def kind_in_words(kind: str) -> str:
+    """A kind of state as people call it."""
+    return "registered object" if kind == "registered" else kind
+
+
 @dataclass(frozen=True, kw_only=True)
 class StateSnapshot(Record):
     """One state in one checkpoint: rows in groups (oldest first), or a small value inline."""

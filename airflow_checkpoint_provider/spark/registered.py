@@ -7,7 +7,6 @@ is refused before any object is called.
 
 from __future__ import annotations
 
-import copy
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, Declined, WrongUse
 from airflow_checkpoint_provider.checkpoint.state import PENDING, State
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.states import REGISTERED, States, as_restored
+from airflow_checkpoint_provider.spark.states import States, as_restored
 
 REQUIRED = ("snapshot_state", "initialize_state")
 PREPARE, COMPLETE, ABORTED = "prepare_snapshot_pre_barrier", "notify_checkpoint_complete", "notify_checkpoint_aborted"
@@ -88,8 +87,7 @@ class Registered:
                 raise WrongUse(
                     f"'{uid}': {type(obj).__name__} has no method {name}; a registered object has {' and '.join(REQUIRED)}"
                 )
-        found = self._states.snapshots.get(uid)
-        state = copy.deepcopy(found.value) if found and found.kind == REGISTERED else None
+        state = self._states.register(uid)
         with self._call(uid, "initialize_state"):
             obj.initialize_state(InitializationContext(uid, state, self._restored is not None, self._restored))
         self._objects[uid] = obj

@@ -33,7 +33,7 @@ class States:
     run_values: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)  # values that the script has asked for
-    said: dict[str, Any] = field(default_factory=dict)  # by registered objects, at the last barrier; None is no state
+    said: dict[str, Any] = field(default_factory=dict)  # by each registered object, at the last barrier; None: no state
     handed_out: dict[str, str] = field(default_factory=dict)  # uid -> group of each stage, in the script's order
     dropped: set[str] = field(default_factory=set)  # restored, and left behind on purpose
     _completed: bytes = b""  # what the newest completed checkpoint holds, to tell whether anything changed
@@ -66,6 +66,13 @@ class States:
             agree(found, "value")
         self.asked.add(uid)
 
+    def register(self, uid: str) -> Any:
+        """The script registers an object of that name: what was restored of it, a copy. Raises ``KindChanged``."""
+        if found := self.snapshots.get(uid):
+            agree(found, REGISTERED)
+        self.said[uid] = found.value if found else None
+        return copy.deepcopy(self.said[uid])
+
     def reached(self, snapshot: StateSnapshot) -> None:
         """The script has passed the end of a stage, whether its rows were reused or computed."""
         self.snapshots[snapshot.uid] = snapshot
@@ -83,7 +90,8 @@ class States:
 
     def unclaimed(self) -> tuple[StateSnapshot, ...]:
         """What was restored and the script has not asked for so far."""
-        return tuple(self.snapshots[uid] for uid in left_over(self.snapshots, self.handed_out.keys() | self.asked))
+        claimed = self.handed_out.keys() | self.asked | self.said.keys()
+        return tuple(self.snapshots[uid] for uid in left_over(self.snapshots, claimed))
 
     def drop(self, uids: Collection[str]) -> None:
         """No later acknowledgement holds them, whatever earlier one of this attempt completes yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot
+from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.checkpoint.texts.units import size, some
 from airflow_checkpoint_provider.checkpoint.texts.words import coded
 
@@ -27,5 +27,8 @@ def left_behind(states: Sequence[StateSnapshot]) -> str:
 
 def _named(states: Sequence[StateSnapshot]) -> str:
     return some(
-        [f"{state.kind} '{state.uid}'" + (f" ({size(state.bytes)})" if state.bytes else "") for state in states]
+        [
+            f"{kind_in_words(state.kind)} '{state.uid}'" + (f" ({size(state.bytes)})" if state.bytes else "")
+            for state in states
+        ]
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.checkpoint.events import Point, StateEntry
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat
+from airflow_checkpoint_provider.checkpoint.metadata import kind_in_words
 from airflow_checkpoint_provider.checkpoint.restoring import Candidate, Restored, recalled
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, Attempt, Launch, State
 from airflow_checkpoint_provider.checkpoint.statistics import failure
@@ -36,8 +37,6 @@ from airflow_checkpoint_provider.checkpoint.texts.words import (
 )
 
 SHOWN_REJECTED, SHOWN_OLDER = 5, 3
-KINDS = {"registered": "registered object"}
-"""Kinds of states that people know by another name."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +243,7 @@ def _why_unsealed(one: Candidate) -> str:
 def _verified(one: Candidate, now: str) -> str:
     checkpoint = one.checkpoint
     kinds = [state.kind for state in checkpoint.states]
-    held = [plural(kinds.count(kind), KINDS.get(kind, kind)) for kind in sorted(set(kinds))]
+    held = [plural(kinds.count(kind), kind_in_words(kind)) for kind in sorted(set(kinds))]
     found = f"all {plural(one.files, 'file')} there, sizes match" if one.files else "no files"
     files = [] if one.files is None else [found]
     return ", ".join([f"sealed {when(checkpoint.completed_at, now)}", *held, size(checkpoint.bytes), *files])

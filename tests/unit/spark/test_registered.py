@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import Declined, WrongUse
+from airflow_checkpoint_provider.checkpoint.errors import Declined, KindChanged, WrongUse
+from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, FORGOTTEN, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.spark import InitializationContext, SnapshotContext
 from airflow_checkpoint_provider.spark.registered import LONGEST_WORDS, Registered
@@ -79,15 +80,27 @@ def new() -> tuple[States, Registered]:
         ([registered("own", {"at": 7})], {"at": 7}),
         ([registered("own", 0)], 0),
         ([registered("another", 7)], None),
-        ([value("own", 7)], None),
-        ([stage("own")], None),
     ],
-    ids=["its own", "a false one", "hook without state", "a value of that name", "a stage of that name"],
+    ids=["its own", "a false one", "hook without state"],
 )
 def test_it_is_handed_its_own_state_of_the_restore_point(restored: list[Any], given: Any) -> None:
     own = Own()
     Registered(States.restored(seal(*restored), RUN), 3).add("own", own)
     assert own.given == InitializationContext("own", given, restored=True, checkpoint_id=3)
+
+
+@pytest.mark.parametrize("restored", [value("own", 7), stage("own")], ids=["a value", "a stage"])
+def test_what_was_restored_as_another_kind_is_not_lost(restored: StateSnapshot) -> None:
+    own = Own()
+    with pytest.raises(KindChanged, match=r"'own' is a .*the job asks for a registered object of that name"):
+        Registered(States.restored(seal(restored), RUN), 3).add("own", own)
+    assert own.given is None
+
+
+def test_what_is_registered_is_asked_for() -> None:
+    states = States.restored(seal(registered("own", 7), registered("another", 8)), RUN)
+    Registered(states, 3).add("own", Own())
+    assert [one.uid for one in states.unclaimed()] == ["another"]
 
 
 def test_without_a_restore_point_it_is_handed_nothing() -> None:
