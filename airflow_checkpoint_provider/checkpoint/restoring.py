@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator, state_entries
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, Damaged, InvalidName
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.checkpoint.savepoints import Savepoint, open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.verifying import verify_files
 from airflow_checkpoint_provider.storage import open_beside
@@ -33,7 +34,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Restored:
-    """The chosen point, read and verified; ``seal`` is None where an attempt starts from nothing."""
+    """The chosen point, read and verified; ``seal`` is None where an attempt starts from nothing.
+
+    The groups of the seal lie at ``keys`` in ``store``: of a savepoint at its target, whoever made it.
+    """
 
     point: Point | None = None
     seal: Seal | None = None
@@ -41,12 +45,17 @@ class Restored:
     keys: Keys | None = None
     candidates: tuple[Candidate, ...] = ()
 
+    @property
+    def above(self) -> int:
+        """The id of what comes from elsewhere, above which this history goes on to count."""
+        return self.seal.id if self.seal and self.point and self.point.pointer else 0
+
 
 def resolve(restore: str, state: State, store: Store) -> Point | None:
     """What ``restore=`` names: None for "latest" and "none"; else a point that exists and is retained.
 
-    ``restore`` may be an id of this history (``"7"``, ``"chk-7"``) or a pointer (``<root>/jobs/…/chk-7``); one that leads
-    into this history is an id, because what others lead to is neither held nor referred to here.
+    ``restore`` may be an id of this history (``"7"``, ``"chk-7"``) or a pointer, to a checkpoint of any history
+    (``<root>/jobs/…/chk-7``) or to a savepoint's directory. One that leads to what this history made is an id.
     """
     if restore in ("latest", "none"):
         return None
@@ -54,16 +63,27 @@ def resolve(restore: str, state: State, store: Store) -> Point | None:
     if number.isdecimal():
         return _own(int(number), state, restore)
     try:
-        pointer = Pointer.parse(restore)
+        pointer = pointer_of(restore)
     except InvalidName:
         raise InvalidName(
-            f'restore={restore!r}: write "latest", "none", the id of a checkpoint of this history, or a pointer <root>/jobs/…/chk-7'
+            f'restore={restore!r}: write "latest", "none", the id of a checkpoint of this history, or a pointer: <root>/jobs/…/chk-7,'
+            " or the directory of a savepoint"
         ) from None
+    if isinstance(pointer, SavepointPointer):
+        return _saved(pointer, state, store)
     here = History(state.job, state.scope or None, state.item).prefix if state.job else None
     if pointer.prefix == here and open_beside(store, pointer.root).uri == store.uri:
         return _own(pointer.id, state, restore)
     located(pointer, store)
     return Point(pointer=str(pointer))
+
+
+def _saved(pointer: SavepointPointer, state: State, store: Store) -> Point:
+    """A copy of this history's own, elsewhere, is as good as a stranger's."""
+    savepoint = open_savepoint(pointer, store)
+    where = str(SavepointPointer(savepoint.store.uri, pointer.name))
+    own = next((one.id for one in state.savepoints if one.target == where), None)
+    return Point(id=own) if own else Point(pointer=where)
 
 
 def named(where: str, state: State, run: str, store: Store) -> Point | None:
@@ -141,16 +161,7 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
     if point is None:
         return Restored(candidates=_unsealed(state, 0))
     if point.pointer is not None:
-        pointer = Pointer.parse(point.pointer)
-        coordinator, checkpoint = located(pointer, coordinator.store)
-        seal, files = verified(coordinator, checkpoint)
-        return Restored(
-            point,
-            seal,
-            coordinator.store,
-            coordinator.keys,
-            (Candidate(checkpoint, "chosen", "named by restore=", files),),
-        )
+        return _from_elsewhere(point, pointer_of(point.pointer), coordinator.store)
     found = state.checkpoint(point.id)
     if found is None or found.status != RETAINED:
         raise Damaged(f"the journal says that chk-{point.id} is to be restored, but does not hold it any more")
@@ -159,7 +170,37 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
         Candidate(one, "older") for one in sorted(state.retained, key=lambda one: -one.id) if one.id < found.id
     )
     candidates = (*_unsealed(state, found.id), Candidate(found, "chosen", "", files), *older)
-    return Restored(point, seal, coordinator.store, coordinator.keys, candidates)
+    return Restored(point, seal, *place(coordinator, found), candidates)
+
+
+def _from_elsewhere(point: Point, pointer: Pointer | SavepointPointer, beside: Store) -> Restored:
+    if isinstance(pointer, SavepointPointer):
+        savepoint = open_savepoint(pointer, beside)
+        files, checkpoint = savepoint.verify(), _as_listed(savepoint)
+        seal, where = savepoint.seal, (savepoint.store, savepoint.keys)
+    else:
+        coordinator, checkpoint = located(pointer, beside)
+        seal, files = verified(coordinator, checkpoint)
+        where = place(coordinator, checkpoint)
+    return Restored(point, seal, *where, (Candidate(checkpoint, "chosen", "named by restore=", files),))
+
+
+def _as_listed(savepoint: Savepoint) -> Checkpoint:
+    """As its journal listed it, which may not be there any more: nobody knows when that was."""
+    seal = savepoint.seal
+    return Checkpoint(
+        id=seal.id, kind=seal.kind, epochs=seal.epochs, branch=seal.branch, plan=seal.plan, request="", try_number=1,
+        timeout_s=0.0, barrier="", gated=False, triggered_at="", origin="", status=RETAINED, digest=savepoint.digest,
+        bytes=savepoint.bytes, states=state_entries(seal), target=str(savepoint.pointer),
+    )  # fmt: skip
+
+
+def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys]:
+    """Where the groups of a completed checkpoint lie: below its history, or, of a savepoint, at its target."""
+    if checkpoint.target is None:
+        return coordinator.store, coordinator.keys
+    pointer = SavepointPointer.parse(checkpoint.target)
+    return open_beside(coordinator.store, pointer.root), pointer.keys
 
 
 def _unsealed(state: State, above: int) -> tuple[Candidate, ...]:
@@ -188,7 +229,7 @@ def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, in
     """The seal and the number of files, after digest, names and sizes were compared. One listing per group."""
     try:
         seal, _ = coordinator.contents(checkpoint)
-        files = verify_files(coordinator.store, coordinator.keys, seal)
+        files = verify_files(*place(coordinator, checkpoint), seal)
     except Damaged as error:
         state = coordinator.state
         older = max((one.id for one in state.retained if one.id < checkpoint.id), default=None)

@@ -6,7 +6,7 @@ from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.restoring import Restored
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time, plural, size, some
-from airflow_checkpoint_provider.checkpoint.texts.words import headline, labelled, title
+from airflow_checkpoint_provider.checkpoint.texts.words import headline, labelled, sealed, title
 
 
 def restored(state: State, restored: Restored) -> list[str]:
@@ -31,7 +31,7 @@ def restored(state: State, restored: Restored) -> list[str]:
 def _verified(checkpoint: Checkpoint, files: int | None) -> str:
     held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}"
     there = f", all {plural(files, 'file')} there, sizes match" if files else ""
-    return f"sealed {day_and_time(checkpoint.completed_at)}, {held}{there}"
+    return f"{sealed(day_and_time(checkpoint.completed_at))}, {held}{there}"
 
 
 def _beyond(state: State, base: Point | None) -> list[str]:

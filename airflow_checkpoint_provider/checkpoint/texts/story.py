@@ -33,6 +33,7 @@ from airflow_checkpoint_provider.checkpoint.texts.words import (
     headline,
     labelled,
     previous,
+    sealed,
     title,
 )
 
@@ -246,7 +247,7 @@ def _verified(one: Candidate, now: str) -> str:
     held = [plural(kinds.count(kind), kind_in_words(kind)) for kind in sorted(set(kinds))]
     found = f"all {plural(one.files, 'file')} there, sizes match" if one.files else "no files"
     files = [] if one.files is None else [found]
-    return ", ".join([f"sealed {when(checkpoint.completed_at, now)}", *held, size(checkpoint.bytes), *files])
+    return ", ".join([sealed(when(checkpoint.completed_at, now)), *held, size(checkpoint.bytes), *files])
 
 
 def _elsewhere(point: Point) -> str:

@@ -62,6 +62,11 @@ def at_barrier(barrier: str) -> str:
     return {"": "a barrier", "end": "the end of the script", "checkpoint()": "job.checkpoint()"}.get(barrier, barrier)
 
 
+def sealed(at: str) -> str:
+    """``at`` is empty for what is known by its directory alone."""
+    return f"sealed {at}" if at else "a savepoint"
+
+
 def exit_code(attempt: Attempt) -> str:
     return f"exit code {attempt.exit_code}" if attempt.exit_code is not None else "exit code unknown"
 
