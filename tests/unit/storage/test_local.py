@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -155,24 +154,9 @@ def test_a_relative_root_is_made_absolute_once(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "checkpoints" / "a").read_bytes() == b"x"
 
 
-def taken(act: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    act()
-    return time.perf_counter() - start
-
-
-def test_a_put_costs_less_than_two_milliseconds(store: LocalStore, tmp_path: Path) -> None:
-    """Or, on a disk that is busy with something else, little more than the two syncs that it cannot do without."""
-    bare = os.open(tmp_path / "bare", os.O_CREAT | os.O_WRONLY)
-
-    def two_syncs() -> None:
-        for _ in range(2):
-            os.write(bare, b"x" * 200)
-            os.fsync(bare)
-
-    puts, syncs = [], []
-    for n in range(200):
-        puts.append(taken(partial(store.create, f"journal/{n:016}", b"x" * 200)))
-        syncs.append(taken(two_syncs))
-    os.close(bare)
-    assert statistics.median(puts) < max(0.002, 3 * statistics.median(syncs))
+def test_a_put_costs_two_syncs(store: LocalStore) -> None:
+    """The file's and the folder's, without which neither survives a crash of the machine; only a new folder costs more."""
+    store.create("journal/0", b"x")
+    with mock.patch("os.fsync", wraps=os.fsync) as sync:
+        store.create("journal/1", b"x")
+    assert sync.call_count == 2
