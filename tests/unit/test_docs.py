@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.checkpoint import events, heartbeat, metadata, 
 from airflow_checkpoint_provider.checkpoint.codec import Record, canonical, parse
 from airflow_checkpoint_provider.checkpoint.codes import CODES
 from airflow_checkpoint_provider.checkpoint.entry import Entry
+from airflow_checkpoint_provider.checkpoint.kinds import KINDS, Kind
 
 PACKAGE = Path(airflow_checkpoint_provider.__file__).parent
 ROOT = PACKAGE.parent
@@ -167,3 +168,14 @@ def test_every_code_is_explained() -> None:
     wanted = "\n".join(f"| {code} | {meaning} |" for code, meaning in CODES.items())
     shown = rows_with(BEHAVIOUR, r"CKP\d+")
     assert shown == [[code, meaning] for code, meaning in CODES.items()], f"the table of codes should be\n{wanted}"
+
+
+# -- docs/flink.md ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_the_table_of_kinds_is_the_code(kind: Kind) -> None:
+    """Shares files, forced, deleted by a policy, subsumes, suspends."""
+    (row,) = rows_with((ROOT / "docs" / "flink.md").read_text(), rf"`{kind.name}`.*")
+    said = [cell not in ("no", "never") for cell in row[1:]]
+    assert said == [not kind.savepoint, kind.forced, not kind.savepoint, kind.subsumes, kind.suspends]
