@@ -91,7 +91,22 @@ def _count(state: State, name: str) -> dict[str, int]:
 @_folds(e.HistoryOpened)
 def _opened(state: State, event: e.HistoryOpened) -> State:
     names = replace(state, incarnation=event.incarnation, job=event.job, scope=event.scope, item=event.item)
-    return replace(names, extra=_extra(state, event))
+    return replace(names, closing=None, closed=False, extra=_extra(state, event))
+
+
+@_folds(e.HistoryClosing)
+def _closing(state: State, event: e.HistoryClosing) -> State:
+    return replace(state, closing=event.why, extra=_extra(state, event))
+
+
+@_folds(e.HistoryClosed)
+def _closed(state: State, event: e.HistoryClosed) -> State:
+    """Names stay, and the counters, so that whoever opens it again counts on."""
+    return State(
+        n=state.n, at=state.at, incarnation=state.incarnation, job=state.job, scope=state.scope, item=state.item,
+        branch=Branch(number=state.branch.number), next_launch=state.next_launch, next_id=state.next_id,
+        last_epoch=state.last_epoch, next_group=state.next_group, closing=event.why, closed=True, extra=_extra(state, event),
+    )  # fmt: skip
 
 
 @_folds(e.LaunchPlanned)

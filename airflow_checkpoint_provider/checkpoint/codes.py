@@ -57,6 +57,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP402": "Two tasks share one job id.",
         "CKP403": "The run is older than what the state of the job already holds.",
         "CKP404": "State was required and there is none.",
+        "CKP430": "A history is not closed while something in it runs, or is kept.",
         # a restored state and the job that takes it
         "CKP420": "The checkpoint holds state that nobody claims, and nobody allowed to leave it behind.",
         "CKP421": "Two states would have one name after a renaming.",

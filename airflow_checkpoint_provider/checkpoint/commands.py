@@ -198,3 +198,16 @@ class Forget(Command):
     ids: tuple[int, ...]
     epoch: int | None = None
     claims: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloseHistory(Command):
+    """``now`` as in ``Condemn``."""
+
+    why: str
+    now: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishClosing(Command):
+    """What is closing is closed; anyone may say so."""

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import errors, launching, requests
+from airflow_checkpoint_provider.checkpoint import errors, launching, lifetime, requests
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.apply import apply, token_text
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
@@ -35,7 +35,11 @@ Decision = tuple[e.Event, ...] | DoneAlready | Refusal
 
 def decide(state: State, command: c.Command) -> Decision:
     """What ``command`` means for ``state``; what that makes possible for queued requests stands in the same entry."""
-    decision = HANDLERS[type(command)](state, command)
+    if state.closing is not None and (finish := lifetime.finished_first(state, command)):
+        return finish
+    decision: Decision = HANDLERS[type(command)](state, command)
+    if state.closing is not None:
+        return lifetime.closed(state, command, decision)
     if not isinstance(decision, tuple):
         return decision
     for event in decision:
@@ -196,7 +200,7 @@ def forget(state: State, command: c.Forget) -> Decision:
 def held(state: State, now: datetime) -> frozenset[int]:
     """What must not be condemned, whoever asks: somebody may still need it. Of savepoints only their owner disposes."""
     kept = retained_by_policy(state, now) | {one.id for one in state.pending}
-    if ended_for_good(state):
+    if lifetime.over_for_good(state, policy_of(state), now):
         return kept
     kept |= state.restoring()
     kept |= {run.started_from.id for run in state.runs[-1:] if run.started_from and run.started_from.id}
@@ -207,8 +211,8 @@ def held(state: State, now: datetime) -> frozenset[int]:
 def retained_by_policy(state: State, now: datetime) -> frozenset[int]:
     """Of checkpoints; no policy speaks of savepoints."""
     policy: Retention | None = policy_of(state)
-    if ended_for_good(state):
-        policy = policy.after_end() if policy else None
+    if policy and lifetime.over_for_good(state, policy, now):
+        policy = policy.after_end()
     return policy.keeps([one for one in state.retained if not one.savepoint], now) if policy else frozenset()
 
 
@@ -236,11 +240,6 @@ def policy_of(state: State) -> Retention:
     return config_of(state).retention
 
 
-def ended_for_good(state: State) -> bool:
-    """A run-scoped history whose run finished: it can only be cleared, and then starts from where it started."""
-    return bool(state.scope and state.runs and state.runs[-1].how == "finished")
-
-
 HANDLERS: dict[type[c.Command], Callable[[State, Any], Decision]] = {
     c.PlanLaunch: launching.plan_launch,
     c.StartAttempt: launching.start_attempt,
@@ -254,4 +253,6 @@ HANDLERS: dict[type[c.Command], Callable[[State, Any], Decision]] = {
     c.Restore: restore,
     c.Condemn: condemn,
     c.Forget: forget,
+    c.CloseHistory: lifetime.close,
+    c.FinishClosing: lifetime.finish,
 }

@@ -11,6 +11,7 @@ from airflow_checkpoint_provider.checkpoint.errors import Damaged
 from airflow_checkpoint_provider.checkpoint.events import Event, event_from_json, event_to_json
 from airflow_checkpoint_provider.checkpoint.state import State
 
+CLOSED = "closed"  # what a closed history's last stub keeps: of its state, what says something
 LARGEST_EVENTS = 256 * 1024  # bytes of one entry's events; a snapshot has no limit
 
 
@@ -53,6 +54,12 @@ class Entry:
             data["snapshot"] = self.snapshot.to_json()
         return canonical(data)
 
+    @property
+    def closed(self) -> State | None:
+        """The state that this entry, the last stub of a closed history, leaves."""
+        kept = self.extra.get(CLOSED) if self.stub else None
+        return None if kept is None else State.from_json(kept)
+
     @classmethod
     def from_bytes(cls, body: bytes, key: str) -> Entry:
         data = parse(body, key)
@@ -69,6 +76,13 @@ class Entry:
             raise Damaged(
                 f"{key} cannot be read as an entry of a journal: {error!r}; somebody or something changed it"
             ) from None
+
+
+def closed_stub(state: State) -> Entry:
+    """The stub that the last boundary of a closed history becomes: all of ``state`` that is not as in an empty one."""
+    nothing = State().to_json()
+    kept = {name: value for name, value in state.to_json().items() if name not in nothing or value != nothing[name]}
+    return Entry(inc=state.incarnation, n=state.n, nonce="", at="", by={}, events=(), stub=True, extra={CLOSED: kept})
 
 
 _KNOWN = frozenset({"v", "inc", "n", "nonce", "at", "by", "events", "snapshot", "stub"})

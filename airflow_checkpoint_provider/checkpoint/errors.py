@@ -293,6 +293,12 @@ class HistoryClosed(Refused):
     code = "CKP234"
 
 
+class StillNeeded(Refused):
+    """Something in the history runs, or is kept: it is not closed."""
+
+    code = "CKP430"
+
+
 class TooLarge(Refused):
     """The events do not fit into one entry of the journal."""
 

@@ -90,6 +90,16 @@ class HistoryOpened(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HistoryClosing(Event):
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryClosed(Event):
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchPlanned(Event):
     launch: int
     application: str

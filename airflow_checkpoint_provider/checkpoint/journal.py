@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.apply import fold
 from airflow_checkpoint_provider.checkpoint.commands import Command, DoneAlready, Refusal
 from airflow_checkpoint_provider.checkpoint.decide import Decision, decide
@@ -25,7 +26,6 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     StoreError,
     TooLarge,
 )
-from airflow_checkpoint_provider.checkpoint.events import Event, HistoryOpened
 from airflow_checkpoint_provider.checkpoint.names import SEGMENT, Keys
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.storage.base import Put, Store, put
@@ -48,7 +48,7 @@ class Answer:
     """What an append did: the entry's number and events, or ``done`` if an earlier entry already said the same."""
 
     n: int
-    events: tuple[Event, ...] = ()
+    events: tuple[e.Event, ...] = ()
     done: DoneAlready | None = None
 
 
@@ -126,12 +126,14 @@ class Journal:
     def _tail(self, hint: int = 0) -> State:
         """The state at the last boundary, as its snapshot says. ``hint`` is a segment whose boundary is thought to stand."""
         last = self._last_boundary(hint)
-        while last is not None and last.stub:  # overwritten while we galloped: there are newer ones
+        while (
+            last is not None and last.stub and last.closed is None
+        ):  # overwritten while we galloped: there are newer ones
             newer = self._last_boundary(last.n // self.segment)
             if newer is None or newer.n == last.n:
                 raise HistoryClosed(
-                    f"{self.keys.entry(last.n)} is the last boundary and only a stub: this history was closed, or a part of it"
-                    " was deleted by hand. Bring the files back, or begin another history with another job_id or root"
+                    f"{self.keys.entry(last.n)} is the last boundary and only a stub, not of a closed history: a part of it was"
+                    " deleted by hand. Bring the files back, or begin another history with another job_id or root"
                 )
             last = newer
         return State() if last is None else self._at_boundary(last)
@@ -152,6 +154,8 @@ class Journal:
         return last
 
     def _at_boundary(self, entry: Entry) -> State:
+        if entry.closed is not None:
+            return entry.closed
         if entry.snapshot is None and entry.n:
             raise Damaged(
                 f"{self.keys.entry(entry.n)} is a boundary without a snapshot; nothing after it can be believed"
@@ -215,7 +219,9 @@ class Journal:
                 decision = self._decide(command)
         if not isinstance(decision, tuple):
             return self._answer(decision)
-        return Answer(self.state.n, decision) if self._won(decision) else None
+        if not self._won(decision) or self.state.closed:  # closed on the way to something else: decide again
+            return None
+        return Answer(self.state.n, decision)
 
     def _decide(self, command: Command | Callable[[State], Command]) -> Decision:
         return decide(self.state, command(self.state) if callable(command) else command)
@@ -225,14 +231,14 @@ class Journal:
             raise decision.error
         return Answer(self.state.n, done=decision)
 
-    def _won(self, events: tuple[Event, ...]) -> bool:
+    def _won(self, events: tuple[e.Event, ...]) -> bool:
         """Put the next entry. False if another's stands there, or if the win is void: its segment was closed meanwhile."""
         if (size := events_size(events)) > LARGEST_EVENTS:
             raise TooLarge(
                 f"{size} bytes of events do not fit into one entry of {LARGEST_EVENTS}: too many groups in one checkpoint",
                 size=size,
             )
-        n = self.state.n + 1
+        n = self._number(events)
         entry = Entry(
             inc=self.state.incarnation or _incarnation(events), n=n, nonce=self._nonce(), at=self._clock(), by=self.by.to_json(),
             events=events, snapshot=self.state if n % self.segment == 0 else None,
@@ -250,6 +256,12 @@ class Journal:
         self.wrote_boundary |= entry.snapshot is not None
         return True
 
+    def _number(self, events: tuple[e.Event, ...]) -> int:
+        """The next. Only a history that is closing skips some, up to the next boundary: nothing else is accepted of anybody
+        who has read *closing*, and who has not finds the boundary there."""
+        closed = any(isinstance(event, e.HistoryClosed) for event in events)
+        return self._boundary_after(self.state.n) if closed else self.state.n + 1
+
     def _void(self, n: int) -> bool:
         """Whether the next boundary stands, so that number ``n``, won just now, may have been won before and pruned."""
         if n % self.segment == 0:
@@ -264,8 +276,8 @@ class Journal:
             ) from error
 
 
-def _incarnation(events: tuple[Event, ...]) -> str:
-    opened = next((event for event in events if isinstance(event, HistoryOpened)), None)
+def _incarnation(events: tuple[e.Event, ...]) -> str:
+    opened = next((event for event in events if isinstance(event, e.HistoryOpened)), None)
     if opened is None:
         raise Damaged("the first entry of a history must open it")
     return opened.incarnation

@@ -180,7 +180,7 @@ def _newest_before(state: State, position: str) -> int | None:
 
 
 def _plan(state: State, command: c.PlanLaunch) -> Decision:
-    opened = () if state.incarnation else (_opened(command),)
+    opened = (_opened(state, command),) if state.closed or not state.incarnation else ()
     branch = _branch(state, command)
     then = state
     for event in (*opened, *branch):
@@ -196,9 +196,14 @@ def _plan(state: State, command: c.PlanLaunch) -> Decision:
     return (*opened, *branch, launch, *settled(state, command.application, "attempt replaced"))
 
 
-def _opened(command: c.PlanLaunch) -> e.HistoryOpened:
+def _opened(state: State, command: c.PlanLaunch) -> e.HistoryOpened:
+    """One that was closed keeps its incarnation, and counts on."""
     return e.HistoryOpened(
-        incarnation=command.incarnation, job=command.job, scope=command.scope, item=command.item, why=command.owner
+        incarnation=state.incarnation or command.incarnation,
+        job=command.job,
+        scope=command.scope,
+        item=command.item,
+        why=command.owner,
     )
 
 

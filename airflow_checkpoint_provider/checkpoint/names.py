@@ -78,14 +78,18 @@ class Keys:
     def entry(self, number: int) -> str:
         return f"{self.journal}/{number:016d}"
 
+    @property
+    def heartbeats(self) -> str:
+        return f"{self.prefix}/heartbeat"
+
     def attempt_beat(self, epoch: int) -> str:
-        return f"{self.prefix}/heartbeat/{epoch}"
+        return f"{self.heartbeats}/{epoch}"
 
     def launch_beat(self, launch: int) -> str:
-        return f"{self.prefix}/heartbeat/launch-{launch}"
+        return f"{self.heartbeats}/launch-{launch}"
 
     def driver_beat(self, launch: int) -> str:
-        return f"{self.prefix}/heartbeat/driver-{launch}"
+        return f"{self.heartbeats}/driver-{launch}"
 
     def checkpoint(self, number: int) -> str:
         return f"{self.prefix}/chk-{number}"
@@ -103,6 +107,12 @@ class Keys:
     def group(self, path: str) -> str:
         """The key of a group, whose ``path`` is relative to the history."""
         return f"{self.prefix}/{path}"
+
+
+def beat_number(key: str) -> int | None:
+    """The epoch or the launch whose heartbeat is at ``key``; None of what is none."""
+    number = key.rsplit("/", 1)[1].rpartition("-")[2]
+    return int(number) if number.isdecimal() else None
 
 
 def is_attempt_beat(key: str) -> bool:

@@ -22,15 +22,17 @@ def prune(journal: Journal) -> None:
     before it is pruned.
     """
     last = journal.state.n // journal.segment
-    for segment in reversed([*takewhile(lambda one: not _is_stub(journal, one), range(last - 2, -1, -1))]):
+    for segment in reversed([*takewhile(lambda one: not is_pruned(journal, one), range(last - 2, -1, -1))]):
         _delete_entries(journal, segment)
         if segment <= last - WHOLE:
-            _make_stub(journal, segment)
+            make_stub(journal, segment)
 
 
-def _is_stub(journal: Journal, segment: int) -> bool:
+def is_pruned(journal: Journal, segment: int) -> bool:
+    """Whether its boundary says so, and of all segments before it. That of a closed history says less: it may have been opened
+    again, and gone on in this segment."""
     entry = journal.entry(segment * journal.segment)
-    return entry is not None and entry.stub
+    return entry is not None and entry.stub and entry.closed is None
 
 
 def _delete_entries(journal: Journal, segment: int) -> None:
@@ -39,7 +41,7 @@ def _delete_entries(journal: Journal, segment: int) -> None:
     journal.store.delete(list(takewhile(lambda key: key < beyond, keys)))
 
 
-def _make_stub(journal: Journal, segment: int) -> None:
+def make_stub(journal: Journal, segment: int) -> None:
     """Entry 0 keeps the full names: a folder's name may be cut."""
     state, number = journal.state, segment * journal.segment
     names = {"job": state.job, "scope": state.scope, "item": state.item} if number == 0 else {}

@@ -190,6 +190,9 @@ class State(Record):
     dropped: tuple[Dropped, ...] = added(factory=tuple)
     claims: tuple[Claim, ...] = added(factory=tuple)
 
+    closing: str | None = added(None)  # why, from *closing* until it is opened again
+    closed: bool = added(False)
+
     # -- finding ---------------------------------------------------------------------------------------------------
 
     def launch(self, number: int | None) -> Launch | None:
