@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.closing import close
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
@@ -454,13 +455,23 @@ def cleaner(process: Process, times: int = 1, sweeps: bool = False) -> Next | No
     return Next(cleaner, times - 1, sweeps) if times > 1 else None
 
 
+def closer(process: Process, times: int, memory: Memory = NOTHING) -> Next | None:
+    """Closes the history as soon as that can be done."""
+    journal = Watched(process, memory)
+    with suppress(Refused, StoreError):
+        close(Coordinator(journal, None, now), "the run finished", now())
+    return Next(closer, times - 1, Memory(journal.state)) if times > 1 else None
+
+
 def rescuer(process: Process) -> Next | None:
     """Alone in the end: the next try of the newest run, or a clear of it if it finished; then its driver to the end."""
     journal = Watched(process)
     state = journal.catch_up()
     run = state.runs[-1] if state.runs else None
     launch = state.launch(run.launch) if run else None
-    mine = Try(run.key, launch.latest_try + 10, run.generation, scope=state.scope) if run and launch else Try()
+    mine = Try(scope=state.scope)
+    if run and launch:
+        mine = replace(mine, run=run.key, number=launch.latest_try + 10, generation=run.generation)
     try:
         journal.append(mine.plan())
     except AlreadyFinished:

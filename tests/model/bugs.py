@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.checkpoint import apply, coordinator, decide, journal, launching, requests
+from airflow_checkpoint_provider.checkpoint import apply, closing, coordinator, decide, journal, launching, lifetime, requests
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
@@ -105,6 +105,19 @@ def silence_is_nothing(self: Journal, command: Any) -> journal.Answer:
     return answer
 
 
+@contextmanager
+def closed_at_once() -> Iterator[None]:
+    """Whoever may close puts *closed* at the next boundary, and who has read nothing of it goes on before that."""
+
+    def finish(state: State, command: c.FinishClosing) -> Decision:
+        decision = lifetime.close(state, c.CloseHistory(why="", now=actors.now()))
+        return (e.HistoryClosed(why=""),) if isinstance(decision, tuple) else decision
+
+    skipped = {c.CloseHistory: lambda state, command: DoneAlready(state.n), c.FinishClosing: finish}
+    with patch.dict(HANDLERS, skipped):
+        yield
+
+
 KNOWN = launching._known
 
 JOURNAL = {
@@ -115,6 +128,7 @@ JOURNAL = {
     "5": Bug("unknown + read-back absent = not done", replaced(journal, "put", absent_is_not_done), "writers", ("P7",)),
     "6": Bug("'exists' = somebody else's, and the caller is told", replaced(journal, "put", exists_is_anothers), "writers", ("P7",)),
     "7": Bug("re-decided command without its token", replaced(launching, "_known", lambda state, command: None), "writers", ("P11",)),
+    "29": Bug("close that skips history_closing", closed_at_once, "closers", ("P7",)),
     "50": Bug(
         "old boundaries deleted instead of stubbed",
         replaced(actors, "shorten", lambda process, number, state: process.delete([actors.KEYS.entry(number)])),
@@ -335,12 +349,23 @@ def retired_without_epoch() -> Iterator[None]:
         yield
 
 
+def everything_goes(self: Coordinator) -> None:
+    self.store.delete_under(self.keys.states)
+    CLEAR_AWAY(self)
+
+
+CLEAR_AWAY = closing.clear_away
+
 DELETING = {
     "15": Bug("condemn that ignores restoring", nothing_restoring_is_held, "retiring_under_a_clear", ("P5", "P9")),
     "16": Bug("delete before condemn", replaced(Coordinator, "retire", delete_first), "retiring_under_a_restore", ("P4", "P5")),
     "17": Bug("forget before delete", replaced(Coordinator, "retire", forget_first), "retiring_under_a_driver", ("P12",)),
     "18": Bug("sweep takes a living epoch's groups", replaced(State, "deletable", lambda self, path: True), "sweeping_under_a_driver", ("P12",)),
     "32": Bug("restored groups not held", replaced(State, "referred", restored_is_not_held), "retiring_under_a_driver", ("P9",)),
+    "i": Bug(
+        "who clears a closed history away asks for no epochs", replaced(closing, "clear_away", everything_goes),
+        "closers_of_what_was_opened", ("P5", "P12"),
+    ),
     "g": Bug("condemned and forgotten by an attempt that is over", retired_without_epoch, "a_zombie", ("P3",)),
 }  # fmt: skip
 
@@ -357,5 +382,4 @@ LATER = {
     "no incremental states yet": ("19",),
     "no sinks yet": ("20", "21", "22", "23", "31", "39", "40", "45", "46", "47", "48"),
     "no savepoints, claims and suspensions yet": ("24", "25", "27"),
-    "no closing of histories yet": ("29",),
 }

@@ -70,6 +70,9 @@ class History:
     finished: dict[str, int] = field(
         default_factory=dict
     )  # run -> generation of the newest launch or adopter, while it is
+    closing: bool = False
+    closed: bool = False
+    given_up: bool = False  # what is kept of a run that failed has gone
     writer: int | None = None  # the epoch of the entry that is folded in
 
     def then(self, entry: Entry) -> History:
@@ -82,6 +85,10 @@ class History:
         after.writer = writer
         if writer is not None and after.over(writer):
             after._break(f"P3: an entry of attempt {writer}, which is over")
+        if (after.closing or after.closed) and not isinstance(
+            entry.events[0], e.HistoryOpened if after.closed else e.HistoryClosed
+        ):
+            after._break(f"P7: {type(entry.events[0]).__name__} in a history that is closing or closed")
         for event in entry.events:
             FOLDS[type(event)](after, event)
         after.entries += 1
@@ -101,9 +108,9 @@ class History:
         return max(own, default=self.base)
 
     def run_ended(self) -> bool:
-        """A run-scoped history whose run finished: its state may go, the restore point too."""
+        """A run-scoped history whose run finished or was given up: its state may go, the restore point too."""
         newest = self.launches[max(self.launches)].run if self.launches else ""
-        return bool(self.scope) and newest in self.finished
+        return bool(self.scope) and (newest in self.finished or self.given_up)
 
     def _break(self, what: str) -> None:
         self.wrong = self.wrong or what
@@ -115,9 +122,23 @@ class History:
     # -- one method per event --------------------------------------------------------------------------------------
 
     def opened(self, event: e.HistoryOpened) -> None:
-        if self.entries:
+        if self.entries and not self.closed:
             self._break("P2: a history opened twice")
-        self.scope = event.scope
+        self.scope, self.closed = event.scope, False
+
+    def closes(self, event: e.HistoryClosing) -> None:
+        if self.living():
+            self._break(f"P3: closing, and attempt {self.living()[0]} lives")
+        if left := [*self.with_status("pending"), *self.with_status("retained"), *self.with_status("condemned")]:
+            self._break(f"P5: closing, and chk-{left[0]} is {self.checkpoints[left[0]].status}")
+        self.closing = True
+
+    def was_closed(self, event: e.HistoryClosed) -> None:
+        """Numbers go on rising; who asked for what is forgotten, and what was finished may be done again."""
+        self.closing, self.closed, self.given_up = False, True, False
+        self.base = self.current = None
+        self.tokens, self.requests, self.branches, self.finished = {}, {}, {}, {}
+        self._fence("the history was closed")
 
     def planned(self, event: e.LaunchPlanned) -> None:
         token = (event.token.dag, event.token.run, event.token.task, event.token.generation, event.try_number)
@@ -137,6 +158,7 @@ class History:
                 f"P9: launch {event.launch} chose {event.restore_point}, the restore point is {self.restore_point()}"
             )
         self.finished.pop(event.run, None)
+        self.given_up = False
         self.launches[event.launch] = Launch(event.run, event.token.generation, event.try_number)
         self.tokens[token] = self.current = event.launch
         self._fence(f"launch {event.launch}")
@@ -259,6 +281,7 @@ class History:
                 self.attempts[epoch].restored == number and not self.attempts[epoch].first for epoch in self.living()
             ):
                 self._break(f"P9: chk-{number} was condemned while an attempt restores it")
+            self.given_up |= bool(self.scope) and not self.living()
             if number == self.restore_point() and not self.run_ended():
                 self._break(f"P5: chk-{number} was condemned, the restore point")
             self.checkpoints[number].status = "condemned"
@@ -280,6 +303,8 @@ def _id(point: Point | None) -> int | None:
 
 FOLDS: dict[type[e.Event], Callable[[History, Any], None]] = {
     e.HistoryOpened: History.opened,
+    e.HistoryClosing: History.closes,
+    e.HistoryClosed: History.was_closed,
     e.LaunchPlanned: History.planned,
     e.LaunchAdopted: History.adopted,
     e.StopRequested: History.stopped,

@@ -1,7 +1,7 @@
 """The properties P1 to P12 of the protocol, written out in one place. Runs anywhere.
 
 P1  A checkpoint has at most one outcome, and every reader sees the same.
-P2  Checkpoint ids, epochs, launches and branches rise and are never used twice.
+P2  Checkpoint ids, epochs, launches and branches rise and are never used twice, through closing and opening, too.
 P3  After an entry that ends or replaces an attempt, no entry of it is accepted, and no checkpoint of it completes.
 P4  A completed checkpoint's seal exists, has the digest of its entry, and is exactly one acknowledgement per application of
     its plan; it holds every state of the point that its attempt restored.
@@ -25,10 +25,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
+from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.apply import fold
 from airflow_checkpoint_provider.checkpoint.entry import Entry
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, digest
-from airflow_checkpoint_provider.checkpoint.names import Keys, group_epoch
+from airflow_checkpoint_provider.checkpoint.names import SEGMENT, Keys, group_epoch
 from airflow_checkpoint_provider.checkpoint.state import State
 from tests.model.explore import Claim, Disk
 from tests.model.history import History
@@ -37,28 +38,40 @@ from tests.model.history import History
 class Properties:
     """Judges worlds of one history. ``seen``: everybody in them observes that the launch and the driver before live."""
 
-    def __init__(self, keys: Keys, seen: bool = False) -> None:
-        self._keys = keys
+    def __init__(self, keys: Keys, seen: bool = False, segment: int = SEGMENT) -> None:
+        self._keys, self._segment = keys, segment
         self._tails: dict[tuple[int, bytes], int] = {}
         self._truth: list[tuple[History, State]] = [(History(seen=seen), State())]  # by number; 0 is before entry 0
 
     # -- the history -----------------------------------------------------------------------------------------------
 
-    def _numbers(self, disk: Disk) -> list[int]:
-        """Of each prefix of the history, its number in ``_truth``; the empty one first."""
-        numbers = [0]
-        while (body := disk.first.get(self._keys.entry(len(numbers) - 1))) is not None:
-            step = (numbers[-1], body)
+    def _numbers(self, disk: Disk) -> dict[int, int]:
+        """Of each entry of the history, the number in ``_truth`` of what it adds up to; of -1, that of nothing."""
+        numbers, n = {-1: 0}, -1
+        while (entry := self._next(disk, n)) is not None:
+            step = (numbers[n], disk.first[self._keys.entry(entry.n)])
             if step not in self._tails:
-                history, state = self._truth[numbers[-1]]
-                entry = Entry.from_bytes(body, "an entry")
+                history, state = self._truth[numbers[n]]
                 self._tails[step] = len(self._truth)
                 self._truth.append((history.then(entry), fold(state, entry.n, entry.at, entry.events)))
-            numbers.append(self._tails[step])
+            n = entry.n
+            numbers[n] = self._tails[step]
         return numbers
 
+    def _next(self, disk: Disk, n: int) -> Entry | None:
+        """The entry after ``n``: the next number, or, if that was never written, *closed* at the next boundary."""
+        for number in (n + 1, (n // self._segment + 1) * self._segment):
+            if (body := disk.first.get(self._keys.entry(number))) is not None:
+                entry = Entry.from_bytes(body, "an entry")
+                return entry if number == n + 1 or isinstance(entry.events[0], e.HistoryClosed) else None
+        return None
+
+    def _last(self, disk: Disk) -> tuple[History, State]:
+        numbers = self._numbers(disk)
+        return self._truth[numbers[max(numbers)]]
+
     def history(self, disk: Disk) -> History:
-        return self._truth[self._numbers(disk)[-1]][0]
+        return self._last(disk)[0]
 
     # -- the store -------------------------------------------------------------------------------------------------
 
@@ -115,12 +128,12 @@ class Properties:
 
     def claim(self, disk: Disk, claim: Claim) -> str | None:
         numbers = self._numbers(disk)
-        history = self._truth[numbers[-1]][0]
+        history = self._truth[numbers[max(numbers)]][0]
         match claim.what:
             case ("believes", State() as state):
-                if state.n >= history.entries:
-                    return f"P7: believes entry {state.n}, the history ends before"
-                if self._truth[numbers[state.n + 1]][1] != state:
+                if state.n not in numbers:
+                    return f"P7: believes entry {state.n}, which the history has not"
+                if self._truth[numbers[state.n]][1] != state:
                     return f"P7: believes at entry {state.n} what is not the history"
             case ("completed" | "aborted" as how, int(number)):
                 status = history.checkpoints[number].status if number in history.checkpoints else "unknown"

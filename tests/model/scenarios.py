@@ -40,7 +40,7 @@ class Scenario:
     def explorer(self) -> Explorer:
         return Explorer(
             self.actors,
-            Properties(KEYS, self.seen),
+            Properties(KEYS, self.seen, self.segment),
             disk=self.disk,
             faults=self.faults,
             kinds=self.kinds,
@@ -53,7 +53,7 @@ class Scenario:
 
 def after(cast: Cast, segment: int = 64, before: Disk | None = None) -> Disk:
     """What the store holds when these have run one after the other."""
-    explorer = Explorer(cast, Properties(KEYS), disk=before, segment=segment)
+    explorer = Explorer(cast, Properties(KEYS, segment=segment), disk=before, segment=segment)
     world = explorer.start
     for i in range(len(cast)):
         while (i, "now") in explorer.moves(world):
@@ -391,6 +391,36 @@ def a_restore_of_what_is_retired() -> Scenario:
     return Scenario(cast, two)
 
 
+# -- closing -----------------------------------------------------------------------------------------------------------
+
+RUN = Try(scope="A")
+
+
+def closers() -> Scenario:
+    """Two close the history of a run that finished, while its task is cleared; one who slept believes a driver that is over."""
+    one = running(FINISH, mine=RUN, segment=4)
+    cast = {
+        "closer": (a.closer, 2),
+        "other": (a.closer, 1, believed(one, 4)),
+        "task": (a.task, (replace(RUN, number=2, generation=1),), believed(one, 4)),
+    }
+    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE, segment=4)
+
+
+def closers_of_what_was_opened() -> Scenario:
+    """… its driver has taken a checkpoint and is about to take more when a closer that slept goes on."""
+    one = running(SAVE_A, FINISH, mine=RUN, segment=4)
+    one = after({"cleaner": (a.cleaner, 1)}, 4, one)
+    again = replace(RUN, number=2, generation=1)
+    cast = {
+        "closer": (a.closer, 1, believed(one, 4)),
+        "task": (a.task, (again,)),
+        "driver": (a.driver, again, (SAVE_A, FINISH)),
+        "reader": (a.reader, 1, believed(one, 4)),
+    }
+    return Scenario(cast, one, segment=4)
+
+
 # -- everything --------------------------------------------------------------------------------------------------------
 
 
@@ -409,6 +439,7 @@ def everything(segment: int = 64, scope: str = "") -> Scenario:
         "lost": (a.commander, c.EndAttempt(epoch=2, how="lost", from_task=True), c.Abort(id=4, reason="expired")),
         "auditor": (a.auditor, True),
         "reader": (a.reader, 3),
+        "closer": (a.closer, 3),
     }
     return Scenario(cast, one, faults=3, segment=segment)
 
@@ -432,7 +463,7 @@ SMALL: dict[str, Callable[[], Scenario]] = {
         tries_of_one_run, a_finished_run, a_cleared_run, two_runs, two_scripts,
         retiring_under_a_driver, retiring_under_a_clear, retiring_under_an_older_clear, retiring_under_a_restore,
         retiring_after_the_end, sweeping_under_a_driver, a_restore, a_restore_that_is_repeated,
-        a_restore_of_what_is_retired,
+        a_restore_of_what_is_retired, closers, closers_of_what_was_opened,
     )
 }  # fmt: skip
 LARGE: dict[str, Callable[[], Scenario]] = {one.__name__: one for one in (everything, boundaries, run_scope)}

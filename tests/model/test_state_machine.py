@@ -59,16 +59,24 @@ class Machine(RuleBasedStateMachine):
     # -- commands --------------------------------------------------------------------------------------------------
 
     def send(self, command: c.Command, epoch: int | None = None) -> None:
+        wrote = self.write(command, epoch)
+        if wrote and self.state.closed and not isinstance(command, c.FinishClosing):
+            wrote = self.write(command, epoch)  # as a journal does: what was closing is closed on the way
+        again = decide(self.state, command)
+        assert not wrote or isinstance(again, DoneAlready), f"{command} is not done by having been done"
+
+    def write(self, command: c.Command, epoch: int | None) -> bool:
+        """An entry, if the command is not refused."""
         decision = decide(self.state, command)
         if not isinstance(decision, tuple):
-            return
+            return False
         n = self.state.n + 1
         at = (BEGIN + timedelta(hours=n)).isoformat()
         self.state = fold(self.state, n, at, decision)
         self.read_back = snapshot(fold(self.read_back, n, at, decision))
         self.history = self.history.then(Entry(inc="inc", n=n, nonce="", at=at, by={"epoch": epoch}, events=decision))
         assert decision, f"{command} wrote an entry that says nothing"
-        assert isinstance(decide(self.state, command), DoneAlready), f"{command} is not done by having been done"
+        return True
 
     def plan(self, run: str, number: int, generation: int, **other: object) -> c.PlanLaunch:
         known: dict[str, object] = {
@@ -211,6 +219,16 @@ class Machine(RuleBasedStateMachine):
         ids, epoch = self.some(data, self.state.with_status(CONDEMNED)), self.epoch(data)
         self.send(c.Forget(ids=ids, epoch=epoch), epoch)
 
+    @precondition(lambda self: not any(self.state.living()))
+    @rule(skew=st.integers(-48, 480))
+    def close(self, skew: int) -> None:
+        self.send(c.CloseHistory(why="nobody needs it", now=(BEGIN + timedelta(hours=skew)).isoformat()))
+
+    @precondition(lambda self: self.state.closing is not None)
+    @rule()
+    def finish_closing(self) -> None:
+        self.send(c.FinishClosing())
+
     def some(self, data: st.DataObject, likely: Sequence[Checkpoint]) -> tuple[int, ...]:
         one = mostly([one.id for one in likely], [one.id for one in self.state.checkpoints])
         return tuple(sorted(data.draw(st.sets(one, min_size=1, max_size=data.draw(st.sampled_from((1, 1, 3)))))))
@@ -233,6 +251,7 @@ class Machine(RuleBasedStateMachine):
         assert {one.epoch for one in state.living()} == set(history.living())
         assert {one.id for one in state.pending} == history.with_status("pending").keys()
         assert {one.id for one in state.retained} == history.with_status("retained").keys()
+        assert (state.closing is not None, state.closed) == (history.closing or history.closed, history.closed)
         assert state.last_epoch == max(history.attempts, default=0)
         assert state.next_id == max(history.checkpoints, default=0) + 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -271,10 +272,8 @@ def test_it_is_finished_by_another(fault: Fault, call: int) -> None:
     one.journal.patience = 0.0
     begun = store.requests.total()
     store.plan = lambda asked: fault if asked.number == begun + call else Fault.NONE
-    try:
+    with contextlib.suppress(Killed, StoreUnavailable, CommitStateUnknown):
         close(one, WHY, MONTHS_LATER)
-    except (Killed, StoreUnavailable, CommitStateUnknown):
-        pass
     opened = MemoryStore()
     opened.objects = dict(inner.objects)
     close(coordinator(inner, SHORT), WHY, MONTHS_LATER)

@@ -98,6 +98,7 @@ def test_the_kinds_of_this_version() -> None:
         *("branch_opened", "checkpoint_triggered", "checkpoint_completed", "checkpoint_aborted"),
         *("checkpoints_condemned", "checkpoints_forgotten", "suspended", "resumed"),
         *("request_queued", "request_dropped", "savepoint_published"),
+        *("history_closing", "history_closed"),
     }
 
 

@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.checkpoint.apply import fold
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.entry import By, Entry
+from airflow_checkpoint_provider.checkpoint.entry import By, Entry, closed_stub
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Process, Refusal
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Measures, Seal, StageDetail, Versions
@@ -97,6 +97,35 @@ def lived() -> MemoryStore:
     return store
 
 
+def short_life(store: MemoryStore) -> None:
+    """A run that finished, and whose history was closed; entries 0 to 4, and 64."""
+    nonces = iter(f"{number:032x}" for number in range(1, 99))
+    times = iter(at(minute) for minute in range(99))
+    by = By("task", "flights.delays", "worker-3")
+    run = "scheduled__2026-11-20"
+    journal = Journal(store, KEYS, by, nonce=lambda: next(nonces), clock=lambda: next(times))
+    plan = launch(run, scope=run, run_after="2026-11-20T00:00:00Z")
+    journal.append(plan)
+    journal.append(start(run, driver="dr1ver", versions=VERSIONS, checkpointing=CheckpointConfig().to_json()))
+    Coordinator(journal, 1).trigger("attempt 1 barrier 1", timeout_s=600.0, barrier="end")
+    journal.append(c.EndAttempt(epoch=1, how="finished", exit_code=0))
+    journal.append(c.CloseHistory(why="the run finished", now=at(20_000)))
+    journal.append(c.FinishClosing())
+
+
+@cache
+def closed() -> MemoryStore:
+    store = MemoryStore()
+    short_life(store)
+    return store
+
+
+def closed_stub_of(body: bytes) -> bytes:
+    entry = Entry.from_bytes(body, "a boundary")
+    assert entry.snapshot
+    return closed_stub(fold(entry.snapshot, entry.n, entry.at, entry.events)).to_bytes()
+
+
 def heartbeat() -> bytes:
     beat = Beat(
         counter=41, at=at(3), process=PROCESS, epoch=2, launch=3, attached=at(2), application="application unchanged",
@@ -120,12 +149,18 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "heartbeat": heartbeat,
     "savepoint-claimed": lambda: canonical(Claim(owner="1ncarnation", by="orders, task restore", at=at(4)).to_json()),
     "savepoint-stub": lambda: canonical(Stub(by="task savepoint", at=at(5)).to_json()),
+    "entry-closing": lambda: closed().objects[KEYS.entry(4)],
+    "entry-closed": lambda: closed().objects[KEYS.entry(64)],
+    "entry-closed-stub": lambda: closed_stub_of(closed().objects[KEYS.entry(64)]),
     "events": lambda: canonical([json.loads(lived().objects[KEYS.entry(n)])["events"] for n in range(BOUNDARY + 1)]),
 }
 REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "entry-0": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
     "entry-boundary": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "entry-stub": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
+    "entry-closing": lambda body: Entry.from_bytes(body, "entry 4").to_bytes(),
+    "entry-closed": lambda body: Entry.from_bytes(body, "entry 64").to_bytes(),
+    "entry-closed-stub": lambda body: Entry.from_bytes(body, "entry 64").to_bytes(),
     "acknowledgement": lambda body: Acknowledgement.from_bytes(body).to_bytes(),
     "seal": lambda body: Seal.from_bytes(body).to_bytes(),
     "heartbeat": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
@@ -159,7 +194,11 @@ def test_what_was_written_is_read_and_written_back_the_same(name: str) -> None:
 
 
 def test_every_kind_of_event_that_is_written_is_there() -> None:
-    kinds = {one["kind"] for entry in json.loads(golden("events")) for one in entry}
+    entries = [
+        *json.loads(golden("events")),
+        *(json.loads(golden(f"entry-{name}"))["events"] for name in ("closing", "closed")),
+    ]
+    kinds = {one["kind"] for entry in entries for one in entry}
     later = {"request_queued", "request_dropped", "savepoint_published"}
     assert kinds == set(e.KINDS) - {"suspended", "resumed"} - later
 
@@ -229,6 +268,19 @@ def test_a_stub_keeps_its_number_and_the_names() -> None:
     entry = Entry.from_bytes(golden("entry-stub"), "entry 0")
     assert (entry.stub, entry.n, entry.inc, entry.events) == (True, 0, "1ncarnation", ())
     assert entry.extra == {"job": "flights.delays", "scope": "scheduled__2026-11-20", "item": None}
+
+
+def test_a_closed_history_is_the_same_to_who_reads_its_boundary_and_to_who_reads_the_stub() -> None:
+    entry = Entry.from_bytes(golden("entry-closed"), "entry 64")
+    stub = Entry.from_bytes(golden("entry-closed-stub"), "entry 64")
+    assert (entry.n, stub.n, stub.stub, entry.events) == (64, 64, True, (e.HistoryClosed(why="the run finished"),))
+    assert entry.snapshot
+    assert (entry.snapshot.n, entry.snapshot.closing, entry.snapshot.closed) == (4, "the run finished", False)
+    assert stub.closed == fold(entry.snapshot, entry.n, entry.at, entry.events)
+    assert stub.closed == State(
+        n=64, at=at(5), incarnation="1ncarnation", job="flights.delays", scope="scheduled__2026-11-20",
+        next_launch=2, next_id=2, last_epoch=1, closing="the run finished", closed=True,
+    )  # fmt: skip
 
 
 def test_the_events_fold_to_the_state_of_the_boundary() -> None:

@@ -115,8 +115,8 @@ def test_a_boundary_that_was_purged_by_hand_is_no_end() -> None:
         truth(store)
 
 
-def test_a_history_that_ends_in_a_stub_was_closed() -> None:
-    """Nothing of this version closes one; a newer one does, and then nothing may be appended as if it were empty."""
+def test_a_history_that_ends_in_a_stub_lacks_a_part() -> None:
+    """The last stub of a closed one says so; where none does, nothing may be appended as if it were empty."""
     store = written(9, segment=SHORT)
     for n in (0, 4, 8):
         rewrite(store, n, stub=True)
@@ -207,7 +207,7 @@ def test_the_incarnation_comes_from_who_opened_the_history() -> None:
     [
         ({"v": 2}, FormatTooNew, "has format 2"),
         ({"n": 7}, Damaged, "says that it is entry 7"),
-        ({"events": [{"kind": "history_closed"}]}, FormatTooNew, "'history_closed'"),
+        ({"events": [{"kind": "history_split"}]}, FormatTooNew, "'history_split'"),
         ({"events": [{"kind": "launch_adopted", "launch": "one"}]}, Damaged, "LaunchAdopted"),
         ({"events": "all of them"}, Damaged, "0000000000000005"),
         ({"events": [7]}, Damaged, "0000000000000005"),
