@@ -8,6 +8,7 @@ before the closing, and nobody will ever use those again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import takewhile
 
 from airflow_checkpoint_provider.checkpoint import commands as c
@@ -16,11 +17,12 @@ from airflow_checkpoint_provider.checkpoint.entry import closed_stub
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import beat_number, is_attempt_beat
 from airflow_checkpoint_provider.checkpoint.pruning import is_pruned, make_stub
+from airflow_checkpoint_provider.checkpoint.state import State
 
 
-def close(coordinator: Coordinator, why: str, now: str) -> None:
+def close(coordinator: Coordinator, command: c.CloseHistory | Callable[[State], c.CloseHistory]) -> None:
     """Close the history and clear it away. Raises ``StillNeeded`` if something in it runs or is kept."""
-    coordinator.journal.append(c.CloseHistory(why=why, now=now))
+    coordinator.journal.append(command)
     finish(coordinator)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from airflow_checkpoint_provider.checkpoint.errors import InvalidName
 
@@ -18,6 +19,7 @@ SEGMENT = 64
 ALONE = "-"  # the file name of the application that has no name
 
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:T[\d:.]+)?")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -31,6 +33,12 @@ def safe_token(name: str) -> str:
     if len(encoded) <= LONGEST:
         return encoded
     return f"{encoded[:KEPT]}~.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def time_in(token: str) -> str | None:
+    """The first time in a name that became part of a key, as a run's name often holds one; such texts compare as times do."""
+    found = _TIME.search(unquote(token.replace("~", "%")))
+    return found[0] if found else None
 
 
 def check_job_id(job: str) -> str:

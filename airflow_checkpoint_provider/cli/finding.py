@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CheckpointNotFound, StoreError
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, beats_of, read_beat
 from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, check_job_id, safe_token
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, check_job_id, safe_token, time_in
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.checkpoint.texts.units import between
 from airflow_checkpoint_provider.storage import Store
-
-_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:T[\d:.]+)?")
 
 
 @dataclass(frozen=True)
@@ -66,8 +62,8 @@ def histories(store: Store, job: str, item: str | None, limit: int) -> Histories
 
 def _position(token: str) -> tuple[bool, str]:
     """A run without a time in its name may be as new as any."""
-    time = _TIME.search(unquote(token.replace("~", "%")))
-    return (time is None, time[0] if time else token)
+    time = time_in(token)
+    return (time is None, time or token)
 
 
 def _read(store: Store, prefix: str) -> Found | None:

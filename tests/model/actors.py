@@ -459,7 +459,7 @@ def closer(process: Process, times: int, memory: Memory = NOTHING) -> Next | Non
     """Closes the history as soon as that can be done."""
     journal = Watched(process, memory)
     with suppress(Refused, StoreError):
-        close(Coordinator(journal, None, now), "the run finished", now())
+        close(Coordinator(journal, None, now), c.CloseHistory(why="the run finished", now=now()))
     return Next(closer, times - 1, Memory(journal.state)) if times > 1 else None
 
 

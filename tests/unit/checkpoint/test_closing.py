@@ -35,6 +35,7 @@ from tests.unit.checkpoint.journals import KEYS, SHORT, numbers, open_journal, r
 
 WHY = "the run finished"
 MONTHS_LATER = at(60 * 24 * 100)
+CLOSE = c.CloseHistory(why=WHY, now=MONTHS_LATER)
 
 
 def coordinator(store: Store, segment: int = SEGMENT) -> Coordinator:
@@ -60,7 +61,7 @@ def over(store: Store, tries: int = 1, segment: int = SEGMENT, replaced: int = 0
 def closed(tries: int = 1, segment: int = SEGMENT) -> MemoryStore:
     store = MemoryStore()
     over(store, tries, segment)
-    close(coordinator(store, segment), WHY, MONTHS_LATER)
+    close(coordinator(store, segment), CLOSE)
     return store
 
 
@@ -73,7 +74,7 @@ def test_a_small_journal() -> None:
     assert over(store, tries=3).state.n == 8
     assert numbers(store) == [*range(9)]
     one = coordinator(store)
-    one.journal.append(c.CloseHistory(why=WHY, now=MONTHS_LATER))
+    one.journal.append(CLOSE)
     assert [event["kind"] for event in raw(store, 9)["events"]] == ["history_closing"]
     one.journal.append(c.FinishClosing())
     assert numbers(store) == [*range(10), 64]
@@ -118,7 +119,7 @@ def test_checkpoints_and_their_files_go_and_their_ids_are_not_used_again() -> No
     task = coordinator(store)
     task.retire()
     store.create(f"{KEYS.group('state/s9/1-lost')}/part-0", b"rows that nobody acknowledged")
-    close(task, WHY, MONTHS_LATER)
+    close(task, CLOSE)
     assert sorted(store.objects) == [KEYS.entry(0), KEYS.entry(64)]
     assert (task.state.next_id, task.state.next_group) == (3, 3)
 
@@ -129,7 +130,7 @@ def test_where_it_ends_a_boundary_follows(tries: int) -> None:
     for replaced in range(SHORT):
         store = MemoryStore()
         closing = over(store, tries, SHORT, replaced).state.n + 1
-        close(coordinator(store, SHORT), WHY, MONTHS_LATER)
+        close(coordinator(store, SHORT), CLOSE)
         boundary = (closing // SHORT + 1) * SHORT
         assert numbers(store) == [*range(0, boundary + 1, SHORT)]
         assert all(raw(store, n)["stub"] for n in numbers(store))
@@ -144,7 +145,7 @@ def test_nothing_is_left_of_killed_writers_in_a_directory(tmp_path: Path) -> Non
     for path in left:
         path.write_bytes(b"")
         os.utime(path, (0, 0))
-    close(coordinator(store), WHY, MONTHS_LATER)
+    close(coordinator(store), CLOSE)
     assert not [path for path in left if path.exists()]
 
 
@@ -154,7 +155,7 @@ def test_nothing_is_left_of_killed_writers_in_a_directory(tmp_path: Path) -> Non
 def needed(store: Store, now: str = MONTHS_LATER) -> str:
     before = numbers(store)  # type: ignore[arg-type]
     with pytest.raises(StillNeeded) as caught:
-        close(coordinator(store), WHY, now)
+        close(coordinator(store), c.CloseHistory(why=WHY, now=now))
     assert numbers(store) == before  # type: ignore[arg-type]
     return caught.value.message
 
@@ -173,7 +174,7 @@ def test_while_a_launch_waits_for_its_driver_but_not_for_ever() -> None:
     store = MemoryStore()
     open_journal(store).append(launch())
     assert "launch 1 waits" in needed(store, at(60 * 23))
-    close(coordinator(store), WHY, MONTHS_LATER)
+    close(coordinator(store), CLOSE)
 
 
 def test_while_something_is_pending_retained_or_condemned() -> None:
@@ -188,7 +189,7 @@ def test_while_something_is_pending_retained_or_condemned() -> None:
     coordinator(store).journal.append(c.Condemn(ids=(1,), now=MONTHS_LATER))
     assert "chk-1 is condemned" in needed(store)
     coordinator(store).journal.append(c.Forget(ids=(1,)))
-    close(coordinator(store), WHY, MONTHS_LATER)
+    close(coordinator(store), CLOSE)
 
 
 # -- afterwards ----------------------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def test_a_command_is_refused(name: str, finishes: bool) -> None:
     store = MemoryStore()
     over(store)
     one = coordinator(store)
-    one.journal.append(c.CloseHistory(why=WHY, now=MONTHS_LATER))
+    one.journal.append(CLOSE)
     if finishes:
         finish(one)
     before = dict(store.objects)
@@ -225,7 +226,7 @@ def test_a_command_is_refused(name: str, finishes: bool) -> None:
 def test_closed_twice_is_closed_once() -> None:
     store = closed()
     before = dict(store.objects)
-    close(coordinator(store), "again", MONTHS_LATER)
+    close(coordinator(store), c.CloseHistory(why="again", now=MONTHS_LATER))
     assert store.objects == before
 
 
@@ -234,7 +235,7 @@ def test_two_who_close_it() -> None:
     store = MemoryStore()
     over(store)
     first, second = coordinator(store), coordinator(store)
-    first.journal.append(c.CloseHistory(why=WHY, now=MONTHS_LATER))
+    first.journal.append(CLOSE)
     second.journal.append(c.CloseHistory(why="another's", now=MONTHS_LATER))
     finish(first)
     before = dict(store.objects)
@@ -250,7 +251,7 @@ def test_the_win_of_who_slept_through_it_is_void(replaced: int) -> None:
     before = over(store, 1, SHORT, replaced).state.n
     sleeper = open_journal(store, segment=SHORT)
     sleeper.catch_up()
-    close(coordinator(store, SHORT), WHY, MONTHS_LATER)
+    close(coordinator(store, SHORT), CLOSE)
     boundary = max(numbers(store))
     sleeper.append(clear(try_number=replaced + 2, scope="day-1"))
     assert before + 1 in numbers(store), "its put was answered with success, or a boundary stood there"
@@ -273,10 +274,10 @@ def test_it_is_finished_by_another(fault: Fault, call: int) -> None:
     begun = store.requests.total()
     store.plan = lambda asked: fault if asked.number == begun + call else Fault.NONE
     with contextlib.suppress(Killed, StoreUnavailable, CommitStateUnknown):
-        close(one, WHY, MONTHS_LATER)
+        close(one, CLOSE)
     opened = MemoryStore()
     opened.objects = dict(inner.objects)
-    close(coordinator(inner, SHORT), WHY, MONTHS_LATER)
+    close(coordinator(inner, SHORT), CLOSE)
     assert sorted(inner.objects) == [KEYS.entry(n) for n in (0, 4, 8, 12, 16, 20) if KEYS.entry(n) in inner.objects]
     assert open_journal(inner, segment=SHORT).catch_up().closed
     again = open_journal(opened, segment=SHORT)
@@ -296,7 +297,9 @@ def test_a_clear_opens_it_and_counts_on(finished: bool) -> None:
     one.journal.append(c.EndAttempt(epoch=1, how="finished"))
     task = coordinator(store)
     task.retire()
-    (close if finished else _begin)(task, WHY, MONTHS_LATER)
+    task.journal.append(CLOSE)
+    if finished:
+        finish(task)
     journal = open_journal(store)
     answer = journal.append(clear(scope="day-1", incarnation="another"))
     assert answer.n == 65
@@ -323,14 +326,14 @@ def test_branches_count_on() -> None:
     journal.append(clear(scope="day-1", on_clear="restart"))
     journal.append(start(try_number=2, generation=1, driver="another"))
     journal.append(c.EndAttempt(epoch=2, how="finished"))
-    close(coordinator(store), WHY, MONTHS_LATER)
+    close(coordinator(store), CLOSE)
     assert open_journal(store).catch_up().branch == Branch(number=1)
 
 
 def test_a_script_opens_it_too() -> None:
     store = MemoryStore()
     over(store)
-    _begin(coordinator(store), WHY, MONTHS_LATER)
+    coordinator(store).journal.append(CLOSE)
     plan = clear(scope="day-1", alone=True)
     journal = open_journal(store)
     journal.append(c.StartAlone(plan=plan, start=start(try_number=2, generation=1, driver="alone")))
@@ -349,7 +352,7 @@ def test_who_slept_while_it_was_opened_again_deletes_nothing_of_the_new() -> Non
     store = MemoryStore()
     over(store)
     sleeper = coordinator(store)
-    sleeper.journal.append(c.CloseHistory(why=WHY, now=MONTHS_LATER))
+    sleeper.journal.append(CLOSE)
     sleeper.journal.append(c.FinishClosing())
     late = Coordinator(open_journal(store))
     late.journal.append(clear(scope="day-1"))
@@ -374,7 +377,7 @@ def test_closed_and_opened_over_and_over() -> None:
         journal.append(clear(try_number=round_ + 1, scope="day-1"))
         journal.append(start(try_number=round_ + 1, generation=1, driver=f"driver {round_}"))
         journal.append(c.EndAttempt(epoch=round_ + 1, how="finished"))
-        close(coordinator(store), WHY, MONTHS_LATER)
+        close(coordinator(store), CLOSE)
     assert numbers(store) == [n * 64 for n in range(41)]
     counting = FaultyStore(store)
     assert open_journal(counting).catch_up().last_epoch == 40
@@ -409,5 +412,5 @@ def test_what_it_costs() -> None:
     store = FaultyStore(inner)
     one = coordinator(store)
     store.requests.clear()
-    close(one, WHY, MONTHS_LATER)
+    close(one, CLOSE)
     assert dict(store.requests) == {"create": 2, "read": 5, "list": 4, "delete": 2, "overwrite": 2}

@@ -1,0 +1,153 @@
+"""What the next run of a job does for the histories of those before it: sweep and close them. Runs anywhere.
+
+Nobody builds a DAG that cleans up, and a run that failed for good has no process left that could. So each start looks at a
+few of the older runs' histories, oldest first as far as their names tell. One LIST says which are closed already; what it
+says is a hint, and each history is read before anything is done to it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.closing import close, finish
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.decide import policy_of
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, StillNeeded
+from airflow_checkpoint_provider.checkpoint.heartbeat import beats_of, read_beat
+from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
+from airflow_checkpoint_provider.checkpoint.lifetime import (
+    QUIET,
+    ended_for_good,
+    is_savepoint,
+    outlived,
+    over_for_good,
+    quiet,
+)
+from airflow_checkpoint_provider.checkpoint.names import SEGMENT, Keys, safe_token, time_in
+from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.storage.base import Store
+
+LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many that hold none any more
+LISTED = 100_000  # keys at one start: some 50,000 closed histories
+FINISHED, GIVEN_UP = "the run finished", "the run failed for good"
+
+_KEY = re.compile(
+    r"(?P<history>jobs/[^/]+/runs/[^/]+(?:/items/[^/]+)?)/(?P<part>journal|heartbeat|state|chk-\d+)/(?P<rest>.+)"
+)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What became of one history: the ids that were deleted, how many leftovers, whether it was closed; or why not."""
+
+    run: str
+    deleted: tuple[int, ...] = ()
+    leftovers: int = 0
+    closed: bool = False
+    error: CheckpointError | None = None
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.deleted or self.leftovers or self.closed)
+
+
+def sweep_older(
+    store: Store, job: str, by: By, *, own: str, stop: Callable[[], bool] = lambda: False, now: str = ""
+) -> Iterator[Swept]:
+    """Sweep and close what is due among the histories of the job's runs, but not ``own``, a prefix. ``stop`` is asked between two
+    of them. Raises only where they cannot be listed; one that cannot be read is told with its error."""
+    now = now or utc_now()
+    for histories in _left(store, job, own):
+        for prefix in islice(histories, LOOKED_AT):
+            if stop():
+                return
+            coordinator = Coordinator(Journal(store, Keys(prefix), by), now=lambda: now)
+            try:
+                done = tend(coordinator, now)
+            except CheckpointError as error:
+                yield Swept(prefix.rsplit("/", 1)[1], error=error)
+                continue
+            if done is None:
+                break  # younger ones are not due either
+            yield done
+
+
+def _left(store: Store, job: str, own: str) -> tuple[list[str], list[str]]:
+    """Histories that are not closed, oldest first: those that hold checkpoints or files of them, and the others."""
+    boundaries: dict[str, int] = {}
+    parts: dict[str, set[str]] = {}
+    for one in islice(store.list(f"jobs/{safe_token(job)}/runs"), LISTED):
+        found = _KEY.fullmatch(one.key)
+        if not found or found["history"] == own:
+            continue
+        seen = parts.setdefault(found["history"], set())
+        if found["part"] == "journal" and found["rest"].isdecimal() and int(found["rest"]) % SEGMENT == 0:
+            boundaries[found["history"]] = boundaries.get(found["history"], 0) + 1
+        else:
+            seen.add(found["part"])
+    left = sorted((one for one in parts if parts[one] or boundaries.get(one) == 1), key=_age)
+    holding = [one for one in left if parts[one] - {"journal", "heartbeat"}]
+    return holding, [one for one in left if one not in set(holding)]
+
+
+def _age(prefix: str) -> tuple[bool, str]:
+    """Those whose names tell no time in any order, another one each time."""
+    time = time_in(prefix)
+    return (time is None, time or str(random.random()))
+
+
+def tend(coordinator: Coordinator, now: str) -> Swept | None:
+    """Sweep a history that is over for good, and close it once its table, too, has been kept for long enough. None: it is too
+    young for either."""
+    moment = datetime.fromisoformat(now)
+    state = coordinator.journal.catch_up()
+    if state.closing is not None:
+        finish(coordinator)
+        return Swept(state.scope, closed=True)
+    if state.n < 0 or state.suspended or (quiet(state, moment) and _may_live(coordinator, moment)):
+        return Swept(state.scope)
+    if not quiet(state, moment) or not over_for_good(state, policy_of(state), moment):
+        return None
+    done = Swept(state.scope, coordinator.retire(), coordinator.sweep(), close_if_due(coordinator, now))
+    return done if done.changed else None
+
+
+def _may_live(coordinator: Coordinator, now: datetime) -> bool:
+    """A driver whose task was lost with it has nobody who says so. One that has not beaten for a day is lost from now on, and
+    what it left is kept as that of any that failed."""
+    state = coordinator.state
+    beats = (read_beat(coordinator.store, key) for key in beats_of(coordinator.keys, state))
+    if any(beat and now - datetime.fromisoformat(beat.at) <= QUIET for beat in beats):
+        return True
+    living = [one.epoch for one in state.living()]
+    for epoch in living:
+        coordinator.journal.append(c.EndAttempt(epoch=epoch, how="lost", said_by="a later run"))
+    return bool(living)
+
+
+def close_if_due(coordinator: Coordinator, now: str) -> bool:
+    """Whether it was closed; looked at once more if it moves meanwhile."""
+
+    def command(state: State) -> c.CloseHistory:
+        if not is_due(state, now):
+            raise StillNeeded(f"{state.job}, run {state.scope}: not to be closed yet; nothing was changed")
+        return c.CloseHistory(why=FINISHED if ended_for_good(state) else GIVEN_UP, now=now)
+
+    try:
+        close(coordinator, command)
+    except StillNeeded:
+        return False
+    return True
+
+
+def is_due(state: State, now: str, without: Collection[int] = ()) -> bool:
+    """Whether it may be closed, once the checkpoints ``without`` are deleted."""
+    left = [one for one in state.checkpoints if not one.over and not is_savepoint(one) and one.id not in without]
+    return state.closing is None and not left and outlived(state, policy_of(state), datetime.fromisoformat(now))
