@@ -21,6 +21,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP111": "The run had already finished: nothing is submitted, the task succeeds.",
         "CKP112": "A later try of the run, or a restore, has taken over: this try ends without retry.",
         "CKP113": "Before anything is decided, it is looked whether an earlier driver still lives.",
+        "CKP114": "Histories of older runs of the job were swept or closed.",
         # what became of a stage
         "CKP120": "A stage was not computed again: its stored rows were handed out.",
         "CKP121": "A stage was computed again although its rows were stored; the line says what moved.",

@@ -15,10 +15,11 @@ from airflow_checkpoint_provider.checkpoint import errors
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.checkpoint.retention import KeepWithin, Retention
-from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, Checkpoint, State
+from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 
 Decision = tuple[e.Event, ...] | DoneAlready | Refusal
 
+FINISHED, GIVEN_UP = "the run finished", "the run failed for good"
 TABLE_KEPT = timedelta(days=30)  # of a run that finished
 FAILED_KEPT = KeepWithin(days=7)  # where the policy says nothing of age
 QUIET = timedelta(days=1)  # no policy makes it shorter: a retry or a person may still come, a queued driver still start
@@ -51,6 +52,11 @@ def _given_up(state: State, policy: Retention, now: datetime) -> bool:
     return not (policy.after_end() or FAILED_KEPT).keeps([_Newest(last_moved(state))], now)
 
 
+def why(state: State) -> str:
+    """Why it is closed."""
+    return FINISHED if ended_for_good(state) else GIVEN_UP
+
+
 def outlived(state: State, policy: Retention, now: datetime) -> bool:
     """Whether it may be closed: its table has been kept for long enough, too."""
     if ended_for_good(state):
@@ -77,13 +83,9 @@ def _moments(state: State) -> Iterator[str | None]:
         yield from (checkpoint.triggered_at, checkpoint.ended_at)
 
 
-def is_savepoint(checkpoint: Checkpoint) -> bool:
-    return checkpoint.kind.endswith("savepoint")
-
-
 def savepoints(state: State) -> frozenset[int]:
-    """They stand alone, and whoever asked for them deletes them."""
-    return frozenset(one.id for one in state.retained if is_savepoint(one))
+    """The completed ones: they are deleted by whoever asked for them."""
+    return frozenset(one.id for one in state.retained if one.kind.endswith("savepoint"))
 
 
 # -- closing -----------------------------------------------------------------------------------------------------------
@@ -111,8 +113,14 @@ def _needed(state: State, now: datetime) -> str | None:
     waiting = [number for number in state.current.values() if number is not None and number not in started]
     if waiting and not quiet(state, now):
         return f"launch {waiting[0]} waits for its driver"
-    left = [one for one in (*state.pending, *state.retained, *state.with_status(CONDEMNED)) if not is_savepoint(one)]
+    left = in_the_way(state)
     return f"chk-{left[0].id} is {left[0].status}" if left else None
+
+
+def in_the_way(state: State) -> tuple[Checkpoint, ...]:
+    """What must be settled or deleted before the history is closed. A savepoint stands alone, whatever becomes of it."""
+    alone = savepoints(state)
+    return tuple(one for one in state.checkpoints if not one.over and one.id not in alone)
 
 
 def finish(state: State, command: c.FinishClosing) -> Decision:

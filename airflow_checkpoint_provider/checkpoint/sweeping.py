@@ -24,11 +24,11 @@ from airflow_checkpoint_provider.checkpoint.heartbeat import beats_of, read_beat
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.lifetime import (
     QUIET,
-    ended_for_good,
-    is_savepoint,
+    in_the_way,
     outlived,
     over_for_good,
     quiet,
+    why,
 )
 from airflow_checkpoint_provider.checkpoint.names import SEGMENT, Keys, safe_token, time_in
 from airflow_checkpoint_provider.checkpoint.state import State
@@ -36,7 +36,6 @@ from airflow_checkpoint_provider.storage.base import Store
 
 LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many that hold none any more
 LISTED = 100_000  # keys at one start: some 50,000 closed histories
-FINISHED, GIVEN_UP = "the run finished", "the run failed for good"
 
 _KEY = re.compile(
     r"(?P<history>jobs/[^/]+/runs/[^/]+(?:/items/[^/]+)?)/(?P<part>journal|heartbeat|state|chk-\d+)/(?P<rest>.+)"
@@ -138,7 +137,7 @@ def close_if_due(coordinator: Coordinator, now: str) -> bool:
     def command(state: State) -> c.CloseHistory:
         if not is_due(state, now):
             raise StillNeeded(f"{state.job}, run {state.scope}: not to be closed yet; nothing was changed")
-        return c.CloseHistory(why=FINISHED if ended_for_good(state) else GIVEN_UP, now=now)
+        return c.CloseHistory(why=why(state), now=now)
 
     try:
         close(coordinator, command)
@@ -149,5 +148,5 @@ def close_if_due(coordinator: Coordinator, now: str) -> bool:
 
 def is_due(state: State, now: str, without: Collection[int] = ()) -> bool:
     """Whether it may be closed, once the checkpoints ``without`` are deleted."""
-    left = [one for one in state.checkpoints if not one.over and not is_savepoint(one) and one.id not in without]
+    left = {one.id for one in in_the_way(state)}.difference(without)
     return state.closing is None and not left and outlived(state, policy_of(state), datetime.fromisoformat(now))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.closing import finish
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, Refused
@@ -18,6 +19,7 @@ from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, State
+from airflow_checkpoint_provider.checkpoint.sweeping import close_if_due, is_due
 from airflow_checkpoint_provider.checkpoint.texts.units import plural, some
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
@@ -26,7 +28,7 @@ from airflow_checkpoint_provider.cli.verbs import LIMIT
 from airflow_checkpoint_provider.storage import Store
 
 RESTORED = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
-PRUNED = ("JOB", "RUN", "CHECKPOINTS", "LEFTOVERS")
+PRUNED = ("JOB", "RUN", "CHECKPOINTS", "LEFTOVERS", "HISTORY")
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,16 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: st
 
 
 def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -> Report:
-    """Delete what no retention policy keeps, and what attempts that are over left behind; of one run's history, or of all."""
+    """Delete what no retention policy keeps, and what attempts that are over left behind; of one run's history, or of all. One
+    that is over for good is closed."""
     found = (
         finding.histories(store, job, item, MANY).found if run is None else (finding.of_run(store, job, run, item)[0],)
     )
-    work = [one for one in (_superfluous(store, one) for one in found) if one.ids or one.orphans]
+    work = [one for one in (_superfluous(store, one) for one in found) if one.ids or one.orphans or one.closes]
     lines = [one.line for one in work] or ["nothing to delete"]
-    rows = [(*one.names, str(len(one.ids)), str(len(one.orphans))) for one in work]
+    rows = [(*one.names, str(len(one.ids)), str(len(one.orphans)), "closed" if one.closes else "") for one in work]
     data = [
-        {"job": one.names[0], "run": one.names[1], "checkpoints": one.checkpoints, "leftovers": list(one.orphans)}
+        {"job": one.names[0], "run": one.names[1], "checkpoints": one.checkpoints, "leftovers": list(one.orphans), "closed": one.closes}
         for one in work
     ]  # fmt: skip
     if how.dry_run or not work:
@@ -82,6 +85,8 @@ def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -
         one.coordinator.journal.catch_up()
         one.coordinator.retire()
         one.coordinator.sweep()
+        if one.closes:
+            one.close()
     return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"])
 
 
@@ -93,6 +98,14 @@ class _Superfluous:
     coordinator: Coordinator
     ids: tuple[int, ...]
     orphans: tuple[str, ...]
+    closes: bool
+
+    def close(self) -> None:
+        """… or finish what another began."""
+        if self.coordinator.state.closing is not None:
+            finish(self.coordinator)
+        else:
+            close_if_due(self.coordinator, utc_now())
 
     @property
     def checkpoints(self) -> list[str]:
@@ -102,7 +115,8 @@ class _Superfluous:
     def line(self) -> str:
         held = f"{some(self.checkpoints)}, which nothing holds" if self.ids else ""
         left = f"{plural(len(self.orphans), 'leftover')} of attempts that are over" if self.orphans else ""
-        return f"{self.names[0]}, run {self.names[1]}: {' and '.join(filter(None, (held, left)))}"
+        shut = "its history, which is closed" if self.closes else ""
+        return f"{self.names[0]}, run {self.names[1]}: {' and '.join(filter(None, (held, left, shut)))}"
 
 
 def _superfluous(store: Store, found: Found) -> _Superfluous:
@@ -110,7 +124,9 @@ def _superfluous(store: Store, found: Found) -> _Superfluous:
     coordinator.journal.catch_up()
     condemned = tuple(one.id for one in coordinator.state.with_status(CONDEMNED))
     ids = tuple(sorted({*coordinator.retirable(utc_now()), *condemned}))
-    return _Superfluous((found.state.job, found.newest_run), coordinator, ids, coordinator.orphans())
+    closing = coordinator.state.closing is not None and not coordinator.state.closed
+    closes = closing or is_due(coordinator.state, utc_now(), without=ids)
+    return _Superfluous((found.state.job, found.newest_run), coordinator, ids, coordinator.orphans(), closes)
 
 
 def _confirm(job: str, lines: list[str], how: How) -> None:

@@ -8,6 +8,7 @@ from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CheckpointNotFound, StoreError
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, beats_of, read_beat
 from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.lifetime import last_moved
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, check_job_id, safe_token, time_in
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.checkpoint.texts.units import between
@@ -23,12 +24,12 @@ class Found:
 
     @property
     def newest_run(self) -> str:
-        return self.state.runs[-1].key if self.state.runs else ""
+        return self.state.runs[-1].key if self.state.runs else self.state.scope
 
 
 @dataclass(frozen=True)
 class Histories:
-    """Those of one job, newest first by their last entry; those whose names say that they are older were not read, and
+    """Those of one job, newest first by what last happened in them, closed ones last; those whose names say that they are older were not read, and
     ``unreadable`` ones have an error each."""
 
     found: tuple[Found, ...]
@@ -56,7 +57,7 @@ def histories(store: Store, job: str, item: str | None, limit: int) -> Histories
             unreadable.append(error)
         else:
             found += [one] if one else []
-    found.sort(key=lambda one: one.state.at, reverse=True)
+    found.sort(key=lambda one: last_moved(one.state), reverse=True)
     return Histories(tuple(found), len(runs[limit:]), tuple(unreadable))
 
 

@@ -90,6 +90,8 @@ def _job_cells(one: dict[str, Any]) -> list[str]:
 
 def _state(store: Store, found: Found, now: str) -> str:
     """Of the newest run. A driver that is on record as running and is not seen to beat may be dead."""
+    if found.state.closing is not None:
+        return "closed"
     if found.state.suspended:
         return "suspended"
     said = how(found.state, found.state.run(found.newest_run))
@@ -101,6 +103,9 @@ def _state(store: Store, found: Found, now: str) -> str:
 # -- list ----------------------------------------------------------------------------------------------------------------
 
 LIST = ("ID", "RUN", "ATTEMPT", "STATE", "BARRIER", "SIZE", "TAKEN", "NOTE")
+
+
+CLOSED = 3  # that are named
 
 
 def list_(store: Store, job: str, run: str | None, item: str | None, limit: int) -> Report:
@@ -115,7 +120,10 @@ def list_(store: Store, job: str, run: str | None, item: str | None, limit: int)
     rows = [entry for one in found for entry in _checkpoints(store, one, key)]
     notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
     notes += [f"{plural(not_read, 'run')} with older names not looked at; name one, or see --limit"] if not_read else []
-    notes += [] if rows else [f"no checkpoint of {job} was ever taken"]
+    closed = [one for one in found if one.state.closing is not None]
+    notes += [texts.closed(one.state) for one in closed[:CLOSED]]
+    notes += [f"{len(closed) - CLOSED} more are closed"] if len(closed) > CLOSED else []
+    notes += [] if rows or closed else [f"no checkpoint of {job} was ever taken"]
     shown = rows[:limit]
     return Report(LIST, [_list_cells(one) for one in shown], shown, notes=notes, errors=errors)
 
@@ -180,6 +188,9 @@ def _names_a_run(store: Store, job: str, text: str, item: str | None) -> bool:
 
 
 def _table(found: Found, run: str) -> Report:
+    if found.state.closing is not None:
+        said = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing}
+        return Report(tuple(said), [list(said.values())], said, [texts.closed(found.state)])
     about = texts.summarize(found.state, run)
     data = asdict(about) | {"next_start": str(about.next_start) if about.next_start else None}
     cells = [one.cells() for one in about.rows]

@@ -34,6 +34,7 @@ from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, resolve
 from airflow_checkpoint_provider.checkpoint.state import Attempt, Launch, State
+from airflow_checkpoint_provider.checkpoint.sweeping import Swept, sweep_older
 from airflow_checkpoint_provider.checkpoint.texts import Seen
 from airflow_checkpoint_provider.metrics import Metrics
 from airflow_checkpoint_provider.storage import Store, probe, s3_handover
@@ -275,6 +276,20 @@ class Launching:
             ]
         gone = before - {one.id for one in self.state.retained}
         return [texts.deleted_line(len(gone), self.state)] if gone or not self.state.retained else []
+
+    def sweep_older(self, stop: threading.Event) -> None:
+        """Beside the driver: sweep and close what is due of older runs; one line, if there was anything. Whatever is not done
+        before ``stop`` is set is left to the next run."""
+        history = self.wanted.history
+        if history.run is None:
+            return
+        by = By("task", self.wanted.token.owner, socket.gethostname())
+        done: list[Swept] = []
+        try:
+            done += sweep_older(self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set)
+        except StoreError as error:
+            done.append(Swept("", error=error))
+        self.say(texts.swept(history.job, done))
 
     def wait_for_process(self) -> None:
         """A driver that finished may still run what stands behind its ``with``, and read its stages there. On this host its

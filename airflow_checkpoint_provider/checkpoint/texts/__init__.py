@@ -3,6 +3,7 @@
 UTC; the name before the number; cause, effect, what to do. Each text ends in a code (``codes``).
 """
 
+from airflow_checkpoint_provider.checkpoint.texts.closed import closed, swept
 from airflow_checkpoint_provider.checkpoint.texts.going_back import left_by_restore, restored
 from airflow_checkpoint_provider.checkpoint.texts.left_over import handed_on, left_behind
 from airflow_checkpoint_provider.checkpoint.texts.lifecycle import acknowledged, request, triggered, will_not_complete
@@ -49,6 +50,7 @@ __all__ = [
     "checkpoint_line",
     "checkpoint_lines",
     "cleared_unchanged",
+    "closed",
     "deleted_line",
     "driver_says",
     "fenced",
@@ -79,6 +81,7 @@ __all__ = [
     "summary",
     "superseded",
     "suspended",
+    "swept",
     "triggered",
     "will_not_complete",
 ]

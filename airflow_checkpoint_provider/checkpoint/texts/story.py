@@ -11,6 +11,7 @@ from airflow_checkpoint_provider.checkpoint.metadata import kind_in_words
 from airflow_checkpoint_provider.checkpoint.restoring import Candidate, Restored, recalled
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, Attempt, Launch, State
 from airflow_checkpoint_provider.checkpoint.statistics import failure
+from airflow_checkpoint_provider.checkpoint.texts.closed import closed
 from airflow_checkpoint_provider.checkpoint.texts.units import (
     ago,
     between,
@@ -61,7 +62,8 @@ def launch_story(
     that became, ``restored`` the point it verified."""
     if launch.adopted_by and before.launch(launch.number):
         return [_adopted(state, launch, seen)]
-    return _story(state, launch, restored, seen)
+    opened = [closed(before)] if before.closing is not None else []
+    return [*opened, *_story(state, launch, restored, seen)]
 
 
 def restore_story(state: State, restored: Restored, seen: Seen = NOTHING_SEEN) -> list[str]:
