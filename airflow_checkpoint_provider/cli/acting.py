@@ -71,7 +71,8 @@ def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -
     found = (
         finding.histories(store, job, item, MANY).found if run is None else (finding.of_run(store, job, run, item)[0],)
     )
-    work = [one for one in (_superfluous(store, one) for one in found) if one.ids or one.orphans or one.closes]
+    now = utc_now()
+    work = [one for one in (_superfluous(store, one, now) for one in found) if one.ids or one.orphans or one.closes]
     lines = [one.line for one in work] or ["nothing to delete"]
     rows = [(*one.names, str(len(one.ids)), str(len(one.orphans)), "closed" if one.closes else "") for one in work]
     data = [
@@ -86,7 +87,7 @@ def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -
         one.coordinator.retire()
         one.coordinator.sweep()
         if one.closes:
-            one.close()
+            one.close(now)
     return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"])
 
 
@@ -100,12 +101,12 @@ class _Superfluous:
     orphans: tuple[str, ...]
     closes: bool
 
-    def close(self) -> None:
+    def close(self, now: str) -> None:
         """… or finish what another began."""
         if self.coordinator.state.closing is not None:
             finish(self.coordinator)
         else:
-            close_if_due(self.coordinator, utc_now())
+            close_if_due(self.coordinator, now)
 
     @property
     def checkpoints(self) -> list[str]:
@@ -119,13 +120,13 @@ class _Superfluous:
         return f"{self.names[0]}, run {self.names[1]}: {' and '.join(filter(None, (held, left, shut)))}"
 
 
-def _superfluous(store: Store, found: Found) -> _Superfluous:
-    coordinator = Coordinator(Journal(store, found.keys, _by()))
+def _superfluous(store: Store, found: Found, now: str) -> _Superfluous:
+    coordinator = Coordinator(Journal(store, found.keys, _by()), now=lambda: now)
     coordinator.journal.catch_up()
     condemned = tuple(one.id for one in coordinator.state.with_status(CONDEMNED))
-    ids = tuple(sorted({*coordinator.retirable(utc_now()), *condemned}))
+    ids = tuple(sorted({*coordinator.retirable(now), *condemned}))
     closing = coordinator.state.closing is not None and not coordinator.state.closed
-    closes = closing or is_due(coordinator.state, utc_now(), without=ids)
+    closes = closing or is_due(coordinator.state, now, without=ids)
     return _Superfluous((found.state.job, found.newest_run), coordinator, ids, coordinator.orphans(), closes)
 
 

@@ -280,4 +280,5 @@ def deleted_line(count: int, state: State) -> str:
         return f" {deleted}, kept: {some(kept)}; this table again: {show(state, run)}"
     gone = sum(one.status == FORGOTTEN for one in state.checkpoints)
     what = f"state deleted (run finished, {plural(gone, 'checkpoint')})" if gone else "no state was left"
-    return f" {what}; this table stays: {show(state, run)}"
+    stays = "stays for 30 days" if state.scope else "stays"
+    return f" {what}; this table {stays}: {show(state, run)}"

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider.checkpoint.commands import CloseHistory
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import group_path
+from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time
+from airflow_checkpoint_provider.cli import acting
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.recorded import Recorded, three_stages
 from tests.unit.cli.conftest import FLIGHTS, Command
@@ -71,3 +77,66 @@ def test_it_asks(died: Recorded, root: Path, checkpoints: Command, monkeypatch: 
     done = checkpoints("prune", FLIGHTS)
     assert (done.code, files(root)) == (2, before)
     assert "--dry-run" in done.err
+
+
+# -- histories that are over for good ------------------------------------------------------------------------------------
+
+LATER = "2027-03-01T00:00:00.000Z"
+DUE = (
+    f"{FLIGHTS}, run scheduled__2026-11-20: chk-2, chk-3, which nothing holds and 1 leftover of attempts that are over"
+)
+
+
+@pytest.fixture
+def months_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting, "utc_now", lambda: LATER)
+
+
+@pytest.mark.usefixtures("months_later")
+def test_one_that_failed_for_good_is_closed(died: Recorded, root: Path, checkpoints: Command) -> None:
+    before = files(root)
+    done = checkpoints("prune", FLIGHTS, "--dry-run")
+    assert done.lines == [f"{DUE} and its history, which is closed", "nothing was changed: this was --dry-run"]
+    assert files(root) == before
+    assert checkpoints("prune", FLIGHTS, "--yes").lines[-1] == "done"
+    assert files(root) == set()
+    assert died.coordinator.journal.catch_up().closed
+    assert checkpoints("prune", FLIGHTS, "--yes").lines == ["nothing to delete"]
+
+
+@pytest.mark.usefixtures("months_later")
+def test_one_that_somebody_began_to_close_is_finished(died: Recorded, checkpoints: Command) -> None:
+    journal = died.coordinator.journal
+    task = Coordinator(Journal(died.store, died.keys, By("task", "", "")), now=lambda: LATER)
+    task.journal.catch_up()
+    task.retire()
+    journal.append(CloseHistory(why="the run failed for good", now=LATER))
+    (one,) = json.loads(checkpoints("prune", FLIGHTS, "--yes", "-o", "json").out)
+    assert (one["checkpoints"], one["closed"]) == ([], True)
+    assert journal.catch_up().closed
+
+
+@pytest.mark.usefixtures("months_later")
+def test_what_is_said_of_one_that_is_closed(died: Recorded, store: LocalStore, checkpoints: Command) -> None:
+    checkpoints("prune", FLIGHTS, "--yes")
+    died.coordinator.journal.catch_up()
+    said = f"{FLIGHTS}, run scheduled__2026-11-20: closed at {day_and_time(died.state.at)} (the run failed for good);"
+    shown = checkpoints("show", FLIGHTS, "scheduled__2026-11-20")
+    assert (shown.code, shown.lines[0][: len(said)]) == (0, said)
+    listed = checkpoints("list", FLIGHTS)
+    assert (listed.code, said in listed.out + listed.err) == (0, True)
+    (job,) = json.loads(checkpoints("jobs", "-o", "json").out)
+    assert (job["run"], job["state"], job["next_start"]) == ("scheduled__2026-11-20", "closed", None)
+    refused = checkpoints("restore", FLIGHTS, "--from", "chk-3", "--dry-run")
+    assert refused.code == 4
+
+
+@pytest.mark.usefixtures("months_later")
+def test_a_younger_run_stands_before_one_that_was_closed_since(
+    died: Recorded, store: LocalStore, checkpoints: Command
+) -> None:
+    younger = Recorded(store, scope="scheduled__2026-11-21")
+    younger.started("04:00:00")
+    checkpoints("prune", FLIGHTS, "scheduled__2026-11-20", "--yes")
+    (job,) = json.loads(checkpoints("jobs", "-o", "json").out)
+    assert job["run"] == "scheduled__2026-11-21"

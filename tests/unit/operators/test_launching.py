@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.commands import Restore
+from airflow_checkpoint_provider.checkpoint.closing import close
+from airflow_checkpoint_provider.checkpoint.commands import CloseHistory, PlanLaunch, Restore
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.lifetime import FINISHED
 from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.faults import Fault, FaultyStore
@@ -162,3 +168,47 @@ def test_a_launch_that_a_restore_has_left_is_retried(recorded: Recorded) -> None
     assert not left.value.permanent
     launch = Try(recorded, 3).launching.plan()
     assert str(launch.restore_point) == "chk-2"
+
+
+# -- older runs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_tends_to_those_before_it_in_one_line(recorded: Recorded) -> None:
+    recorded.ended("03:00:00", "failed", 1)
+    older = Recorded(recorded.store, scope="scheduled__2025-01-01")
+    older.clock = "2025-01-01T00:00:00.000Z"
+    plan = PlanLaunch(
+        token=older.token(), try_number=1, owner="flights_etl.delays", run=older.scope, run_after=None, started_at=older.clock,
+        incarnation="0ther", job=older.job, scope=older.scope,
+    )  # fmt: skip
+    older.coordinator.journal.append(plan)
+    retry = Try(recorded, 2)
+    retry.launching.sweep_older(threading.Event())
+    assert retry.lines == ["flights_etl.delays, older runs: closed scheduled__2025-01-01  [CKP114]"]
+    assert older.coordinator.journal.catch_up().closed
+    retry.launching.sweep_older(threading.Event())
+    assert len(retry.lines) == 1
+    assert recorded.coordinator.journal.catch_up().retained
+
+
+def test_a_store_that_fails_meanwhile_is_told_and_nothing_else(recorded: Recorded) -> None:
+    retry = Try(recorded, 2)
+    retry.launching.store = FaultyStore(recorded.store, lambda call: Fault.DROPPED)
+    retry.launching.sweep_older(threading.Event())
+    (line,) = retry.lines
+    assert "could not tidy up at all, the next run tries again" in line
+
+
+def test_a_run_whose_history_was_closed_says_so(recorded: Recorded) -> None:
+    """Forty days later: its clear starts from nothing."""
+    second_attempt(recorded)
+    now = "2027-01-01T00:00:00.000Z"
+    task = Coordinator(Journal(recorded.store, recorded.keys, By("task", "", "")), now=lambda: now)
+    task.journal.catch_up()
+    task.retire()
+    close(task, CloseHistory(why=FINISHED, now=now))
+    clear = Try(recorded, 3, generation=1)
+    launch = clear.launching.plan()
+    assert (launch.number, launch.restore_point) == (3, None)
+    assert f"closed at {day_and_time(task.state.at)} (the run finished); its table was kept 30 days" in clear.lines[0]
+    assert "starts from nothing" in clear.lines[-1]
