@@ -6,14 +6,18 @@ import math
 
 import pytest
 
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.closing import close
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.errors import StoreUnavailable
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import SEGMENT
 from airflow_checkpoint_provider.checkpoint.pruning import prune
+from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.faults import Fault, FaultyStore, Killed, served
 from tests.unit.checkpoint.acknowledgements import bystander, driver, take
+from tests.unit.checkpoint.histories import at, clear, start
 from tests.unit.checkpoint.journals import KEYS, SHORT, numbers, open_journal, raw, write, written
 
 
@@ -164,20 +168,50 @@ def test_a_store_that_fails_is_asked_again_by_the_next_checkpoint() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_nothing_depends_on_how_many_checkpoints_were_ever_made() -> None:
-    """Requests and bytes after 10,000 and after 100,000 entries: of a checkpoint, of a cold start, of the newest boundary."""
+    """Requests and bytes after 10,000 and after 100,000 entries: of a checkpoint, of a cold start, of the newest boundary and of
+    what it remembers; and of closing the history, opening it again, and reading it from then on."""
     inner = MemoryStore()
     store = FaultyStore(inner)
-    coordinator = driver(store)
-    costs = []
+    coordinator = driver(store, scope="day-1")
+    costs, remembered = [], []
     for entries in (10_000, 100_000):
         while coordinator.state.n < entries:
             take(coordinator)
             coordinator.retire()
         costs.append(_cost(inner, store, coordinator))
+        remembered.append(_remembered(coordinator.state))
     (requests, cold, size), (later_requests, later_cold, later_size) = costs
     assert later_requests == requests
     assert later_cold <= cold + 2 * math.ceil(math.log2(10))
     assert later_size <= size * 1.1, "longer numbers, and as many"
+    assert remembered[0] == remembered[1]
+    _close_and_open(inner, store, coordinator)
+
+
+def _remembered(state: State) -> dict[str, int]:
+    names = ("launches", "attempts", "runs", "checkpoints", "groups", "tokens", "requests", "counts")
+    return {name: len(getattr(state, name)) for name in names}
+
+
+def _close_and_open(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> None:
+    coordinator.journal.append(c.EndAttempt(epoch=1, how="finished"))
+    task = bystander(store)
+    task.retire()
+    task.sweep()  # as a task does at the end: a stage's rows of an attempt stay for as long as that lives
+    store.requests.clear()
+    close(task, c.CloseHistory(why="the run finished", now=at(1)))
+    assert store.requests.total() <= 40
+    assert all(len(body) <= 400 for body in inner.objects.values()), "stubs, and nothing else"
+    assert all("/journal/" in key for key in inner.objects)
+    for attempt in (2, 3):
+        journal = open_journal(store)
+        store.requests.clear()
+        journal.append(clear(try_number=attempt, scope="day-1"))
+        assert store.requests.total() <= 4 * math.ceil(math.log2(journal.state.n / SEGMENT))
+        journal.append(start(try_number=attempt, generation=1, driver=f"driver {attempt}"))
+        assert (journal.state.last_epoch, journal.state.next_id) == (attempt, coordinator.state.next_id)
+        journal.append(c.EndAttempt(epoch=attempt, how="finished"))
+        close(Coordinator(journal), c.CloseHistory(why="the run finished", now=at(1)))
 
 
 def _cost(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> tuple[dict[str, int], int, int]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import sweeping
+from airflow_checkpoint_provider.checkpoint.closing import close
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
@@ -158,7 +159,6 @@ def test_one_that_was_cleared_while_it_was_looked_at_is_not_closed(monkeypatch: 
     """The clear comes between the last look and *closing*."""
     store = MemoryStore()
     recorded = ran(store, how="finished", checkpoints=0)
-    close = sweeping.close
 
     def cleared_before(coordinator: Coordinator, command: Any) -> None:
         Recorded(store, JOB, RUN).started("23:30:00", try_number=2, generation=1)
