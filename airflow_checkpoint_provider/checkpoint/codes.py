@@ -58,7 +58,6 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP402": "Two tasks share one job id.",
         "CKP403": "The run is older than what the state of the job already holds.",
         "CKP404": "State was required and there is none.",
-        "CKP430": "A history is not closed while something in it runs, or is kept.",
         # a restored state and the job that takes it
         "CKP420": "The checkpoint holds state that nobody claims, and nobody allowed to leave it behind.",
         "CKP421": "Two states would have one name after a renaming.",
@@ -68,6 +67,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP425": "The number of key groups of a restored state is not that of the job that takes it.",
         "CKP426": "At the end of a run: restored state that nobody asked for was handed on to the next checkpoints.",
         "CKP427": "At the end of a run: restored state that nobody asked for was left behind, as allow_non_restored_state says.",
+        "CKP430": "A history is not closed while something in it runs, or is kept.",
         "CKP440": "Another job, or who disposes of it, owns the deletion of this savepoint.",
         "CKP441": "Where a savepoint is to be published lies another one.",
         "CKP442": "The savepoint was disposed of.",

@@ -210,10 +210,14 @@ def held(state: State, now: datetime) -> frozenset[int]:
 
 def retained_by_policy(state: State, now: datetime) -> frozenset[int]:
     """Of checkpoints; no policy speaks of savepoints."""
-    policy: Retention | None = policy_of(state)
-    if policy and lifetime.over_for_good(state, policy, now):
-        policy = policy.after_end()
+    policy = _in_force(state, now)
     return policy.keeps([one for one in state.retained if not one.savepoint], now) if policy else frozenset()
+
+
+def _in_force(state: State, now: datetime) -> Retention | None:
+    """The policy, or what of it goes on holding when the history is over."""
+    policy = policy_of(state)
+    return policy.after_end() if lifetime.over_for_good(state, policy, now) else policy
 
 
 @dataclass(frozen=True)
@@ -227,13 +231,11 @@ class _Claimed:
 def claims_held(state: State, now: datetime) -> frozenset[str]:
     """Claimed savepoints that must not be deleted: where an attempt starts, or what counts among the newest kept."""
     own = [one for one in state.retained if not one.savepoint and one.branch == state.branch.number]
-    base = state.branch.base.pointer if state.branch.base else None
-    policy = policy_of(state)
-    return frozenset(
-        one.pointer
-        for one in state.claims
-        if (one.pointer == base and not own) or 0 in policy.keeps([*own, _Claimed(one.at)], now)
-    )
+    over = lifetime.over_for_good(state, policy_of(state), now)
+    base = state.branch.base.pointer if state.branch.base and not own and not over else None
+    policy = _in_force(state, now)
+    kept = [one for one in state.claims if policy and 0 in policy.keeps([*own, _Claimed(one.at)], now)]
+    return frozenset({one.pointer for one in kept} | ({base} if base else set()))
 
 
 def policy_of(state: State) -> Retention:

@@ -113,6 +113,8 @@ def _needed(state: State, now: datetime) -> str | None:
     waiting = [number for number in state.current.values() if number is not None and number not in started]
     if waiting and not quiet(state, now):
         return f"launch {waiting[0]} waits for its driver"
+    if state.claims:
+        return f"it owns {state.claims[0].pointer}"
     left = in_the_way(state)
     return f"chk-{left[0].id} is {left[0].status}" if left else None
 

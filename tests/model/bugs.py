@@ -13,7 +13,16 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.checkpoint import apply, closing, coordinator, decide, journal, launching, lifetime, requests
+from airflow_checkpoint_provider.checkpoint import (
+    apply,
+    closing,
+    coordinator,
+    decide,
+    journal,
+    launching,
+    lifetime,
+    requests,
+)
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal

@@ -203,6 +203,21 @@ def test_a_claim_counts_in_every_policy(retention: Retention, kept: bool) -> Non
     assert bool(claims_held(history.state, NOW)) is kept
 
 
+def test_a_history_that_is_over_holds_no_claim_and_is_not_closed_while_it_owns_one() -> None:
+    history = History("day-1")
+    policy = CheckpointConfig(retention=KeepLatest(5)).to_json()
+    history.started(checkpointing=policy)
+    claiming(history)
+    history.started(try_number=2, checkpointing=policy)
+    assert claims_held(history.state, NOW) == {FOREIGN}
+    history.ended()
+    assert claims_held(history.state, NOW) == frozenset()
+    assert asked(history, c.CloseHistory(why="the run finished", now=at(60))) == "StillNeeded"
+    history.do(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60)))
+    history.do(c.Forget(ids=(), claims=(FOREIGN,)))
+    assert asked(history, c.CloseHistory(why="the run finished", now=at(60))) == "accepted"
+
+
 def test_what_is_not_condemned_is_not_forgotten() -> None:
     history = running()
     claiming(history)
