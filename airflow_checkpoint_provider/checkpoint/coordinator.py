@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 
@@ -90,7 +89,7 @@ class Coordinator:
         """
         command = c.Trigger(
             request=request, try_number=try_number, epoch=self.epoch, run=run, timeout_s=timeout_s, barrier=barrier,
-            origin=origin, gated=gated, kind=kind, target=target, nonce=secrets.token_hex(4), name=name, pinned=pinned,
+            origin=origin, gated=gated, kind=kind, target=target, nonce=self.journal.nonce()[:8] if target else "", name=name, pinned=pinned,
             owner=owner,
         )  # fmt: skip
         self.journal.append(command)

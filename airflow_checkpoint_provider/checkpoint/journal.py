@@ -71,7 +71,7 @@ class Journal:
     ) -> None:
         self.store, self.keys, self.by = store, keys, by
         self.segment, self.patience = segment, patience
-        self._nonce, self._clock = nonce, clock
+        self.nonce, self._clock = nonce, clock
         self.state = State()
         self._polls = 0
         self._incarnation = ""  # of the first entry that was read or won; no other is believed
@@ -240,7 +240,7 @@ class Journal:
             )
         n = self._number(events)
         entry = Entry(
-            inc=self.state.incarnation or _incarnation(events), n=n, nonce=self._nonce(), at=self._clock(), by=self.by.to_json(),
+            inc=self.state.incarnation or _incarnation(events), n=n, nonce=self.nonce(), at=self._clock(), by=self.by.to_json(),
             events=events, snapshot=self.state if n % self.segment == 0 else None,
         )  # fmt: skip
         outcome, _ = put(self.store, self.keys.entry(n), entry.to_bytes(), patience=self.patience)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By, Entry, closed_stub
+from airflow_checkpoint_provider.checkpoint.errors import Queued
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Process, Refusal
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Measures, Seal, StageDetail, Versions
@@ -36,6 +38,7 @@ from tests.unit.checkpoint.histories import at, clear, launch, start
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 KEYS = Keys(History("flights.delays", "scheduled__2026-11-20").prefix)
+SAVEPOINTS_BOUNDARY = 15
 BOUNDARY = 18  # of a short segment, so that the files stay short, too
 VERSIONS = Versions(package="0.1.0", spark="4.2.0")
 PROCESS = Process(host="worker-3", boot="b4f0c2", pidns="pid:[4026531836]", pid=4711, started="123456")
@@ -97,6 +100,55 @@ def lived() -> MemoryStore:
     return store
 
 
+def life_with_savepoints(store: MemoryStore) -> None:
+    """Requests that wait and are dropped, a savepoint, a stop with one, and a restore from one that is claimed."""
+    nonces = iter(f"{number:032x}" for number in range(1 << 100, (1 << 100) + 99))
+    times = iter(at(minute) for minute in range(99))
+    by = By("task", "flights.delays", "worker-3")
+    journal = Journal(
+        store, KEYS, by, segment=SAVEPOINTS_BOUNDARY, nonce=lambda: next(nonces), clock=lambda: next(times)
+    )
+    run = "scheduled__2026-11-20"
+    config = CheckpointConfig(
+        max_concurrent=2, tolerable_failures=3, interval="1 min", min_pause="5 s", retention=KeepWithin(days=7)
+    ).to_json()
+    journal.append(launch(run, run_after="2026-11-20T00:00:00Z"))
+    journal.append(start(run, driver="dr1ver", versions=VERSIONS, checkpointing=config))
+    coordinator = Coordinator(journal, 1)
+    saved: dict[str, Any] = {"origin": "task", "target": "s3://lake/savepoints", "owner": "ops.savepoint"}
+    coordinator.trigger("savepoint", kind="savepoint", name="before the change", pinned=True, **saved)
+    coordinator.trigger("one", origin="cli", owner="ann")
+    for request in ("two", "three"):
+        with suppress(Queued):
+            coordinator.trigger(request, origin="task", owner="ops.checkpoint", gated=False)
+    coordinator.acknowledge(detailed(1))
+    coordinator.complete(1)
+    journal.append(c.ConfirmPublished(id=1))
+    coordinator.trigger("stop", kind="suspend_savepoint", **saved)
+    number = coordinator.state.pending[-1].id
+    coordinator.acknowledge(detailed(number))
+    coordinator.complete(number)
+    journal.append(c.EndAttempt(epoch=1, how="suspended", exit_code=79))
+    token = e.Token(dag="ops", run=run, task="restore")
+    for base in ("s3://lake/savepoints/savepoint-orders-41-9f3c", "s3://lake/savepoints/savepoint-orders-42-77aa"):
+        restore = c.Restore(
+            token=replace(token, item=base), base=e.Point(pointer=base), by="ops.restore", reason="upgrade", above=41,
+            claimed=True, rename={"sum": "total"},
+        )  # fmt: skip
+        journal.append(restore)
+    claim = journal.state.claims[0].pointer
+    journal.append(c.Condemn(ids=(1,), claims=(), now=at(20_000), disposing=True))
+    journal.append(c.Condemn(ids=(), claims=(claim,), now=at(20_000)))
+    journal.append(c.Forget(ids=(1,), claims=()))
+
+
+@cache
+def with_savepoints() -> MemoryStore:
+    store = MemoryStore()
+    life_with_savepoints(store)
+    return store
+
+
 def short_life(store: MemoryStore) -> None:
     """A run that finished, and whose history was closed; entries 0 to 4, and 64."""
     nonces = iter(f"{number:032x}" for number in range(1, 99))
@@ -143,6 +195,10 @@ def stub() -> bytes:
 WRITERS: dict[str, Callable[[], bytes]] = {
     "entry-0": lambda: lived().objects[KEYS.entry(0)],
     "entry-boundary": lambda: lived().objects[KEYS.entry(BOUNDARY)],
+    "entry-boundary-savepoints": lambda: with_savepoints().objects[KEYS.entry(SAVEPOINTS_BOUNDARY)],
+    "events-savepoints": lambda: canonical(
+        [json.loads(with_savepoints().objects[KEYS.entry(n)])["events"] for n in range(SAVEPOINTS_BOUNDARY + 1)]
+    ),
     "entry-stub": stub,
     "acknowledgement": lambda: lived().objects[KEYS.acknowledgement(2, "")],
     "seal": lambda: lived().objects[KEYS.seal(2)],
@@ -154,9 +210,16 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "entry-closed-stub": lambda: closed_stub_of(closed().objects[KEYS.entry(64)]),
     "events": lambda: canonical([json.loads(lived().objects[KEYS.entry(n)])["events"] for n in range(BOUNDARY + 1)]),
 }
+
+
+def rewritten(body: bytes) -> bytes:
+    return canonical([[e.event_to_json(e.event_from_json(one)) for one in entry] for entry in json.loads(body)])
+
+
 REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "entry-0": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
     "entry-boundary": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
+    "entry-boundary-savepoints": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "entry-stub": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
     "entry-closing": lambda body: Entry.from_bytes(body, "entry 4").to_bytes(),
     "entry-closed": lambda body: Entry.from_bytes(body, "entry 64").to_bytes(),
@@ -166,9 +229,8 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "heartbeat": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
     "savepoint-claimed": lambda body: canonical(Claim.from_json(json.loads(body)).to_json()),
     "savepoint-stub": lambda body: canonical(Stub.from_json(json.loads(body)).to_json()),
-    "events": lambda body: canonical(
-        [[e.event_to_json(e.event_from_json(one)) for one in entry] for entry in json.loads(body)]
-    ),
+    "events": rewritten,
+    "events-savepoints": rewritten,
 }
 
 
@@ -196,11 +258,11 @@ def test_what_was_written_is_read_and_written_back_the_same(name: str) -> None:
 def test_every_kind_of_event_that_is_written_is_there() -> None:
     entries = [
         *json.loads(golden("events")),
+        *json.loads(golden("events-savepoints")),
         *(json.loads(golden(f"entry-{name}"))["events"] for name in ("closing", "closed")),
     ]
     kinds = {one["kind"] for entry in entries for one in entry}
-    later = {"request_queued", "request_dropped", "savepoint_published"}
-    assert kinds == set(e.KINDS) - {"suspended", "resumed"} - later
+    assert kinds == set(e.KINDS) - {"suspended"}
 
 
 def fields(data: object) -> Iterator[str]:
@@ -283,12 +345,31 @@ def test_a_closed_history_is_the_same_to_who_reads_its_boundary_and_to_who_reads
     )  # fmt: skip
 
 
-def test_the_events_fold_to_the_state_of_the_boundary() -> None:
+@pytest.mark.parametrize(("kind", "boundary"), [("", BOUNDARY), ("-savepoints", SAVEPOINTS_BOUNDARY)])
+def test_the_events_fold_to_the_state_of_the_boundary(kind: str, boundary: int) -> None:
     """Golden histories replayed against new code."""
     state = State()
-    for n, entry in enumerate(json.loads(golden("events"))[:BOUNDARY]):
+    for n, entry in enumerate(json.loads(golden(f"events{kind}"))[:boundary]):
         state = fold(state, n, at(n), (e.event_from_json(one) for one in entry))
-    assert state == Entry.from_bytes(golden("entry-boundary"), "a boundary").snapshot
+    assert state == Entry.from_bytes(golden(f"entry-boundary{kind}"), "a boundary").snapshot
+
+
+def test_a_boundary_holds_what_waits_and_what_is_owned() -> None:
+    state = Entry.from_bytes(golden("entry-boundary-savepoints"), "a boundary").snapshot
+    assert state
+    assert [(one.token, one.why) for one in state.dropped] == [("three", "the job was suspended")]
+    assert [(one.id, one.kind, one.status, one.published) for one in state.checkpoints if one.savepoint] == [
+        (1, "savepoint", "condemned", True),
+        (4, "suspend_savepoint", "retained", False),
+    ]
+    assert [(one.pointer[-7:], one.status) for one in state.claims] == [
+        ("41-9f3c", "condemned"),
+        ("42-77aa", "retained"),
+    ]
+    assert (state.next_id, state.branch.rename, state.suspended) == (42, {"sum": "total"}, None)
+    waited = state.checkpoint(3)
+    assert waited
+    assert (waited.request, waited.owner, waited.queued_at != "") == ("two", "ops.checkpoint", True)
 
 
 def test_an_acknowledgement_and_the_seal_of_it() -> None:
@@ -337,7 +418,7 @@ def test_what_lies_beside_a_savepoint() -> None:
     assert Stub.from_json(stub) == Stub(by="task savepoint", at=at(5), stub=True)
 
 
-@pytest.mark.parametrize("name", sorted(set(WRITERS) - {"events"}))
+@pytest.mark.parametrize("name", sorted(set(WRITERS) - {"events", "events-savepoints"}))
 def test_each_says_its_version_and_nothing_secret(name: str) -> None:
     data = json.loads(golden(name))
     assert data["v"] == 1
