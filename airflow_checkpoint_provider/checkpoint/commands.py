@@ -36,8 +36,9 @@ class Command:
 class PlanLaunch(Command):
     """A submit task, or a script without Airflow, wants an attempt of its run to start.
 
-    ``base`` is what ``restore`` was resolved to, None for "latest" and "none". ``incarnation`` names the history if this
-    is its first entry. ``alone`` marks a script: it refuses beside a living process instead of adopting or fencing it.
+    ``base`` is what ``restore`` was resolved to, None for "latest" and "none"; ``above`` the id of one from elsewhere.
+    ``incarnation`` names the history if this is its first entry. ``alone`` marks a script: it refuses beside a living
+    process instead of adopting or fencing it.
     """
 
     token: Token
@@ -53,6 +54,7 @@ class PlanLaunch(Command):
     application: str = ""
     restore: str = "latest"
     base: Point | None = None
+    above: int = 0
     on_clear: str = "auto"
     require_state: bool = False
     seen_alive: bool = False

@@ -213,7 +213,8 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
     if run is None:
         if command.restore == "latest":
             return ()
-        return (_branch_opened(state, command, command.base, f"restore={command.restore}"),)
+        opened = _branch_opened(state, command, command.base, f"restore={command.restore}")
+        return (replace(opened, above=command.above),)
     launch = state.launch(run.launch)
     left = launch is not None and launch.branch != state.branch.number
     again = is_clear(run, command) and (run.how == "finished" or command.on_clear == "restart")

@@ -78,6 +78,14 @@ def resolve(restore: str, state: State, store: Store) -> Point | None:
     return Point(pointer=str(pointer))
 
 
+def id_above(point: Point | None, beside: Store) -> int:
+    """The id of what ``point`` leads to outside of its history, which must be there; 0 if it does not lead there."""
+    if point is None or point.pointer is None:
+        return 0
+    pointer = pointer_of(point.pointer)
+    return pointer.id if isinstance(pointer, Pointer) else open_savepoint(pointer, beside).seal.id
+
+
 def _saved(pointer: SavepointPointer, state: State, store: Store) -> Point:
     """A copy of this history's own, elsewhere, is as good as a stranger's."""
     savepoint = open_savepoint(pointer, store)

@@ -57,7 +57,9 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: st
     def command(state: State) -> c.Restore:
         if going.look(state) != base:
             raise Refused(f"{where} is {going.restored.point or 'nothing'} by now; nothing was changed, look again")
-        return c.Restore(token=token, base=base, by=by, reason="restored by hand: checkpoints restore")
+        return c.Restore(
+            token=token, base=base, above=going.restored.above, by=by, reason="restored by hand: checkpoints restore"
+        )
 
     answer = coordinator.journal.append(command)
     done = replace(found, state=coordinator.state)

@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.checkpoint.events import LaunchPlanned, Token
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart, beats_of, read_beat, seen_alive
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
-from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, resolve
+from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, id_above, resolve
 from airflow_checkpoint_provider.checkpoint.state import Attempt, Launch, State
 from airflow_checkpoint_provider.checkpoint.sweeping import Swept, sweep_older
 from airflow_checkpoint_provider.checkpoint.texts import Seen
@@ -101,7 +101,7 @@ class Launching:
             token=self.wanted.token, try_number=self.wanted.try_number, owner=self.wanted.token.owner, run=self.wanted.token.run,
             run_after=self.wanted.run_after, started_at=self.wanted.now, incarnation=secrets.token_hex(16), job=self.wanted.history.job,
             scope=self.wanted.history.run or "", item=self.wanted.history.item, restore=self.wanted.restore, base=base,
-            on_clear=self.wanted.on_clear, require_state=self.wanted.require_state, durable=self.wanted.durable,
+            above=id_above(base, self.store), on_clear=self.wanted.on_clear, require_state=self.wanted.require_state, durable=self.wanted.durable,
         )  # fmt: skip
         self._append_patiently(plan)
         self.launch = self.state.current_launch()

@@ -71,7 +71,9 @@ class RestoreOperator(OfJob):
         going = GoingBack(coordinator, self._where(), state.runs[-1].key)
         reason = f"task {token.owner} of run {token.run}"
         coordinator.journal.append(
-            lambda now: c.Restore(token=token, base=going.look(now), by=token.owner, reason=reason)
+            lambda now: c.Restore(
+                token=token, base=going.look(now), above=going.restored.above, by=token.owner, reason=reason
+            )
         )
         for line in texts.restored(going.state, going.restored):
             self.log.info("%s", line)

@@ -257,3 +257,9 @@ def test_a_run_keeps_the_time_of_its_first_launch() -> None:
     run = history.state.run("day-1")
     assert run
     assert run.started_at == at(0)
+
+
+def test_ids_go_on_above_that_of_what_another_history_made() -> None:
+    history = History()
+    history.started("day-1", restore=SEED, base=Point(pointer=SEED), above=7)
+    assert history.state.next_id == 8
