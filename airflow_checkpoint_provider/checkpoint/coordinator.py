@@ -25,6 +25,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     TooLarge,
 )
 from airflow_checkpoint_provider.checkpoint.events import StateEntry
+from airflow_checkpoint_provider.checkpoint.failures import TOO_LARGE
 from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, StateSnapshot, digest
 from airflow_checkpoint_provider.checkpoint.names import SavepointPointer, group_epoch
@@ -148,7 +149,7 @@ class Coordinator:
         try:
             return self.journal.append(command)
         except TooLarge as error:
-            self.abort(number, "too many groups", phase="complete", words=error.message)
+            self.abort(number, TOO_LARGE, phase="complete", words=error.message)
             raise
 
     def _unsealed(self, number: int, finalize: bool) -> Answer:

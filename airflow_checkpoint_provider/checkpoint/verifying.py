@@ -10,10 +10,11 @@ from airflow_checkpoint_provider.storage.base import Store
 
 def verify_files(store: Store, keys: Keys, seal: Seal) -> int:
     """How many files there are. One listing per group. Raises ``Damaged`` with the first that is missing or of another size."""
-    return sum(_verify_group(store, keys, group) for state in seal.states.values() for group in state.groups)
+    return sum(verify_group(store, keys, group) for state in seal.states.values() for group in state.groups)
 
 
-def _verify_group(store: Store, keys: Keys, group: Group) -> int:
+def verify_group(store: Store, keys: Keys, group: Group) -> int:
+    """How many files the group has; else as ``verify_files``."""
     key = keys.group(group.path)
     there = {one.key.removeprefix(f"{key}/"): one.size for one in store.list(key)}
     for file in group.files:

@@ -171,6 +171,15 @@ class Attempt:
             except CommitStateUnknown:  # asked once more, it answers "done already" if it was written
                 coordinator.journal.append(ended)
 
+    def end_suspended(self, said: Callable[[str], str]) -> NoReturn:
+        """A stop-savepoint stands: end the process, whatever the store says to that. ``said`` makes its last line of it."""
+        unended = ""
+        try:
+            self.end("suspended", Exit.OVER)
+        except CheckpointError as error:
+            unended = error.message
+        leave(Exit.OVER, said(unended))
+
     def end_failed(self, exit_code: int) -> None:
         """As ``end``, for a driver that fails anyway: what the store says to it changes nothing."""
         launch, record = self.state.launch(self.record.launch), self.state.attempt(self.epoch)
@@ -282,7 +291,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
         token, try_number, started_at = _alone_run(state, began)
         plan = c.PlanLaunch(
             token=token, try_number=try_number, owner="script", run=token.run, run_after=None, started_at=started_at,
-            incarnation=secrets.token_hex(16), job=settings.job, restore=settings.restore, base=base, alone=True,
+            incarnation=secrets.token_hex(16), job=settings.job, restore=settings.restore, base=base, above=restored.above if base else 0, alone=True,
             seen_alive=state.last_epoch > seen.last_epoch or watching.another_job(state),
         )  # fmt: skip
         attempt = c.StartAttempt(

@@ -15,12 +15,11 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 
 from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.errors import (
     Busy,
     CheckpointError,
@@ -30,59 +29,73 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Refused,
     StoreError,
 )
-from airflow_checkpoint_provider.checkpoint.failures import DECLINED
-from airflow_checkpoint_provider.checkpoint.journal import utc_now
+from airflow_checkpoint_provider.checkpoint.failures import DECLINED, EXPIRED, STORE_FAILED
+from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, StateSnapshot, Versions
 from airflow_checkpoint_provider.checkpoint.requests import ungated
-from airflow_checkpoint_provider.checkpoint.state import RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.checkpoint.state import RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.copies import written_anew
+from airflow_checkpoint_provider.spark.gates import Gates
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.protection import Protection
 from airflow_checkpoint_provider.spark.registered import Registered
+from airflow_checkpoint_provider.spark.savepoints import Pinned, Savepoints
 from airflow_checkpoint_provider.spark.states import States, new_in
 
 Held = dict[str, StateSnapshot]
 """What a completed checkpoint holds, by uid."""
 
-REMIND = 300.0  # seconds between two lines saying that the job is not protected
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries while the store fails
 SWEPT_AT_ONCE = 1_000  # folders; the next start takes the rest
-LATE = 10.0  # seconds that the abort of an expired one may take at the end of the job
 
 
 class Barriers:
     """The checkpoints of one attempt, as its script reaches its barriers."""
 
     def __init__(
-        self, attempt: Attempt, states: States, registered: Registered, spark_version: str, timeout_s: float
+        self, attempt: Attempt, states: States, registered: Registered, spark_version: str, config: CheckpointConfig
     ) -> None:
-        self._attempt, self._states, self._registered, self._timeout_s = attempt, states, registered, timeout_s
+        self._attempt, self._states, self._registered, self._timeout_s = attempt, states, registered, config.timeout_s
         self._versions = Versions(package=__version__, spark=spark_version)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._flying: Future[Held] | None = None
         self._unsettled: int | None = None  # acknowledged, its outcome not known to us
         self._awaited = threading.Event()  # the job waits for the checkpoint in flight
         self._reached = 0.0  # when the barrier of the newest checkpoint was
-        attempt.coordinator.journal.patience = min(attempt.coordinator.journal.patience, timeout_s)
+        attempt.coordinator.journal.patience = min(attempt.coordinator.journal.patience, self._timeout_s)
         self._count = 0
-        self.protection = Protection(attempt)
+        self._asked: frozenset[str] | None = (
+            None  # the requests that stood in the journal when this barrier was reached
+        )
+        self.protection = Protection(attempt, config.tolerable_failures)
         self.gates = Gates(attempt)
+        self.savepoints = Savepoints(attempt, self._word)
 
     def reach(self, barrier: str, *, wait: bool = False) -> bool:
         """Take a checkpoint at this barrier, or serve the one that waits for it. If ``wait``: whether what there is to save is
         saved; raises ``Declined``."""
         self._registered.refuse_inside()
         self.settle()
-        self._reached = time.monotonic()
+        self._reached, self._asked = time.monotonic(), None
+        stop = self.savepoints.stopping()
         declined = self._ask(barrier)
         if declined:
             self._flying = self._pool.submit(self._decline, declined, barrier)
         else:
-            self._flying = self._pool.submit(self._take, self._states.pinned(barrier), barrier)
-        if wait:
+            self._flying = self._pool.submit(self._take, self._states.pinned(barrier), barrier, stop is not None)
+        if wait or stop:
             self.settle()
-            if declined:
-                raise declined
+        if stop:
+            self.savepoints.stop(stop, barrier)
+        if wait and declined:
+            raise declined
         return not wait or not (self._states.changed() or self._registered.unsaved)
+
+    def stop(self, barrier: str) -> None:
+        """Between two stages: nothing more is computed if somebody has asked for a stop meanwhile."""
+        if self.savepoints.stopping():
+            self.reach(barrier)
 
     def settle(self) -> None:
         """Wait for the checkpoint in flight, and leave none whose outcome is not known if the store answers. Registered
@@ -104,6 +117,7 @@ class Barriers:
         """Wait for what is under way; while the store fails, not for longer than its last try."""
         self._awaited.set()
         self._pool.shutdown(wait=True)
+        self.savepoints.close()
 
     def awaited(self) -> bool:
         """Whether somebody asked for a checkpoint that no barrier has served yet."""
@@ -142,10 +156,25 @@ class Barriers:
 
     def _waiting(self) -> tuple[Checkpoint, ...]:
         """The pending ones that no barrier has served yet."""
-        return tuple(one for one in self._attempt.state.pending if one.id not in self.gates.passed)
+        served = self.gates.passed.keys() | self.savepoints.taken
+        return tuple(one for one in self._attempt.state.pending if one.id not in served)
 
-    def _take(self, pinned: tuple[StateSnapshot, ...], barrier: str) -> Held:
-        """The asynchronous part; what completed. Whatever fails is said; nothing here ends the job but a fence.
+    def _take(self, pinned: Pinned, barrier: str, stop: bool) -> Held:
+        """The asynchronous part: the checkpoint of this barrier, then what else was asked for before it; what completed."""
+        held = self._take_own(pinned, barrier)
+        states = _as_held(pinned, held)
+        while True:
+            self._retire()  # which may let the next of the queue in
+            if not any(one.request in (self._asked or ()) for one in ungated(self._attempt.state)):
+                break
+            if not (more := self._try(states, barrier)):
+                break
+            held = more
+        self.savepoints.serve(self._asked or frozenset(), states, stop=stop)
+        return held
+
+    def _take_own(self, pinned: Pinned, barrier: str) -> Held:
+        """What completed. Whatever fails is said; nothing here ends the job but a fence.
 
         While the store fails, and nobody waits for this, it is tried again: the next barrier may be hours away.
         """
@@ -161,10 +190,9 @@ class Barriers:
             if done or taken or self.protection.failures == 0 or self._awaited.wait(wait):
                 break
             wait = min(2 * wait, LONGEST_WAIT)
-        self._retire()
         return held
 
-    def _try(self, pinned: tuple[StateSnapshot, ...], barrier: str) -> Held:
+    def _try(self, pinned: Pinned, barrier: str) -> Held:
         """What completed with these states, perhaps by an earlier word of this attempt; nothing if the store failed."""
         held: Held = {}
         try:
@@ -172,7 +200,10 @@ class Barriers:
             for _ in range(3):
                 number = self._number(barrier)
                 self._pass_gates(pinned)
-                ack = self._acknowledgement(number, pinned)
+                states = self._states_for(number, pinned)
+                if states is None:
+                    continue
+                ack = self._acknowledgement(number, states)
                 if stands := self._finish(ack):
                     held = {state.uid: state for state in stands.states}
                     if stands.nonce == ack.nonce:
@@ -183,17 +214,35 @@ class Barriers:
             self.protection.failed(f"the checkpoint at {barrier}", error)
         return held
 
+    def _states_for(self, number: int, pinned: Pinned) -> Pinned | None:
+        """What checkpoint ``number`` is to hold. None if it is a full one that cannot be copied: then it was declined."""
+        found = self._attempt.state.checkpoint(number)
+        if found is None or not kind_named(found.kind).full:
+            return pinned
+        try:
+            return written_anew(self._attempt, number, pinned)
+        except CheckpointError as error:
+            reason = STORE_FAILED if isinstance(error, StoreError) else DECLINED
+            with self._attempt.journal() as coordinator:
+                coordinator.abort(number, reason, missing=(self._attempt.record.application,), words=error.message)
+                say(texts.aborted(coordinator.state, coordinator.state.checkpoint(number) or found))
+            return None
+
     def _number(self, barrier: str) -> int:
         """The pending checkpoint that waits for us and for nobody else, or a new one."""
         self._count += 1
         request = f"attempt {self._attempt.epoch} barrier {self._count}"
         with self._attempt.journal() as coordinator:
+            number = 0
             if not ungated(coordinator.state):
                 with contextlib.suppress(Busy):  # somebody asked for one since the journal was last read
-                    return coordinator.trigger(request, timeout_s=self._timeout_s, barrier=barrier)
-            return ungated(coordinator.state)[0].id
+                    number = coordinator.trigger(request, timeout_s=self._timeout_s, barrier=barrier)
+            if self._asked is None:
+                state = coordinator.state
+                self._asked = frozenset((*(one.request for one in state.pending), *(one.token for one in state.queue)))
+            return number or ungated(coordinator.state)[0].id
 
-    def _pass_gates(self, pinned: tuple[StateSnapshot, ...]) -> None:
+    def _pass_gates(self, pinned: Pinned) -> None:
         """Acknowledge the gated ones too: those that were asked for before the checkpoint of this barrier was triggered."""
         with self._attempt.journal() as coordinator:
             for one in coordinator.state.pending:
@@ -220,8 +269,11 @@ class Barriers:
             say(texts.checkpoint_line(checkpoint, time.monotonic() - began))
         return stands
 
-    def _acknowledgement(self, number: int, pinned: tuple[StateSnapshot, ...]) -> Acknowledgement:
+    def _acknowledgement(self, number: int, pinned: Pinned) -> Acknowledgement:
         self._registered.asked_for(number)
+        return self._word(number, pinned)
+
+    def _word(self, number: int, pinned: Pinned) -> Acknowledgement:
         return Acknowledgement(
             inc=self._attempt.state.incarnation, id=number, application=self._attempt.record.application, epoch=self._attempt.epoch,
             nonce=secrets.token_hex(16), run=self._states.run, states=tuple(new_in(number, state) for state in pinned),
@@ -252,12 +304,12 @@ class Barriers:
         coordinator = self._attempt.coordinator
         checkpoint = coordinator.state.checkpoint(number)
         if time.monotonic() - self._reached > (checkpoint.timeout_s if checkpoint else self._timeout_s):
-            coordinator.abort(number, "expired", phase="seal", words="the store did not answer in time")
+            coordinator.abort(number, EXPIRED, phase="seal", words="the store did not answer in time")
             return
         try:
             coordinator.complete(number)
         except (NotPending, Damaged) as error:
-            coordinator.abort(number, "store failed", phase="seal", missing=("",), words=error.message)
+            coordinator.abort(number, STORE_FAILED, phase="seal", missing=("",), words=error.message)
 
     def _retire(self) -> None:
         try:
@@ -271,6 +323,8 @@ class Barriers:
     def _sweep(self) -> None:
         """Deleting needs no lock: nobody refers to an orphan again, however long this takes."""
         self._attempt.still_mine()
+        self.savepoints.publish()
+        self.savepoints.sweep()
         try:
             with self._attempt.journal() as coordinator:
                 orphans = coordinator.orphans()[:SWEPT_AT_ONCE]
@@ -280,88 +334,9 @@ class Barriers:
             say(f"leftovers of earlier attempts could not be deleted now, the next start tries again: {error}")
 
 
-class Gates:
-    """The gated checkpoints that this attempt has acknowledged: each waits for its finalize, one ``timeout`` long."""
-
-    def __init__(self, attempt: Attempt, clock: Callable[[], float] = time.monotonic) -> None:
-        self._attempt, self._clock = attempt, clock
-        self.passed: dict[int, float] = {}  # id -> when its time is over
-
-    def acknowledged(self, checkpoint: Checkpoint) -> None:
-        self.passed[checkpoint.id] = self._clock() + checkpoint.timeout_s
-        say(texts.gate_reached(checkpoint))
-
-    def waiting(self) -> tuple[Checkpoint, ...]:
-        """Those that have no outcome yet, as far as the journal was read."""
-        return tuple(one for one in self._attempt.state.pending if one.id in self.passed)
-
-    def look(self) -> None:
-        """Say what became of them, and abort those whose time is over. Called once a second by the attempt's watch."""
-        state = self._attempt.state  # not an older one: what was acknowledged meanwhile would look forgotten
-        for number, deadline in list(self.passed.items()):
-            found = state.checkpoint(number)
-            if found is None or found.ended_at:
-                self._tell(state, number)
-            elif self._clock() > deadline:
-                self._expire(found)
-
-    def _tell(self, state: State, number: int) -> None:
-        """Once, whichever thread is first."""
-        found = state.checkpoint(number)
-        if self.passed.pop(number, None) is not None and found is not None:
-            for line in texts.checkpoint_lines(state, found):
-                say(line)
-
-    def _expire(self, checkpoint: Checkpoint) -> None:
-        words = f"nobody finalized it within {checkpoint.timeout_s:g} s after it was acknowledged"
-        with self._attempt.journal() as coordinator, contextlib.suppress(StoreError, NotPending):
-            if self._attempt.ending:  # its last entry settles them all
-                return
-            coordinator.abort(checkpoint.id, "expired", phase="finalize", words=words)
-            self._tell(coordinator.state, checkpoint.id)
-
-    def wait(self, interrupted: Callable[[], bool]) -> None:
-        """At the job's end: until each has its outcome, bounded by its time, or until there is something to do."""
-        waiting = self.waiting()
-        if not waiting:
-            return
-        say(texts.gates_awaited(waiting))
-        deadline = max(self.passed.get(one.id, 0.0) for one in waiting) + LATE
-        while self.waiting() and not interrupted() and self._clock() < deadline:
-            time.sleep(0.2)
-
-
-class Protection:
-    """How long a crash would throw the job back, and who has been told."""
-
-    def __init__(self, attempt: Attempt, clock: Callable[[], float] = time.monotonic) -> None:
-        self._attempt, self._clock = attempt, clock
-        self._lock = threading.Lock()
-        self._since = clock()
-        self._said = 0.0
-        self._last = ""
-        self.failures = 0
-
-    def failed(self, what: str, error: CheckpointError) -> None:
-        with self._lock:
-            self.failures += 1
-            self._last = f"{what}: {error.message}"
-            first = self.failures == 1
-        self.remind(at_once=first)
-
-    def restored(self) -> None:
-        """A checkpoint completed: a crash costs only what comes after it."""
-        with self._lock:
-            self.failures, self._since = 0, self._clock()
-        self._attempt.heart.update(lambda beat: replace(beat, protected_since=utc_now()))
-
-    def remind(self, at_once: bool = False) -> None:
-        """Say it at the first failure and then every five minutes."""
-        with self._lock:
-            due = self.failures and (at_once or self._clock() - self._said >= REMIND)
-            if not due:
-                return
-            self._said = self._clock()
-            failures, last, cost = self.failures, self._last, self._clock() - self._since
-        point = self._attempt.state.restore_point(self._attempt.record.application)
-        say(texts.not_protected(last, failures, cost, point))
+def _as_held(pinned: Pinned, held: Held) -> Pinned:
+    """The same states, with what the checkpoint that holds them says of when they were new."""
+    return tuple(
+        mine if (mine := held.get(one.uid)) and mine.groups == one.groups and mine.value == one.value else one
+        for one in pinned
+    )

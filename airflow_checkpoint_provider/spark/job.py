@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, Commi
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.names import Keys, Pointer, check_uid
 from airflow_checkpoint_provider.checkpoint.state import State
-from airflow_checkpoint_provider.spark import s3a
+from airflow_checkpoint_provider.spark import copies, s3a
 from airflow_checkpoint_provider.spark.application import check_versions, digest, refuse_connect
 from airflow_checkpoint_provider.spark.attempt import Program, begin, tell_task
 from airflow_checkpoint_provider.spark.barriers import Barriers
@@ -117,12 +117,11 @@ class CheckpointedJob:
         self._settings = settings
         s3a.prepare(self.spark, open_store(settings.root, s3=settings.s3))
         self._attempt = begin(settings, Program(application.digest, self.spark.version))
-        seal, point = self._attempt.restored.seal, self._attempt.restored.point
+        seal, point = copies.renamed(self._attempt), self._attempt.restored.point
         self._states = States.restored(seal, self._attempt.run.key, elsewhere=bool(point and point.pointer))
+        self._states.snapshots = copies.brought_in(self._attempt, self._states.snapshots)
         self._registered = Registered(self._states, seal.id if seal else None)
-        self._barriers = Barriers(
-            self._attempt, self._states, self._registered, self.spark.version, settings.config.timeout_s
-        )
+        self._barriers = Barriers(self._attempt, self._states, self._registered, self.spark.version, settings.config)
         self._stages = Stages(self.spark, self._attempt, self._states, self._barriers, application)
         self._names: set[str] = set()
         self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, lambda: None, self._terminated).start()
@@ -173,11 +172,13 @@ class CheckpointedJob:
             if last or self._states.changed() or self._barriers.awaited():
                 self._last_checkpoint()
             last = False
+            self._barriers.savepoints.settle()
             self._barriers.gates.wait(self._barriers.awaited)
             if not self._barriers.awaited() or self._barriers.protection.failures:
                 break
         self._barriers.close()
         self._attempt.still_mine()
+        self._barriers.protection.judge()
         self._registered.tell(self._attempt.state)
         self._attempt.end("finished", Exit.FINISHED)
         CheckpointedJob._finished = True
@@ -219,6 +220,7 @@ class CheckpointedJob:
         """Once a second, in the attempt's watch."""
         self._progress.look(state)
         self._barriers.gates.look()
+        self._barriers.protection.judge()
 
     def _jvm_died(self) -> None:
         self._attempt.end_now("failed", Exit.FAILED, "its JVM is gone; the driver ends with it")
@@ -286,8 +288,10 @@ class CheckpointedJob:
     def _ref(self, point: Point) -> CheckpointRef:
         state: State = self._attempt.state
         store, keys = self._attempt.coordinator.store, self._attempt.coordinator.keys
-        pointer = Pointer.parse(point.pointer) if point.pointer else Pointer(store.uri, keys.prefix, point.id or 0)
-        return CheckpointRef(state.job, state.scope, pointer.id, str(pointer))
+        number = point.id or self._attempt.restored.above
+        return CheckpointRef(
+            state.job, state.scope, number, point.pointer or str(Pointer(store.uri, keys.prefix, number))
+        )
 
     def _name(self, uid: str) -> None:
         """One uid is one state; the second use in one attempt would be the first's rows."""

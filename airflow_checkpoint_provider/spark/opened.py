@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import Keys, Pointer, SavepointPointer, pointer_of
-from airflow_checkpoint_provider.checkpoint.restoring import located, verified
+from airflow_checkpoint_provider.checkpoint.restoring import located, place, verified
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import RETAINED
 from airflow_checkpoint_provider.spark import groups, s3a
@@ -75,4 +75,4 @@ def _savepoint(where: SavepointPointer, beside: Store) -> Opened:
 def _checkpoint(where: Pointer, beside: Store) -> Opened:
     coordinator, checkpoint = located(where, beside, pending=True)
     seal, _ = verified(coordinator, checkpoint)
-    return coordinator.store, coordinator.keys, seal, checkpoint.status == RETAINED
+    return (*place(coordinator, checkpoint), seal, checkpoint.status == RETAINED)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.barriers import Protection
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.protection import Protection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -57,6 +57,7 @@ class Stages:
 
     def _run(self, uid: str, given: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
         self._attempt.still_mine()
+        self._barriers.stop(f"the beginning of stage '{uid}'")
         function = callable(given)
         now = Now(self._application.digest, version, function, dict(self._states.handed_out))
         prior = self._states.stage(uid)

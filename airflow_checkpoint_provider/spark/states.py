@@ -126,7 +126,7 @@ class States:
             if uid in self.dropped:
                 continue
             mine = self.snapshots.get(uid)
-            if mine is None or mine.kind == "value" or mine.groups == state.groups:
+            if mine is None or mine.kind == "value" or _rows(mine) == _rows(state):
                 self.snapshots[uid] = state
         self._completed = _fingerprint(states)
 
@@ -151,6 +151,11 @@ def as_restored(what: str, value: Any) -> Any:
     if len(body) > LARGEST_VALUE:
         raise InvalidConfig(f"{what} has {len(body)} bytes of JSON, {LARGEST_VALUE} are allowed; keep rows in a stage")
     return json.loads(body)
+
+
+def _rows(state: StateSnapshot) -> list[str]:
+    """Equal for the same rows, also where a full checkpoint has copied them."""
+    return [group.identity for group in state.groups]
 
 
 def _fingerprint(states: Mapping[str, StateSnapshot]) -> bytes:

@@ -3,7 +3,8 @@
     python -m tests.support.crash ACTION POINT script.py arguments...     (or as the script that spark-submit is given)
 
 ``record`` writes each point that is passed into the file POINT instead. A point is named after what has just happened or
-is about to: ``stage/clean/rows-written``, ``checkpoint/2/before-seal`` (of this driver's second), ``value/rows/set-3``.
+is about to: ``stage/clean/rows-written``, ``checkpoint/2/before-seal`` (of this driver's second), ``value/rows/set-3``,
+``asked/1/copied`` (the first checkpoint that somebody else asked for).
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import savepoints as saved
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.spark import groups, job, stages, states
+from airflow_checkpoint_provider.spark import copies, groups, job, savepoints, stages, states
 from airflow_checkpoint_provider.storage import open_store
 
 Reached = Callable[[str], None]
@@ -32,6 +34,8 @@ ENTRIES: dict[type[c.Command], tuple[str, str, str]] = {
     c.EndAttempt: ("attempt", "before-end", "ended"),
     c.Trigger: ("checkpoint", "before-trigger", "triggered"),
     c.Complete: ("checkpoint", "before-completion", "completed"),
+    c.Abort: ("checkpoint", "before-abort", "aborted"),
+    c.ConfirmPublished: ("checkpoint", "before-confirmation", "confirmed"),
     c.Condemn: ("retire", "before-condemning", "condemned"),
     c.Forget: ("retire", "before-forgetting", "forgotten"),
 }
@@ -110,6 +114,7 @@ class Steps:
         self._reached = reached
         self._times = Counter[str]()
         self._checkpoints: dict[int, int] = {}  # id -> number among those that this driver triggered
+        self._asked: list[int] = []  # ids of those that others did
 
     def watch(self) -> None:
         self._wrap(job.CheckpointedJob, "_begin", lambda *_: "attempt", "", "attached")
@@ -124,6 +129,13 @@ class Steps:
             "acknowledged",
         )
         self._wrap(Coordinator, "_put_seal", lambda _, number, body: self._checkpoint(number), "before-seal", "sealed")
+        self._wrap(
+            savepoints.Savepoints, "_copy", lambda _, one, *__: self._checkpoint(one.id), "before-copy", "copied"
+        )
+        self._wrap(
+            saved, "publish", lambda _, key, *__: self._checkpoint(_number(key)), "before-publishing", "published"
+        )
+        self._wrap(copies, "brought_in", lambda *_: "attempt", "", "brought-in")
         self._wrap(Coordinator, "_delete", lambda *_: f"retire/{self._times['retire']}", "", "deleted")
         self._wrap_entries()
         self._wrap_writing()
@@ -143,7 +155,11 @@ class Steps:
         setattr(place, name, wrapped)
 
     def _checkpoint(self, number: int) -> str:
-        return f"checkpoint/{self._checkpoints[number]}"
+        if number in self._checkpoints:
+            return f"checkpoint/{self._checkpoints[number]}"
+        if number not in self._asked:
+            self._asked.append(number)
+        return f"asked/{self._asked.index(number) + 1}"
 
     def _wrap_entries(self) -> None:
         steps, original = self, Journal.append
@@ -164,6 +180,8 @@ class Steps:
     def _entry(self, what: str, command: c.Command) -> str:
         if isinstance(command, c.Trigger | c.Condemn):
             self._times[what] += 1
+        if isinstance(command, c.Complete | c.Abort | c.ConfirmPublished):
+            return self._checkpoint(command.id)
         return what if what == "attempt" else f"{what}/{self._times[what]}"
 
     def _wrap_writing(self) -> None:
@@ -208,6 +226,10 @@ def _seen_in_s3(uri: str) -> Callable[[], bool]:
     """There a file appears when it is whole."""
     store = open_store(uri)
     return lambda: any(True for _ in store.list(""))
+
+
+def _number(seal: str) -> int:
+    return int(seal.split("/")[-2].removeprefix("chk-"))
 
 
 def _stage(path: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
 from airflow_checkpoint_provider.checkpoint.events import Point
+from airflow_checkpoint_provider.checkpoint.failures import COUNTED, DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, FORGOTTEN, Attempt, Checkpoint, Run, State
 from airflow_checkpoint_provider.checkpoint.texts.units import (
@@ -89,7 +90,8 @@ def checkpoint_line(checkpoint: Checkpoint, took: float | None = None) -> str:
     added = f", {size(new_bytes(checkpoint))} new" if new_bytes(checkpoint) else ""
     held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}{added}"
     time = f", {duration(took)}" if took is not None else ""
-    return coded(f"chk-{checkpoint.id} completed at {at_barrier(checkpoint.barrier)}: {held}{time}", "CKP200")
+    place = f"; it lies at {checkpoint.target}" if checkpoint.target else ""
+    return coded(f"chk-{checkpoint.id} completed at {at_barrier(checkpoint.barrier)}: {held}{time}{place}", "CKP200")
 
 
 def gate_reached(checkpoint: Checkpoint) -> str:
@@ -150,13 +152,15 @@ def _in_a_row(state: State) -> int:
 
 
 def _to_do(checkpoint: Checkpoint) -> str:
-    if checkpoint.reason == "expired" and checkpoint.phase == "finalize":
+    if checkpoint.savepoint and checkpoint.reason in COUNTED:
+        return f"look at {checkpoint.target}; then ask for another savepoint, nobody tries this one again"
+    if checkpoint.reason == EXPIRED and checkpoint.phase == "finalize":
         return "see why its finalize task did not run; or give its trigger a longer timeout"
-    if checkpoint.reason == "expired":
+    if checkpoint.reason == EXPIRED:
         return "nothing if this was slow once; otherwise raise timeout in CheckpointConfig"
-    if checkpoint.reason == "declined":
+    if checkpoint.reason == DECLINED:
         return "see its traceback in the driver's log"
-    if checkpoint.reason == "store failed":
+    if checkpoint.reason == STORE_FAILED:
         return "look at the checkpoint storage; the next barrier tries again by itself"
     return "nothing"
 

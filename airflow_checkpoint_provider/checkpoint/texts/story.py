@@ -265,7 +265,8 @@ def _where(launch: Launch, attempt: Attempt | None, restored: Restored, seen: Se
         return "from nothing: everything is computed"
     if chosen is None:
         return f"from {restored.point}"
-    stages = own_stages(chosen.checkpoint.states, launch.run)
+    elsewhere = restored.point is not None and restored.point.pointer is not None  # whose runs may have the same names
+    stages = [] if elsewhere else own_stages(chosen.checkpoint.states, launch.run)
     if not stages:
         states = [one.uid for one in chosen.checkpoint.states if one.kind != "stage"]
         kept = f"with {', '.join(states)} of {restored.point}" if states else f"from {restored.point}"

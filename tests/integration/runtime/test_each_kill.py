@@ -22,7 +22,7 @@ AT_A_CHECKPOINT = (
 )
 AT_A_DELETION = ("before-condemning", "condemned", "deleted", "before-forgetting", "forgotten")
 
-START = ["attempt/before-start", "attempt/started", "attempt/attached"]
+START = ["attempt/before-start", "attempt/started", "attempt/brought-in", "attempt/attached"]
 WORK = [
     *(f"stage/{uid}/{step}" for uid in STAGES for step in AT_A_STAGE),
     *(f"checkpoint/{number}/{step}" for number in range(1, 7) for step in AT_A_CHECKPOINT),

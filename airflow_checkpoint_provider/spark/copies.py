@@ -1,0 +1,90 @@
+"""Files that are copied: of a savepoint, of a full checkpoint, of what was restored from elsewhere. Runs in the Spark driver.
+
+The copy of a group is a group of the attempt that copies it, and is verified by a listing before anybody refers to it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.assignment import renamed_in
+from airflow_checkpoint_provider.checkpoint.metadata import Seal, StateSnapshot
+from airflow_checkpoint_provider.checkpoint.names import Keys
+from airflow_checkpoint_provider.checkpoint.savepoints import Pairs, imported
+from airflow_checkpoint_provider.checkpoint.verifying import verify_group
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.storage import Store, copy_all
+
+SAID_EVERY = 30.0  # seconds between two lines about one copy
+Check = Callable[[], object]
+"""Raises when the copy is not wanted any more; asked after each file."""
+
+
+def copy(what: str, source: Store, target: Store, pairs: Pairs, total: int, check: Check) -> None:
+    """Copy ``total`` bytes, and say now and then how far that is. Raises what the stores and ``check`` raise."""
+    done, said = 0, time.monotonic()
+
+    def passed(_: str, size: int) -> None:
+        nonlocal done, said
+        check()
+        done += size
+        if time.monotonic() - said >= SAID_EVERY:
+            said = time.monotonic()
+            say(texts.copied(what, done, total))
+
+    copy_all(source, target, pairs, passed)
+
+
+def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot]) -> None:
+    """Raise ``Damaged`` unless all files are there and of their sizes."""
+    for path, group in {group.path: group for state in states for group in state.groups}.items():
+        assert path == group.path
+        verify_group(store, keys, group)
+
+
+def anew(
+    attempt: Attempt, what: str, states: Iterable[StateSnapshot], source: Store, keys: Keys, check: Check
+) -> dict[str, StateSnapshot]:
+    """The ``states``, whose groups lie at ``keys`` in ``source``, copied into the attempt's own history; by uid."""
+    store, mine = attempt.coordinator.store, attempt.coordinator.keys
+    both = [imported(state, keys, mine, attempt.epoch, lambda: secrets.token_hex(8)) for state in states]
+    total = sum(state.bytes for state, _ in both)
+    copy(what, source, store, tuple(pair for _, pairs in both for pair in pairs), total, check)
+    found = {state.uid: state for state, _ in both}
+    verify(store, mine, found.values())
+    return found
+
+
+def written_anew(attempt: Attempt, number: int, states: Iterable[StateSnapshot]) -> tuple[StateSnapshot, ...]:
+    """The states of a full checkpoint: it shares no file with an older one."""
+    several = tuple(states)
+    rows, coordinator = [one for one in several if one.groups], attempt.coordinator
+    found = anew(attempt, f"chk-{number}", rows, coordinator.store, coordinator.keys, attempt.still_standing)
+    return tuple(found.get(one.uid, one) for one in several)
+
+
+# -- what an attempt begins with -----------------------------------------------------------------------------------------
+
+
+def renamed(attempt: Attempt) -> Seal | None:
+    """What was restored; its states under the names that whoever went back to it gave them."""
+    seal, branch = attempt.restored.seal, attempt.state.branch
+    if seal is None or not branch.rename or attempt.restored.point != branch.base:
+        return seal
+    return renamed_in(seal, branch.rename, attempt.record.application)
+
+
+def brought_in(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[str, StateSnapshot]:
+    """The restored states that are kept, in this history: what lies elsewhere is copied before the script runs."""
+    restored, coordinator = attempt.restored, attempt.coordinator
+    store, keys = restored.store, restored.keys
+    if store is None or keys is None or (store.uri == coordinator.store.uri and keys == coordinator.keys):
+        return dict(kept)
+    files = sum(len(group.files) for state in kept.values() for group in state.groups)
+    if files:
+        say(texts.brought_in(str(restored.point), files, sum(state.bytes for state in kept.values())))
+    return anew(attempt, str(restored.point), kept.values(), store, keys, attempt.still_standing)

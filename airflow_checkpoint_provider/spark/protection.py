@@ -1,0 +1,82 @@
+"""Whether a crash now would cost more than it should, and when that is too much. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
+from airflow_checkpoint_provider.checkpoint.failures import counts_as_failure
+from airflow_checkpoint_provider.checkpoint.journal import utc_now
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, Checkpoint, State
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.exits import Exit
+from airflow_checkpoint_provider.spark.log import say
+
+REMIND = 300.0  # seconds between two lines saying that the job is not protected
+
+
+def failed_in_a_row(state: State, epoch: int) -> list[Checkpoint]:
+    """The checkpoints of attempt ``epoch`` that failed since one was completed. What earlier attempts failed at is theirs:
+    else the attempt after one that ended for it would end at once."""
+    newest = max((one.id for one in state.checkpoints if one.completed_at), default=0)
+    mine = [one for one in state.with_status(ABORTED) if epoch in one.epochs and one.id > newest]
+    return sorted((one for one in mine if counts_as_failure(one.reason)), key=lambda one: one.id)
+
+
+class Protection:
+    """How long a crash would throw the job back, and who has been told; and how many failures in a row are ``tolerable``."""
+
+    def __init__(
+        self, attempt: Attempt, tolerable: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._attempt, self._tolerable, self._clock = attempt, tolerable, clock
+        self._lock = threading.Lock()
+        self._since = clock()
+        self._said = 0.0
+        self._last = ""
+        self.failures = 0
+
+    def failed(self, what: str, error: CheckpointError) -> None:
+        with self._lock:
+            self.failures += 1
+            self._last = f"{what}: {error.message}"
+            first = self.failures == 1
+        self.remind(at_once=first)
+        self.judge()
+
+    def judge(self) -> None:
+        """End the attempt, which then failed, if more checkpoints in a row failed than are tolerated.
+
+        What the journal says counts, and what failed before it could be written there. Not while holding the journal.
+        """
+        failed = failed_in_a_row(self._attempt.state, self._attempt.epoch)
+        failures = max(len(failed), self.failures)
+        if self._tolerable is None or failures <= self._tolerable:
+            return
+        last = (
+            f"chk-{failed[-1].id} {failed[-1].reason}: {failed[-1].words}"
+            if failed and not self.failures
+            else self._last
+        )
+        self._attempt.end_now("failed", Exit.FAILED, texts.not_tolerated(failures, self._tolerable, last))
+
+    def restored(self) -> None:
+        """A checkpoint completed: a crash costs only what comes after it."""
+        with self._lock:
+            self.failures, self._since = 0, self._clock()
+        self._attempt.heart.update(lambda beat: replace(beat, protected_since=utc_now()))
+
+    def remind(self, at_once: bool = False) -> None:
+        """Say it at the first failure and then every five minutes."""
+        with self._lock:
+            due = self.failures and (at_once or self._clock() - self._said >= REMIND)
+            if not due:
+                return
+            self._said = self._clock()
+            failures, last, cost = self.failures, self._last, self._clock() - self._since
+        point = self._attempt.state.restore_point(self._attempt.record.application)
+        say(texts.not_protected(last, failures, cost, point))

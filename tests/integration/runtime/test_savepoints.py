@@ -1,0 +1,294 @@
+"""Savepoints that somebody asks for while a job runs: taken at its barriers, whole without the job, and where others start."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.errors import Queued, SavepointDisposed
+from airflow_checkpoint_provider.checkpoint.events import Point, Token
+from airflow_checkpoint_provider.checkpoint.journal import utc_now
+from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
+from airflow_checkpoint_provider.checkpoint.savepoints import DISPOSAL, dispose
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.spark import CheckpointedJob, copies, open_checkpoint, savepoints
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.integration.runtime.conftest import Script
+from tests.support.waiting import wait_until
+
+CaptureFixture = pytest.CaptureFixture[str]
+
+
+def stage(job: CheckpointedJob, uid: str, rows: int = 3) -> int:
+    return job.stage(uid, job.spark.range(rows)).count()
+
+
+def ask(script: Script, target: Path, request: str = "a person", timeout_s: float = 60.0) -> int:
+    return script.coordinator().trigger(
+        request, kind="savepoint", target=f"file://{target}", timeout_s=timeout_s, origin="task"
+    )
+
+
+def found(script: Script, number: int) -> Checkpoint:
+    checkpoint = script.coordinator().state.checkpoint(number)
+    assert checkpoint
+    return checkpoint
+
+
+def place(script: Script, number: int) -> str:
+    return found(script, number).target or ""
+
+
+def groups(script: Script, uid: str, job: str = "job") -> list[str]:
+    """The directories in which rows of a stage lie, below the history."""
+    return sorted(one.name for one in (script.root / "jobs" / job / "job" / "state" / uid).iterdir())
+
+
+# -- taking one --------------------------------------------------------------------------------------------------------
+
+
+def test_it_holds_the_states_of_its_barrier_and_needs_no_history(
+    script: Script, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    with script.attempt() as job:
+        job.value("count").set({"a": 1})
+        stage(job, "first", rows=5)
+        number = ask(script, tmp_path / "saved")
+        stage(job, "second")
+        job.checkpoint()
+        stage(job, "third")
+    pointer = place(script, number)
+    assert f"chk-{number} completed at a barrier" in capsys.readouterr().out
+    assert found(script, number).published
+    shutil.rmtree(script.root)
+    opened = open_checkpoint(pointer, script.spark)
+    assert opened.uids == ("count", "first", "second")
+    assert (opened["first"].count(), opened["second"].count(), opened["count"]) == (5, 3, {"a": 1})
+
+
+def test_the_barrier_takes_its_own_checkpoint_besides(script: Script, tmp_path: Path) -> None:
+    """The job is protected whatever becomes of the savepoint."""
+    with script.attempt() as job:
+        number = ask(script, tmp_path / "saved")
+        stage(job, "first")
+    kinds = [(one.id, one.kind, one.status) for one in script.coordinator().state.checkpoints]
+    assert kinds == [(number, "savepoint", RETAINED), (number + 1, "checkpoint", RETAINED)]
+
+
+def test_one_that_is_asked_for_after_the_last_stage_is_taken_at_the_end(script: Script, tmp_path: Path) -> None:
+    with script.attempt() as job:
+        stage(job, "first")
+        job.checkpoint()
+        number = ask(script, tmp_path / "saved")
+    assert found(script, number).status == RETAINED
+    assert script.coordinator().state.runs[-1].how == "finished"
+
+
+def test_several_are_taken_in_their_order(script: Script, tmp_path: Path, capsys: CaptureFixture) -> None:
+    with script.attempt() as job:
+        numbers = [ask(script, tmp_path / name, name) for name in ("one", "two", "three")]
+        stage(job, "first")
+        job.checkpoint()
+        job._barriers.savepoints.settle()
+        said = [line for line in capsys.readouterr().out.splitlines() if "it lies at" in line]
+        assert [int(line.split()[0].removeprefix("chk-")) for line in said] == numbers
+
+
+def test_a_target_that_cannot_be_written_costs_the_job_nothing(
+    script: Script, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no directory")
+    with script.attempt() as job:
+        number = ask(script, tmp_path / "file")
+        stage(job, "first")
+        job.checkpoint()
+        stage(job, "second")
+    gone = found(script, number)
+    assert (gone.status, gone.reason) == (ABORTED, "store failed")
+    said = capsys.readouterr().out
+    assert f"ABORTED chk-{number} of job: store failed" in said
+    assert f"look at {gone.target}; then ask for another savepoint" in said
+    assert "NOT PROTECTED" not in said
+    assert script.coordinator().state.runs[-1].how == "finished"
+
+
+def test_what_is_copied_too_slowly_is_aborted_and_taken_away(script: Script, tmp_path: Path) -> None:
+    with script.attempt() as job:
+        number = ask(script, tmp_path / "saved", timeout_s=0.0)
+        stage(job, "first")
+        job.checkpoint()
+        job._barriers.savepoints.settle()
+        assert (found(script, number).status, found(script, number).reason) == (ABORTED, "expired")
+        assert not Path(place(script, number).removeprefix("file://")).exists()
+
+
+def test_somebody_aborts_it_while_it_is_copied(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
+) -> None:
+    copy = copies.copy
+
+    def copy_slowly(*args: Any) -> None:
+        script.coordinator().abort(number, "changed my mind")
+        wait_until(lambda: not job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+        copy(*args)
+
+    monkeypatch.setattr(copies, "copy", copy_slowly)
+    with script.attempt() as job:
+        number = ask(script, tmp_path / "saved")
+        stage(job, "first")
+    assert found(script, number).reason == "changed my mind"
+    assert f"ABORTED chk-{number} of job: changed my mind" in capsys.readouterr().out
+
+
+# -- what else waits at a barrier --------------------------------------------------------------------------------------
+
+
+def test_queued_requests_are_served_at_the_same_barrier(script: Script) -> None:
+    """Who asked in minute five does not wait for the next stage because another's was in the way."""
+    with script.attempt() as job:
+        first = script.coordinator().trigger("one", timeout_s=60.0, origin="task")
+        for name in ("two", "three"):
+            with pytest.raises(Queued):
+                script.coordinator().trigger(name, timeout_s=60.0, origin="task")
+        stage(job, "first")
+        job._barriers.settle()
+        done = [(one.id, one.request, one.status) for one in script.coordinator().state.checkpoints]
+        assert [request for _, request, _ in done] == ["one", "two", "three"]
+        assert done[0][0] == first
+        assert all(one.completed_at for one in script.coordinator().state.checkpoints)
+
+
+def test_a_full_checkpoint_shares_no_file_with_an_older_one(script: Script) -> None:
+    with script.attempt() as job:
+        stage(job, "first")
+        job.checkpoint()
+        before = groups(script, "first")
+        number = script.coordinator().trigger("all of it", kind="full_checkpoint", timeout_s=60.0, origin="task")
+        stage(job, "second")
+        job.checkpoint()
+        coordinator = script.coordinator()
+        full = coordinator.read_seal(found(script, number)).states["first"].groups[0]
+        assert len(groups(script, "first")) == len(before) + 1
+        assert not full.path.endswith(before[0])
+        assert full.identity.endswith(before[0])
+        later = coordinator.read_seal(coordinator.state.retained[-1]).states["first"].groups[0]
+        assert later == full, "later ones build on it"
+
+
+# -- starting from one -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(script: Script, tmp_path: Path) -> str:
+    """A savepoint with a stage of five rows, and a value."""
+    with script.attempt() as job:
+        job.value("count").set(7)
+        number = ask(script, tmp_path / "saved")
+        stage(job, "first", rows=5)
+    return place(script, number)
+
+
+def test_another_job_starts_from_it(script: Script, saved: str, capsys: CaptureFixture) -> None:
+    """Stages belong to their run; what is kept becomes its own."""
+    with script.attempt(job_id="other", restore=saved) as job:
+        assert job.value("count").get() == 7
+        assert job.restored
+        above = job.restored.id
+        job.checkpoint()
+    other = LocalStore(str(script.root)).list("jobs/other/job")
+    assert all(int(one.key.split("chk-")[1].split("/")[0]) > above for one in other if "/chk-" in one.key)
+    dispose(
+        LocalStore(str(Path(saved.removeprefix("file://")).parent)),
+        SavepointPointer.parse(saved),
+        DISPOSAL,
+        "me",
+        utc_now(),
+    )
+    with pytest.raises(SavepointDisposed):
+        open_checkpoint(saved, script.spark)
+    with script.attempt(job_id="other") as job:
+        assert job.value("count").get() == 7
+
+
+def go_back(script: Script, base: Point, **more: object) -> None:
+    token = Token(dag="", run=str(base), task="checkpoints restore")
+    command = c.Restore(token=token, base=base, by="me", reason="to go back")
+    script.coordinator().journal.append(replace(command, **more))  # type: ignore[arg-type]
+
+
+def test_its_own_job_goes_on_from_it_without_computing(script: Script, tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Its rows are brought into the history first; from then on nobody needs the target."""
+    with script.failing() as job:
+        number = ask(script, tmp_path / "saved")
+        stage(job, "first", rows=5)
+        job.checkpoint()
+    script.lose_beats()
+    go_back(script, Point(id=number))
+    again = script.recomputes("first")
+    with script.failing() as job:
+        assert stage(job, "first", rows=5) == 5
+        job.checkpoint()
+    assert not again()
+    assert f"chk-{number} lies outside of this history" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "saved")
+    script.lose_beats()
+    with script.attempt() as job:
+        assert stage(job, "first", rows=5) == 5
+    assert not again()
+
+
+def test_states_get_the_names_that_who_went_back_gave_them(script: Script) -> None:
+    with script.failing() as job:
+        job.value("count").set(7)
+        stage(job, "first", rows=5)
+        job.checkpoint()
+    script.lose_beats()
+    newest = script.coordinator().state.retained[-1].id
+    go_back(script, Point(id=newest), rename={"count": "total", "first": "clean"})
+    again = script.recomputes("clean")
+    with script.attempt() as job:
+        total = job.value("total")
+        stage(job, "clean", rows=5)
+        assert total.get() == 7
+        job.checkpoint()
+    assert not again()
+    names = [one.uid for one in script.coordinator().state.retained[-1].states]
+    assert names == ["clean", "total"]
+
+
+# -- what is left behind -----------------------------------------------------------------------------------------------
+
+
+def test_a_completed_one_is_published_by_the_next_attempt(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(savepoints, "publish_due", lambda _: ())
+        with script.failing() as job:
+            number = ask(script, tmp_path / "saved")
+            stage(job, "first")
+    assert not found(script, number).published
+    script.lose_beats()
+    with script.attempt() as job:
+        stage(job, "first")
+    assert found(script, number).published
+    assert open_checkpoint(place(script, number), script.spark)["first"].count() == 3
+
+
+def test_what_an_aborted_one_left_is_swept_by_the_next_attempt(script: Script, tmp_path: Path) -> None:
+    with script.failing() as job:
+        number = ask(script, tmp_path / "saved")
+        script.coordinator().abort(number, "changed my mind")
+        left = Path(place(script, number).removeprefix("file://")) / "state" / "first"
+        left.mkdir(parents=True)
+        (left / "part-0").write_text("rows")
+        wait_until(lambda: not job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+    script.lose_beats()
+    with script.attempt() as job:
+        stage(job, "first")
+    assert not left.exists()

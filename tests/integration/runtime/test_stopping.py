@@ -1,0 +1,204 @@
+"""Drivers that are stopped with a savepoint, that are killed while they take one, and that fail because checkpoints do."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
+from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
+from tests.integration.runtime.conftest import Undisturbed
+from tests.integration.runtime.test_kills import CLEAN, NAMED, PRICED, TOTALS, stages
+from tests.support.launches import Launches
+from tests.support.runs import Crash, Ended, Home, Running
+from tests.support.waiting import wait_until
+
+OVER = 79
+
+
+def begun(home: Home) -> bool:
+    return home.coordinator().state.running() is not None
+
+
+def ask(home: Home, running: Running, kind: str, begun: Callable[[Home], object] = begun) -> int:
+    """As soon as the driver runs."""
+    wait_until(lambda: begun(home), 60, running.said)
+    return home.coordinator().trigger(
+        "a person", kind=kind, target=target(home), timeout_s=60.0, origin="cli", owner="ann"
+    )
+
+
+def target(home: Home) -> str:
+    return f"file://{home.folder}/saved"
+
+
+def run_and_ask(
+    home: Home, kind: str, crash: Crash | None = None, begun: Callable[[Home], object] = begun
+) -> tuple[int, Ended]:
+    with home.started(crash) as running:
+        number = ask(home, running, kind, begun)
+        return number, running.wait()
+
+
+def found(home: Home, number: int) -> Checkpoint:
+    checkpoint = home.coordinator().state.checkpoint(number)
+    assert checkpoint
+    return checkpoint
+
+
+def resume(home: Home) -> None:
+    """As ``checkpoints restore totals --from latest``."""
+    coordinator = home.coordinator()
+    base = coordinator.state.restore_point()
+    token = Token(dag="", run="by hand", task="checkpoints restore")
+    coordinator.journal.append(c.Restore(token=token, base=base, by="ann", reason="to go on"))
+
+
+def whole(home: Home, number: int) -> set[str]:
+    """The states of a published savepoint."""
+    savepoint = open_savepoint(SavepointPointer.parse(found(home, number).target or ""), home.store)
+    savepoint.verify()
+    return set(savepoint.seal.states)
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+def test_a_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: Undisturbed) -> None:
+    number, ended = run_and_ask(home, "suspend_savepoint", begun=lambda home: stages(home.coordinator().state))
+    assert ended.code == OVER, ended.log
+    last = ended.log.strip().splitlines()[-1]
+    stopped = found(home, number)
+    assert f"STOPPED totals: suspended with savepoint {stopped.target}, taken at " in last
+    assert last.endswith("checkpoints restore totals --from latest  [CKP133]")
+    state = home.coordinator().state
+    assert [(one.how, one.exit_code) for one in state.attempts] == [("suspended", OVER)]
+    assert (stopped.status, stopped.published) == (RETAINED, True)
+    held = stages(state)
+    assert {uid for uid in whole(home, number) if uid in (CLEAN, NAMED, PRICED, TOTALS)} == held
+    assert held < {CLEAN, NAMED, PRICED, TOTALS}, "nothing of the script ran after it"
+
+    refused = home.run()
+    assert refused.code == 3
+    assert "totals is suspended since" in refused.log
+
+    resume(home)
+    again = home.run()
+    assert again.code == 0, again.log
+    assert set(again.computed) == {CLEAN, NAMED, PRICED, TOTALS} - held
+    assert home.report() == undisturbed.report
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_stop_that_is_asked_for_at_the_very_end_is_a_stop(home: Home) -> None:
+    """The driver sleeps where only its end is left."""
+    with home.started(("stop", "value/rows/set-4")) as running:
+        wait_until(lambda: TOTALS in stages(home.coordinator().state), 120, running.said)
+        number = home.coordinator().trigger(
+            "a person", kind="terminate_savepoint", target=target(home), timeout_s=60.0, origin="cli"
+        )
+        running.send(signal.SIGCONT)
+        ended = running.wait()
+    assert ended.code == OVER, ended.log
+    assert "taken at the end of the script" in ended.log
+    assert found(home, number).status == RETAINED
+    assert home.coordinator().state.attempts[-1].how == "suspended"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_stop_whose_savepoint_is_impossible_lets_the_job_go_on(home: Home, undisturbed: Undisturbed) -> None:
+    Path(home.folder, "saved").write_text("no directory")
+    number, ended = run_and_ask(home, "suspend_savepoint")
+    assert ended.code == 0, ended.log
+    assert "is not stopped: savepoint" in ended.log
+    assert found(home, number).status == ABORTED
+    assert home.coordinator().state.suspended is None
+    assert home.report() == undisturbed.report
+
+
+# -- killed ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+def test_killed_before_it_is_published_the_next_attempt_publishes(home: Home, undisturbed: Undisturbed) -> None:
+    number, ended = run_and_ask(home, "savepoint", ("kill", "asked/1/completed"))
+    assert ended.code == -9, ended.log
+    assert (found(home, number).status, found(home, number).published) == (RETAINED, False)
+    again = home.run()
+    assert again.code == 0, again.log
+    assert found(home, number).published
+    assert whole(home, number)
+    assert home.report() == undisturbed.report
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", ["before-copy", "copied", "before-acknowledgement", "acknowledged", "sealed"])
+def test_killed_before_it_is_completed_nothing_is_left_of_it(home: Home, undisturbed: Undisturbed, point: str) -> None:
+    number, ended = run_and_ask(home, "savepoint", ("kill", f"asked/1/{point}"))
+    assert ended.code == -9, ended.log
+    again = home.run()
+    assert again.code == 0, again.log
+    assert found(home, number).status == ABORTED
+    assert not any(path.is_file() for path in Path(home.folder, "saved").rglob("*"))
+    assert home.report() == undisturbed.report
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", ["before-publishing", "published", "before-confirmation", "confirmed"])
+def test_killed_after_it_is_completed_it_is_whole(home: Home, undisturbed: Undisturbed, point: str) -> None:
+    number, ended = run_and_ask(home, "savepoint", ("kill", f"asked/1/{point}"))
+    assert ended.code == -9, ended.log
+    assert home.run().code == 0
+    assert found(home, number).published
+    assert whole(home, number)
+    assert home.report() == undisturbed.report
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_when_the_stop_is_written_the_job_is_suspended(home: Home, undisturbed: Undisturbed) -> None:
+    number, ended = run_and_ask(home, "suspend_savepoint", ("kill", "asked/1/completed"))
+    assert ended.code == -9, ended.log
+    assert home.coordinator().state.suspended
+    assert home.run().code == 3
+    resume(home)
+    assert home.run().code == 0
+    assert whole(home, number)
+    assert home.report() == undisturbed.report
+
+
+# -- too many failures -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+def test_more_failures_than_are_tolerated_end_the_job(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """Somebody's checkpoint expires, and none is tolerated."""
+    home = Home(tmp_path / "home", java=undisturbed.java)
+    launches = Launches(home.store)
+    confs = {
+        **launches.plan(),
+        "spark.checkpointed.checkpointing": json.dumps(CheckpointConfig(tolerable_failures=0).to_json()),
+    }
+    with home.started(("linger", "attempt/attached"), confs=confs) as running:
+        wait_until(lambda: "LINGERS" in running.said(), 120, running.said)
+        number = launches.coordinator().trigger("a task", timeout_s=60.0, origin="task")
+        launches.coordinator().abort(number, "expired", words="nobody came")
+        ended = running.wait()
+    assert ended.code == 1, ended.log
+    last = ended.log.strip().splitlines()[-1]
+    assert f"1 checkpoint failed in a row, 0 are tolerated; the last: chk-{number} expired: nobody came" in last
+    assert last.endswith("[CKP211]")
+    assert launches.ends() == [("failed", 1)]

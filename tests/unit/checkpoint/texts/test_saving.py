@@ -1,0 +1,55 @@
+"""What is said of savepoints, of stopping with one, and of failures that are too many."""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider.checkpoint import texts
+from tests.support.recorded import Recorded, at
+from tests.unit.checkpoint.texts.conftest import Golden
+
+
+def asked(kind: str) -> Recorded:
+    recorded = Recorded(job="orders", scope="")
+    recorded.started("22:00:20")
+    recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
+    recorded.clock = at("22:12:00")
+    recorded.coordinator.trigger(
+        "a task", kind=kind, target="s3://lake/savepoints", timeout_s=600.0, origin="task", owner="upgrade.stop"
+    )
+    return recorded
+
+
+def test_while_it_is_copied(golden: Golden) -> None:
+    (one,) = asked("savepoint").state.pending
+    name = texts.savepoint(one).rpartition("-")[0]
+    golden(
+        "saving",
+        [
+            texts.copied(f"{name}-9f3c", 12 * 1024**3, 61 * 1024**3),
+            texts.brought_in("s3://lake/savepoints/savepoint-orders-41-9f3c", 214, 61 * 1024**3),
+            texts.not_published("cannot write s3://lake/savepoints: 503"),
+            texts.not_tolerated(3, 2, "chk-7 expired: nobody came"),
+        ],
+    )
+
+
+def test_a_stop(golden: Golden) -> None:
+    recorded = asked("suspend_savepoint")
+    (one,) = recorded.state.pending
+    lines = [
+        texts.stopped(recorded.state, one, "stage 'clean'"),
+        texts.stopped(recorded.state, one, "end", "the store does not answer"),
+        texts.goes_on(recorded.state, one),
+        texts.not_known(one, "the store does not answer"),
+    ]
+    nonce = texts.savepoint(one).rpartition("-")[2]
+    golden("stopping", [line.replace(nonce, "9f3c") for line in lines])
+
+
+def test_one_that_could_not_be_copied(golden: Golden) -> None:
+    recorded = asked("savepoint")
+    (one,) = recorded.state.pending
+    recorded.aborted(one.id, "22:12:30", "store failed", "cannot write s3://lake/savepoints: denied")
+    nonce = texts.savepoint(one).rpartition("-")[2]
+    gone = recorded.state.checkpoint(one.id)
+    assert gone
+    golden("aborted_savepoint", [line.replace(nonce, "9f3c") for line in texts.aborted(recorded.state, gone)])
