@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow.configuration import conf as airflow_conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -38,6 +38,7 @@ from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
+from airflow_checkpoint_provider.operators.stopping import publish, stopped
 from airflow_checkpoint_provider.storage import s3_handover
 
 REFUSED, OVER = 3, 79  # exit codes of a driver
@@ -154,11 +155,16 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         except (AlreadyFinished, Superseded, CommitStateUnknown):
             raise
         except JobSuspended:
-            self._say(texts.suspended(launching.state))
-            raise AirflowRescheduleException(datetime.now(UTC) + SUSPENDED_WAIT) from None  # type: ignore[no-untyped-call]
+            publish(launching.coordinator)
+            self._wait_suspended(launching)
         except CheckpointError as error:
             self._say(texts.refused(f"{launching.wanted.history.job}, run {launching.wanted.token.run}", error))
             raise
+
+    def _wait_suspended(self, launching: Launching) -> NoReturn:
+        """Not in this process: what is rendered must be rendered anew. A try that waits is no try that failed."""
+        self._say(texts.suspended(launching.state))
+        raise AirflowRescheduleException(datetime.now(UTC) + SUSPENDED_WAIT) from None  # type: ignore[no-untyped-call]
 
     def _wanted(self, context: Any) -> Wanted:
         ti, dag_run = context["ti"], context["dag_run"]
@@ -253,6 +259,9 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         """What the driver's exit means for the task: the table of exit codes in the documentation."""
         if failure is not None and exit_code in (None, 0):
             exit_code = 1
+        if exit_code == OVER and stopped(launching):
+            self._say(launching.summary())
+            self._wait_suspended(launching)
         launching.still_ours()
         attempt = launching.attempt()
         launching.metrics.tell(launching.state)  # the last that happened between two looks of whoever followed

@@ -1,0 +1,32 @@
+"""A job that was stopped with a savepoint, as its submit task sees it. Runs in Airflow (worker)."""
+
+from __future__ import annotations
+
+import contextlib
+
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.disposing import publish_due
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
+from airflow_checkpoint_provider.operators.launch import Launching
+
+SUSPENDED = 79  # exit code of a driver that stopped with a savepoint, as of every one that is over
+
+
+def stopped(launching: Launching) -> bool:
+    """Whether the driver of this launch ended with a stop-savepoint, also if somebody has resumed the job since.
+
+    The savepoint's completion suspends the job. A driver that could not write its own end afterwards has left that to us:
+    with it, this try may launch again once the job is resumed.
+    """
+    attempt = launching.attempt()
+    if attempt is None or not (attempt.how == "suspended" or (attempt.how is None and launching.state.suspended)):
+        return False
+    launching.end("suspended", SUSPENDED)
+    publish(launching.coordinator)
+    return True
+
+
+def publish(coordinator: Coordinator) -> None:
+    """What its driver completed and could not publish. If it cannot be done now: a savepoint is found by its id, too."""
+    with contextlib.suppress(CheckpointError):
+        publish_due(coordinator)

@@ -1,0 +1,124 @@
+"""A job that was stopped with a savepoint: its task waits, burns no retry, and launches again when somebody resumed the job."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
+
+from airflow_checkpoint_provider.checkpoint.commands import Restore
+from airflow_checkpoint_provider.checkpoint.disposing import target_of
+from airflow_checkpoint_provider.checkpoint.errors import JobSuspended
+from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement
+from airflow_checkpoint_provider.checkpoint.savepoints import exported, open_savepoint
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators.launch import Launching
+from airflow_checkpoint_provider.operators.stopping import stopped
+from airflow_checkpoint_provider.storage import copy_all, open_beside
+from tests.support.recorded import RUN, Recorded, at, three_stages
+from tests.unit.operators.test_launching import Try
+
+_targets = itertools.count()
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    recorded = Recorded()
+    three_stages(recorded)
+    return recorded
+
+
+def followed(recorded: Recorded) -> Launching:
+    """The launch of the first try, as its task follows it."""
+    launching = Try(recorded, 1).launching
+    launching.launch = launching.coordinator.journal.catch_up().current_launch()
+    return launching
+
+
+def stop(recorded: Recorded, *, ends: bool = True) -> int:
+    """As a driver does it; ``ends``: it can still say so."""
+    coordinator, recorded.clock = recorded.coordinator, at("02:55:00")
+    for one in recorded.state.pending:
+        recorded.aborted(one.id, "02:54:00", "declined")
+    number = coordinator.trigger(
+        "a stop", kind="suspend_savepoint", target=f"memory://stops-{next(_targets)}", timeout_s=60.0, origin="task"
+    )
+    checkpoint = recorded.state.checkpoint(number)
+    assert checkpoint
+    pointer, states = target_of(checkpoint), tuple(recorded.states.values())
+    target = open_beside(recorded.store, pointer.root)
+    copy_all(recorded.store, target, exported(states, recorded.keys, pointer.keys))
+    coordinator.acknowledge(
+        Acknowledgement(
+            inc=recorded.state.incarnation, id=number, application="", epoch=recorded.state.last_epoch, nonce=secrets.token_hex(4),
+            run=RUN, states=states,
+        )
+    )  # fmt: skip
+    coordinator.complete(number)
+    if ends:
+        recorded.ended("02:55:10", "suspended", 79)
+    return number
+
+
+def resume(recorded: Recorded) -> None:
+    state = recorded.coordinator.journal.catch_up()
+    token = recorded.token("by hand")
+    recorded.coordinator.journal.append(Restore(token=token, base=state.restore_point(), by="ann", reason="to go on"))
+
+
+def task() -> CheckpointedSparkSubmitOperator:
+    with DAG("flights_etl", schedule=None):
+        return CheckpointedSparkSubmitOperator(task_id="delays", application="job.py")
+
+
+def test_exit_code_79_of_a_suspended_job_is_waited_for(recorded: Recorded) -> None:
+    launching = followed(recorded)
+    stop(recorded)
+    with pytest.raises(AirflowRescheduleException):
+        task()._ended(launching, 79, None)
+
+
+def test_somebody_was_faster_and_has_resumed_it(recorded: Recorded) -> None:
+    """The try is not left by that restore: it launches again."""
+    launching = followed(recorded)
+    stop(recorded)
+    resume(recorded)
+    with pytest.raises(AirflowRescheduleException):
+        task()._ended(launching, 79, None)
+    assert Try(recorded, 1).launching.plan().number == 2
+
+
+def test_a_driver_that_was_replaced_is_no_suspended_one(recorded: Recorded) -> None:
+    launching = followed(recorded)
+    recorded.ended("02:55:10", "cancelled", 79)
+    with pytest.raises(AirflowException, match="replaced, stopped or suspended"):
+        task()._ended(launching, 79, None)
+
+
+def test_a_suspended_try_launches_again_after_a_restore(recorded: Recorded) -> None:
+    stop(recorded)
+    with pytest.raises(JobSuspended):
+        Try(recorded, 1).launching.plan()
+    resume(recorded)
+    again = Try(recorded, 1).launching
+    launch = again.plan()
+    assert (launch.number, launch.try_number) == (2, 1)
+    assert str(launch.restore_point) == str(recorded.coordinator.journal.catch_up().restore_point())
+
+
+def test_what_the_driver_could_not_write_any_more_its_task_does(recorded: Recorded) -> None:
+    """The store fell silent behind the completion: the end of the attempt is missing, and the publication."""
+    launching = followed(recorded)
+    number = stop(recorded, ends=False)
+    assert stopped(launching)
+    state = recorded.coordinator.journal.catch_up()
+    assert (state.attempts[-1].how, state.attempts[-1].exit_code) == ("suspended", 79)
+    checkpoint = state.checkpoint(number)
+    assert checkpoint
+    assert checkpoint.published
+    open_savepoint(target_of(checkpoint), recorded.store).verify()
+    resume(recorded)
+    assert Try(recorded, 1).launching.plan().number == 2
