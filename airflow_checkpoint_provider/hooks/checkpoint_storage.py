@@ -84,6 +84,10 @@ class CheckpointStorageHook(BaseHook):
         connection = find_connection(self.checkpoint_conn_id)
         return self._store_of(connection) if connection is not None else None
 
+    def get_store_beside(self) -> Store:
+        """For who was given a savepoint, which may lie anywhere: what lies elsewhere is reached as this store is."""
+        return self._connected() or _folder()
+
     def describe(self, checkpoint: Mapping[str, Any] | str) -> dict[str, Any]:
         """What a checkpoint holds, without Spark: for audits, which read the files by any library.
 
@@ -96,7 +100,7 @@ class CheckpointStorageHook(BaseHook):
 
         where = pointer_of(pointer_in(checkpoint))
         if isinstance(where, SavepointPointer):
-            savepoint = open_savepoint(where, self._connected() or open_store(where.root))
+            savepoint = open_savepoint(where, self.get_store_beside())
             seal = savepoint.seal
             about = {"job": seal.job, "scope": seal.scope, "id": seal.id, "pointer": str(where)}
             return {**about, "sealed": True, "states": _states(seal, f"{savepoint.store.uri}/{savepoint.keys.prefix}")}

@@ -1,4 +1,4 @@
-"""A checkpoint that a driver makes, as the tasks see it that wait for it. Runs in Airflow (worker, triggerer)."""
+"""What a driver makes, as the tasks see it that wait for it: a checkpoint, or several. Runs in Airflow (worker, triggerer)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     StoreDenied,
 )
 from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import Keys, Pointer
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.texts import will_not_complete
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.storage import Store
 
 ACKNOWLEDGED, COMPLETED = "acknowledged", "completed"
 """What can be awaited."""
@@ -35,28 +36,48 @@ def pointer_in(checkpoint: object) -> str:
     return pointer
 
 
-def reference(state: State, pointer: Pointer) -> dict[str, Any]:
-    """What tasks hand on by XCom."""
-    return {"job": state.job, "scope": state.scope, "id": pointer.id, "pointer": str(pointer)}
+def reference(state: State, pointer: Pointer, lies: str | None = None) -> dict[str, Any]:
+    """What tasks hand on by XCom; ``lies`` is where a savepoint does."""
+    return {"job": state.job, "scope": state.scope, "id": pointer.id, "pointer": lies or str(pointer)}
 
 
-class Watched:
-    """One checkpoint behind a connection. Kept between looks: the first reads the journal, each later one costs a GET of
-    the next entry, and one per application while acknowledgements are awaited. Not for more than one thread at a time."""
+class Looking:
+    """A history behind a connection. Kept between looks: the first reads the journal, each later one costs a GET of the
+    next entry. Not for more than one thread at a time."""
 
-    def __init__(self, checkpoint: object, checkpoint_conn_id: str, owner: str) -> None:
-        self.pointer = Pointer.parse(pointer_in(checkpoint))
-        self._conn_id, self._owner = checkpoint_conn_id, owner
+    def __init__(self, prefix: str, checkpoint_conn_id: str, owner: str) -> None:
+        self._prefix, self._hook, self._owner = prefix, CheckpointStorageHook(checkpoint_conn_id), owner
         self._coordinator: Coordinator | None = None
+
+    def _store(self) -> Store:
+        raise NotImplementedError
 
     @property
     def coordinator(self) -> Coordinator:
         """Asks Airflow for the connection, until it was answered."""
         if self._coordinator is None:
-            store = CheckpointStorageHook(self._conn_id).get_store_at(self.pointer.root)
             by = By("task", self._owner, socket.gethostname())
-            self._coordinator = Coordinator(Journal(store, Keys(self.pointer.prefix), by))
+            self._coordinator = Coordinator(Journal(self._store(), Keys(self._prefix), by))
         return self._coordinator
+
+    def state(self) -> State:
+        """As the journal has it now. Raises what connection and store raise."""
+        try:
+            return self.coordinator.journal.poll()
+        except StoreDenied:
+            self._coordinator = None  # the connection may have got new keys until the next look
+            raise
+
+
+class Watched(Looking):
+    """One checkpoint. While its acknowledgements are awaited a look costs one GET more for each application."""
+
+    def __init__(self, checkpoint: object, checkpoint_conn_id: str, owner: str) -> None:
+        self.pointer = Pointer.parse(pointer_in(checkpoint))
+        super().__init__(self.pointer.prefix, checkpoint_conn_id, owner)
+
+    def _store(self) -> Store:
+        return self._hook.get_store_at(self.pointer.root)
 
     @property
     def reference(self) -> dict[str, Any]:
@@ -65,11 +86,7 @@ class Watched:
 
     def look(self) -> Checkpoint:
         """As the journal has it now. Raises ``Aborted``, ``CheckpointNotFound``, and what connection and store raise."""
-        try:
-            state = self.coordinator.journal.poll()
-        except StoreDenied:
-            self._coordinator = None  # the connection may have got new keys until the next look
-            raise
+        state = self.state()
         found = state.checkpoint(self.pointer.id)
         if found is None:
             raise CheckpointNotFound(
@@ -86,6 +103,52 @@ class Watched:
         if found.status != PENDING:
             return True
         return awaited == ACKNOWLEDGED and not self.coordinator.missing(found)
+
+    def abort(self, reason: str, words: str) -> Checkpoint:
+        """Raises ``NotPending`` if it has its outcome already, ``Aborted`` if that is this one."""
+        found, coordinator = self.look(), self.coordinator
+        missing = coordinator.missing(found) if found.status == PENDING else ()
+        phase = "acknowledge" if missing else "finalize"
+        coordinator.abort(found.id, reason, phase=phase, missing=missing, words=words)
+        aborted = coordinator.state.checkpoint(found.id)
+        assert aborted
+        return aborted
+
+
+class Followed(Looking):
+    """The checkpoints that a job completes on its current branch: those above an id, or, without one, since its newest launch.
+
+    Savepoints do not count: somebody asked for them. One that was deleted since had been completed.
+    """
+
+    def __init__(self, history: History, after: int | None, checkpoint_conn_id: str, owner: str) -> None:
+        self.history, self.after = history, after
+        super().__init__(history.prefix, checkpoint_conn_id, owner)
+
+    def _store(self) -> Store:
+        return self._hook.get_store_of(self.history.job)
+
+    def completed(self) -> tuple[Checkpoint, ...]:
+        """In the order of their ids."""
+        state = self.state()
+        epochs = _newest(state)
+
+        def counts(one: Checkpoint) -> bool:
+            within = one.id > self.after if self.after is not None else bool(epochs & set(one.epochs))
+            return within and one.branch == state.branch.number
+
+        return tuple(one for one in state.checkpoints if one.completed_at and not one.savepoint and counts(one))
+
+    def reference(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """After a look."""
+        coordinator = self.coordinator
+        return reference(coordinator.state, Pointer(coordinator.store.uri, coordinator.keys.prefix, checkpoint.id))
+
+
+def _newest(state: State) -> frozenset[int]:
+    """The epochs of the newest launch on this branch."""
+    launch = max((one.number for one in state.launches if one.branch == state.branch.number), default=None)
+    return frozenset(one.epoch for one in state.attempts if one.launch == launch)
 
 
 def _unknown(state: State, pointer: Pointer) -> str:

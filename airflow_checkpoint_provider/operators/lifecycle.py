@@ -15,7 +15,6 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.errors import Aborted, CheckpointNotFound, NotPending
-from airflow_checkpoint_provider.checkpoint.state import PENDING
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.watched import COMPLETED, Watched
 from airflow_checkpoint_provider.sensors.checkpoint import CheckpointSensor
@@ -108,14 +107,6 @@ class AbortCheckpointOperator(CheckpointOperator):
         return watched.reference
 
     def _abort(self, watched: Watched, ti: Any) -> None:
-        found = watched.look()
-        coordinator = watched.coordinator
-        missing = coordinator.missing(found) if found.status == PENDING else ()
-        coordinator.abort(
-            found.id, self.reason, phase="acknowledge" if missing else "finalize", missing=missing,
-            words=f"by task {ti.dag_id}.{ti.task_id} of run {ti.run_id}",
-        )  # fmt: skip
-        aborted = coordinator.state.checkpoint(found.id)
-        assert aborted
-        for line in texts.aborted(coordinator.state, aborted):
+        aborted = watched.abort(self.reason, f"by task {ti.dag_id}.{ti.task_id} of run {ti.run_id}")
+        for line in texts.aborted(watched.coordinator.state, aborted):
             self.log.info("%s", line)

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import Keys, check_job_id
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, check_job_id
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator, history_of
 
@@ -51,8 +51,11 @@ class OfJob(BaseOperator):
             )
         return job.job_id, job.task_id, job.scope, job.checkpoint_conn_id
 
+    def history(self, ti: Any) -> History:
+        return history_of(self.job_id, self.scope, ti, self.job_task_id or ti.task_id)
+
     def coordinator(self, ti: Any) -> Coordinator:
-        history = history_of(self.job_id, self.scope, ti, self.job_task_id or ti.task_id)
+        history = self.history(ti)
         store = CheckpointStorageHook(self.checkpoint_conn_id).get_store_of(history.job)
         by = By("task", f"{ti.dag_id}.{ti.task_id}", socket.gethostname())
         return Coordinator(Journal(store, Keys(history.prefix), by))

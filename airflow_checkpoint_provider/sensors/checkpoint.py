@@ -1,4 +1,4 @@
-"""Waiting for a checkpoint: in a worker, between reschedules, or in the triggerer. Runs in Airflow (worker)."""
+"""Waiting for a journal: in a worker, between reschedules, or in the triggerer. Runs in Airflow (worker)."""
 
 from __future__ import annotations
 
@@ -11,39 +11,31 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from airflow_checkpoint_provider._failing import failing_for_good
-from airflow_checkpoint_provider.checkpoint.errors import StoreError
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, StoreError
 from airflow_checkpoint_provider.checkpoint.state import PENDING, Checkpoint
 from airflow_checkpoint_provider.checkpoint.texts import acknowledged, checkpoint_line
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable
+from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 from airflow_checkpoint_provider.hooks.watched import ACKNOWLEDGED, Watched
-from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
+from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, LookingTrigger
 
 EVERY = 5.0  # seconds between two looks
 
 
-class CheckpointSensor(BaseSensorOperator):
-    """Base of the tasks that wait for a checkpoint.
+class JournalSensor(BaseSensorOperator):
+    """Base of the tasks that wait for what a journal says. What cannot be read is waited for until the ``timeout``."""
 
-    On an aborted one it fails at once and without retry. A store or a connection that cannot be read is waited for until
-    the sensor's ``timeout``.
-    """
-
-    template_fields: Sequence[str] = ("checkpoint",)
-    awaited: ClassVar[str]
+    checkpoint_conn_id: str
 
     def __init__(
         self,
         *,
-        checkpoint: Any,
-        checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poke_interval: timedelta | float = EVERY,
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
-        self.checkpoint, self.checkpoint_conn_id, self.deferrable = checkpoint, checkpoint_conn_id, deferrable
-        self._watched: Watched | None = None  # kept between pokes, so that one costs a GET or two
+        self.deferrable = deferrable
 
     def execute(self, context: Any) -> Any:
         if not self.deferrable:
@@ -58,30 +50,68 @@ class CheckpointSensor(BaseSensorOperator):
         if looked:
             return looked.xcom_value
         if datetime.now(UTC) >= datetime.fromisoformat(event["deadline"]):
-            raise AirflowSensorTimeout(f"the checkpoint was not {self.awaited} in time; see timeout= of this task")
-        return self.defer(
-            trigger=CheckpointTrigger(
-                checkpoint=self.checkpoint, checkpoint_conn_id=self.checkpoint_conn_id, awaited=self.awaited,
-                deadline=event["deadline"], poll_interval=self.poke_interval,
-            ),
-            method_name="execute_complete",
+            raise AirflowSensorTimeout(f"{self._missed()} in time; see timeout= of this task")
+        trigger = self._trigger(
+            context,
+            checkpoint_conn_id=self.checkpoint_conn_id, deadline=event["deadline"], poll_interval=self.poke_interval,
         )  # fmt: skip
+        return self.defer(trigger=trigger, method_name="execute_complete")
 
     def poke(self, context: Any) -> PokeReturnValue:
         with failing_for_good():
-            if self._watched is None:
-                ti = context["ti"]
-                self._watched = Watched(self.checkpoint, self.checkpoint_conn_id, f"{ti.dag_id}.{ti.task_id}")
             try:
-                if not self._watched.reached(self.awaited):
-                    return PokeReturnValue(is_done=False)
+                found = self._look(context)
+            except NoConnection as error:  # a job without connection has its folder from its first launch on
+                return self._unseen(error)
             except (StoreError, ConnectionUnreadable) as error:
                 if error.permanent:
                     raise
-                self.log.warning("%s; looking again in %.0f s", error, self.poke_interval)
-                return PokeReturnValue(is_done=False)
+                return self._unseen(error)
+        return PokeReturnValue(is_done=found is not None, xcom_value=found)
+
+    def _unseen(self, error: CheckpointError) -> PokeReturnValue:
+        self.log.warning("%s; looking again in %.0f s", error, self.poke_interval)
+        return PokeReturnValue(is_done=False)
+
+    def _look(self, context: Any) -> dict[str, Any] | None:
+        """What this task returns, if that is already so."""
+        raise NotImplementedError
+
+    def _trigger(self, context: Any, **arguments: Any) -> LookingTrigger:
+        raise NotImplementedError
+
+    def _missed(self) -> str:
+        """What did not happen."""
+        raise NotImplementedError
+
+
+class CheckpointSensor(JournalSensor):
+    """Base of the tasks that wait for one checkpoint. On an aborted one they fail at once and without retry."""
+
+    template_fields: Sequence[str] = ("checkpoint",)
+    awaited: ClassVar[str]
+
+    def __init__(
+        self, *, checkpoint: Any, checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
+        self._watched: Watched | None = None  # kept between pokes, so that one costs a GET or two
+
+    def _look(self, context: Any) -> dict[str, Any] | None:
+        if self._watched is None:
+            ti = context["ti"]
+            self._watched = Watched(self.checkpoint, self.checkpoint_conn_id, f"{ti.dag_id}.{ti.task_id}")
+        if not self._watched.reached(self.awaited):
+            return None
         self.log.info("%s", self._said(self._watched))
-        return PokeReturnValue(is_done=True, xcom_value=self._watched.reference)
+        return self._watched.reference
+
+    def _trigger(self, context: Any, **arguments: Any) -> LookingTrigger:
+        return CheckpointTrigger(checkpoint=self.checkpoint, awaited=self.awaited, **arguments)
+
+    def _missed(self) -> str:
+        return f"the checkpoint was not {self.awaited}"
 
     @staticmethod
     def _said(watched: Watched) -> str:

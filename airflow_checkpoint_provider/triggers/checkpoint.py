@@ -1,50 +1,57 @@
-"""Waiting for a checkpoint on behalf of a deferred task. Runs in Airflow (triggerer)."""
+"""Waiting for checkpoints on behalf of a deferred task. Runs in Airflow (triggerer)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_checkpoint_provider.checkpoint.errors import Aborted, CheckpointError
-from airflow_checkpoint_provider.hooks.watched import Watched
+from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.hooks.watched import Followed, Watched
 
 COMPLAINS_EVERY = 60.0  # seconds between two lines saying that nothing can be seen
 
 
-class CheckpointTrigger(BaseTrigger):
-    """Fires when a checkpoint is ``awaited`` ("acknowledged", "completed"), when it was aborted, and at the deadline.
+class LookingTrigger(BaseTrigger):
+    """Base: fires when a look says so, when what is awaited was aborted, and at the deadline.
 
     The event says only that it is time to look; the resumed task reads the journal. Nothing of this class acts, so being
     killed, paused, run twice or begun anew by another triggerer changes nothing: the deadline is a moment, not a duration.
 
-    :param checkpoint: a trigger task's XCom, or a pointer.
     :param checkpoint_conn_id: by which the store is found here, too: nothing secret is among these arguments, which
         Airflow keeps in its database.
     :param deadline: an ISO time.
     :param poll_interval: seconds between two looks.
     """
 
-    def __init__(
-        self, *, checkpoint: Any, checkpoint_conn_id: str, awaited: str, deadline: str, poll_interval: float
-    ) -> None:
+    own: ClassVar[tuple[str, ...]]
+    """The other arguments of a subclass."""
+
+    def __init__(self, *, checkpoint_conn_id: str, deadline: str, poll_interval: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.checkpoint, self.checkpoint_conn_id, self.awaited = checkpoint, checkpoint_conn_id, awaited
-        self.deadline, self.poll_interval = deadline, poll_interval
+        self.checkpoint_conn_id, self.deadline, self.poll_interval = checkpoint_conn_id, deadline, poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("checkpoint", "checkpoint_conn_id", "awaited", "deadline", "poll_interval")
+        names = (*self.own, "checkpoint_conn_id", "deadline", "poll_interval")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
+    def look(self) -> Callable[[], bool]:
+        """What to call, in a thread, until it is true."""
+        raise NotImplementedError
+
+    def event(self) -> dict[str, Any]:
+        """What the resumed task must be told."""
+        return {"deadline": self.deadline}
+
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        watched = Watched(self.checkpoint, self.checkpoint_conn_id, "triggerer")
-        complained = float("-inf")
+        look, complained = self.look(), float("-inf")
         while (left := self._left()) > 0:
             try:
-                if await asyncio.to_thread(watched.reached, self.awaited):
+                if await asyncio.to_thread(look):
                     break
             except Aborted:
                 break
@@ -54,8 +61,48 @@ class CheckpointTrigger(BaseTrigger):
                     complained = now
                     self.log.warning("%s; waiting on until %s", error, self.deadline)
             await asyncio.sleep(min(self.poll_interval, left))
-        yield TriggerEvent({"checkpoint": self.checkpoint, "deadline": self.deadline})  # type: ignore[no-untyped-call]
+        yield TriggerEvent(self.event())  # type: ignore[no-untyped-call]
 
     def _left(self) -> float:
         """Seconds to the deadline."""
         return (datetime.fromisoformat(self.deadline) - datetime.now(UTC)).total_seconds()
+
+
+class CheckpointTrigger(LookingTrigger):
+    """Fires when a checkpoint is ``awaited`` ("acknowledged", "completed"), when it was aborted, and at the deadline.
+
+    :param checkpoint: a trigger task's XCom, or a pointer.
+    """
+
+    own = ("checkpoint", "awaited")
+
+    def __init__(self, *, checkpoint: Any, awaited: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.checkpoint, self.awaited = checkpoint, awaited
+
+    def look(self) -> Callable[[], bool]:
+        watched = Watched(self.checkpoint, self.checkpoint_conn_id, "triggerer")
+        return lambda: watched.reached(self.awaited)
+
+    def event(self) -> dict[str, Any]:
+        return {"checkpoint": self.checkpoint, **super().event()}
+
+
+class CompletedTrigger(LookingTrigger):
+    """Fires when a job has completed ``count`` checkpoints above the id ``after``, or since its newest launch.
+
+    :param job: its id; with ``key``, of its scope, and ``item`` the history.
+    """
+
+    own = ("job", "key", "item", "after", "count")
+
+    def __init__(
+        self, *, job: str, key: str | None, item: str | None, after: int | None, count: int, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job, self.key, self.item, self.after, self.count = job, key, item, after, count
+
+    def look(self) -> Callable[[], bool]:
+        history = History(self.job, self.key, self.item)
+        followed = Followed(history, self.after, self.checkpoint_conn_id, "triggerer")
+        return lambda: len(followed.completed()) >= self.count

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,3 +36,10 @@ def run(operator: BaseOperator, **instance: Any) -> Any:
 def trigger(job: Any = "orders", **options: Any) -> TriggerCheckpointOperator:
     with DAG(OTHER, schedule=None):
         return TriggerCheckpointOperator(task_id="trigger", job=job, poke_interval=0.01, **options)
+
+
+def soon(does: Callable[[], object]) -> threading.Timer:
+    """Once the task under test waits, or a moment later."""
+    timer = threading.Timer(0.1, does)
+    timer.start()
+    return timer

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_checkpoint_provider.checkpoint.retention import KeepAll
 from airflow_checkpoint_provider.operators import (
     AbortCheckpointOperator,
     FinalizeCheckpointOperator,
     NotifyCheckpointCompleteOperator,
 )
-from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
+from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor, CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import open_store
 from tests.support.acting import Job
 from tests.support.s3server import S3Server
@@ -80,5 +81,20 @@ def test_a_minute_of_waiting(counted: Counted, kind: Any, each: int) -> None:
     assert sensor.poke_interval * 12 == 60
     sensor.poke({"ti": ti()})
     with counted.costs(GET=12 * each):
+        for _ in range(12):
+            assert not sensor.poke({"ti": ti()})
+
+
+@pytest.mark.parametrize("retained", [1, 40])
+def test_a_minute_of_waiting_for_checkpoints(counted: Counted, retained: int) -> None:
+    """One request for each look, however many checkpoints are kept; a trigger looks by the same code."""
+    counted.job.end("failed")
+    counted.job.start(2, retention=KeepAll())
+    for number in range(retained):
+        counted.job.complete(counted.job.coordinator.trigger(f"barrier {number}"))
+    with DAG(OTHER, schedule=None):
+        sensor = CheckpointCompletedSensor(task_id="healthy", job="orders", count=retained + 1)
+    sensor.poke({"ti": ti()})
+    with counted.costs(GET=12):
         for _ in range(12):
             assert not sensor.poke({"ti": ti()})

@@ -1,0 +1,84 @@
+"""Whether a job makes checkpoints: how many it has completed. Runs in Airflow (worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
+from airflow_checkpoint_provider.checkpoint.names import Pointer, pointer_of
+from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
+from airflow_checkpoint_provider.checkpoint.state import KEPT_RECORDS
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.watched import Followed
+from airflow_checkpoint_provider.operators.of_job import OfJob
+from airflow_checkpoint_provider.sensors.checkpoint import JournalSensor
+from airflow_checkpoint_provider.triggers.checkpoint import CompletedTrigger
+
+
+class CheckpointCompletedSensor(OfJob, JournalSensor):
+    """Waits until a job has completed ``count`` checkpoints: a sign of health, after an upgrade for example.
+
+    Savepoints do not count, nor what was completed before a restore. The XCom is the newest one that counted, as a
+    trigger returns it.
+
+    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param after: count those with a higher id than this one: the output of a task that triggered a checkpoint or a
+        savepoint, a pointer, or an id. By default those that the job's newest launch has made. (templated)
+    :param count: how many.
+    :param checkpoint_conn_id: as of the other tasks about a job.
+    :param deferrable: wait in the triggerer.
+    :param poke_interval: seconds between two looks, each of which costs one request to the storage.
+    """
+
+    template_fields: Sequence[str] = (*OfJob.template_fields, "after")
+
+    def __init__(self, *, after: Any = None, count: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= KEPT_RECORDS:
+            raise InvalidConfig(f"count={count!r}: write a whole number from 1 to {KEPT_RECORDS}")
+        self.after, self.count = after, count
+        self._followed: Followed | None = None  # kept between pokes, so that one costs a GET
+
+    def _look(self, context: Any) -> dict[str, Any] | None:
+        followed = self._following(context["ti"])
+        completed = followed.completed()
+        if len(completed) < self.count:
+            return None
+        for one in completed[: self.count]:
+            self.log.info("%s", texts.checkpoint_line(one))
+        return followed.reference(completed[-1])
+
+    def _trigger(self, context: Any, **arguments: Any) -> CompletedTrigger:
+        followed = self._following(context["ti"])
+        history = followed.history
+        return CompletedTrigger(
+            job=history.job, key=history.run, item=history.item, after=followed.after, count=self.count, **arguments
+        )
+
+    def _missed(self) -> str:
+        return f"the job has not completed {self.count} checkpoints"
+
+    def _following(self, ti: Any) -> Followed:
+        if self._followed is None:
+            owner = f"{ti.dag_id}.{ti.task_id}"
+            self._followed = Followed(self.history(ti), self._after(), self.checkpoint_conn_id, owner)
+        return self._followed
+
+    def _after(self) -> int | None:
+        """The id; of a savepoint that was given by its directory it stands there."""
+        given = self.after.get("id") if isinstance(self.after, Mapping) else self.after
+        if given is None and self.after is None:
+            return None
+        number = str(given).removeprefix("chk-")
+        if number.isdecimal():
+            return int(number)
+        if not isinstance(given, str):
+            raise InvalidConfig(
+                f"after={self.after!r}: write the output of a task that triggered a checkpoint, a pointer, or an id such as chk-7"
+            )
+        pointer = pointer_of(given)
+        if isinstance(pointer, Pointer):
+            return pointer.id
+        return open_savepoint(pointer, CheckpointStorageHook(self.checkpoint_conn_id).get_store_beside()).seal.id

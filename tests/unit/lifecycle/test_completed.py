@@ -1,0 +1,188 @@
+"""A task waits until a job has made so many checkpoints: which ones count, and since when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
+from airflow.triggers.base import TriggerEvent
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.disposing import publish_due
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
+from airflow_checkpoint_provider.checkpoint.events import Point, Token
+from airflow_checkpoint_provider.checkpoint.state import KEPT_RECORDS
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
+from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.triggers.checkpoint import CompletedTrigger
+from tests.support.acting import RUN, Job
+from tests.unit.lifecycle.stage import OTHER, run, ti
+
+
+def waits(job: Any = "orders", **options: Any) -> CheckpointCompletedSensor:
+    with DAG(OTHER, schedule=None):
+        return CheckpointCompletedSensor(
+            **{"task_id": "healthy", "job": job, "poke_interval": 0.01, "timeout": 0, "deferrable": False, **options}
+        )
+
+
+def made(job: Job, many: int = 1) -> None:
+    for _ in range(many):
+        job.complete(job.coordinator.trigger(f"barrier {job.state.next_id}"))
+
+
+def saved(job: Job) -> None:
+    ask = f"savepoint {job.state.next_id}"
+    job.complete(job.coordinator.trigger(ask, kind="savepoint", origin="user", target=f"{job.store.uri}/theirs"))
+    publish_due(job.coordinator)
+
+
+def aborted(job: Job) -> None:
+    job.abort(job.coordinator.trigger(f"barrier {job.state.next_id}"))
+
+
+def began_anew(job: Job) -> None:
+    """Another launch of the same run."""
+    job.end("failed")
+    job.start(len(job.state.launches) + 1)
+
+
+def went_back(job: Job) -> None:
+    """To chk-1, which opens a branch; nothing has been launched there."""
+    token = Token(dag="", run="by hand", task="restore")
+    job.coordinator.journal.append(c.Restore(token=token, base=Point(id=1), by="ann", reason="again"))
+
+
+Step = Callable[[Job], None]
+SINCE: list[tuple[tuple[Step, ...], Any, list[int]]] = [
+    ((made, made), None, [1, 2]),
+    ((made, aborted, made), None, [1, 3]),
+    ((made, saved, made), None, [1, 3]),
+    ((made, began_anew), None, []),
+    ((made, began_anew, made, made), None, [2, 3]),
+    ((made, made, began_anew, made), 1, [2, 3]),
+    ((made, made, made), "chk-1", [2, 3]),
+    ((made, made, made), {"job": "orders", "scope": "", "id": 2, "pointer": "…"}, [3]),
+    ((saved, made, made), "{theirs}", [2, 3]),
+    ((made, made, made), "{uri}/jobs/orders/job/chk-2", [3]),
+    ((made, made, went_back), 0, []),
+    ((made, made, went_back), None, []),
+]
+
+
+@pytest.mark.parametrize(("steps", "after", "counted"), SINCE)
+def test_which_ones_count(job: Job, steps: tuple[Step, ...], after: Any, counted: list[int]) -> None:
+    for step in steps:
+        step(job)
+    if isinstance(after, str):
+        savepoints = job.state.savepoints
+        after = after.format(uri=job.store.uri, theirs=savepoints[0].target if savepoints else "")
+    if counted:
+        assert run(waits(after=after, count=len(counted)))["id"] == counted[-1]
+    with pytest.raises(AirflowSensorTimeout):
+        run(waits(after=after, count=len(counted) + 1))
+
+
+def test_what_was_deleted_since_had_been_completed(job: Job) -> None:
+    for _ in range(5):
+        made(job)
+        job.coordinator.retire()
+    assert len(job.state.retained) == 2
+    assert run(waits(count=5))["id"] == 5
+
+
+def test_its_answer_is_the_newest_one_as_a_trigger_answers(job: Job) -> None:
+    made(job, 3)
+    answer = run(waits(count=2))
+    assert answer == {"job": "orders", "scope": "", "id": 3, "pointer": f"{job.store.uri}/jobs/orders/job/chk-3"}
+    assert json.loads(json.dumps(answer)) == answer
+
+
+def test_a_task_of_the_dag_means_its_job_in_this_run(store: Store) -> None:
+    job = Job(store, f"{OTHER}.delays", RUN)
+    job.start()
+    made(job)
+    with DAG(OTHER, schedule=None):
+        submits = CheckpointedSparkSubmitOperator(task_id="delays", application="job.py")
+        sensor = CheckpointCompletedSensor(task_id="healthy", job=submits, timeout=0, deferrable=False)
+    assert sensor.upstream_task_ids == set()
+    assert run(sensor)["scope"] == RUN
+
+
+def test_a_job_that_has_not_begun_is_waited_for(store: Store) -> None:
+    with pytest.raises(AirflowSensorTimeout):
+        run(waits())
+
+
+def test_after_is_a_template() -> None:
+    sensor = waits(after="{{ params.after }}")
+    sensor.render_template_fields({"params": {"after": "chk-7"}})
+    assert sensor.after == "chk-7"
+
+
+# -- deferred --------------------------------------------------------------------------------------------------------------
+
+
+def deferred(sensor: CheckpointCompletedSensor) -> CompletedTrigger:
+    """What the triggerer makes of it: from text, in another process."""
+    with pytest.raises(TaskDeferred) as stopped:
+        run(sensor)
+    path, arguments = stopped.value.trigger.serialize()
+    assert path == "airflow_checkpoint_provider.triggers.checkpoint.CompletedTrigger"
+    return CompletedTrigger(**json.loads(json.dumps(arguments)))
+
+
+def fired(trigger: CompletedTrigger) -> TriggerEvent:
+    async def first() -> TriggerEvent:
+        return await anext(trigger.run())
+
+    return asyncio.run(asyncio.wait_for(first(), 30))
+
+
+def test_it_looks_once_before_it_defers(job: Job) -> None:
+    made(job)
+    assert run(waits(deferrable=True))["id"] == 1
+
+
+@pytest.mark.parametrize("after", [None, 1])
+def test_deferred_it_is_woken_and_looks_itself(job: Job, after: int | None) -> None:
+    made(job)
+    options: dict[str, Any] = {"deferrable": True, "timeout": 600, "count": 2, "after": after}
+    waiting = deferred(waits(**options))
+    made(job, 2)
+    event = fired(waiting).payload
+    assert waits(**options).execute_complete({"ti": ti("healthy")}, event)["id"] == 3
+
+
+def test_woken_for_nothing_it_defers_again_to_the_same_deadline(job: Job) -> None:
+    waiting = deferred(waits(deferrable=True, timeout=600))
+    with pytest.raises(TaskDeferred) as again:
+        waits(deferrable=True, timeout=600).execute_complete({"ti": ti("healthy")}, {"deadline": waiting.deadline})
+    assert again.value.trigger.serialize() == waiting.serialize()
+
+
+def test_past_its_deadline_it_fails_as_a_sensor_does(job: Job) -> None:
+    event = fired(deferred(waits(deferrable=True, timeout=0.2, count=3))).payload
+    with pytest.raises(AirflowSensorTimeout, match="the job has not completed 3 checkpoints in time"):
+        waits(deferrable=True, count=3).execute_complete({"ti": ti("healthy")}, event)
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, "3", True, None, KEPT_RECORDS + 1])
+def test_a_count_that_cannot_be_is_refused_where_it_is_written(count: Any) -> None:
+    with pytest.raises(InvalidConfig, match="count="):
+        waits(count=count)
+
+
+@pytest.mark.parametrize("after", [{}, True, ["chk-1"], "yesterday", "chk-"])
+def test_what_is_no_checkpoint_is_refused(job: Job, after: Any) -> None:
+    with pytest.raises(AirflowFailException):
+        run(waits(after=after))
