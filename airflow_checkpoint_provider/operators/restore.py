@@ -9,10 +9,16 @@ from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.apply import token_text
+from airflow_checkpoint_provider.checkpoint.assignment import renamed
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, NotSupportedYet
-from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.disposing import claim_for
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, InvalidConfig, NotSupportedYet
+from airflow_checkpoint_provider.checkpoint.events import Point, Token
+from airflow_checkpoint_provider.checkpoint.journal import utc_now
+from airflow_checkpoint_provider.checkpoint.names import SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
+from airflow_checkpoint_provider.checkpoint.savepoints import CLAIM, NO_CLAIM
+from airflow_checkpoint_provider.checkpoint.savepoints import claim_mode as known_claim_mode
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.operators.of_job import OfJob
 
@@ -26,9 +32,11 @@ class RestoreOperator(OfJob):
     The XCom is ``{"job", "scope", "branch", "next_start"}``.
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
-    :param restore: "latest", "run-start" (where the job's newest run began), "none", an id such as "chk-7", a pointer, or
-        the output of a task that triggered a checkpoint. (templated)
-    :param claim_mode: "no_claim".
+    :param restore: "latest", "run-start" (where the job's newest run began), "none", an id such as "chk-7", a pointer to a
+        checkpoint or to a savepoint's directory, or the output of a task that made one. (templated)
+    :param claim_mode: "no_claim": a savepoint stays yours. "claim": the job owns a savepoint from elsewhere from now on, and
+        deletes it when its ``retention`` keeps it no more.
+    :param rename: new uids of states, by the old ones: ``{"totals": "sums"}``.
     :param checkpoint_conn_id: as of the other tasks about a job.
     """
 
@@ -38,17 +46,15 @@ class RestoreOperator(OfJob):
         self,
         *,
         restore: Any,
-        claim_mode: str = "no_claim",
+        claim_mode: str = NO_CLAIM,
         rewind_sink: bool = False,
         rename: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if claim_mode != "no_claim" or rewind_sink or rename:
-            raise NotSupportedYet(
-                "claim_mode=, rewind_sink= and rename=: this version does not have them; leave them out"
-            )
-        self.restore, self.claim_mode = restore, claim_mode
+        if rewind_sink:
+            raise NotSupportedYet("rewind_sink=True: this version has no sinks; leave it out")
+        self.restore, self.claim_mode, self.rename = restore, known_claim_mode(claim_mode), dict(rename or {})
 
     def execute(self, context: Any) -> dict[str, Any]:
         with failing_for_good():
@@ -70,13 +76,31 @@ class RestoreOperator(OfJob):
             )
         going = GoingBack(coordinator, self._where(), state.runs[-1].key)
         reason = f"task {token.owner} of run {token.run}"
-        coordinator.journal.append(
-            lambda now: c.Restore(
-                token=token, base=going.look(now), above=going.restored.above, by=token.owner, reason=reason
-            )
-        )
+
+        def command(now: State) -> c.Restore:
+            base = going.look(now)
+            renamed(going.restored.seal.states if going.restored.seal else {}, self.rename)
+            claimed = self.claim_mode == CLAIM
+            if claimed:
+                self._claim(coordinator, base, token.owner)
+            return c.Restore(
+                token=token, base=base, by=token.owner, reason=reason, above=going.restored.above, claimed=claimed,
+                rename=self.rename,
+            )  # fmt: skip
+
+        coordinator.journal.append(command)
         for line in texts.restored(going.state, going.restored):
             self.log.info("%s", line)
+
+    def _claim(self, coordinator: Coordinator, base: Point | None, by: str) -> None:
+        """Its lock, before the entry that says so; again, for this history, changes nothing."""
+        pointer = pointer_of(base.pointer) if base and base.pointer else None
+        if not isinstance(pointer, SavepointPointer):
+            raise InvalidConfig(
+                f'claim_mode="{CLAIM}": {base or "nothing"} is no savepoint from elsewhere, and what this history made is its own'
+                f' already; write claim_mode="{NO_CLAIM}", and dispose of its savepoints when you need them no more'
+            )
+        claim_for(coordinator, pointer, by, utc_now())
 
     def _done(self, coordinator: Coordinator, token: Token) -> bool:
         """By this try before it died, or by one before it; where that led to need not be there any more."""

@@ -10,7 +10,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_checkpoint_provider.checkpoint import restoring
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.errors import NotSupportedYet
+from airflow_checkpoint_provider.checkpoint.disposing import dispose, publish_due
+from airflow_checkpoint_provider.checkpoint.errors import AlreadyClaimed, InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll
 from airflow_checkpoint_provider.checkpoint.state import State
@@ -87,10 +88,15 @@ def test_a_job_without_history(store: Store) -> None:
         run(restore("latest"))
 
 
-@pytest.mark.parametrize("option", [{"claim_mode": "claim"}, {"rewind_sink": True}, {"rename": {"a": "b"}}])
-def test_what_this_version_does_not_have(option: dict[str, Any]) -> None:
+def test_what_this_version_does_not_have() -> None:
     with pytest.raises(NotSupportedYet):
-        restore("latest", **option)
+        restore("latest", rewind_sink=True)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "mine"])
+def test_other_claim_modes_are_refused_where_they_are_written(mode: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"claim_mode='{mode}'"):
+        restore("latest", claim_mode=mode)
 
 
 def test_the_newest_is_the_newest_when_the_entry_is_written(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,3 +113,83 @@ def test_the_newest_is_the_newest_when_the_entry_is_written(job: Job, monkeypatc
     monkeypatch.setattr(restoring, "examine", slowly)
     assert run(restore("latest"))["next_start"] == "chk-3"
     assert verified == ["chk-2", "chk-3"]
+
+
+# -- savepoints ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def theirs(store: Store) -> str:
+    """A savepoint that another job made, whose id is 3, in the same store."""
+    other = Job(store, "payments")
+    other.start()
+    for request in ("one", "two"):
+        other.complete(other.coordinator.trigger(request))
+    number = other.coordinator.trigger("save", kind="savepoint", origin="user", target=f"{store.uri}/theirs")
+    other.complete(number)
+    publish_due(other.coordinator)
+    other.complete(other.coordinator.trigger("four"))
+    return str(other.checkpoint(number).target)
+
+
+def test_its_own_savepoint_is_a_point_of_its_history(job: Job) -> None:
+    number = job.coordinator.trigger("save", kind="savepoint", origin="user", target=f"{job.store.uri}/mine")
+    job.complete(number)
+    publish_due(job.coordinator)
+    saved = {"job": "orders", "scope": "", "id": number, "pointer": job.checkpoint(number).target}
+    assert run(restore(saved))["next_start"] == f"chk-{number}"
+
+
+def test_anothers_is_read_where_it_lies_and_ids_go_on_above_it(job: Job, theirs: str) -> None:
+    assert job.state.next_id == 3
+    assert run(restore(theirs))["next_start"] == theirs
+    assert job.state.next_id == 4
+    assert job.state.claims == ()
+    job.start(try_number=2)
+    assert str(job.state.attempts[-1].restore_point) == theirs
+
+
+def test_claimed_it_is_this_historys_from_then_on(job: Job, theirs: str) -> None:
+    run(restore(theirs, claim_mode="claim"))
+    assert [one.pointer for one in job.state.claims] == [theirs]
+    with pytest.raises(AlreadyClaimed):
+        dispose(job.store, theirs, "ann", "2026-11-20T00:00:00Z")
+
+
+def test_claimed_twice_by_one_history_is_claimed_once(job: Job, theirs: str) -> None:
+    run(restore(theirs, claim_mode="claim"))
+    assert run(restore(theirs, claim_mode="claim"), try_number=2, max_tries=1)["branch"] == 2
+    assert len(job.state.claims) == 1
+
+
+def test_what_another_history_has_claimed_is_refused_and_what_runs_goes_on(job: Job, theirs: str, store: Store) -> None:
+    third = Job(store, "stock")
+    third.start()
+    with DAG(OTHER, schedule=None):
+        run(RestoreOperator(task_id="first", job="stock", restore=theirs, claim_mode="claim"))
+    with pytest.raises(AirflowFailException, match="was claimed for another history"):
+        run(restore(theirs, claim_mode="claim"))
+    assert not job.state.over(1)
+    assert run(restore(theirs))["next_start"] == theirs  # several may start from it
+
+
+@pytest.mark.parametrize("where", ["latest", "chk-1", "none", "{uri}/jobs/payments/job/chk-2"])
+def test_only_a_savepoint_from_elsewhere_can_be_claimed(job: Job, theirs: str, where: str) -> None:
+    with pytest.raises(AirflowFailException, match="is no savepoint from elsewhere"):
+        run(restore(where.format(uri=job.store.uri), claim_mode="claim"))
+    assert not job.state.over(1)
+
+
+# -- other names -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_new_names_of_states_stand_in_the_branch(job: Job) -> None:
+    run(restore("chk-1", rename={"rows": "counted"}))
+    assert job.state.branch.rename == {"rows": "counted"}
+
+
+@pytest.mark.parametrize("rename", [{"nobody": "counted"}, {"rows": "clean"}, {"rows": ""}])
+def test_names_that_cannot_be_are_refused_and_what_runs_goes_on(job: Job, rename: dict[str, str]) -> None:
+    with pytest.raises(AirflowFailException):
+        run(restore("chk-1", rename=rename))
+    assert not job.state.over(1)
