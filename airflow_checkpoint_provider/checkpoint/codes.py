@@ -32,6 +32,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP132": "The driver that stands in the way was asked to stop and has not ended yet.",
         "CKP133": "The driver stopped with a savepoint: the job is suspended until somebody resumes it.",
         "CKP134": "A stop was asked for, but its savepoint was aborted: the job goes on.",
+        "CKP135": "A job was suspended with a savepoint, which is whole, but its attempt has not ended.",
         # checkpoints
         "CKP200": "A checkpoint was completed.",
         "CKP201": "A checkpoint was aborted; the job goes on from the one before if it dies now.",
@@ -57,6 +58,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP239": "Too many requests for checkpoints wait already.",
         "CKP240": "The request for a checkpoint was dropped before its turn came.",
         "CKP241": "A registered object could not say its state: the checkpoint at that barrier was declined.",
+        "CKP250": "A savepoint is completed and lies whole at its target.",
+        "CKP251": "A savepoint was disposed of.",
         # an attempt is over
         "CKP301": "This attempt was replaced or has ended; what it still sends is refused (exit code 79).",
         # refused

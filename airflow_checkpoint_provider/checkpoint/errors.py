@@ -219,6 +219,12 @@ class Stopping(Refused):
     code = "CKP132"
 
 
+class NotStopped(Refused, TimeoutError):
+    """The savepoint of a stop is completed and the job is suspended, but its attempt has not ended; ``pointer`` is the savepoint."""
+
+    code = "CKP135"
+
+
 class Fenced(Refused):
     """This attempt is over: a newer launch, attempt or branch stands. The driver stops itself with exit code 79."""
 

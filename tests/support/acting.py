@@ -11,9 +11,11 @@ from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.events import Token
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
+from airflow_checkpoint_provider.checkpoint.restoring import place
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 from airflow_checkpoint_provider.storage import Store
-from tests.unit.checkpoint.acknowledgements import acknowledgement, stage, upload, value
+from tests.support.waiting import wait_until
+from tests.unit.checkpoint.acknowledgements import ROWS, acknowledgement, stage, value
 from tests.unit.checkpoint.acknowledgements import group as group_of
 
 RUN = "manual__1"
@@ -52,10 +54,12 @@ class Job:
         self.coordinator.epoch = self.state.last_epoch
 
     def acknowledge(self, number: int, rows: Any = 7) -> None:
-        """As the driver does at its barrier: a stage of two files, and a value."""
+        """As the driver does at its barrier: a stage of two files, of a savepoint at its target, and a value."""
         epoch = self.coordinator.epoch or 0
         made_of = group_of("clean", epoch, f"nonce{number}")
-        upload(self.store, self.coordinator, [made_of])
+        store, keys = place(self.coordinator, self.checkpoint(number))
+        for file in made_of.files:
+            store.create(f"{keys.group(made_of.path)}/{file.name}", ROWS)
         states = (stage("clean", number, made_of=made_of), value("rows", number, rows))
         ack = acknowledgement(number, *states, epoch=epoch, inc=self.state.incarnation, nonce=f"nonce {number}")
         self.coordinator.acknowledge(ack)
@@ -63,6 +67,14 @@ class Job:
     def complete(self, number: int) -> None:
         self.acknowledge(number)
         self.coordinator.complete(number)
+
+    def serve(self, number: int) -> None:
+        """Complete it as soon as somebody has asked for it."""
+        self.wait_asked(number)
+        self.complete(number)
+
+    def wait_asked(self, number: int) -> None:
+        wait_until(lambda: self.state.checkpoint(number), 60, lambda: f"nobody asks for chk-{number}", every=0.02)
 
     def abort(self, number: int, reason: str = "expired", words: str = "") -> None:
         self.coordinator.abort(number, reason, words=words)

@@ -31,6 +31,12 @@ from airflow_checkpoint_provider.checkpoint.texts.lines import (
     suspended,
 )
 from airflow_checkpoint_provider.checkpoint.texts.numbers import SPREAD, spreads, statistics
+from airflow_checkpoint_provider.checkpoint.texts.savepoints import (
+    disposed,
+    not_stopped,
+    nothing_to_stop,
+    savepoint_line,
+)
 from airflow_checkpoint_provider.checkpoint.texts.saving import (
     brought_in,
     copied,
@@ -64,6 +70,7 @@ __all__ = [
     "closed",
     "copied",
     "deleted_line",
+    "disposed",
     "driver_says",
     "fenced",
     "finished",
@@ -79,7 +86,9 @@ __all__ = [
     "not_known",
     "not_protected",
     "not_published",
+    "not_stopped",
     "not_tolerated",
+    "nothing_to_stop",
     "outcome_known",
     "refusal",
     "refusal_in",
@@ -89,6 +98,7 @@ __all__ = [
     "restored",
     "retold",
     "savepoint",
+    "savepoint_line",
     "spreads",
     "stage_recomputed",
     "stage_reused",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.texts.words import coded, title
 
@@ -13,8 +14,10 @@ def request(dag: str, run: str, task: str, map_index: int, generation: int) -> s
 
 def triggered(state: State, checkpoint: Checkpoint) -> str:
     gated = "; it is gated: only a task completes it" if checkpoint.gated else ""
-    job = title(state, state.scope)
-    return coded(f"chk-{checkpoint.id} of {job}: triggered, the driver takes it at its next barrier{gated}", "CKP205")
+    stops = ", and stops the job with it" if kind_named(checkpoint.kind).suspends else ""
+    lies = f"; a savepoint, at {checkpoint.target}" if checkpoint.target else ""
+    said = f"triggered, the driver takes it at its next barrier{stops}{gated}{lies}"
+    return coded(f"chk-{checkpoint.id} of {title(state, state.scope)}: {said}", "CKP205")
 
 
 def acknowledged(state: State, checkpoint: Checkpoint) -> str:

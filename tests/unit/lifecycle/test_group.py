@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import DAG, TaskGroup, task
 from airflow.sdk.bases.operator import BaseOperator
 
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, NotSupportedYet
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.task_groups import checkpoint
 
@@ -89,7 +89,7 @@ def test_what_the_trigger_takes_reaches_all_that_need_it() -> None:
 
 
 def test_other_kinds_are_refused_by_name() -> None:
-    with DAG("audited", schedule=None), pytest.raises(NotSupportedYet, match="savepoint"):
+    with DAG("audited", schedule=None), pytest.raises(InvalidConfig, match="write TriggerSavepointOperator"):
         checkpoint(job="orders", kind="savepoint")
 
 

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, TaskGroup
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
 
 from airflow_checkpoint_provider.checkpoint.errors import Busy, InvalidConfig, InvalidName, NotRunning, NotSupportedYet
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerCheckpointOperator
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
-from tests.unit.lifecycle.stage import run, ti, trigger
+from tests.unit.lifecycle.stage import OTHER, run, soon, ti, trigger
 
 
 def submits(**options: Any) -> CheckpointedSparkSubmitOperator:
     return CheckpointedSparkSubmitOperator(task_id="delays", application="job.py", **options)
-
-
-def soon(does: Callable[[], object]) -> threading.Timer:
-    timer = threading.Timer(0.1, does)
-    timer.start()
-    return timer
 
 
 # -- what it asks for ------------------------------------------------------------------------------------------------------
@@ -44,6 +37,11 @@ def test_it_answers_with_where_the_checkpoint_will_be(job: Job) -> None:
 def test_it_asks_for_what_it_was_told(job: Job) -> None:
     run(trigger(gated=True, timeout="2 min"))
     assert (job.checkpoint(1).gated, job.checkpoint(1).timeout_s) == (True, 120.0)
+
+
+def test_a_full_one_writes_every_state_anew(job: Job) -> None:
+    run(trigger(kind="full_checkpoint"))
+    assert job.checkpoint(1).kind == "full_checkpoint"
 
 
 def test_the_jobs_own_timeout_counts_if_it_was_told_none(store: Store) -> None:
@@ -218,7 +216,7 @@ def test_killed_while_it_waits_it_asks_for_nothing_any_more(store: Store) -> Non
 
 
 def test_it_waits_until_the_checkpoint_is_completed(job: Job) -> None:
-    completes = soon(lambda: job.complete(1))
+    completes = soon(lambda: job.serve(1))
     answer = run(trigger(wait_for_completion=True))
     completes.join()
     assert answer["id"] == 1
@@ -231,9 +229,26 @@ def test_an_aborted_one_is_an_error_that_a_retry_mends(job: Job) -> None:
         run(trigger(wait_for_completion=True))
     aborts.join()
     assert not isinstance(error.value, AirflowFailException)
-    completes = soon(lambda: job.complete(2))
+    completes = soon(lambda: job.serve(2))
     assert run(trigger(wait_for_completion=True), try_number=2)["id"] == 2
     completes.join()
+
+
+def test_one_that_nobody_waits_for_any_longer_is_aborted(job: Job) -> None:
+    with pytest.raises(AirflowSensorTimeout, match="see execution_timeout="):
+        run(trigger(wait_for_completion=True, execution_timeout=timedelta(milliseconds=50)))
+    found = job.checkpoint(1)
+    assert (found.status, found.reason, found.missing) == ("aborted", "nobody waits for it any longer", ("",))
+    assert found.words == f"by task {OTHER}.trigger of run {RUN}"
+
+
+def test_killed_while_it_waits_for_completion_it_takes_its_request_back(job: Job) -> None:
+    asks = trigger(wait_for_completion=True)
+    kills = soon(asks.on_kill)
+    with pytest.raises(AirflowException, match="was killed"):
+        run(asks)
+    kills.join()
+    assert job.checkpoint(1).status == "aborted"
 
 
 # -- what is refused where it is written -----------------------------------------------------------------------------------------
@@ -259,9 +274,18 @@ def test_groups_and_mapped_tasks_are_refused_by_name() -> None:
             TriggerCheckpointOperator(task_id="b", job=mapped)
 
 
-def test_other_kinds_are_refused_by_name() -> None:
-    with pytest.raises(NotSupportedYet, match="kind='savepoint'"):
-        trigger(kind="savepoint")
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("savepoint", r"write TriggerSavepointOperator  \["),
+        ("suspend_savepoint", r"write StopWithSavepointOperator  \["),
+        ("terminate_savepoint", r"write StopWithSavepointOperator\(drain=True\)  \["),
+        ("snapshot", "write one of 'checkpoint', 'full_checkpoint'"),
+    ],
+)
+def test_other_kinds_are_refused_by_name(kind: str, says: str) -> None:
+    with pytest.raises(InvalidConfig, match=says):
+        trigger(kind=kind)
 
 
 @pytest.mark.parametrize("name", ["timeout", "start_timeout"])

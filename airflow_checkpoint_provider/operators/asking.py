@@ -1,0 +1,200 @@
+"""Base of the tasks that ask a running job for a checkpoint, and wait for it. Runs in Airflow (DAG processor, worker)."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.configuration import conf
+from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
+
+from airflow_checkpoint_provider._failing import failing_for_good
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig, seconds
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.errors import (
+    Aborted,
+    Busy,
+    CheckpointError,
+    JobSuspended,
+    NotRunning,
+    RunFinished,
+    StoreError,
+)
+from airflow_checkpoint_provider.checkpoint.names import Pointer
+from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
+from airflow_checkpoint_provider.hooks.watched import COMPLETED, Watched, reference
+from airflow_checkpoint_provider.operators.of_job import OfJob
+from airflow_checkpoint_provider.sensors.checkpoint import EVERY
+from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
+
+
+class AsksForCheckpoint(OfJob):
+    """A retry gets the checkpoint of the try before it, unless that was aborted; a clear asks for another one.
+
+    :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``; the job's own
+        if None.
+    :param start_timeout: how long a job is waited for that does not run yet.
+    :param wait_for_completion: succeed when it is completed, not when it is asked for.
+    :param deferrable: wait for completion in the triggerer.
+    :param poke_interval: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout: str | float | timedelta | None = None,
+        start_timeout: str | float | timedelta = 0,
+        wait_for_completion: bool = True,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poke_interval: float | timedelta = EVERY,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.timeout_s = None if timeout is None else CheckpointConfig(timeout=timeout).timeout_s
+        self.start_timeout_s = seconds(start_timeout, "start_timeout")
+        self.wait_for_completion, self.deferrable = wait_for_completion, deferrable
+        self.poke_interval = seconds(poke_interval, "poke_interval")
+        self._killed, self._said = False, ""
+
+    # -- what a subclass says --------------------------------------------------------------------------------------
+
+    def _wanted(self, coordinator: Coordinator) -> dict[str, Any]:
+        """What is asked for, as ``Coordinator.trigger`` takes it."""
+        raise NotImplementedError
+
+    def _not_running(self, coordinator: Coordinator, ti: Any) -> int | None:
+        """The id of what answers the request where nothing runs, if there is one."""
+        return None
+
+    def _answer(self, coordinator: Coordinator, number: int) -> dict[str, Any]:
+        """What the task returns."""
+        return reference(coordinator.state, Pointer(coordinator.store.uri, coordinator.keys.prefix, number))
+
+    def _completed(self, coordinator: Coordinator, number: int) -> None:
+        """What else this task does, once it is completed."""
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        with failing_for_good():
+            coordinator, number = self._triggered(context["ti"])
+            if not self.wait_for_completion:
+                return self._answer(coordinator, number)
+            limit = self.execution_timeout or timedelta(seconds=conf.getfloat("sensors", "default_timeout"))
+            pointer = Pointer(coordinator.store.uri, coordinator.keys.prefix, number)
+            deadline = (datetime.now(UTC) + limit).isoformat()
+            return self.execute_complete(context, {"checkpoint": str(pointer), "deadline": deadline})
+
+    def _triggered(self, ti: Any) -> tuple[Coordinator, int]:
+        """Ask until there is an answer: while the job may still start, and while another checkpoint is in the way."""
+        started = time.monotonic()
+        coordinator: Coordinator | None = None
+        while True:
+            try:
+                coordinator = coordinator or self.coordinator(ti)
+                return coordinator, self._trigger(coordinator, ti)
+            except (NotRunning, JobSuspended, NoConnection) as error:
+                cleared = ti.max_tries > self.retries  # perhaps with the job, so that this starts again
+                if isinstance(error, RunFinished) and not cleared:
+                    raise
+                answer = self._not_running(coordinator, ti) if coordinator else None
+                if coordinator and answer:
+                    return coordinator, answer
+                self._wait_for(_not_yet(error), started + self.start_timeout_s)
+            except Busy as error:
+                self._wait_for(error, started + self._timeout(coordinator))
+
+    def _trigger(self, coordinator: Coordinator, ti: Any) -> int:
+        number = coordinator.trigger(
+            request_of(ti, ti.max_tries), try_number=ti.try_number, timeout_s=self.timeout_s, origin="task",
+            owner=owner_of(ti), run=ti.run_id if self.job_task_id else None, **self._wanted(coordinator),
+        )  # fmt: skip
+        found = coordinator.state.checkpoint(number)
+        if found:
+            self.log.info("%s", texts.triggered(coordinator.state, found))
+        return number
+
+    def _timeout(self, coordinator: Coordinator | None) -> float:
+        """Seconds for which the checkpoint that is in the way may be."""
+        running = coordinator.state.running() if coordinator else None
+        own = running.checkpointing.get("timeout_s") if running else None
+        return self.timeout_s or own or CheckpointConfig().timeout_s
+
+    def _wait_for(self, error: Exception, until: float) -> None:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise error
+        if str(error) != self._said:
+            self._said = str(error)
+            self.log.info("%s; asking again, for %.0f s at most", error, left)
+        self._sleep(left)
+        self._stop_if_killed()
+
+    def _sleep(self, at_most: float) -> None:
+        time.sleep(max(0.0, min(self.poke_interval, at_most)))
+
+    def _stop_if_killed(self) -> None:
+        """Airflow lets a killed task go on; it must not ask for anything any more."""
+        if self._killed:
+            raise AirflowException("this task was killed while it waited")
+
+    def on_kill(self) -> None:
+        self._killed = True
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
+        """The journal decides, whatever woke this task up; the event only brings along which checkpoint, and until when."""
+        ti = context["ti"]
+        watched = Watched(event["checkpoint"], self.checkpoint_conn_id, owner_of(ti))
+        with failing_for_good():
+            while not self._reached(watched):
+                left = (datetime.fromisoformat(event["deadline"]) - datetime.now(UTC)).total_seconds()
+                if self._killed or left <= 0:  # what nobody waits for must not happen hours later
+                    watched.abort("nobody waits for it any longer", f"by task {owner_of(ti)} of run {ti.run_id}")
+                    self._stop_if_killed()
+                    said = f"{watched.pointer} was not completed in time; see execution_timeout= of this task"
+                    raise AirflowSensorTimeout(said)
+                if self.deferrable:
+                    self._defer(event)
+                self._sleep(left)
+            self._completed(watched.coordinator, watched.pointer.id)
+            return self._answer(watched.coordinator, watched.pointer.id)
+
+    def _defer(self, event: dict[str, Any]) -> None:
+        trigger = CheckpointTrigger(
+            checkpoint=event["checkpoint"], checkpoint_conn_id=self.checkpoint_conn_id, awaited=COMPLETED,
+            deadline=event["deadline"], poll_interval=self.poke_interval,
+        )  # fmt: skip
+        self.defer(trigger=trigger, method_name="execute_complete")
+
+    def _reached(self, watched: Watched) -> bool:
+        try:
+            return watched.reached(COMPLETED)
+        except Aborted as error:  # a retry of this task asks for another one
+            raise AirflowException(str(error)) from error
+        except (StoreError, ConnectionUnreadable) as error:
+            if error.permanent:
+                raise
+            self.log.warning("%s; looking again in %.0f s", error, self.poke_interval)
+            return False
+
+
+def owner_of(ti: Any) -> str:
+    """As the journal names who asked."""
+    return f"{ti.dag_id}.{ti.task_id}"
+
+
+def request_of(ti: Any, generation: int) -> str:
+    """The request of a task that was not cleared since."""
+    map_index = ti.map_index if ti.map_index is not None else -1
+    return texts.request(ti.dag_id, ti.run_id, ti.task_id, map_index, generation)
+
+
+def _not_yet(error: CheckpointError) -> CheckpointError:
+    """What looks final and may change: a job without connection has its folder from its first launch on."""
+    if not isinstance(error, NoConnection | RunFinished):
+        return error
+    return NotRunning(f"the job does not run yet, as far as this task can see: {error.message}")

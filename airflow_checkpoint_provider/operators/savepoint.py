@@ -1,0 +1,221 @@
+"""Savepoints as tasks: take one, stop a job with one, dispose of one. Runs in Airflow (DAG processor, worker).
+
+A savepoint is the user's: nothing deletes it but who disposes of it, and the ``retention`` of the task that made it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_checkpoint_provider._failing import failing_for_good
+from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.disposing import dispose, publish_due
+from airflow_checkpoint_provider.checkpoint.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    InvalidConfig,
+    NotRunning,
+    NotStopped,
+)
+from airflow_checkpoint_provider.checkpoint.journal import utc_now
+from airflow_checkpoint_provider.checkpoint.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, TERMINATE_SAVEPOINT, kind_named
+from airflow_checkpoint_provider.checkpoint.names import Pointer
+from airflow_checkpoint_provider.checkpoint.retention import Retention
+from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, Checkpoint, State
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.watched import pointer_in, reference
+from airflow_checkpoint_provider.operators.asking import AsksForCheckpoint, owner_of, request_of
+from airflow_checkpoint_provider.storage import open_beside
+
+
+class AsksForSavepoint(AsksForCheckpoint):
+    """It is done when the savepoint lies at its target, whole: also where its driver died before it could publish it."""
+
+    template_fields: Sequence[str] = (*AsksForCheckpoint.template_fields, "target")
+
+    def __init__(self, *, target: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.target = target
+
+    def _folder(self, coordinator: Coordinator) -> str:
+        """The URI of the folder in which the savepoint gets one of its own."""
+        beside = coordinator.store
+        return open_beside(beside, self.target).uri if self.target else f"{beside.uri}/savepoints"
+
+    def _answer(self, coordinator: Coordinator, number: int) -> dict[str, Any]:
+        pointer = Pointer(coordinator.store.uri, coordinator.keys.prefix, number)
+        return reference(coordinator.state, pointer, _listed(coordinator, number).target)
+
+    def _completed(self, coordinator: Coordinator, number: int) -> None:
+        if not _listed(coordinator, number).published:
+            publish_due(coordinator)
+        self.log.info("%s", texts.savepoint_line(_listed(coordinator, number)))
+
+
+class TriggerSavepointOperator(AsksForSavepoint):
+    """Takes a savepoint of a running job: asks for it, and waits until it lies at its target.
+
+    The XCom is ``{"job", "scope", "id", "pointer"}``; the pointer is the savepoint's own directory. A retry gets the
+    savepoint of the try before it, unless that was aborted; a clear asks for another one.
+
+    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param target: folder, as an absolute path or a URI, in which each savepoint gets a directory of its own. By default
+        ``savepoints`` below the root of the checkpoints. (templated)
+    :param name: what to call it in lists. (templated)
+    :param pinned: no ``retention`` disposes of it.
+    :param skip_if_unchanged: where nothing runs, and a savepoint already holds what the job would go on from, this task
+        is skipped. A running job always gets one.
+    :param retention: which savepoints of this task to keep, e.g. ``KeepLatest(24) | KeepWithin(days=7)``: after a new one
+        it disposes of the others. The newest and pinned ones stay; those of other tasks, and of people, are not looked at.
+    :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``.
+    :param start_timeout: how long a job is waited for that does not run yet.
+    :param wait_for_completion: succeed when it lies at its target, not when it is asked for.
+    :param deferrable: wait in the triggerer.
+    :param poke_interval: seconds between two looks.
+    :param checkpoint_conn_id: as of the other tasks about a job.
+    """
+
+    template_fields: Sequence[str] = (*AsksForSavepoint.template_fields, "name")
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        pinned: bool = False,
+        skip_if_unchanged: bool = True,
+        retention: Retention | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if retention is not None and not isinstance(retention, Retention):
+            raise InvalidConfig(f"retention={retention!r}: write e.g. KeepLatest(24) | KeepWithin(days=7)")
+        if retention is not None and not self.wait_for_completion:
+            raise InvalidConfig("retention= needs wait_for_completion=True: it disposes of older ones after a new one")
+        self.name, self.pinned = name, pinned
+        self.skip_if_unchanged, self.retention = skip_if_unchanged, retention
+
+    def _wanted(self, coordinator: Coordinator) -> dict[str, Any]:
+        folder = self._folder(coordinator)
+        return {"kind": SAVEPOINT.name, "target": folder, "name": self.name, "pinned": self.pinned}
+
+    def _not_running(self, coordinator: Coordinator, ti: Any) -> int | None:
+        point = coordinator.state.restore_point()
+        saved = coordinator.state.checkpoint(point.id) if point else None
+        if self.skip_if_unchanged and saved and saved.savepoint:
+            super()._completed(coordinator, saved.id)
+            raise AirflowSkipException(f"nothing runs, and nothing has changed since savepoint {saved.target}")
+        return None
+
+    def _completed(self, coordinator: Coordinator, number: int) -> None:
+        super()._completed(coordinator, number)
+        for one in superfluous(coordinator.state, number, self.retention, utc_now()) if self.retention else ():
+            assert one.target
+            try:
+                done = dispose(coordinator.store, one.target, one.owner, utc_now())
+            except CheckpointError as error:
+                self.log.warning("%s was not disposed of: %s", one.target, error)
+            else:
+                self.log.info("%s", texts.disposed(one.target, done.files, done.bytes))
+
+
+def superfluous(state: State, newest: int, retention: Retention, now: str) -> tuple[Checkpoint, ...]:
+    """The savepoints that the task which made ``newest`` does not keep; and those of which it has begun to dispose."""
+    by = state.checkpoint(newest)
+    mine = [one for one in state.checkpoints if one.savepoint and by and one.owner == by.owner and not one.pinned]
+    there = [one for one in mine if one in state.savepoints]
+    kept = retention.keeps(there, datetime.fromisoformat(now)) | {newest}
+    return tuple(one for one in mine if one.status == CONDEMNED or (one in there and one.id not in kept))
+
+
+class StopWithSavepointOperator(AsksForSavepoint):
+    """Stops a running job with a savepoint: the job is suspended, and nothing starts it before somebody resumes it.
+
+    It succeeds when the savepoint lies at its target and the attempt has ended. If it is aborted, the job goes on. If the
+    attempt does not end, the savepoint and the suspension stay; the error names both, and a retry looks again.
+
+    The XCom is ``{"job", "scope", "id", "pointer"}``, which ``RestoreOperator`` takes. A retry is the same stop, and so is a
+    clear as long as the job is suspended by it.
+
+    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param target: as of ``TriggerSavepointOperator``. (templated)
+    :param drain: the data ends first: what is open is closed and given out. For a job that shall not go on.
+    :param timeout: how long an acknowledgement may take from the barrier on, and then the attempt's end; by default the
+        job's own.
+    :param deferrable: wait for the savepoint in the triggerer.
+    :param poke_interval: seconds between two looks.
+    :param checkpoint_conn_id: as of the other tasks about a job.
+    """
+
+    def __init__(self, *, drain: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.drain = drain
+
+    def _wanted(self, coordinator: Coordinator) -> dict[str, Any]:
+        kind = TERMINATE_SAVEPOINT if self.drain else SUSPEND_SAVEPOINT
+        return {"kind": kind.name, "target": self._folder(coordinator)}
+
+    def _not_running(self, coordinator: Coordinator, ti: Any) -> int:
+        state = coordinator.state
+        mine = request_of(ti, 0).rpartition("|")[0]
+        stops = [one for one in state.savepoints if kind_named(one.kind).suspends]
+        if state.suspended and stops and stops[-1].request.rpartition("|")[0] == mine:
+            return stops[-1].id
+        raise NotRunning(texts.nothing_to_stop(state))
+
+    def _completed(self, coordinator: Coordinator, number: int) -> None:
+        super()._completed(coordinator, number)
+        stopped = _listed(coordinator, number)
+        end = time.monotonic() + stopped.timeout_s
+        while any(not coordinator.state.over(epoch) for epoch in stopped.epochs):
+            left = end - time.monotonic()
+            if left <= 0:
+                raise NotStopped(texts.not_stopped(coordinator.state, stopped), pointer=stopped.target)
+            self._sleep(left)
+            self._stop_if_killed()
+            coordinator.journal.poll()
+        for epoch in stopped.epochs:
+            attempt = coordinator.state.attempt(epoch)
+            if attempt and attempt.how not in (None, "suspended"):
+                self.log.warning("attempt %d ended %s, after its savepoint was completed", epoch, attempt.how)
+
+
+class DisposeSavepointOperator(BaseOperator):
+    """Deletes a savepoint for good. One that was disposed of already is success.
+
+    Refused while its own history may still start from it, and for a checkpoint, which its history deletes by itself.
+
+    :param pointer: its directory, or the output of the task that made it. (templated)
+    :param checkpoint_conn_id: connection of type ``checkpoint_storage``, whose credentials reach the savepoint, and at whose
+        root is the history that made it.
+    """
+
+    template_fields: Sequence[str] = ("pointer",)
+
+    def __init__(
+        self, *, pointer: Any, checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pointer, self.checkpoint_conn_id = pointer, checkpoint_conn_id
+
+    def execute(self, context: Any) -> None:
+        with failing_for_good():
+            store = CheckpointStorageHook(self.checkpoint_conn_id).get_store_beside()
+            done = dispose(store, pointer_in(self.pointer), owner_of(context["ti"]), utc_now())
+        self.log.info("%s", texts.disposed(str(done.pointer), done.files, done.bytes))
+
+
+def _listed(coordinator: Coordinator, number: int) -> Checkpoint:
+    found = coordinator.state.checkpoint(number)
+    if found is None:
+        raise CheckpointNotFound(
+            f"savepoint chk-{number} of {coordinator.state.job}: the journal has forgotten it, so long ago was it disposed of;"
+            " clear this task for another one"
+        )
+    return found

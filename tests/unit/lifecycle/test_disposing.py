@@ -1,0 +1,86 @@
+"""A task disposes of a savepoint: once, never of one that is needed, and of nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
+from airflow_checkpoint_provider.checkpoint.errors import Held, SavepointDisposed
+from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.operators import DisposeSavepointOperator
+from tests.support.acting import Job
+from tests.unit.lifecycle.stage import OTHER, run, trigger
+
+
+def dispose(pointer: Any) -> DisposeSavepointOperator:
+    with DAG(OTHER, schedule=None):
+        return DisposeSavepointOperator(task_id="dispose", pointer=pointer)
+
+
+@pytest.fixture
+def pointer(job: Job) -> str:
+    """Of a savepoint that its history needs no more."""
+    job.complete(job.coordinator.trigger("one", kind="savepoint", origin="user", target=f"{job.store.uri}/theirs"))
+    publish_due(job.coordinator)
+    job.complete(job.coordinator.trigger("barrier"))
+    return str(job.checkpoint(1).target)
+
+
+@pytest.mark.parametrize("form", ["pointer", "reference"])
+def test_nothing_of_it_is_left_but_a_word_that_it_was(job: Job, pointer: str, form: str) -> None:
+    given = pointer if form == "pointer" else {"job": "orders", "scope": "", "id": 1, "pointer": pointer}
+    assert run(dispose(given)) is None
+    assert job.checkpoint(1).status == "forgotten"
+    where = target_of(job.checkpoint(1))
+    left = [one.key.rpartition("/")[2] for one in job.store.list(f"theirs/{where.name}")]
+    assert sorted(left) == ["_claimed", "_metadata"]
+    with pytest.raises(SavepointDisposed, match=f"by {OTHER}.dispose"):
+        open_savepoint(where, job.store)
+
+
+def test_disposed_of_twice_is_disposed_of_once(job: Job, pointer: str) -> None:
+    run(dispose(pointer))
+    before = job.state
+    run(dispose(pointer), try_number=2)
+    assert job.state == before
+
+
+def test_one_that_its_history_may_still_need_is_held(job: Job) -> None:
+    job.complete(job.coordinator.trigger("one", kind="savepoint", origin="user", target=f"{job.store.uri}/theirs"))
+    publish_due(job.coordinator)
+    with pytest.raises(Held, match="may still start from savepoint chk-1"):
+        run(dispose(job.checkpoint(1).target))
+    assert open_savepoint(target_of(job.checkpoint(1)), job.store).verify() == 2
+
+
+def test_a_checkpoint_is_refused_by_name(job: Job) -> None:
+    asked = run(trigger())
+    job.complete(1)
+    with pytest.raises(AirflowFailException, match="is no savepoint: its history deletes it"):
+        run(dispose(asked))
+    assert job.checkpoint(1).status == "retained"
+
+
+@pytest.mark.parametrize("wrong", [None, 7, {}, "yesterday"])
+def test_what_is_no_savepoint_is_refused(job: Job, wrong: object) -> None:
+    with pytest.raises(AirflowFailException):
+        run(dispose(wrong))
+
+
+def test_where_nothing_was_published_there_is_nothing_to_dispose_of(job: Job) -> None:
+    with pytest.raises(AirflowFailException, match="there is no savepoint"):
+        run(dispose(f"{job.store.uri}/theirs/savepoint-orders-9-abc"))
+
+
+def test_the_pointer_is_the_one_template() -> None:
+    assert tuple(dispose("x").template_fields) == ("pointer",)
+
+
+def test_an_audit_can_look_at_a_savepoint(pointer: str) -> None:
+    told = CheckpointStorageHook().describe(pointer)
+    assert (told["job"], told["id"], told["sealed"], list(told["states"])) == ("orders", 1, True, ["clean", "rows"])

@@ -1,0 +1,302 @@
+"""A task takes a savepoint: where it lies, whose it is, what is done where nothing runs, and which older ones go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint.disposing import target_of
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, NotRunning, SavepointDisposed
+from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
+from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin
+from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
+from airflow_checkpoint_provider.checkpoint.state import CONDEMNED
+from airflow_checkpoint_provider.operators import TriggerSavepointOperator
+from airflow_checkpoint_provider.storage import Store
+from tests.support.acting import RUN, Job
+from tests.unit.lifecycle.stage import OTHER, run, soon, ti
+
+
+def asks(**options: Any) -> TriggerSavepointOperator:
+    with DAG(OTHER, schedule=None):
+        return TriggerSavepointOperator(
+            **{"task_id": "savepoint", "job": "orders", "poke_interval": 0.01, "deferrable": False, **options}
+        )
+
+
+def taken(job: Job, **options: Any) -> dict[str, Any]:
+    """What the task of a new run returns, its driver taking the savepoint meanwhile."""
+    number = job.state.next_id
+    takes = soon(lambda: job.serve(number))
+    try:
+        answer: dict[str, Any] = run(asks(**options), run_id=f"hour {number}")
+    finally:
+        takes.join()
+    return answer
+
+
+# -- where it lies ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_lies_whole_at_its_target_when_the_task_succeeds(job: Job, tmp_path: Path) -> None:
+    answer = taken(job, target=str(tmp_path / "saved"))
+    (folder,) = (tmp_path / "saved").iterdir()
+    assert folder.name.startswith("savepoint-orders-1-")
+    assert answer == {"job": "orders", "scope": "", "id": 1, "pointer": f"file://{folder}"}
+    assert json.loads(json.dumps(answer)) == answer
+    assert open_savepoint(SavepointPointer.parse(answer["pointer"]), job.store).verify() == 2
+    assert job.checkpoint(1).published
+
+
+def test_without_a_target_it_lies_below_the_root(job: Job) -> None:
+    assert taken(job)["pointer"].startswith(f"{job.store.uri}/savepoints/savepoint-orders-1-")
+
+
+@pytest.mark.parametrize("target", ["{root}", "{root}/", "file://{root}"])
+def test_however_the_target_is_written(job: Job, tmp_path: Path, target: str) -> None:
+    answer = taken(job, target=target.format(root=tmp_path / "saved"))
+    assert answer["pointer"].startswith(f"file://{tmp_path}/saved/savepoint-")
+
+
+def test_a_target_that_cannot_hold_one_is_refused(job: Job) -> None:
+    with pytest.raises(AirflowFailException, match="no checkpoints on hdfs"):
+        run(asks(target="hdfs://lake/savepoints"))
+    assert job.state.checkpoints == ()
+
+
+def test_the_journal_knows_who_asked_and_for_what(job: Job) -> None:
+    taken(job, name="before price change", pinned=True)
+    found = job.checkpoint(1)
+    assert (found.kind, found.name, found.pinned) == ("savepoint", "before price change", True)
+    assert (found.origin, found.owner) == ("task", f"{OTHER}.savepoint")
+
+
+def test_target_and_name_are_templates() -> None:
+    task = asks(target="s3://lake/{{ ds }}", name="{{ run_id }}")
+    task.render_template_fields({"ds": "2026-11-20", "run_id": RUN})
+    assert (task.target, task.name) == ("s3://lake/2026-11-20", RUN)
+
+
+def test_one_that_is_only_asked_for(job: Job) -> None:
+    answer = run(asks(wait_for_completion=False))
+    assert answer["pointer"] == job.checkpoint(1).target
+    assert job.checkpoint(1).status == "pending"
+
+
+# -- done twice ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_gets_the_savepoint_of_the_try_before_it(job: Job) -> None:
+    run(asks(wait_for_completion=False))
+    job.complete(1)
+    first = run(asks(), try_number=2)
+    assert run(asks(), try_number=3) == first
+    assert len(job.state.checkpoints) == 1
+
+
+def test_an_aborted_one_is_an_error_and_a_retry_asks_anew(job: Job) -> None:
+    def declines() -> None:
+        job.wait_asked(1)
+        job.abort(1)
+
+    aborts = soon(declines)
+    with pytest.raises(AirflowException, match="was aborted: expired") as error:
+        run(asks())
+    aborts.join()
+    assert not isinstance(error.value, AirflowFailException)
+    takes = soon(lambda: job.serve(2))
+    assert run(asks(), try_number=2)["id"] == 2
+    takes.join()
+
+
+def test_a_retry_after_its_driver_died_publishes_it_itself(job: Job) -> None:
+    """Completed by the entry; the driver was killed before it put ``_metadata`` at the target."""
+    run(asks(wait_for_completion=False))
+    job.complete(1)
+    job.end("failed")
+    answer = run(asks(), try_number=2)
+    assert open_savepoint(SavepointPointer.parse(answer["pointer"]), job.store).verify() == 2
+
+
+def test_deferred_it_is_resumed_when_it_is_completed(job: Job) -> None:
+    with pytest.raises(TaskDeferred) as stopped:
+        run(asks(deferrable=True))
+    arguments = stopped.value.trigger.serialize()[1]
+    event = {"checkpoint": arguments["checkpoint"], "deadline": arguments["deadline"]}
+    assert arguments["awaited"] == "completed"
+    job.complete(1)
+    answer = asks(deferrable=True).execute_complete({"ti": ti("savepoint")}, event)
+    assert answer["pointer"] == job.checkpoint(1).target
+    assert job.checkpoint(1).published
+
+
+# -- where nothing runs ----------------------------------------------------------------------------------------------------
+
+
+def saved(job: Job) -> None:
+    number = job.coordinator.trigger("somebody", kind="savepoint", origin="user", target=f"{job.store.uri}/theirs")
+    job.complete(number)
+
+
+def went_on(job: Job) -> None:
+    job.complete(job.coordinator.trigger("barrier"))
+
+
+def went_back(job: Job) -> None:
+    """To what is no savepoint."""
+    asks = job.state.launches[-1].token
+    job.coordinator.journal.append(c.Restore(token=asks, base=None, by="ann", reason="again"))
+
+
+def nothing(job: Job) -> None:
+    """It has just been started."""
+
+
+UNCHANGED: list[tuple[tuple[Callable[[Job], None], ...], bool]] = [
+    ((saved,), True),
+    ((went_on, saved), True),
+    ((saved, went_on), False),
+    ((went_on,), False),
+    ((nothing,), False),
+    ((saved, went_back), False),
+]
+
+
+@pytest.mark.parametrize(("steps", "unchanged"), UNCHANGED, ids=lambda one: str(getattr(one, "__name__", "")))
+def test_where_nothing_runs_and_nothing_has_changed_it_is_skipped(
+    job: Job, steps: tuple[Callable[[Job], None], ...], unchanged: bool
+) -> None:
+    for step in steps:
+        step(job)
+    if not job.state.over(1):
+        job.end("failed")
+    before = job.state
+    if unchanged:
+        with pytest.raises(
+            AirflowSkipException, match=r"nothing has changed since savepoint .*/theirs/savepoint-orders"
+        ):
+            run(asks())
+        assert job.state.savepoints[-1].published, "somebody must, and this task can"
+    else:
+        with pytest.raises(NotRunning):
+            run(asks())
+        assert job.state == before
+
+
+def test_unless_it_shall_not_be(job: Job) -> None:
+    saved(job)
+    job.end("failed")
+    with pytest.raises(NotRunning):
+        run(asks(skip_if_unchanged=False))
+
+
+def test_a_running_job_always_gets_one(job: Job) -> None:
+    saved(job)
+    assert taken(job)["id"] == 2
+
+
+def test_a_suspended_job_is_not_running(job: Job) -> None:
+    """Also in the moment before its attempt has ended."""
+    job.complete(
+        job.coordinator.trigger("stop", kind="suspend_savepoint", origin="user", target=f"{job.store.uri}/theirs")
+    )
+    assert job.state.running()
+    with pytest.raises(AirflowSkipException, match="nothing has changed"):
+        run(asks())
+
+
+def test_a_job_that_may_start_is_waited_for(store: Store) -> None:
+    job = Job(store)
+    starts = soon(job.start)
+    assert run(asks(start_timeout="30 s", wait_for_completion=False))["id"] == 1
+    starts.join()
+
+
+# -- older ones ------------------------------------------------------------------------------------------------------------
+
+
+def left(job: Job) -> list[int]:
+    """Ids of the savepoints that the journal has, and that lie at their targets, whole."""
+    there = [one.id for one in job.state.savepoints]
+    for one in job.state.savepoints:
+        assert open_savepoint(target_of(one), job.store).verify() == 2
+    return there
+
+
+def test_after_a_new_one_those_that_the_policy_does_not_keep_are_disposed_of(job: Job) -> None:
+    for _ in range(4):
+        answer = taken(job, retention=KeepLatest(2))
+    assert left(job) == [3, 4]
+    assert answer["id"] == 4
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        (KeepLatest(1), [4]),
+        (KeepWithin(microseconds=1), [4]),  # the newest stays, however old it is
+        (KeepLatest(1) | KeepWithin(days=7), [1, 2, 3, 4]),
+        (KeepLatest(2) & KeepWithin(days=7), [3, 4]),
+        (KeepAll(), [1, 2, 3, 4]),
+    ],
+    ids=str,
+)
+def test_policies(job: Job, policy: Any, kept: list[int]) -> None:
+    for _ in range(3):
+        taken(job)
+    taken(job, retention=policy)
+    assert left(job) == kept
+
+
+def test_only_what_this_task_made_goes_and_nothing_that_is_pinned(job: Job) -> None:
+    saved(job)
+    taken(job, task_id="another")
+    taken(job, pinned=True)
+    taken(job)
+    taken(job, retention=KeepLatest(1))
+    assert left(job) == [1, 2, 3, 5]
+
+
+def test_a_disposal_that_was_killed_is_finished_by_the_next_one(job: Job) -> None:
+    for _ in range(2):
+        taken(job)
+    job.coordinator.journal.append(c.Condemn(ids=(1,), now="2026-11-20T00:00:00Z", disposing=True))
+    assert job.checkpoint(1).status == CONDEMNED
+    taken(job, retention=KeepLatest(5))
+    assert job.checkpoint(1).status == "forgotten"
+    with pytest.raises(SavepointDisposed):
+        open_savepoint(target_of(job.checkpoint(1)), job.store)
+    assert left(job) == [2, 3]
+
+
+def test_one_that_cannot_be_disposed_of_is_a_warning(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = taken(job, target=str(tmp_path / "saved"))
+    pointer = SavepointPointer.parse(first["pointer"])
+    (tmp_path / "saved" / pointer.name / "_claimed").write_text(
+        json.dumps({"v": 1, "owner": "another", "by": "ann", "at": "2026-11-20T00:00:00Z"})
+    )
+    assert taken(job, retention=KeepLatest(1))["id"] == 2
+    assert f"{pointer} was not disposed of" in capsys.readouterr().out
+    assert left(job) == [1, 2]
+
+
+# -- what is refused where it is written -----------------------------------------------------------------------------------
+
+
+def test_a_policy_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"write e\.g\. KeepLatest"):
+        asks(retention=7)
+
+
+def test_a_policy_for_one_that_nobody_waits_for_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="needs wait_for_completion=True"):
+        asks(retention=KeepLatest(2), wait_for_completion=False)
