@@ -1,0 +1,48 @@
+"""A job that runs for days, and a savepoint of it every hour, of which those of a week and at least 24 are kept. Runs in Airflow.
+
+Trigger ``tally`` and put files into its inbox (see ``jobs/tally.py``); unpause ``tally_savepoints``. Where the job is down, an
+hour is skipped if nothing has changed since the savepoint before, and fails if something has.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG, Param
+
+from airflow_checkpoint_provider.checkpoint import KeepLatest, KeepWithin
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerSavepointOperator
+
+JOB = Path(__file__).parent / "jobs" / "tally.py"
+DATA = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "data" / "tally"
+FOLDER = Param(str(DATA), type="string", description="Folder with the inbox, and for the sums.")
+
+with DAG("tally", schedule=None, max_active_runs=1, params={"data": FOLDER}, doc_md=__doc__):
+    CheckpointedSparkSubmitOperator(
+        task_id="run",
+        job_id="tally",
+        scope="job",  # all runs go on with one history, which the other DAG knows by the job's name
+        application=str(JOB),
+        application_args=["--inbox", "{{ params.data }}/inbox", "--out", "{{ params.data }}/sums.json"],
+        retries=10,
+        retry_delay=timedelta(seconds=10),
+    )
+
+with DAG(
+    "tally_savepoints",
+    schedule="@hourly",
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=True,
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
+    doc_md=__doc__,
+):
+    TriggerSavepointOperator(
+        task_id="savepoint",
+        job="tally",
+        retention=KeepLatest(24) | KeepWithin(days=7),
+        execution_timeout=timedelta(minutes=50),  # a barrier is the end of a batch; what comes later is the next hour's
+        deferrable=True,
+    )
