@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CheckpointNotFound
+from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.restoring import located, verified
@@ -23,6 +24,7 @@ from airflow_checkpoint_provider.checkpoint.texts.units import (
     size,
     table,
 )
+from airflow_checkpoint_provider.checkpoint.texts.words import labelled
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
 from airflow_checkpoint_provider.cli.verbs import LIMIT
@@ -102,7 +104,7 @@ def _state(store: Store, found: Found, now: str) -> str:
 
 # -- list ----------------------------------------------------------------------------------------------------------------
 
-LIST = ("ID", "RUN", "ATTEMPT", "STATE", "BARRIER", "SIZE", "TAKEN", "NOTE")
+LIST = ("ID", "KIND", "ORIGIN", "RUN", "ATTEMPT", "STATE", "BARRIER", "SIZE", "TAKEN", "NOTE")
 
 
 CLOSED = 3  # that are named
@@ -130,23 +132,34 @@ def list_(store: Store, job: str, run: str | None, item: str | None, limit: int)
 
 def _checkpoints(store: Store, found: Found, run: str | None) -> Iterable[dict[str, Any]]:
     for checkpoint in sorted(found.state.checkpoints, key=lambda one: -one.id):
-        entry = asdict(row(found.state, checkpoint)) | {"pointer": _pointer(store, found, checkpoint)}
-        if run in (None, entry["run"]):
-            yield entry
+        one = entry(store, found, checkpoint)
+        if run in (None, one["run"]):
+            yield one
+
+
+def entry(store: Store, found: Found, checkpoint: Checkpoint) -> dict[str, Any]:
+    """One checkpoint as data."""
+    return asdict(row(found.state, checkpoint)) | {
+        "kind": checkpoint.kind, "origin": checkpoint.origin, "owner": checkpoint.owner, "name": checkpoint.name,
+        "pinned": checkpoint.pinned, "pointer": _pointer(store, found, checkpoint),
+    }  # fmt: skip
 
 
 def _list_cells(one: dict[str, Any]) -> list[str]:
-    taken, bytes_ = day_and_time(one["at"]), one["total_bytes"]
+    taken, bytes_, kind = day_and_time(one["at"]), one["total_bytes"], kind_named(one["kind"])
     total = NONE if bytes_ is None else size(bytes_)
+    state = "pinned" if one["pinned"] and one["pointer"] else one["state"]
     return [
-        f"chk-{one['id']}", one["run"], str(one["attempt"]), one["state"], one["barrier"], total, taken or NONE, one["why"],
+        f"chk-{one['id']}", "savepoint" if kind.savepoint else kind.name.replace("_", " "), "stop" if kind.suspends else one["origin"],
+        one["run"], str(one["attempt"]), state, one["barrier"], total, taken or NONE, one["name"] or one["why"],
     ]  # fmt: skip
 
 
 def _pointer(store: Store, found: Found, checkpoint: Checkpoint) -> str | None:
-    """None once there is nothing to point to."""
-    held = checkpoint.status == RETAINED
-    return str(Pointer(store.uri, found.keys.prefix, checkpoint.id)) if held else None
+    """None once there is nothing to point to, and as long as a savepoint does not stand at its target."""
+    if checkpoint.status != RETAINED or (checkpoint.savepoint and not checkpoint.published):
+        return None
+    return checkpoint.target or str(Pointer(store.uri, found.keys.prefix, checkpoint.id))
 
 
 # -- show ----------------------------------------------------------------------------------------------------------------
@@ -211,20 +224,34 @@ def listed(found: Found, number: str) -> Checkpoint:
 
 def _one(store: Store, found: Found, number: str) -> Report:
     checkpoint = listed(found, number)
-    pointer = _pointer(store, found, checkpoint)
     rows = [
         (one.uid, one.kind, str(one.rows), size(one.bytes), f"chk-{one.measures.checkpoint}", one.measures.barrier, duration(one.measures.work_s))
         for one in checkpoint.states
     ]  # fmt: skip
     about = row(found.state, checkpoint)
+    data = entry(store, found, checkpoint) | {"states": [_state_data(one) for one in checkpoint.states]}
+    pointer = data["pointer"]
     lines = [
         f"{found.state.job}, run {about.run}, attempt {about.attempt}: {about.state} {day_and_time(checkpoint.ended_at)}".rstrip(),
         *texts.checkpoint_lines(found.state, checkpoint),
-        *([f"  pointer     {pointer}"] if pointer else []),
+        *_saved(checkpoint),
+        *([labelled("pointer", pointer)] if pointer else []),
         *(f" {line}" for line in (table(STATES, rows) if rows else [])),
     ]
-    data = asdict(about) | {"pointer": pointer, "states": [_state_data(one) for one in checkpoint.states]}
     return Report(STATES, rows, data, lines)
+
+
+def _saved(checkpoint: Checkpoint) -> list[str]:
+    """What is said of a savepoint besides."""
+    if not checkpoint.savepoint:
+        return []
+    asked = [checkpoint.owner or checkpoint.origin, *([f"'{checkpoint.name}'"] if checkpoint.name else [])]
+    waits = checkpoint.status == RETAINED and not checkpoint.published
+    kept = ["pinned"] if checkpoint.pinned else []
+    return [
+        labelled("savepoint", ", ".join([*asked, *kept])),
+        *([labelled("target", f"{checkpoint.target}, not published yet")] if waits else []),
+    ]
 
 
 def _state_data(one: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from airflow_checkpoint_provider.checkpoint.texts.units import NONE
 from airflow_checkpoint_provider.cli.main import main
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acting import Job
 from tests.support.recorded import RUN, Recorded, second_attempt, three_stages
 
 FLIGHTS, ORDERS = "flights_etl.delays", "etl.orders"
@@ -77,6 +78,15 @@ def running(store: LocalStore) -> Recorded:
 
 
 @pytest.fixture
+def job(store: LocalStore) -> Job:
+    """``orders`` runs, and completed one checkpoint."""
+    job = Job(store)
+    job.start()
+    job.complete(job.coordinator.trigger("barrier 1", barrier="stage 'clean'"))
+    return job
+
+
+@pytest.fixture
 def checkpoints(root: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     def run(*arguments: str) -> Done:
         code = main(["--root", str(root), *arguments])
@@ -85,6 +95,9 @@ def checkpoints(root: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     return run
 
 
-ABORTED = f"chk-4  scheduled__2026-11-20  1        aborted    stage 'delays'   {NONE}         {NONE}                 attempt replaced"
+ABORTED = (
+    "chk-4  checkpoint  barrier  scheduled__2026-11-20  1        aborted    stage 'delays'"
+    f"   {NONE}         {NONE}                 attempt replaced"
+)
 
 __all__ = ["ABORTED", "FLIGHTS", "ORDERS", "RUN", "Command", "Done"]

@@ -9,8 +9,10 @@ from typing import Any
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Heart, Process
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acting import Job
 from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
+from tests.unit.cli.driver import savepoint
 
 
 def listed(checkpoints: Command, *arguments: str) -> list[dict[str, Any]]:
@@ -63,6 +65,13 @@ def test_a_beat_of_another_host_counts_while_it_is_fresh(store: LocalStore, chec
     store.overwrite(recorded.keys.attempt_beat(1), canonical(elsewhere.to_json()))
     (found,) = listed(checkpoints)
     assert found["state"] == "running, no heartbeat"
+
+
+def test_a_job_that_was_stopped_with_a_savepoint(job: Job, checkpoints: Command) -> None:
+    savepoint(job, kind="suspend_savepoint")
+    job.end("suspended")
+    (found,) = listed(checkpoints)
+    assert (found["state"], found["last_checkpoint"], found["next_start"]) == ("suspended", "chk-2", "chk-2")
 
 
 def test_a_launch_whose_driver_is_not_there_yet(store: LocalStore, checkpoints: Command) -> None:

@@ -8,17 +8,19 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acting import Job
 from tests.support.recorded import RUN, Recorded
 from tests.unit.cli.conftest import ABORTED, FLIGHTS, ORDERS, Command
+from tests.unit.cli.driver import savepoint
 
 
 def test_of_all_runs(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("list", FLIGHTS)
     assert (done.code, done.err) == (0, "")
     assert done.lines[:3] == [
-        "ID     RUN                    ATTEMPT  STATE      BARRIER          SIZE      TAKEN             NOTE",
-        "chk-1  scheduled__2026-11-21  1        completed  stage 'clean'    18.0 KiB  2026-11-21 10:12",
-        "chk-6  scheduled__2026-11-20  2        deleted    end              63.1 KiB  2026-11-21 03:44",
+        "ID     KIND        ORIGIN   RUN                    ATTEMPT  STATE      BARRIER          SIZE      TAKEN             NOTE",
+        "chk-1  checkpoint  barrier  scheduled__2026-11-21  1        completed  stage 'clean'    18.0 KiB  2026-11-21 10:12",
+        "chk-6  checkpoint  barrier  scheduled__2026-11-20  2        deleted    end              63.1 KiB  2026-11-21 03:44",
     ]
     assert done.lines[4] == ABORTED
 
@@ -49,7 +51,7 @@ def test_only_the_newest_are_shown(lake: LocalStore, checkpoints: Command) -> No
 
 def test_runs_with_older_names_are_not_looked_at(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("list", FLIGHTS, "--limit", "1", "-o", "plain")
-    assert [line.split("\t")[1] for line in done.lines] == ["RUN", "scheduled__2026-11-21"]
+    assert [line.split("\t")[3] for line in done.lines] == ["RUN", "scheduled__2026-11-21"]
     assert done.err == "1 run with older names not looked at; name one, or see --limit\n"
 
 
@@ -82,3 +84,23 @@ def test_an_item_that_is_not_there(lake: LocalStore, checkpoints: Command) -> No
         done.err
         == f"there is no item 'flights' of job '{FLIGHTS}' under {lake.uri}; `jobs` lists those that are [CKP624]\n"
     )
+
+
+def test_savepoints_are_told_from_checkpoints(job: Job, checkpoints: Command) -> None:
+    periodic = savepoint(job, origin="periodic", owner="orders_savepoints.hourly")
+    named = savepoint(job, name="before price change", pinned=True)
+    job.coordinator.trigger("full", kind="full_checkpoint", origin="task")
+    job.complete(4)
+    stopped = savepoint(job, kind="suspend_savepoint", publish=False)
+    rows = [line.split("\t") for line in checkpoints("list", "orders", "-o", "plain").lines[1:]]
+    assert [(*one[:3], one[5], one[9]) for one in rows] == [
+        ("chk-5", "savepoint", "stop", "completed", ""),
+        ("chk-4", "full checkpoint", "task", "completed", ""),
+        ("chk-3", "savepoint", "cli", "pinned", "before price change"),
+        ("chk-2", "savepoint", "periodic", "completed", ""),
+        ("chk-1", "checkpoint", "barrier", "completed", ""),
+    ]
+    found = {one["id"]: one for one in json.loads(checkpoints("list", "orders", "-o", "json").out)}
+    assert [found[number]["pointer"] for number in (2, 3, 5)] == [periodic.target, named.target, None], "as published"
+    assert (found[5]["kind"], found[3]["name"], found[3]["pinned"]) == (stopped.kind, "before price change", True)
+    assert found[2]["owner"] == "orders_savepoints.hourly"

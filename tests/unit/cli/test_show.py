@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acting import Job
 from tests.support.recorded import RUN, Recorded
 from tests.unit.checkpoint import texts
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
+from tests.unit.cli.driver import savepoint
 
 GOLDEN = Path(texts.__file__).parent / "summary_deleted.txt"
 
@@ -89,6 +91,20 @@ def test_one_checkpoint_as_data(lake: LocalStore, checkpoints: Command) -> None:
         "uid": "clean", "kind": "stage", "run": "scheduled__2026-11-20", "rows": 1000, "bytes": 4096, "checkpoint": 2,
         "barrier": "stage 'clean'", "work_s": 540,
     }  # fmt: skip
+
+
+def test_a_savepoint_is_where_it_was_published(job: Job, checkpoints: Command) -> None:
+    made = savepoint(job, owner="ann@desk", name="before price change", pinned=True)
+    lines = checkpoints("show", "orders", "chk-2").lines
+    assert lines[2:4] == ["  savepoint   ann@desk, 'before price change', pinned", f"  pointer     {made.target}"]
+    assert json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)["pointer"] == made.target
+
+
+def test_a_savepoint_that_is_not_published_yet(job: Job, checkpoints: Command) -> None:
+    made = savepoint(job, publish=False)
+    lines = checkpoints("show", "orders", "chk-2").lines
+    assert lines[2:4] == ["  savepoint   cli", f"  target      {made.target}, not published yet"]
+    assert json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)["pointer"] is None
 
 
 def test_a_number_is_a_run_where_there_is_one_of_that_name(store: LocalStore, checkpoints: Command) -> None:

@@ -1,0 +1,92 @@
+"""A driver that serves what people ask of its job, without Spark: it beats, and acts on what the journal says. Runs anywhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
+from airflow_checkpoint_provider.checkpoint.entry import By
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Heart
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.kinds import kind_named
+from airflow_checkpoint_provider.checkpoint.state import Checkpoint
+from airflow_checkpoint_provider.storage import open_beside
+from tests.support.acting import Job
+from tests.unit.checkpoint.acknowledgements import ROWS, acknowledgement, group, stage
+
+LIVES = 30  # seconds after which a driver that nobody has ended ends by itself
+
+
+class Habits(NamedTuple):
+    """What a driver does of itself, besides completing what is pending."""
+
+    publishes: bool = True
+    ends: bool = True
+    aborts: str = ""
+
+
+DILIGENT = Habits()
+
+
+def take(job: Job, number: int) -> None:
+    """Complete a checkpoint; of a savepoint, with its files at its target."""
+    checkpoint = job.checkpoint(number)
+    if not checkpoint.savepoint:
+        return job.complete(number)
+    pointer = target_of(checkpoint)
+    made_of = group("clean", job.coordinator.epoch or 1, f"nonce{number}")
+    store = open_beside(job.store, pointer.root)
+    for file in made_of.files:
+        store.create(f"{pointer.keys.group(made_of.path)}/{file.name}", ROWS)
+    states = [stage("clean", number, made_of=made_of)]
+    ack = acknowledgement(number, *states, epoch=job.coordinator.epoch or 1, inc=job.state.incarnation)
+    job.coordinator.acknowledge(ack)
+    job.coordinator.complete(number)
+    return None
+
+
+def savepoint(job: Job, *, publish: bool = True, **options: Any) -> Checkpoint:
+    """One that the job was asked for and has completed."""
+    asked = {"kind": "savepoint", "origin": "cli", "target": f"{job.store.uri}/savepoints", **options}
+    number = job.coordinator.trigger(f"request {job.state.next_id}", **asked)
+    take(job, number)
+    if publish:
+        publish_due(job.coordinator)
+    return job.checkpoint(number)
+
+
+def _serve(job: Job, habits: Habits, over: Callable[[], bool]) -> None:
+    """In a thread of its own, with a journal of its own."""
+    own = Job(job.store, job.job, job.scope)
+    own.coordinator = Coordinator(Journal(job.store, job.keys, By("driver", "", "here")), job.state.last_epoch)
+    while not over():
+        for pending in own.state.pending:
+            if habits.aborts:
+                own.abort(pending.id, habits.aborts, words="the driver said no")
+                continue
+            take(own, pending.id)
+            if habits.publishes:
+                publish_due(own.coordinator)
+            if habits.ends and kind_named(pending.kind).suspends:
+                return own.end("suspended")
+        time.sleep(0.01)
+    return None
+
+
+@contextmanager
+def serving(job: Job, habits: Habits = DILIGENT) -> Iterator[None]:
+    """A living driver of the newest attempt."""
+    done, end = threading.Event(), time.monotonic() + LIVES
+    thread = threading.Thread(target=_serve, args=(job, habits, lambda: done.is_set() or time.monotonic() > end))
+    with Heart(job.store, job.keys.attempt_beat(job.state.last_epoch), Beat(epoch=1, doing="stage 'clean'")):
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(LIVES)
