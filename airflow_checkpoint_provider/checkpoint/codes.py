@@ -58,6 +58,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP239": "Too many requests for checkpoints wait already.",
         "CKP240": "The request for a checkpoint was dropped before its turn came.",
         "CKP241": "A registered object could not say its state: the checkpoint at that barrier was declined.",
+        "CKP242": "Somebody stopped waiting for a checkpoint that has no outcome yet; it stays pending.",
         "CKP250": "A savepoint is completed and lies whole at its target.",
         "CKP251": "A savepoint was disposed of.",
         # an attempt is over

@@ -274,6 +274,12 @@ class RequestDropped(Refused):
     code = "CKP240"
 
 
+class StillPending(CheckpointError, TimeoutError):
+    """Whoever waited for a checkpoint waits no longer; it has no outcome yet, and nothing was taken back."""
+
+    code = "CKP242"
+
+
 class NotPending(Refused):
     """The checkpoint has its outcome already, and it is another one than asked for."""
 

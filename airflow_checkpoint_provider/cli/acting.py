@@ -7,20 +7,25 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint import disposing, texts
+from airflow_checkpoint_provider.checkpoint.assignment import renamed
 from airflow_checkpoint_provider.checkpoint.closing import finish
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.disposing import Disposed
 from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, Refused
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, Refused, SavepointDisposed
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
+from airflow_checkpoint_provider.checkpoint.names import SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
+from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, State
 from airflow_checkpoint_provider.checkpoint.sweeping import close_if_due, is_due
-from airflow_checkpoint_provider.checkpoint.texts.units import plural, some
+from airflow_checkpoint_provider.checkpoint.texts.units import plural, size, some
+from airflow_checkpoint_provider.checkpoint.texts.words import labelled
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
 from airflow_checkpoint_provider.cli.report import MANY, Report
@@ -29,6 +34,8 @@ from airflow_checkpoint_provider.storage import Store
 
 RESTORED = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
 PRUNED = ("JOB", "RUN", "CHECKPOINTS", "LEFTOVERS", "HISTORY")
+DISPOSED = ("POINTER", "JOB", "FILES", "BYTES")
+DRY_RUN = "nothing was changed: this was --dry-run"
 
 
 @dataclass(frozen=True)
@@ -40,31 +47,105 @@ class How:
     ask: Callable[[str], str] = input
 
 
-def restore(store: Store, job: str, run: str | None, item: str | None, where: str, how: How) -> Report:
+@dataclass(frozen=True)
+class Where:
+    """Where a restore goes. ``claim``: the savepoint belongs to the job from then on; ``rename``: uid there -> uid of the job."""
+
+    text: str
+    claim: bool = False
+    rename: dict[str, str] = field(default_factory=dict)
+
+
+def restore(store: Store, job: str, run: str | None, item: str | None, where: Where, how: How) -> Report:
     """Fence whatever runs, and fix where the next attempt starts: the one that was named, verified before."""
     found, key = (
         (finding.newest(store, job, item, LIMIT), None) if run is None else finding.of_run(store, job, run, item)
     )
-    coordinator = Coordinator(Journal(store, found.keys, _by()))
-    going = GoingBack(coordinator, where, key or found.newest_run)
+    coordinator = Coordinator(Journal(store, found.keys, by()))
+    going = GoingBack(coordinator, where.text, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
-    lines = texts.restored(going.state, going.restored)
+    renamed(going.restored.seal.states if going.restored.seal else {}, where.rename)
+    claimed = _to_claim(base) if where.claim else None
+    besides = _besides(claimed, where.rename)
+    lines = texts.restored(going.state, going.restored) + besides
     if how.dry_run:
-        return _report(found, base, lines, "nothing was changed: this was --dry-run")
-    _confirm(job, lines, how)
-    token, by = _token(), _by().owner
+        return _report(found, base, lines, DRY_RUN)
+    confirm(job, lines, how)
+    if claimed:
+        disposing.claim_for(coordinator, claimed, by().owner, utc_now())
+    token = _token()
 
     def command(state: State) -> c.Restore:
         if going.look(state) != base:
-            raise Refused(f"{where} is {going.restored.point or 'nothing'} by now; nothing was changed, look again")
+            raise Refused(
+                f"{where.text} is {going.restored.point or 'nothing'} by now; nothing was changed, look again"
+            )
         return c.Restore(
-            token=token, base=base, above=going.restored.above, by=by, reason="restored by hand: checkpoints restore"
-        )
+            token=token, base=base, by=by().owner, reason="restored by hand: checkpoints restore", above=going.restored.above,
+            claimed=where.claim, rename=where.rename,
+        )  # fmt: skip
 
     answer = coordinator.journal.append(command)
     done = replace(found, state=coordinator.state)
     after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
-    return _report(done, base, texts.restored(going.state, going.restored) if how.yes else [], after)
+    said = texts.restored(going.state, going.restored) + besides if how.yes else []
+    return _report(done, base, said, after)
+
+
+def _to_claim(base: Point | None) -> SavepointPointer:
+    """Only a savepoint that this history did not make can become its own."""
+    pointer = pointer_of(base.pointer) if base and base.pointer else None
+    if not isinstance(pointer, SavepointPointer):
+        raise InvalidConfig(
+            f"--claim: {base or 'nothing'} is no savepoint from elsewhere; leave --claim out, or name the directory of one"
+        )
+    return pointer
+
+
+def _besides(claimed: SavepointPointer | None, rename: dict[str, str]) -> list[str]:
+    lines = (
+        [labelled("claimed", "the savepoint belongs to this job from now on, which deletes it one day")]
+        if claimed
+        else []
+    )
+    return lines + [labelled("renamed", f"'{old}' is '{new}' from now on") for old, new in rename.items()]
+
+
+def dispose(store: Store, pointer: str, how: How, *, guessed: bool) -> Report:
+    """Delete a savepoint, unless its history may still need it. ``guessed``: nobody said that its history is in ``store``."""
+    told = disposing.dispose(store, pointer, by().owner, utc_now(), dry_run=True)
+    job = told.job
+    if not job:
+        return _disposed_before(store, told, how)
+    if guessed and not told.own:
+        raise Refused(
+            f"{pointer}: the history of {job} is not under {store.uri}, so nobody can say whether the job still needs this"
+            " savepoint; write --root URI of the checkpoints, before the verb"
+        )
+    files = f"{plural(told.files, 'file')}, {size(told.bytes)}"
+    lines = [f"DISPOSE {told.pointer}: a savepoint of {job}, {files}"]
+    if not told.own:
+        lines.append(f"its own history is not under {store.uri}: nobody was asked whether it is still needed")
+    row = (str(told.pointer), job, str(told.files), str(told.bytes))
+    data = {"pointer": str(told.pointer), "job": job, "files": told.files, "bytes": told.bytes, "history": told.own}
+    if how.dry_run:
+        return Report(DISPOSED, [row], data, [*lines, DRY_RUN])
+    confirm(job, lines, how)
+    disposing.dispose(store, pointer, by().owner, utc_now())
+    return Report(DISPOSED, [row], data, [*(lines if how.yes else []), "done"])
+
+
+def _disposed_before(store: Store, told: Disposed, how: How) -> Report:
+    """Whoever began it may have been killed; nobody has to be asked to finish it."""
+    pointer, said = str(told.pointer), ""
+    try:
+        open_savepoint(told.pointer, store)
+    except SavepointDisposed as error:
+        said = error.message.partition(";")[0]
+    if not how.dry_run:
+        disposing.dispose(store, pointer, by().owner, utc_now())
+    data = {"pointer": pointer, "job": None, "files": 0, "bytes": 0, "history": False}
+    return Report(DISPOSED, [(pointer, "", "0", "0")], data, [said])
 
 
 def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -> Report:
@@ -82,8 +163,8 @@ def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -
         for one in work
     ]  # fmt: skip
     if how.dry_run or not work:
-        return Report(PRUNED, rows, data, [*lines, "nothing was changed: this was --dry-run"] if work else lines)
-    _confirm(job, lines, how)
+        return Report(PRUNED, rows, data, [*lines, DRY_RUN] if work else lines)
+    confirm(job, lines, how)
     for one in work:
         one.coordinator.journal.catch_up()
         one.coordinator.retire()
@@ -123,7 +204,7 @@ class _Superfluous:
 
 
 def _superfluous(store: Store, found: Found, now: str) -> _Superfluous:
-    coordinator = Coordinator(Journal(store, found.keys, _by()), now=lambda: now)
+    coordinator = Coordinator(Journal(store, found.keys, by()), now=lambda: now)
     coordinator.journal.catch_up()
     condemned = tuple(one.id for one in coordinator.state.with_status(CONDEMNED))
     ids = tuple(sorted({*coordinator.retirable(now), *condemned}))
@@ -132,7 +213,8 @@ def _superfluous(store: Store, found: Found, now: str) -> _Superfluous:
     return _Superfluous((found.state.job, found.newest_run), coordinator, ids, coordinator.orphans(), closes)
 
 
-def _confirm(job: str, lines: list[str], how: How) -> None:
+def confirm(job: str, lines: list[str], how: How) -> None:
+    """Raises ``InvalidConfig`` unless a person says yes, or has said so before."""
     if how.yes:
         return
     if not sys.stdin.isatty():
@@ -152,7 +234,7 @@ def _report(found: Found, base: Point | None, lines: list[str], said: str) -> Re
     return Report(RESTORED, [cells], data, [*lines, said])
 
 
-def _by() -> By:
+def by() -> By:
     return By("cli", f"{getpass.getuser()}@{socket.gethostname()}", socket.gethostname())
 
 

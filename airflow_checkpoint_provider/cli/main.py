@@ -8,25 +8,31 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from airflow_checkpoint_provider.checkpoint import kinds
+from airflow_checkpoint_provider.checkpoint.config import seconds
 from airflow_checkpoint_provider.checkpoint.errors import (
+    Aborted,
     CheckpointError,
     CheckpointNotFound,
     CommitStateUnknown,
     InvalidConfig,
     InvalidName,
+    NotStopped,
     Refused,
+    StillPending,
     StoreDenied,
 )
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
 from airflow_checkpoint_provider.checkpoint.names import pointer_of
-from airflow_checkpoint_provider.cli import acting, report, telling
+from airflow_checkpoint_provider.cli import acting, asking, report, telling
 from airflow_checkpoint_provider.cli.output import write
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS
 from airflow_checkpoint_provider.storage import Store, open_store
 
 FAILED = 1
 _CODES: tuple[tuple[type[CheckpointError], int], ...] = (
-    (InvalidName, 2), (InvalidConfig, 2), (Refused, 3), (CheckpointNotFound, 4), (StoreDenied, 5), (CommitStateUnknown, 6),
+    (InvalidName, 2), (InvalidConfig, 2), (Aborted, FAILED), (NotStopped, FAILED), (Refused, 3), (CheckpointNotFound, 4), (StoreDenied, 5),
+    (CommitStateUnknown, 6), (StillPending, 6),
 )  # fmt: skip
 
 
@@ -51,8 +57,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _root_of(options: argparse.Namespace) -> str | None:
-    """A pointer says itself where it leads."""
-    return pointer_of(options.pointer).root if options.verb == "verify" else None
+    """A pointer says itself where it leads; a savepoint lies where its history is, unless it was sent elsewhere."""
+    if options.verb not in ("verify", "dispose"):
+        return None
+    root = pointer_of(options.pointer).root
+    return root.removesuffix(f"/{asking.SAVEPOINTS}") if options.verb == "dispose" else root
 
 
 def _store(root: str | None) -> Store:
@@ -87,16 +96,44 @@ def tell(verb: str, options: argparse.Namespace, store: Store) -> report.Report:
         return telling.story(store, options.job, options.run, options.attempt, options.item)
     if verb == "verify":
         return report.verify(store, options.pointer)
-    if verb in ("restore", "prune"):
-        how = acting.How(options.dry_run, options.yes)
-        if verb == "prune":
-            return acting.prune(store, options.job, options.run, options.item, how)
-        return acting.restore(store, options.job, options.run, options.item, options.where, how)
+    if verb in ("trigger", "savepoint"):
+        patience = asking.Patience(options.wait, options.timeout and seconds(options.timeout, "--timeout"))
+        return asking.ask(store, options.job, options.run, options.item, _wish(verb, options), patience)
+    if verb in ("stop", "restore", "dispose", "prune"):
+        return _acted(verb, options, store, acting.How(options.dry_run, options.yes))
     if options.limit < 1:
         raise InvalidConfig(f"--limit {options.limit}: write 1 or more")
     if verb == "list":
         return report.list_(store, options.job, options.run, options.item, options.limit)
     return report.jobs(store, options.limit, utc_now())
+
+
+def _acted(verb: str, options: argparse.Namespace, store: Store, how: acting.How) -> report.Report:
+    if verb == "dispose":
+        return acting.dispose(store, options.pointer, how, guessed=vars(options).get("root", store.uri) is None)
+    meant = (store, options.job, options.run, options.item)
+    if verb == "stop":
+        return asking.stop(*meant, _wish(verb, options), how)
+    if verb == "restore":
+        return acting.restore(*meant, acting.Where(options.where, options.claim, _renames(options.rename)), how)
+    return acting.prune(*meant, how)
+
+
+def _wish(verb: str, options: argparse.Namespace) -> asking.Wish:
+    if verb == "trigger":
+        return asking.Wish(kind=kinds.FULL_CHECKPOINT if options.full else kinds.CHECKPOINT)
+    if verb == "stop":
+        return asking.Wish(kind=kinds.TERMINATE_SAVEPOINT if options.drain else kinds.SUSPEND_SAVEPOINT, to=options.to)
+    return asking.Wish(kind=kinds.SAVEPOINT, to=options.to, name=options.name, pinned=options.pinned)
+
+
+def _renames(written: Sequence[str]) -> dict[str, str]:
+    """``OLD=NEW``, each OLD once."""
+    pairs = [one.partition("=") for one in written]
+    for (old, _, new), text in zip(pairs, written, strict=True):
+        if not old or not new or [one[0] for one in pairs].count(old) > 1:
+            raise InvalidConfig(f"--rename {text}: write OLD=NEW, each state of the checkpoint at most once")
+    return {old: new for old, _, new in pairs}
 
 
 def _failed(error: CheckpointError) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from argparse import BooleanOptionalAction
 from dataclasses import dataclass, field
 from typing import Any
 
-HELP = "See the checkpoints of Spark jobs, and say where they start from"
+HELP = "See the checkpoints of Spark jobs, ask for some, and say where they start from"
 LIMIT = 20
 EXITS = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused, 4 not found, 5 denied by the store,"
@@ -55,7 +56,39 @@ _FROM = Argument(
         "dest": "where",
         "required": True,
         "metavar": "WHERE",
-        "help": "latest, run-start (where the run began), none, an id such as chk-7, or a pointer",
+        "help": "latest, run-start (where the run began), none, an id such as chk-7, or a pointer: also a savepoint's directory",
+    },
+)
+_POINTER = Argument(("pointer",), {"metavar": "POINTER", "help": "as `show JOB chk-7` prints it"})
+_FULL = Argument(("--full",), {"action": "store_true", "help": "every state is written anew, none is handed on"})
+_WAIT = Argument(
+    ("--wait",),
+    {"action": BooleanOptionalAction, "default": True, "help": "until it has its outcome, which is the default"},
+)
+_TIMEOUT = Argument(
+    ("--timeout",),
+    {
+        "metavar": "TIME",
+        "help": "stop waiting after, for example, '30 min'; what was asked for stays. By default never",
+    },
+)
+_TO = Argument(
+    ("--to",), {"metavar": "URI", "help": "where the savepoint's own directory is made, by default <root>/savepoints"}
+)
+_NAME = Argument(("--name",), {"metavar": "TEXT", "help": "a note that `list` shows"})
+_PINNED = Argument(("--pinned",), {"action": "store_true", "help": "no retention of a schedule deletes it"})
+_DRAIN = Argument(("--drain",), {"action": "store_true", "help": "the data ends first: for a job that shall not go on"})
+_CLAIM = Argument(
+    ("--claim",),
+    {"action": "store_true", "help": "the savepoint belongs to the job from now on, which deletes it one day"},
+)
+_RENAME = Argument(
+    ("--rename",),
+    {
+        "action": "append",
+        "default": [],
+        "metavar": "OLD=NEW",
+        "help": "the state OLD of the checkpoint is NEW in the job; may be given more than once",
     },
 )
 _STATISTICS = Argument(
@@ -96,14 +129,41 @@ VERBS = (
         "verify",
         "whether a checkpoint is whole",
         "Compares its seal with the journal's digest, and the names and sizes of all its files. Reads no rows.",
-        (Argument(("pointer",), {"metavar": "POINTER", "help": "as `show JOB chk-7` prints it"}), _OUTPUT),
+        (_POINTER, _OUTPUT),
+    ),
+    Verb(
+        "trigger",
+        "ask a running job for a checkpoint",
+        "The driver takes it at its next barrier. Waits for the outcome; whoever stops waiting takes nothing back.",
+        (_JOB, _RUN, _FULL, _ITEM, _WAIT, _TIMEOUT, _OUTPUT),
+    ),
+    Verb(
+        "savepoint",
+        "ask a running job for a savepoint",
+        "A self-contained copy of its state in a directory of its own, which nothing deletes but `dispose`. The driver takes it"
+        " at its next barrier. Waits until it is published.",
+        (_JOB, _RUN, _TO, _NAME, _PINNED, _ITEM, _WAIT, _TIMEOUT, _OUTPUT),
+    ),
+    Verb(
+        "stop",
+        "stop a running job with a savepoint",
+        "The driver takes a savepoint at its next barrier and ends; from then on the job is suspended, so that nothing starts it"
+        " again before `restore`. Asks first.",
+        (_JOB, _RUN, _TO, _DRAIN, _ITEM, _DRY_RUN, _YES, _OUTPUT),
     ),
     Verb(
         "restore",
         "fix where the next attempt of a job starts",
         "Fences whatever runs, lifts a suspension, and fixes where the next attempt starts. Nothing is submitted: the next"
         " retry, run or clear does that. Asks first.",
-        (_JOB, _RUN, _FROM, _ITEM, _DRY_RUN, _YES, _OUTPUT),
+        (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _ITEM, _DRY_RUN, _YES, _OUTPUT),
+    ),
+    Verb(
+        "dispose",
+        "delete a savepoint",
+        "Deletes the files of a savepoint, and lets its history forget it; refused while its job may still start from it. Asks"
+        " first.",
+        (_POINTER, _DRY_RUN, _YES, _OUTPUT),
     ),
     Verb(
         "prune",

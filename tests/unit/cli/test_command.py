@@ -52,7 +52,7 @@ def test_exit_codes(error: type[CheckpointError], code: int, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["restore", "x"], ["savepoint", "x"], ["jobs", "--output", "yaml"], ["list"]]
+    "arguments", [[], ["restore", "x"], ["savepoint"], ["dispose"], ["jobs", "--output", "yaml"], ["list"]]
 )
 def test_wrong_usage_is_argparse_s(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider.checkpoint.disposing import target_of
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, Refused
 from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer
+from airflow_checkpoint_provider.checkpoint.savepoints import claim
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.cli import acting
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acting import Job
 from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, RUN, Command
+from tests.unit.cli.driver import savepoint
 
 
 def state(store: LocalStore, job: str, run: str | None = None) -> State:
@@ -72,6 +77,71 @@ def test_a_suspension_is_lifted(running: Recorded, checkpoints: Command) -> None
     assert running.coordinator.journal.catch_up().suspended is None
 
 
+# -- savepoints ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> SavepointPointer:
+    """A savepoint of ``orders`` in another lake, at a target of its own."""
+    job = Job(LocalStore(tmp_path / "other lake"))
+    job.start()
+    return target_of(savepoint(job, target=f"file://{tmp_path}/shared"))
+
+
+def test_a_savepoint_by_its_directory(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:
+    done = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--rename", "clean=cleaned", "--yes")
+    assert done.code == 0, done.err
+    assert "  renamed     'clean' is 'cleaned' from now on" in done.lines
+    after = running.coordinator.journal.catch_up()
+    assert (str(after.restore_point()), after.branch.rename, after.claims) == (str(elsewhere), {"clean": "cleaned"}, ())
+
+
+def test_a_claimed_one_belongs_to_the_job(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:
+    dry = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--dry-run")
+    assert "  claimed     the savepoint belongs to this job from now on, which deletes it one day" in dry.lines
+    store = LocalStore(elsewhere.root.removeprefix("file://"))
+    assert store.read(elsewhere.claim) is None
+    assert checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--yes").code == 0
+    assert [one.pointer for one in running.coordinator.journal.catch_up().claims] == [str(elsewhere)]
+    assert b"1ncarnation" in (store.read(elsewhere.claim) or b"")
+
+
+def test_its_own_savepoint_lifts_the_suspension(job: Job, checkpoints: Command) -> None:
+    made = savepoint(job, kind="suspend_savepoint")
+    done = checkpoints("restore", "orders", "--from", str(made.target), "--yes", "-o", "json")
+    assert (done.code, json.loads(done.out)["next_start"]) == (0, "chk-2"), done.err
+    assert (str(job.state.restore_point()), job.state.suspended) == ("chk-2", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["--claim", "--from", "chk-3"], 2, "--claim: chk-3 is no savepoint from elsewhere"),
+        (["--claim", "--from", "none"], 2, "--claim: nothing is no savepoint from elsewhere"),
+        (["--rename", "clean", "--from", "chk-3"], 2, "--rename clean: write OLD=NEW"),
+        (["--rename", "=new", "--from", "chk-3"], 2, "--rename =new: write OLD=NEW"),
+        (["--rename", "clean=a", "--rename", "clean=b", "--from", "chk-3"], 2, "each state of the checkpoint at most once"),
+        (["--rename", "clean=weather", "--from", "chk-3"], 3, "[CKP421]"),
+        (["--rename", "another=new", "--from", "chk-3"], 3, "[CKP422]"),
+        (["--rename", "clean=new", "--from", "none"], 3, "[CKP422]"),
+        (["--from", "/nowhere/savepoint-orders-1-9f3c"], 4, "there is no savepoint"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(running: Recorded, checkpoints: Command, options: list[str], code: int, says: str) -> None:
+    done = checkpoints("restore", FLIGHTS, *options, "--yes")
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
+    assert running.coordinator.journal.catch_up().branch.number == 0
+
+
+def test_one_that_another_has_claimed(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:
+    claim(LocalStore(elsewhere.root.removeprefix("file://")), elsewhere, "another", "bob", "2026-11-21T00:00:00Z")
+    done = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--yes")
+    assert (done.code, done.out) == (3, "")
+    assert "was claimed for another history at 2026-11-21T00:00:00Z by bob" in done.err
+    assert running.coordinator.journal.catch_up().branch.number == 0
+
+
 # -- refused -------------------------------------------------------------------------------------------------------------
 
 
@@ -112,7 +182,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_it_asks_for_the_jobs_name(running: Recorded, store: LocalStore) -> None:
-    acting.restore(store, FLIGHTS, None, None, "chk-2", acting.How(ask=lambda question: FLIGHTS))
+    acting.restore(store, FLIGHTS, None, None, acting.Where("chk-2"), acting.How(ask=lambda question: FLIGHTS))
     assert running.coordinator.journal.catch_up().branch.number == 1
 
 
@@ -120,7 +190,7 @@ def test_it_asks_for_the_jobs_name(running: Recorded, store: LocalStore) -> None
 @pytest.mark.parametrize("answer", ["yes", ""])
 def test_any_other_answer_changes_nothing(running: Recorded, store: LocalStore, answer: str) -> None:
     with pytest.raises(InvalidConfig, match="nothing was changed"):
-        acting.restore(store, FLIGHTS, None, None, "chk-2", acting.How(ask=lambda question: answer))
+        acting.restore(store, FLIGHTS, None, None, acting.Where("chk-2"), acting.How(ask=lambda question: answer))
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 
@@ -134,5 +204,5 @@ def test_what_was_confirmed_and_has_moved_since_is_refused(running: Recorded, st
         return FLIGHTS
 
     with pytest.raises(Refused, match="latest is chk-5 by now"):
-        acting.restore(store, FLIGHTS, None, None, "latest", acting.How(ask=answer))
+        acting.restore(store, FLIGHTS, None, None, acting.Where("latest"), acting.How(ask=answer))
     assert running.coordinator.journal.catch_up().branch.number == 0

@@ -1,0 +1,293 @@
+"""``trigger``, ``savepoint`` and ``stop``: asked of a job, waited for, and left where nobody waits any longer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
+from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
+from airflow_checkpoint_provider.cli import asking
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acting import RUN, Job
+from tests.unit.cli.conftest import Command
+from tests.unit.cli.driver import Habits, savepoint, serving
+
+VERBS = [("trigger", "orders"), ("savepoint", "orders"), ("stop", "orders", "--yes")]
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "EVERY", 0.02)
+
+
+# -- what comes of it ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "kind"), [([], "checkpoint"), (["--full"], "full_checkpoint")])
+def test_a_checkpoint(job: Job, checkpoints: Command, options: list[str], kind: str) -> None:
+    with serving(job):
+        done = checkpoints("trigger", "orders", *options)
+    pointer = f"{job.store.uri}/{job.keys.prefix}/chk-2"
+    assert done.code == 0, done.err
+    assert [line.split() for line in done.lines] == [
+        ["ID", "KIND", "STATE", "POINTER"], ["chk-2", kind, "completed", pointer],
+    ]  # fmt: skip
+    made = job.checkpoint(2)
+    assert (made.kind, made.origin, made.owner.partition("@")[1]) == (kind, "cli", "@")
+
+
+def test_each_call_is_one_wish(job: Job, checkpoints: Command) -> None:
+    with serving(job):
+        found = [json.loads(checkpoints("trigger", "orders", "-o", "json").out) for _ in range(2)]
+    assert [one["id"] for one in found] == [2, 3]
+    assert {one["run"] for one in found} == {RUN}
+
+
+def test_a_savepoint_lies_below_the_root(job: Job, checkpoints: Command) -> None:
+    with serving(job):
+        done = checkpoints("savepoint", "orders", "--name", "before price change", "--pinned", "-o", "json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["kind"], found["state"], found["name"], found["pinned"]) == (
+        "savepoint", "completed", "before price change", True,
+    )  # fmt: skip
+    assert found["pointer"].startswith(f"{job.store.uri}/savepoints/savepoint-orders-2-")
+    assert open_savepoint(SavepointPointer.parse(found["pointer"]), job.store).verify() == 2
+
+
+def test_a_savepoint_lies_where_it_was_sent(job: Job, checkpoints: Command, tmp_path: Path) -> None:
+    with serving(job):
+        done = checkpoints("savepoint", "orders", "--to", f"{tmp_path}/elsewhere", "-o", "json")
+    assert json.loads(done.out)["pointer"].startswith(f"file://{tmp_path}/elsewhere/savepoint-orders-2-"), done.err
+
+
+@pytest.mark.parametrize(("options", "kind"), [([], "suspend_savepoint"), (["--drain"], "terminate_savepoint")])
+def test_a_stop_suspends(job: Job, checkpoints: Command, options: list[str], kind: str) -> None:
+    with serving(job):
+        done = checkpoints("stop", "orders", *options, "--yes")
+    assert done.code == 0, done.err
+    assert done.lines[0].startswith("STOP orders: attempt 1 ")
+    assert done.lines[-1] == "orders is suspended: nothing starts it again before `restore orders --from latest`"
+    made = job.checkpoint(2)
+    assert done.lines[-2].split() == ["chk-2", kind, "completed", made.target]
+    assert (made.kind, made.published, job.state.attempts[-1].how) == (kind, True, "suspended")
+    assert json.loads(checkpoints("jobs", "-o", "json").out)[0]["state"] == "suspended"
+
+
+def test_a_savepoint_whose_driver_died_after_its_completion_is_published_here(job: Job, checkpoints: Command) -> None:
+    left = savepoint(job, publish=False)
+    job.abort(job.coordinator.trigger("another", origin="task"))  # so that the next id is told from it
+    with serving(job, Habits(publishes=False)):
+        job.store.delete([job.keys.attempt_beat(1)])
+        done = checkpoints("savepoint", "orders", "-o", "json")
+    assert done.code == 0, done.err
+    assert (job.checkpoint(left.id).published, json.loads(done.out)["id"]) == (True, 4)
+    assert job.checkpoint(4).published
+
+
+# -- what it says while it waits -----------------------------------------------------------------------------------------
+
+
+def test_one_line_per_change(job: Job, checkpoints: Command) -> None:
+    with serving(job):
+        done = checkpoints("savepoint", "orders")
+    said = done.err.splitlines()
+    assert len(said) == len(set(said))
+    known = {
+        "chk-2 of orders: triggered, its driver takes it at the next barrier; now: stage 'clean'",
+        "chk-2 of orders: completed, its driver publishes it",
+    }
+    assert set(said) <= known
+
+
+def test_a_driver_that_nobody_sees(job: Job, checkpoints: Command) -> None:
+    done = checkpoints("trigger", "orders", "--timeout", "50 ms")
+    assert done.code == 6
+    assert done.err.splitlines()[0] == "chk-2 of orders: triggered, no heartbeat of its driver is seen"
+
+
+def test_it_waits_for_its_turn(job: Job, checkpoints: Command) -> None:
+    """One that somebody else asked for is pending, and as many may be."""
+    job.coordinator.trigger("a task's", origin="task")
+    done = checkpoints("trigger", "orders", "--timeout", "50 ms")
+    assert (done.code, done.out) == (6, "")
+    waits, left = done.err.splitlines()
+    assert waits == "orders: the request waits, 1 of 1"
+    assert left.startswith("time is up: the request waits for its turn, and nothing was taken back; `list orders`")
+    with serving(job):
+        assert json.loads(checkpoints("trigger", "orders", "-o", "json").out)["id"] == 4
+    assert [one.origin for one in job.state.retained][-2:] == ["cli", "cli"]
+
+
+# -- nobody waits any longer ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_an_interrupt_takes_nothing_back(
+    job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asking.time, "sleep", interrupted)
+    done = checkpoints(*verb)
+    assert done.code == 6
+    assert done.err.splitlines()[-1] == (
+        "interrupted: chk-2 is pending, and nothing was taken back; `list orders` shows what becomes of it [CKP242]"
+    )
+    assert [one.id for one in job.state.pending] == [2]
+
+
+def test_nobody_need_wait(job: Job, checkpoints: Command) -> None:
+    done = checkpoints("savepoint", "orders", "--no-wait", "-o", "json")
+    found = json.loads(done.out)
+    assert (done.code, found["id"], found["state"], found["pointer"]) == (0, 2, "pending", None)
+
+
+# -- refused, aborted, failed --------------------------------------------------------------------------------------------
+
+
+def ended(job: Job) -> None:
+    job.end("failed")
+
+
+def finished(job: Job) -> None:
+    job.end()
+
+
+def suspended(job: Job) -> None:
+    savepoint(job, kind="suspend_savepoint")
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+@pytest.mark.parametrize(
+    ("meanwhile", "code", "says"),
+    [
+        (ended, 3, "orders: no driver is running that could take a checkpoint; start the job first [CKP230]"),
+        (finished, 3, "[CKP230]"),
+        (suspended, 3, "orders is suspended since"),
+    ],
+)
+def test_who_cannot_be_asked(
+    job: Job, checkpoints: Command, verb: tuple[str, ...], meanwhile: object, code: int, says: str
+) -> None:
+    assert callable(meanwhile)
+    meanwhile(job)
+    before = job.state.n
+    done = checkpoints(*verb)
+    assert (done.code, done.out, job.state.n) == (code, "", before)
+    assert says in done.err
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["nobody"], 4, "there is no job 'nobody'"),
+        (["orders", "another"], 4, "job 'orders' has no run 'another'"),
+        (["no/job"], 2, "job_id='no/job'"),
+    ],
+)
+def test_what_is_not_there(
+    job: Job, checkpoints: Command, verb: tuple[str, ...], words: list[str], code: int, says: str
+) -> None:
+    done = checkpoints(verb[0], *words)
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_a_run_that_another_has_followed_is_not_meant(
+    store: LocalStore, checkpoints: Command, verb: tuple[str, ...]
+) -> None:
+    job = Job(store)
+    job.start()
+    job.end("failed")
+    job.start(2, run="manual__2")
+    done = checkpoints(verb[0], "orders", RUN, *verb[2:])
+    assert (done.code, done.out) == (3, "")
+    assert f"orders, run {RUN}: it does not run any more, run manual__2 does" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["trigger", "orders", "--timeout", "soon"], 2, "--timeout='soon' is no duration"),
+        (["savepoint", "orders", "--to", "hdfs://namenode/sp"], 1, "[CKP612]"),
+        (["stop", "orders", "--to", "~/sp", "--yes"], 1, "[CKP612]"),
+    ],
+)
+def test_wrong_words(job: Job, checkpoints: Command, arguments: list[str], code: int, says: str) -> None:
+    before = job.state.n
+    done = checkpoints(*arguments)
+    assert (done.code, done.out, job.state.n) == (code, "", before)
+    assert says in done.err
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_an_aborted_one(job: Job, checkpoints: Command, verb: tuple[str, ...]) -> None:
+    with serving(job, Habits(aborts="declined")):
+        done = checkpoints(*verb)
+    assert (done.code, done.out) == (1, "")
+    assert "chk-2 of orders was aborted: declined (the driver said no). Ask for another one [CKP201]" in done.err
+    assert job.state.running(), "the job goes on"
+
+
+def test_a_driver_that_does_not_end(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHECKPOINT_HEARTBEAT_SECONDS", "0.02")
+    with serving(job, Habits(ends=False, publishes=False)):
+        done = checkpoints("stop", "orders", "--yes")
+    made = job.checkpoint(2)
+    assert (done.code, done.out, made.published) == (1, "", True)
+    last = done.err.splitlines()[-1]
+    assert last.startswith(
+        f"orders: its driver has not ended. Savepoint {made.target} is completed and stays, and the job is"
+    )
+    assert last.endswith("to go on, which fences it: `restore orders --from chk-2` [CKP135]")
+
+
+def test_a_driver_that_ends_badly(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Job, "end", _badly(Job.end))
+    with serving(job):
+        done = checkpoints("stop", "orders", "--yes")
+    assert (done.code, done.out) == (1, "")
+    assert "orders: its driver failed. Savepoint file://" in done.err
+
+
+def _badly(end: object) -> object:
+    assert callable(end)
+    return lambda job, how="finished": end(job, "failed")
+
+
+# -- a stop asks ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_says_what_it_would_do(job: Job, checkpoints: Command) -> None:
+    before = job.state.n
+    done = checkpoints("stop", "orders", "--dry-run")
+    assert (done.code, job.state.n) == (0, before)
+    assert done.lines == [
+        "STOP orders: attempt 1 takes a savepoint at its next barrier, and ends",
+        f"  savepoint   in a folder of its own below {job.store.uri}/savepoints",
+        "  afterwards  the job is suspended: no schedule and no retry starts it before a restore",
+        "nothing was changed: this was --dry-run",
+    ]
+    assert json.loads(checkpoints("stop", "orders", "--drain", "--dry-run", "-o", "json").out) == {
+        "job": "orders", "run": RUN, "attempt": 1, "kind": "terminate_savepoint", "target": f"{job.store.uri}/savepoints",
+    }  # fmt: skip
+
+
+def test_a_stop_asks(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    before = job.state.n
+    done = checkpoints("stop", "orders")
+    assert (done.code, done.out, job.state.n) == (2, "", before)
+    assert "--dry-run" in done.err
+
+
+def test_a_dry_run_is_refused_as_the_stop_would_be(job: Job, checkpoints: Command) -> None:
+    job.end("failed")
+    assert checkpoints("stop", "orders", "--dry-run").code == 3

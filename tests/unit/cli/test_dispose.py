@@ -1,0 +1,145 @@
+"""``dispose``: a savepoint goes, unless its job may still start from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint.disposing import target_of
+from airflow_checkpoint_provider.checkpoint.state import FORGOTTEN, RETAINED, Checkpoint
+from airflow_checkpoint_provider.cli import acting, main
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acting import Job
+from tests.unit.cli.conftest import Command
+from tests.unit.cli.driver import savepoint
+
+
+@pytest.fixture
+def saved(job: Job) -> Checkpoint:
+    """An old one: the job has completed others since."""
+    made = savepoint(job)
+    for number in (3, 4):
+        job.complete(job.coordinator.trigger(f"barrier {number}", barrier="stage 'clean'"))
+    return made
+
+
+def files(saved: Checkpoint) -> list[str]:
+    pointer = target_of(saved)
+    return sorted(one.key.removeprefix(f"{pointer.name}/") for one in LocalStore(pointer.root[7:]).list(pointer.name))
+
+
+def test_it_says_what_it_would_delete(job: Job, saved: Checkpoint, checkpoints: Command) -> None:
+    before = (job.state.n, files(saved))
+    done = checkpoints("dispose", str(saved.target), "--dry-run")
+    assert (done.code, done.lines) == (
+        0,
+        [f"DISPOSE {saved.target}: a savepoint of orders, 2 files, 38 B", "nothing was changed: this was --dry-run"],
+    )
+    assert (job.state.n, files(saved)) == before
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "{}/_metadata"])
+def test_it_goes_and_its_history_forgets_it(job: Job, saved: Checkpoint, checkpoints: Command, form: str) -> None:
+    done = checkpoints("dispose", form.format(saved.target), "--yes", "-o", "json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out) == {"pointer": saved.target, "job": "orders", "files": 2, "bytes": 38, "history": True}
+    assert (job.checkpoint(saved.id).status, files(saved)) == (FORGOTTEN, ["_claimed", "_metadata"])
+
+
+def test_twice_is_once(saved: Checkpoint, checkpoints: Command) -> None:
+    checkpoints("dispose", str(saved.target), "--yes")
+    for options in ([], ["--dry-run"], ["--yes"]):
+        done = checkpoints("dispose", str(saved.target), *options)
+        assert (done.code, done.err) == (0, "")
+        (said,) = done.lines
+        assert said.startswith(f"{saved.target} was disposed of at 20")
+
+
+def test_what_a_killed_one_left_goes_unasked(saved: Checkpoint, checkpoints: Command) -> None:
+    checkpoints("dispose", str(saved.target), "--yes")
+    pointer = target_of(saved)
+    LocalStore(pointer.root[7:]).create(f"{pointer.name}/state/clean/1-x/part-0", b"left")
+    checkpoints("dispose", str(saved.target))
+    assert files(saved) == ["_claimed", "_metadata"]
+
+
+# -- refused -------------------------------------------------------------------------------------------------------------
+
+
+def test_where_the_job_would_start_from_it(job: Job, checkpoints: Command) -> None:
+    made = savepoint(job)
+    for options in (["--yes"], ["--dry-run"]):
+        done = checkpoints("dispose", str(made.target), *options)
+        assert (done.code, done.out) == (3, "")
+        assert "orders may still start from savepoint chk-2; nothing was changed" in done.err
+    assert job.checkpoint(2).status == RETAINED
+
+
+@pytest.mark.parametrize(
+    ("pointer", "code", "says"),
+    [
+        ("{root}/jobs/orders/job/chk-1", 2, "see `checkpoints prune`"),
+        ("{root}/savepoints/savepoint-orders-9-9f3c", 4, "there is no savepoint"),
+        ("orders", 2, "'orders' is no pointer"),
+    ],
+)
+def test_what_is_no_savepoint(
+    job: Job, saved: Checkpoint, checkpoints: Command, pointer: str, code: int, says: str
+) -> None:
+    done = checkpoints("dispose", pointer.format(root=job.store.uri), "--yes")
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
+
+
+def test_it_asks(saved: Checkpoint, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    before = files(saved)
+    done = checkpoints("dispose", str(saved.target))
+    assert (done.code, done.out, files(saved)) == (2, "", before)
+
+
+def test_it_asks_for_the_jobs_name(job: Job, saved: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    acting.dispose(job.store, str(saved.target), acting.How(ask=lambda question: "orders"), guessed=False)
+    assert job.checkpoint(saved.id).status == FORGOTTEN
+
+
+# -- whose history it is -------------------------------------------------------------------------------------------------
+
+
+def test_below_the_root_the_pointer_says_where_its_history_is(
+    job: Job, saved: Checkpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["dispose", str(saved.target), "--yes"]) == 0, capsys.readouterr().err
+    assert job.checkpoint(saved.id).status == FORGOTTEN
+
+
+@pytest.fixture
+def sent(job: Job, tmp_path: Path) -> Checkpoint:
+    made = savepoint(job, target=f"file://{tmp_path}/shared")
+    job.complete(job.coordinator.trigger("barrier", barrier="stage 'clean'"))
+    return made
+
+
+def test_elsewhere_its_history_has_to_be_named(
+    job: Job, sent: Checkpoint, checkpoints: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in (["--yes"], ["--dry-run"]):
+        assert main.main(["dispose", str(sent.target), *options]) == 3
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "nobody can say whether the job still needs this savepoint; write --root URI" in said.err
+    assert checkpoints("dispose", str(sent.target), "--yes").code == 0
+    assert (job.checkpoint(sent.id).status, files(sent)) == (FORGOTTEN, ["_claimed", "_metadata"])
+
+
+def test_one_whose_history_is_not_there_any_more(
+    job: Job, sent: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A person who names a root takes it upon himself."""
+    root = f"{tmp_path}/another"
+    assert main.main(["--root", root, "dispose", str(sent.target), "--yes"]) == 0
+    assert f"its own history is not under file://{root}: nobody was asked" in capsys.readouterr().out
+    assert (job.checkpoint(sent.id).status, files(sent)) == (RETAINED, ["_claimed", "_metadata"])
