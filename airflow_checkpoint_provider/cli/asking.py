@@ -5,6 +5,7 @@ What was asked for stands in the journal: whoever stops waiting takes nothing ba
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import sys
 import time
@@ -24,6 +25,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     NotStopped,
     Queued,
     StillPending,
+    StoreError,
 )
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
@@ -79,14 +81,15 @@ def stop(store: Store, job: str, run: str | None, item: str | None, wish: Wish, 
     """A savepoint after which the job ends and is suspended."""
     asking = _Asking(store, job, run, item, wish, Patience())
     announced = asking.announced()
+    lines = announced.lines or []
     if how.dry_run:
-        return replace(announced, lines=[*(announced.lines or []), DRY_RUN])
-    confirm(job, announced.lines or [], how)
+        return replace(announced, lines=[*lines, DRY_RUN])
+    confirm(job, lines, how)
     asking.begin()
     asking.completed()
     asking.ended()
     resume = f"{job} is suspended: nothing starts it again before `restore {job} --from latest`"
-    return asking.report(announced.lines if how.yes else [], resume)
+    return asking.report(lines if how.yes else [], resume)
 
 
 class _Asking:
@@ -200,7 +203,8 @@ class _Asking:
         try:
             self._wait(self._attempt_over)
         except StillPending:
-            publish_due(self._coordinator)
+            with contextlib.suppress(StoreError):
+                publish_due(self._coordinator)
             raise self._not_stopped("its driver has not ended") from None
         self._until = None
         self.published()

@@ -61,7 +61,8 @@ def _root_of(options: argparse.Namespace) -> str | None:
     if options.verb not in ("verify", "dispose"):
         return None
     root = pointer_of(options.pointer).root
-    return root.removesuffix(f"/{asking.SAVEPOINTS}") if options.verb == "dispose" else root
+    above = root.removesuffix(f"/{asking.SAVEPOINTS}") if options.verb == "dispose" else ""
+    return root if not above or above.endswith("/") else above
 
 
 def _store(root: str | None) -> Store:

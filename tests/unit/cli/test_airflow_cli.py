@@ -13,6 +13,7 @@ import pytest
 
 from airflow_checkpoint_provider.cli import airflow_cli
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acting import Job
 from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS
 
@@ -49,6 +50,15 @@ def test_jobs_of_the_connections_root(lake: LocalStore, root: Path, tmp_path: Pa
     done = airflow(tmp_path / "home", "checkpoints", "jobs", "--output", "json", **{VARIABLE: connection(root)})
     assert (done.returncode, done.stderr) == (0, "")
     assert [one["job"] for one in json.loads(done.stdout)] == [FLIGHTS, "etl.orders"]
+
+
+def test_a_savepoint_of_a_job_below_the_connections_root(job: Job, root: Path, tmp_path: Path) -> None:
+    asks = ("checkpoints", "savepoint", "orders", "--name", "by Airflow", "--no-wait", "--output", "json")
+    done = airflow(tmp_path / "home", *asks, **{VARIABLE: connection(root)})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (json.loads(done.stdout)["name"], job.checkpoint(2).kind) == ("by Airflow", "savepoint")
+    refused = airflow(tmp_path / "home", "checkpoints", "stop", "nobody", "--yes", **{VARIABLE: connection(root)})
+    assert (refused.returncode, refused.stderr[-9:]) == (4, "[CKP624]\n")
 
 
 def test_its_exit_codes_are_ours(

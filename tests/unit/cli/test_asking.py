@@ -132,7 +132,7 @@ def test_an_interrupt_takes_nothing_back(
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(asking.time, "sleep", interrupted)
+    monkeypatch.setattr("airflow_checkpoint_provider.cli.asking.time.sleep", interrupted)
     done = checkpoints(*verb)
     assert done.code == 6
     assert done.err.splitlines()[-1] == (

@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.checkpoint.errors import (
+    Aborted,
     CheckpointError,
     CheckpointNotFound,
     CommitStateUnknown,
     Damaged,
     InvalidName,
+    NotStopped,
     Refused,
+    StillPending,
     StoreDenied,
     StoreUnavailable,
 )
@@ -41,8 +44,8 @@ class Failing(MemoryStore):
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (Damaged, 1), (StoreUnavailable, 1), (InvalidName, 2), (Refused, 3), (CheckpointNotFound, 4), (StoreDenied, 5),
-        (CommitStateUnknown, 6),
+        (Damaged, 1), (StoreUnavailable, 1), (Aborted, 1), (NotStopped, 1), (InvalidName, 2), (Refused, 3),
+        (CheckpointNotFound, 4), (StoreDenied, 5), (CommitStateUnknown, 6), (StillPending, 6),
     ],
 )  # fmt: skip
 def test_exit_codes(error: type[CheckpointError], code: int, capsys: pytest.CaptureFixture[str]) -> None:

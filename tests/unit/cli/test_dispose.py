@@ -116,6 +116,22 @@ def test_below_the_root_the_pointer_says_where_its_history_is(
     assert job.checkpoint(saved.id).status == FORGOTTEN
 
 
+@pytest.mark.parametrize(
+    ("pointer", "root"),
+    [
+        ("s3://lake/ckp/savepoints/savepoint-orders-7-9f3c", "s3://lake/ckp"),
+        ("s3://lake/savepoints/savepoint-orders-7-9f3c", "s3://lake"),
+        ("s3://savepoints/savepoint-orders-7-9f3c", "s3://savepoints"),
+        ("file:///savepoints/moved", "file:///savepoints"),
+        ("/savepoints/moved", "/savepoints"),
+        ("s3://lake/moved/one", "s3://lake/moved"),
+    ],
+)
+def test_the_root_that_a_pointer_says(pointer: str, root: str) -> None:
+    options = main.parser().parse_args(["dispose", pointer])
+    assert main._root_of(options) == root
+
+
 @pytest.fixture
 def sent(job: Job, tmp_path: Path) -> Checkpoint:
     made = savepoint(job, target=f"file://{tmp_path}/shared")
