@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
@@ -25,6 +25,7 @@ LIVES = 30  # seconds after which a driver that nobody has ended ends by itself
 class Habits(NamedTuple):
     """What a driver does of itself, besides completing what is pending."""
 
+    beats: bool = True
     publishes: bool = True
     ends: bool = True
     aborts: str = ""
@@ -83,7 +84,8 @@ def serving(job: Job, habits: Habits = DILIGENT) -> Iterator[None]:
     """A living driver of the newest attempt."""
     done, end = threading.Event(), time.monotonic() + LIVES
     thread = threading.Thread(target=_serve, args=(job, habits, lambda: done.is_set() or time.monotonic() > end))
-    with Heart(job.store, job.keys.attempt_beat(job.state.last_epoch), Beat(epoch=1, doing="stage 'clean'")):
+    heart = Heart(job.store, job.keys.attempt_beat(job.state.last_epoch), Beat(epoch=1, doing="stage 'clean'"))
+    with heart if habits.beats else nullcontext():
         thread.start()
         try:
             yield

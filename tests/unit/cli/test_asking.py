@@ -80,8 +80,7 @@ def test_a_stop_suspends(job: Job, checkpoints: Command, options: list[str], kin
 def test_a_savepoint_whose_driver_died_after_its_completion_is_published_here(job: Job, checkpoints: Command) -> None:
     left = savepoint(job, publish=False)
     job.abort(job.coordinator.trigger("another", origin="task"))  # so that the next id is told from it
-    with serving(job, Habits(publishes=False)):
-        job.store.delete([job.keys.attempt_beat(1)])
+    with serving(job, Habits(beats=False, publishes=False)):
         done = checkpoints("savepoint", "orders", "-o", "json")
     assert done.code == 0, done.err
     assert (job.checkpoint(left.id).published, json.loads(done.out)["id"]) == (True, 4)
