@@ -6,7 +6,7 @@ import getpass
 import secrets
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from airflow_checkpoint_provider.checkpoint import commands as c
@@ -24,12 +24,11 @@ from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, State
 from airflow_checkpoint_provider.checkpoint.sweeping import close_if_due, is_due
-from airflow_checkpoint_provider.checkpoint.texts.units import plural, size, some
+from airflow_checkpoint_provider.checkpoint.texts.units import NONE, plural, size, some
 from airflow_checkpoint_provider.checkpoint.texts.words import labelled
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
 from airflow_checkpoint_provider.cli.report import MANY, Report
-from airflow_checkpoint_provider.cli.verbs import LIMIT
 from airflow_checkpoint_provider.storage import Store
 
 RESTORED = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
@@ -58,38 +57,41 @@ class Where:
 
 def restore(store: Store, job: str, run: str | None, item: str | None, where: Where, how: How) -> Report:
     """Fence whatever runs, and fix where the next attempt starts: the one that was named, verified before."""
-    found, key = (
-        (finding.newest(store, job, item, LIMIT), None) if run is None else finding.of_run(store, job, run, item)
-    )
+    found, key = finding.meant(store, job, run, item)
     coordinator = Coordinator(Journal(store, found.keys, by()))
     going = GoingBack(coordinator, where.text, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
     renamed(going.restored.seal.states if going.restored.seal else {}, where.rename)
     claimed = _to_claim(base) if where.claim else None
-    besides = _besides(claimed, where.rename)
-    lines = texts.restored(going.state, going.restored) + besides
+
+    def lines() -> list[str]:
+        return [*texts.restored(going.state, going.restored), *_besides(where)]
+
     if how.dry_run:
-        return _report(found, base, lines, DRY_RUN)
-    confirm(job, lines, how)
+        return _report(found, base, lines(), DRY_RUN)
+    confirm(job, lines(), how)
     if claimed:
         disposing.claim_for(coordinator, claimed, by().owner, utc_now())
+    answer = coordinator.journal.append(_restoring(going, base, where))
+    done = replace(found, state=coordinator.state)
+    after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
+    return _report(done, base, lines() if how.yes else [], after)
+
+
+def _restoring(going: GoingBack, base: Point | None, where: Where) -> Callable[[State], c.Restore]:
+    """What was said to the person, or nothing."""
     token = _token()
 
     def command(state: State) -> c.Restore:
         if going.look(state) != base:
-            raise Refused(
-                f"{where.text} is {going.restored.point or 'nothing'} by now; nothing was changed, look again"
-            )
+            now = going.restored.point or "nothing"
+            raise Refused(f"{where.text} is {now} by now; nothing was changed, look again")
         return c.Restore(
             token=token, base=base, by=by().owner, reason="restored by hand: checkpoints restore", above=going.restored.above,
             claimed=where.claim, rename=where.rename,
         )  # fmt: skip
 
-    answer = coordinator.journal.append(command)
-    done = replace(found, state=coordinator.state)
-    after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
-    said = texts.restored(going.state, going.restored) + besides if how.yes else []
-    return _report(done, base, said, after)
+    return command
 
 
 def _to_claim(base: Point | None) -> SavepointPointer:
@@ -102,50 +104,51 @@ def _to_claim(base: Point | None) -> SavepointPointer:
     return pointer
 
 
-def _besides(claimed: SavepointPointer | None, rename: dict[str, str]) -> list[str]:
-    lines = (
-        [labelled("claimed", "the savepoint belongs to this job from now on, which deletes it one day")]
-        if claimed
-        else []
-    )
-    return lines + [labelled("renamed", f"'{old}' is '{new}' from now on") for old, new in rename.items()]
+def _besides(where: Where) -> Iterator[str]:
+    if where.claim:
+        yield labelled("claimed", "the savepoint belongs to this job from now on, which deletes it one day")
+    for old, new in where.rename.items():
+        yield labelled("renamed", f"'{old}' is '{new}' from now on")
 
 
 def dispose(store: Store, pointer: str, how: How, *, guessed: bool) -> Report:
     """Delete a savepoint, unless its history may still need it. ``guessed``: nobody said that its history is in ``store``."""
     told = disposing.dispose(store, pointer, by().owner, utc_now(), dry_run=True)
-    job = told.job
-    if not job:
+    if not told.job:
         return _disposed_before(store, told, how)
     if guessed and not told.own:
         raise Refused(
-            f"{pointer}: the history of {job} is not under {store.uri}, so nobody can say whether the job still needs this"
+            f"{pointer}: the history of {told.job} is not under {store.uri}, so nobody can say whether the job still needs this"
             " savepoint; write --root URI of the checkpoints, before the verb"
         )
-    files = f"{plural(told.files, 'file')}, {size(told.bytes)}"
-    lines = [f"DISPOSE {told.pointer}: a savepoint of {job}, {files}"]
+    lines = [f"DISPOSE {told.pointer}: a savepoint of {told.job}, {plural(told.files, 'file')}, {size(told.bytes)}"]
     if not told.own:
         lines.append(f"its own history is not under {store.uri}: nobody was asked whether it is still needed")
-    row = (str(told.pointer), job, str(told.files), str(told.bytes))
-    data = {"pointer": str(told.pointer), "job": job, "files": told.files, "bytes": told.bytes, "history": told.own}
     if how.dry_run:
-        return Report(DISPOSED, [row], data, [*lines, DRY_RUN])
-    confirm(job, lines, how)
+        return _to_dispose(told, [*lines, DRY_RUN])
+    confirm(told.job, lines, how)
     disposing.dispose(store, pointer, by().owner, utc_now())
-    return Report(DISPOSED, [row], data, [*(lines if how.yes else []), "done"])
+    return _to_dispose(told, [*(lines if how.yes else []), "done"])
 
 
 def _disposed_before(store: Store, told: Disposed, how: How) -> Report:
     """Whoever began it may have been killed; nobody has to be asked to finish it."""
-    pointer, said = str(told.pointer), ""
+    said = ""
     try:
         open_savepoint(told.pointer, store)
     except SavepointDisposed as error:
         said = error.message.partition(";")[0]
     if not how.dry_run:
-        disposing.dispose(store, pointer, by().owner, utc_now())
-    data = {"pointer": pointer, "job": None, "files": 0, "bytes": 0, "history": False}
-    return Report(DISPOSED, [(pointer, "", "0", "0")], data, [said])
+        disposing.dispose(store, str(told.pointer), by().owner, utc_now())
+    return _to_dispose(told, [said])
+
+
+def _to_dispose(told: Disposed, lines: list[str]) -> Report:
+    data = {
+        "pointer": str(told.pointer), "job": told.job or None, "files": told.files, "bytes": told.bytes, "history": told.own,
+    }  # fmt: skip
+    row = (str(told.pointer), told.job or NONE, str(told.files), str(told.bytes))
+    return Report(DISPOSED, [row], data, lines)
 
 
 def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -> Report:

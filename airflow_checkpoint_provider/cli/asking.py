@@ -36,7 +36,6 @@ from airflow_checkpoint_provider.checkpoint.texts.words import ENDED, labelled
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.acting import DRY_RUN, How, by, confirm
 from airflow_checkpoint_provider.cli.report import Report, entry
-from airflow_checkpoint_provider.cli.verbs import LIMIT
 from airflow_checkpoint_provider.storage import Store, open_beside
 
 EVERY = 1.0  # seconds between two looks; an idle one is two small reads
@@ -98,11 +97,9 @@ class _Asking:
     def __init__(
         self, store: Store, job: str, run: str | None, item: str | None, wish: Wish, patience: Patience
     ) -> None:
-        found, key = (
-            (finding.newest(store, job, item, LIMIT), None) if run is None else finding.of_run(store, job, run, item)
-        )
-        self._found, self._run, self._wish = found, key, wish
-        self._coordinator = Coordinator(Journal(store, found.keys, by()))
+        self._found, self._run = finding.meant(store, job, run, item)
+        self._wish = wish
+        self._coordinator = Coordinator(Journal(store, self._found.keys, by()))
         self._token = f"checkpoints {secrets.token_hex(8)}"
         self._target = _target(store, wish)
         self._until = None if patience.seconds is None else time.monotonic() + patience.seconds

@@ -12,6 +12,7 @@ from airflow_checkpoint_provider.checkpoint.lifetime import last_moved
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, check_job_id, safe_token, time_in
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.checkpoint.texts.units import between
+from airflow_checkpoint_provider.cli.verbs import LIMIT
 from airflow_checkpoint_provider.storage import Store
 
 
@@ -93,6 +94,13 @@ def of_run(store: Store, job: str, run: str, item: str | None) -> tuple[Found, s
         return shared, run
     newest(store, job, item, limit=1)  # is it the job that there is not?
     raise CheckpointNotFound(f"job {job!r} has no run {run!r} under {store.uri}; `list {job}` prints its newest runs")
+
+
+def meant(store: Store, job: str, run: str | None, item: str | None) -> tuple[Found, str | None]:
+    """The history that somebody means, and the run's key in it; without a run the newest one, and None."""
+    if run is None:
+        return newest(store, job, item, LIMIT), None
+    return of_run(store, job, run, item)
 
 
 def beat_of(store: Store, found: Found) -> Beat | None:
