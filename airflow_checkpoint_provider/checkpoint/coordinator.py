@@ -255,7 +255,7 @@ class Coordinator:
             prune(self.journal)
             self.journal.wrote_boundary = False
         now = self._now()
-        ids, claims = self.retirable(now), self._claims_over(now)
+        ids, claims = self.retirable(now), self.claims_over(now)
         if ids or claims:
             with contextlib.suppress(Held):  # somebody came to need one of them meanwhile: next time
                 self.journal.append(c.Condemn(ids=ids, claims=claims, now=now, epoch=self.epoch))
@@ -271,7 +271,7 @@ class Coordinator:
         self.journal.append(c.Forget(ids=done, claims=owned, epoch=self.epoch))
         return done
 
-    def _claims_over(self, now: str) -> tuple[str, ...]:
+    def claims_over(self, now: str) -> tuple[str, ...]:
         """Claimed savepoints that nothing holds any more."""
         own = {one.pointer for one in self.state.claims if one.status == RETAINED}
         return tuple(sorted(own - claims_held(self.state, datetime.fromisoformat(now))))

@@ -1,1 +1,1 @@
-"""The command line, read-only: ``checkpoints`` and ``airflow checkpoints``. Runs anywhere."""
+"""The command line: ``checkpoints`` and ``airflow checkpoints``. Runs anywhere."""

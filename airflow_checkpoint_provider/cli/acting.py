@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.cli.report import MANY, Report
 from airflow_checkpoint_provider.storage import Store
 
 RESTORED = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
-PRUNED = ("JOB", "RUN", "CHECKPOINTS", "LEFTOVERS", "HISTORY")
+PRUNED = ("JOB", "RUN", "CHECKPOINTS", "SAVEPOINTS", "LEFTOVERS", "HISTORY")
 DISPOSED = ("POINTER", "JOB", "FILES", "BYTES")
 DRY_RUN = "nothing was changed: this was --dry-run"
 
@@ -152,19 +152,15 @@ def _to_dispose(told: Disposed, lines: list[str]) -> Report:
 
 
 def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -> Report:
-    """Delete what no retention policy keeps, and what attempts that are over left behind; of one run's history, or of all. One
-    that is over for good is closed."""
+    """Delete what no retention policy keeps, claimed savepoints included, and what attempts that are over left behind; of one
+    run's history, or of all. One that is over for good is closed."""
     found = (
         finding.histories(store, job, item, MANY).found if run is None else (finding.of_run(store, job, run, item)[0],)
     )
     now = utc_now()
-    work = [one for one in (_superfluous(store, one, now) for one in found) if one.ids or one.orphans or one.closes]
+    work = [one for one in (_superfluous(store, one, now) for one in found) if one.anything]
     lines = [one.line for one in work] or ["nothing to delete"]
-    rows = [(*one.names, str(len(one.ids)), str(len(one.orphans)), "closed" if one.closes else "") for one in work]
-    data = [
-        {"job": one.names[0], "run": one.names[1], "checkpoints": one.checkpoints, "leftovers": list(one.orphans), "closed": one.closes}
-        for one in work
-    ]  # fmt: skip
+    rows, data = [one.row for one in work], [one.data for one in work]
     if how.dry_run or not work:
         return Report(PRUNED, rows, data, [*lines, DRY_RUN] if work else lines)
     confirm(job, lines, how)
@@ -184,8 +180,13 @@ class _Superfluous:
     names: tuple[str, str]
     coordinator: Coordinator
     ids: tuple[int, ...]
+    claims: tuple[str, ...]
     orphans: tuple[str, ...]
     closes: bool
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.ids or self.claims or self.orphans or self.closes)
 
     def close(self, now: str) -> None:
         """… or finish what another began."""
@@ -201,9 +202,22 @@ class _Superfluous:
     @property
     def line(self) -> str:
         held = f"{some(self.checkpoints)}, which nothing holds" if self.ids else ""
+        owned = f"{some(self.claims)}, which it had claimed" if self.claims else ""
         left = f"{plural(len(self.orphans), 'leftover')} of attempts that are over" if self.orphans else ""
         shut = "its history, which is closed" if self.closes else ""
-        return f"{self.names[0]}, run {self.names[1]}: {' and '.join(filter(None, (held, left, shut)))}"
+        return f"{self.names[0]}, run {self.names[1]}: {' and '.join(filter(None, (held, owned, left, shut)))}"
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        counted = (str(len(one)) for one in (self.ids, self.claims, self.orphans))
+        return (*self.names, *counted, "closed" if self.closes else "")
+
+    @property
+    def data(self) -> dict[str, object]:
+        return {
+            "job": self.names[0], "run": self.names[1], "checkpoints": self.checkpoints, "savepoints": list(self.claims),
+            "leftovers": list(self.orphans), "closed": self.closes,
+        }  # fmt: skip
 
 
 def _superfluous(store: Store, found: Found, now: str) -> _Superfluous:
@@ -213,7 +227,9 @@ def _superfluous(store: Store, found: Found, now: str) -> _Superfluous:
     ids = tuple(sorted({*coordinator.retirable(now), *condemned}))
     closing = coordinator.state.closing is not None and not coordinator.state.closed
     closes = closing or is_due(coordinator.state, now, without=ids)
-    return _Superfluous((found.state.job, found.newest_run), coordinator, ids, coordinator.orphans(), closes)
+    begun = (one.pointer for one in coordinator.state.claims if one.status == CONDEMNED)
+    claims = tuple(sorted({*coordinator.claims_over(now), *begun}))
+    return _Superfluous((found.state.job, found.newest_run), coordinator, ids, claims, coordinator.orphans(), closes)
 
 
 def confirm(job: str, lines: list[str], how: How) -> None:

@@ -15,8 +15,10 @@ from airflow_checkpoint_provider.checkpoint.names import group_path
 from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time
 from airflow_checkpoint_provider.cli import acting
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acting import Job
 from tests.support.recorded import Recorded, three_stages
 from tests.unit.cli.conftest import FLIGHTS, Command
+from tests.unit.cli.driver import savepoint
 
 
 @pytest.fixture
@@ -62,6 +64,23 @@ def test_what_ended_with_a_run_whose_task_never_came_back(store: LocalStore, che
     (one,) = json.loads(done.out)
     assert one["checkpoints"] == ["chk-2", "chk-3"]
     assert recorded.coordinator.journal.catch_up().retained == ()
+
+
+def test_a_claimed_savepoint_goes_as_an_old_checkpoint_does(job: Job, checkpoints: Command, tmp_path: Path) -> None:
+    other = Job(LocalStore(tmp_path / "other lake"))
+    other.start()
+    claimed = str(savepoint(other).target)
+    assert checkpoints("restore", "orders", "--from", claimed, "--claim", "--yes").code == 0
+    assert "orders, run" not in checkpoints("prune", "orders", "--yes").out, "the next attempt starts from it"
+    job.start(2)
+    for barrier in ("one", "two"):
+        job.complete(job.coordinator.trigger(barrier, barrier=barrier))
+    (one,) = json.loads(checkpoints("prune", "orders", "--dry-run", "-o", "json").out)
+    assert one["savepoints"] == [claimed]
+    said = checkpoints("prune", "orders", "--yes").lines[0]
+    assert f"{claimed}, which it had claimed" in said
+    assert checkpoints("verify", claimed).err.endswith("[CKP442]\n")
+    assert checkpoints("prune", "orders", "--yes").lines == ["nothing to delete"]
 
 
 def test_a_living_attempt_keeps_what_is_its_own(store: LocalStore, checkpoints: Command) -> None:
