@@ -37,11 +37,11 @@ from airflow_checkpoint_provider.checkpoint.state import Attempt, Launch, State
 from airflow_checkpoint_provider.checkpoint.sweeping import Swept, sweep_older
 from airflow_checkpoint_provider.checkpoint.texts import Seen
 from airflow_checkpoint_provider.metrics import Metrics
+from airflow_checkpoint_provider.operators.follower import Follower
 from airflow_checkpoint_provider.storage import Store, probe, s3_handover
 
 Say = Callable[[Iterable[str]], None]
 POLL = 1.0  # seconds between two looks at the journal
-INTRODUCED = 120.0  # seconds after which a driver is introduced, whatever it says
 
 
 @dataclass(frozen=True)
@@ -327,82 +327,3 @@ class _Look:
             look = mine.beats.look
             self._seen[keys] = seen_alive(mine.store, keys, mine.beats, lambda: mine.say([texts.looking(state, look)]))
         return self._seen[keys]
-
-
-class Follower:
-    """What a person at the task's log sees of a driver elsewhere: attached, each checkpoint, silence."""
-
-    def __init__(self, launching: Launching, on_attach: Callable[[], None], tells: bool) -> None:
-        self._launching, self._on_attach, self._tells = launching, on_attach, tells
-        self._journal = launching.journal()
-        self._said = {one.id for one in launching.state.checkpoints if one.ended_at}
-        self._driver: Beat | None = None  # the newest beat of an attached driver
-        self._introduced = False
-        self._beat: tuple[str, Beat] | None = None  # the newest, and its key
-        self._moved = self._read_beat = time.monotonic()
-        self.attempt: Attempt | None = None
-
-    @property
-    def still_for(self) -> float:
-        """Seconds since a beat was last seen to move."""
-        return time.monotonic() - self._moved
-
-    def look(self) -> Attempt | None:
-        launch = self._launching.launch
-        try:
-            state = self._journal.poll()
-            self.attempt = state.attempt_of(launch.number if launch else None)
-            if not self._introduced or time.monotonic() - self._read_beat >= self._launching.beats.every:
-                self._look_at_beat(state)
-            self._tell(state)
-            self._launching.metrics.tell(state)
-        except StoreError:
-            self._moved = time.monotonic()  # silence of the store is no silence of the driver
-        self._launching.metrics.remind()
-        if self._beat and self._beat[1].process.lives() is False:
-            self._moved = float("-inf")
-        return self.attempt
-
-    def last_look(self) -> Attempt | None:
-        """The attempt if it ended in the moment between two looks; else None: nobody beats for it any more."""
-        launch = self._launching.launch
-        self.attempt = self._journal.catch_up().attempt_of(launch.number if launch else None)
-        return self.attempt if self.attempt and self.attempt.how else None
-
-    def _look_at_beat(self, state: State) -> None:
-        self._read_beat = time.monotonic()
-        for key in beats_of(self._journal.keys, state):
-            beat = read_beat(self._journal.store, key)
-            if beat is None:
-                continue
-            if self._beat is None or (self._beat[0], self._beat[1].counter) != (key, beat.counter):
-                self._beat, self._moved = (key, beat), time.monotonic()
-                self._launching.metrics.heard(beat)
-            if beat.attached:
-                self._look_at_driver(beat)
-            return
-
-    def _look_at_driver(self, beat: Beat) -> None:
-        """It is introduced when it computes a stage, because what it reuses comes before that; soon in any case."""
-        if self._driver is None:
-            self._on_attach()
-            self._attached = time.monotonic()
-        self._driver = beat
-        works = bool(beat.computed) or beat.doing.startswith("stage ") or self._launching.adopted
-        if works or time.monotonic() - self._attached >= INTRODUCED:
-            self.introduce()
-
-    def introduce(self) -> None:
-        """Once, if it has attached."""
-        beat = self._driver
-        if beat is None or self._introduced:
-            return
-        self._introduced = True
-        unchanged = texts.cleared_unchanged(self._journal.state, beat.epoch) if beat.epoch else []
-        self._launching.say([*texts.driver_says(beat), *unchanged])
-
-    def _tell(self, state: State) -> None:
-        for one in state.checkpoints:
-            if one.ended_at and one.id not in self._said and self._tells:
-                self._said.add(one.id)
-                self._launching.say(texts.checkpoint_lines(state, one))
