@@ -7,6 +7,7 @@ import math
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import disposing
 from airflow_checkpoint_provider.checkpoint.names import SEGMENT
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.faults import FaultyStore
@@ -69,6 +70,21 @@ def test_a_drivers_checkpoint_is_seven_requests_however_many_states(states: int)
     coordinator.complete(1)
     assert store.requests == {"create": 4, "read": 3}
     assert sum(store.requests.values()) == 7
+
+
+def test_publishing_a_savepoint_costs_four_requests_to_its_history_and_target() -> None:
+    """Its own seal is read, ``_metadata`` put at the target (without a read: nobody else was first), and the entry."""
+    store = FaultyStore(MemoryStore())
+    coordinator = driver(store)
+    number = coordinator.trigger("savepoint", origin="task", kind="savepoint", target="memory://cost-of-a-savepoint")
+    coordinator.acknowledge(acknowledgement(number, *(stage(f"s{n}", number) for n in range(20))))
+    coordinator.complete(number)
+    store.requests.clear()
+    disposing.publish_due(coordinator)
+    assert store.requests == {"read": 2, "create": 1}
+    store.requests.clear()
+    disposing.publish_due(coordinator)
+    assert not store.requests
 
 
 def test_nothing_depends_on_how_many_checkpoints_were_made() -> None:
