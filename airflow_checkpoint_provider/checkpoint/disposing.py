@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.checkpoint import savepoints
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.decide import held
 from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import Held, InvalidName, SavepointDisposed
+from airflow_checkpoint_provider.checkpoint.errors import Held, InvalidName, SavepointDisposed, StoreError
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer, pointer_of
@@ -38,17 +38,26 @@ class Disposed:
 def publish_due(coordinator: Coordinator) -> tuple[int, ...]:
     """Publish each completed savepoint whose ``_metadata`` is not said to stand at its target, and confirm that.
 
-    Anyone may, again and again, on a believed state. Returns the ids. Raises what the target's store raises.
+    Anyone may, again and again, on a believed state. Returns the ids. Where a target's store fails, the others are
+    published first; then its error is raised.
     """
     due = [one for one in coordinator.state.savepoints if not one.published]
+    failed: list[StoreError] = []
     for checkpoint in due:
-        pointer = target_of(checkpoint)
-        seal = coordinator.keys.seal(checkpoint.id)
-        savepoints.publish(
-            coordinator.store, seal, checkpoint.digest, open_beside(coordinator.store, pointer.root), pointer
-        )
-        coordinator.journal.append(c.ConfirmPublished(id=checkpoint.id))
+        try:
+            _publish(coordinator, checkpoint)
+        except StoreError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
     return tuple(one.id for one in due)
+
+
+def _publish(coordinator: Coordinator, checkpoint: Checkpoint) -> None:
+    pointer, seal = target_of(checkpoint), coordinator.keys.seal(checkpoint.id)
+    target = open_beside(coordinator.store, pointer.root)
+    savepoints.publish(coordinator.store, seal, checkpoint.digest, target, pointer)
+    coordinator.journal.append(c.ConfirmPublished(id=checkpoint.id))
 
 
 def target_of(checkpoint: Checkpoint) -> SavepointPointer:

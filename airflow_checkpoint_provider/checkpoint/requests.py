@@ -30,11 +30,11 @@ def trigger(state: State, command: c.Trigger) -> Decision:
         return known
     if fenced := launching.fenced(state, command.epoch):
         return fenced
+    if state.suspended:
+        return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; resume it first"))
     running = state.running(command.application)
     if running is None:
         return _not_running(state, command.run)
-    if state.suspended:
-        return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; resume it first"))
     request = _request(state, command, running.epoch)
     if command.gated or (command.origin == BARRIER and not ungated(state)):
         return (_triggered(state, request),)  # the one waits for somebody else, the other cannot: its barrier is now

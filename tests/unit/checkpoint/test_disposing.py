@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Held,
     InvalidName,
     SavepointDisposed,
+    StoreError,
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
@@ -86,6 +89,19 @@ def test_anyone_publishes_what_a_driver_completed_and_once_is_enough() -> None:
     assert disposing.publish_due(task) == ()
     assert opened(task, pointer).seal.id == 1
     assert task.state.savepoints[0].published
+
+
+def test_one_target_that_fails_is_not_in_the_way_of_others(tmp_path: Path) -> None:
+    coordinator = driver(MemoryStore())
+    gone = tmp_path / "gone"
+    completed(coordinator, below=gone.as_uri())
+    pointer = completed(coordinator)
+    shutil.rmtree(gone)
+    gone.write_text("no folder")
+    with pytest.raises(StoreError):
+        disposing.publish_due(coordinator)
+    assert [one.published for one in coordinator.state.savepoints] == [False, True]
+    assert opened(coordinator, pointer)
 
 
 def test_nothing_is_published_before_its_entry() -> None:

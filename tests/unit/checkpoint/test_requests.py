@@ -282,6 +282,17 @@ def test_a_stop_savepoint_completes_and_suspends_in_one_entry(kind: str) -> None
     assert isinstance(refused.error, errors.JobSuspended)
 
 
+def test_a_job_that_was_suspended_and_has_ended_is_suspended() -> None:
+    """Not merely not running: to start it is not what is to be done."""
+    history = running()
+    savepoint(history, "stop", kind="suspend_savepoint")
+    history.completed(number=1)
+    history.ended("suspended")
+    refused = history.ask(c.Trigger(request="c", origin="task"))
+    assert isinstance(refused, Refusal)
+    assert isinstance(refused.error, errors.JobSuspended)
+
+
 def test_an_aborted_stop_suspends_nothing() -> None:
     history = running()
     savepoint(history, "stop", kind="suspend_savepoint")
