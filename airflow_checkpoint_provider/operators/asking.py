@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout, AirflowTaskTimeout
 
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.checkpoint import texts
@@ -150,18 +150,29 @@ class AsksForCheckpoint(OfJob):
         ti = context["ti"]
         watched = Watched(event["checkpoint"], self.checkpoint_conn_id, owner_of(ti))
         with failing_for_good():
-            while not self._reached(watched):
-                left = (datetime.fromisoformat(event["deadline"]) - datetime.now(UTC)).total_seconds()
-                if self._killed or left <= 0:  # what nobody waits for must not happen hours later
-                    watched.abort("nobody waits for it any longer", f"by task {owner_of(ti)} of run {ti.run_id}")
-                    self._stop_if_killed()
-                    said = f"{watched.pointer} was not completed in time; see execution_timeout= of this task"
-                    raise AirflowSensorTimeout(said)
-                if self.deferrable:
-                    self._defer(event)
-                self._sleep(left)
+            try:
+                self._wait(watched, event, ti)
+            except AirflowTaskTimeout:  # execution_timeout= of a task that is not deferred
+                self._take_back(Watched(event["checkpoint"], self.checkpoint_conn_id, owner_of(ti)), ti)
+                raise
             self._completed(watched.coordinator, watched.pointer.id)
             return self._answer(watched.coordinator, watched.pointer.id)
+
+    def _wait(self, watched: Watched, event: dict[str, Any], ti: Any) -> None:
+        while not self._reached(watched):
+            left = (datetime.fromisoformat(event["deadline"]) - datetime.now(UTC)).total_seconds()
+            if self._killed or left <= 0:
+                self._take_back(watched, ti)
+                self._stop_if_killed()
+                said = f"{watched.pointer} was not completed in time; see execution_timeout= of this task"
+                raise AirflowSensorTimeout(said)
+            if self.deferrable:
+                self._defer(event)
+            self._sleep(left)
+
+    def _take_back(self, watched: Watched, ti: Any) -> None:
+        """What nobody waits for must not happen hours later."""
+        watched.abort("nobody waits for it any longer", f"by task {owner_of(ti)} of run {ti.run_id}")
 
     def _defer(self, event: dict[str, Any]) -> None:
         trigger = CheckpointTrigger(

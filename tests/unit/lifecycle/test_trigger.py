@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, TaskGroup
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowTaskTimeout
+from airflow.sdk.execution_time.timeout import TimeoutPosix
 
 from airflow_checkpoint_provider.checkpoint.errors import Busy, InvalidConfig, InvalidName, NotRunning, NotSupportedYet
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerCheckpointOperator
@@ -240,6 +241,12 @@ def test_one_that_nobody_waits_for_any_longer_is_aborted(job: Job) -> None:
     found = job.checkpoint(1)
     assert (found.status, found.reason, found.missing) == ("aborted", "nobody waits for it any longer", ("",))
     assert found.words == f"by task {OTHER}.trigger of run {RUN}"
+
+
+def test_so_is_one_whose_task_airflow_times_out(job: Job) -> None:
+    with pytest.raises(AirflowTaskTimeout), TimeoutPosix(1):  # type: ignore[no-untyped-call]
+        run(trigger(wait_for_completion=True))
+    assert job.checkpoint(1).reason == "nobody waits for it any longer"
 
 
 def test_killed_while_it_waits_for_completion_it_takes_its_request_back(job: Job) -> None:
