@@ -14,7 +14,14 @@ from airflow_checkpoint_provider.checkpoint import savepoints
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.decide import held
 from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import Held, InvalidName, SavepointDisposed, StoreError
+from airflow_checkpoint_provider.checkpoint.errors import (
+    Held,
+    InvalidConfig,
+    InvalidName,
+    SavepointDisposed,
+    StoreError,
+)
+from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer, pointer_of
@@ -64,6 +71,17 @@ def target_of(checkpoint: Checkpoint) -> SavepointPointer:
     """Where a savepoint lies."""
     assert checkpoint.target
     return SavepointPointer.parse(checkpoint.target)
+
+
+def claimable(point: Point | None) -> SavepointPointer:
+    """Only a savepoint that a history did not make can become its own. Raises ``InvalidConfig``."""
+    pointer = pointer_of(point.pointer) if point and point.pointer else None
+    if not isinstance(pointer, SavepointPointer):
+        raise InvalidConfig(
+            f"{point or 'nothing'} is no savepoint from elsewhere and cannot be claimed: what this history made is its own already."
+            " Leave the claim out, or name the directory of one"
+        )
+    return pointer
 
 
 def claim_for(coordinator: Coordinator, pointer: SavepointPointer, by: str, now: str) -> Savepoint:

@@ -6,7 +6,7 @@ import getpass
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from airflow_checkpoint_provider.checkpoint import commands as c
@@ -19,13 +19,11 @@ from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, Refused, SavepointDisposed
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, State
 from airflow_checkpoint_provider.checkpoint.sweeping import close_if_due, is_due
 from airflow_checkpoint_provider.checkpoint.texts.units import NONE, plural, size, some
-from airflow_checkpoint_provider.checkpoint.texts.words import labelled
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
 from airflow_checkpoint_provider.cli.report import MANY, Report
@@ -62,10 +60,10 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: Wh
     going = GoingBack(coordinator, where.text, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
     renamed(going.restored.seal.states if going.restored.seal else {}, where.rename)
-    claimed = _to_claim(base) if where.claim else None
+    claimed = disposing.claimable(base) if where.claim else None
 
     def lines() -> list[str]:
-        return [*texts.restored(going.state, going.restored), *_besides(where)]
+        return texts.restored(going.state, going.restored, claim=where.claim, rename=where.rename)
 
     if how.dry_run:
         return _report(found, base, lines(), DRY_RUN)
@@ -92,23 +90,6 @@ def _restoring(going: GoingBack, base: Point | None, where: Where) -> Callable[[
         )  # fmt: skip
 
     return command
-
-
-def _to_claim(base: Point | None) -> SavepointPointer:
-    """Only a savepoint that this history did not make can become its own."""
-    pointer = pointer_of(base.pointer) if base and base.pointer else None
-    if not isinstance(pointer, SavepointPointer):
-        raise InvalidConfig(
-            f"--claim: {base or 'nothing'} is no savepoint from elsewhere; leave --claim out, or name the directory of one"
-        )
-    return pointer
-
-
-def _besides(where: Where) -> Iterator[str]:
-    if where.claim:
-        yield labelled("claimed", "the savepoint belongs to this job from now on, which deletes it one day")
-    for old, new in where.rename.items():
-        yield labelled("renamed", f"'{old}' is '{new}' from now on")
 
 
 def dispose(store: Store, pointer: str, how: How, *, guessed: bool) -> Report:

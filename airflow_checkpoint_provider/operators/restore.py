@@ -11,11 +11,10 @@ from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.apply import token_text
 from airflow_checkpoint_provider.checkpoint.assignment import renamed
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import claim_for
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, InvalidConfig, NotSupportedYet
-from airflow_checkpoint_provider.checkpoint.events import Point, Token
+from airflow_checkpoint_provider.checkpoint.disposing import claim_for, claimable
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, NotSupportedYet
+from airflow_checkpoint_provider.checkpoint.events import Token
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
 from airflow_checkpoint_provider.checkpoint.savepoints import CLAIM, NO_CLAIM
 from airflow_checkpoint_provider.checkpoint.savepoints import claim_mode as known_claim_mode
@@ -76,31 +75,21 @@ class RestoreOperator(OfJob):
             )
         going = GoingBack(coordinator, self._where(), state.runs[-1].key)
         reason = f"task {token.owner} of run {token.run}"
+        claimed = self.claim_mode == CLAIM
 
         def command(now: State) -> c.Restore:
             base = going.look(now)
             renamed(going.restored.seal.states if going.restored.seal else {}, self.rename)
-            claimed = self.claim_mode == CLAIM
-            if claimed:
-                self._claim(coordinator, base, token.owner)
+            if claimed:  # again, for this history, changes nothing
+                claim_for(coordinator, claimable(base), token.owner, utc_now())
             return c.Restore(
                 token=token, base=base, by=token.owner, reason=reason, above=going.restored.above, claimed=claimed,
                 rename=self.rename,
             )  # fmt: skip
 
         coordinator.journal.append(command)
-        for line in texts.restored(going.state, going.restored):
+        for line in texts.restored(going.state, going.restored, claim=claimed, rename=self.rename):
             self.log.info("%s", line)
-
-    def _claim(self, coordinator: Coordinator, base: Point | None, by: str) -> None:
-        """Its lock, before the entry that says so; again, for this history, changes nothing."""
-        pointer = pointer_of(base.pointer) if base and base.pointer else None
-        if not isinstance(pointer, SavepointPointer):
-            raise InvalidConfig(
-                f'claim_mode="{CLAIM}": {base or "nothing"} is no savepoint from elsewhere, and what this history made is its own'
-                f' already; write claim_mode="{NO_CLAIM}", and dispose of its savepoints when you need them no more'
-            )
-        claim_for(coordinator, pointer, by, utc_now())
 
     def _done(self, coordinator: Coordinator, token: Token) -> bool:
         """By this try before it died, or by one before it; where that led to need not be there any more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.restoring import Restored
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
@@ -9,7 +11,9 @@ from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time, plu
 from airflow_checkpoint_provider.checkpoint.texts.words import headline, labelled, sealed, title
 
 
-def restored(state: State, restored: Restored) -> list[str]:
+def restored(
+    state: State, restored: Restored, *, claim: bool = False, rename: Mapping[str, str] | None = None
+) -> list[str]:
     """``state`` is as it was before; ``restored`` is what was named, as it was found and verified."""
     base = restored.point
     chosen = next((one for one in restored.candidates if one.verdict == "chosen"), None)
@@ -25,6 +29,9 @@ def restored(state: State, restored: Restored) -> list[str]:
         lines.append(labelled("abandoned", said))
     if state.suspended:
         lines.append(labelled("lifted", f"the suspension ({state.suspended})"))
+    if claim:
+        lines.append(labelled("claimed", "the savepoint belongs to this job from now on, which deletes it one day"))
+    lines += [labelled("renamed", f"'{old}' is '{new}' from now on") for old, new in (rename or {}).items()]
     return lines
 
 

@@ -116,8 +116,8 @@ def test_its_own_savepoint_lifts_the_suspension(job: Job, checkpoints: Command) 
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
-        (["--claim", "--from", "chk-3"], 2, "--claim: chk-3 is no savepoint from elsewhere"),
-        (["--claim", "--from", "none"], 2, "--claim: nothing is no savepoint from elsewhere"),
+        (["--claim", "--from", "chk-3"], 2, "chk-3 is no savepoint from elsewhere"),
+        (["--claim", "--from", "none"], 2, "nothing is no savepoint from elsewhere"),
         (["--rename", "clean", "--from", "chk-3"], 2, "--rename clean: write OLD=NEW"),
         (["--rename", "=new", "--from", "chk-3"], 2, "--rename =new: write OLD=NEW"),
         (["--rename", "clean=a", "--rename", "clean=b", "--from", "chk-3"], 2, "each state of the checkpoint at most once"),
