@@ -78,9 +78,9 @@ def test_a_savepoint_every_hour(lab: Lab) -> None:
     with lab.writing:
         lab.stack.client.trigger("tally_savepoints")  # or an hour is due: then that run is the first
     tally.wait_for(lambda state: any(one.savepoint for one in state.pending))
-    pause(lab, "tally_savepoints", True)
     tally.put(300)
     saved = xcom(lab, "tally_savepoints", succeeded(lab, "tally_savepoints"), "savepoint")
+    pause(lab, "tally_savepoints", True)
     lies = open_savepoint(SavepointPointer.parse(saved["pointer"]), lab.store(History("tally")))
     assert lies.verify() == 2
     assert {uid for uid, one in lies.seal.states.items() if one.kind == "stage"} == {"batch-1", "batch-2"}
@@ -145,7 +145,8 @@ def test_upgrade_and_roll_back(lab: Lab) -> None:
     bad = upgrade(lab, three, two)
     tally.wait_for(stopping)
     tally.put(10_000)
-    client.wait_for_task("tally_upgrade", bad, "healthy", {"deferred"}, seconds=PATIENCE)
+    tally.wait_for(lambda state: len(state.launches) == 3)
+    client.wait_for_task("tally_deployed", tally.id, "run", {"up_for_retry"}, seconds=PATIENCE)
     with lab.writing:
         client.set_task("tally_upgrade", bad, "healthy", "failed")  # somebody sees that it makes no checkpoints
     assert client.wait_for_run("tally_upgrade", bad, PATIENCE) == "failed"
