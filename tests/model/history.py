@@ -18,6 +18,10 @@ from airflow_checkpoint_provider.checkpoint.events import Point
 
 T = TypeVar("T")
 
+STOPS = ("suspend_savepoint", "terminate_savepoint")
+SAVEPOINTS = ("savepoint", *STOPS)
+FAILURES = ("expired", "declined", "store failed", "too many groups")
+
 
 @dataclass
 class Launch:
@@ -31,11 +35,12 @@ class Launch:
 class Attempt:
     launch: int
     driver: str
-    restored: int | None
+    restored: int | str | None
     holds: frozenset[str]  # groups of its restore point
     uids: frozenset[str]  # states of its restore point
+    most: int = 1  # how many may be pending that somebody asked for
     over: str = ""  # why
-    first: int | None = None  # its first own completed checkpoint
+    first: int | None = None  # its first own completed checkpoint; no savepoint
 
 
 @dataclass
@@ -48,6 +53,35 @@ class Checkpoint:
     groups: frozenset[str] = frozenset()
     uids: frozenset[str] = frozenset()
     gated: bool = False
+    kind: str = "checkpoint"
+    target: str | None = None
+    published: bool = False
+    reason: str = ""  # of an abort
+    completed: bool = False
+
+    @property
+    def savepoint(self) -> bool:
+        return self.kind in SAVEPOINTS
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Its groups below the history; a savepoint's lie at its target."""
+        return frozenset() if self.savepoint else self.groups
+
+
+@dataclass
+class Waiting:
+    """A request in the queue."""
+
+    epoch: int
+    try_number: int
+    kind: str
+    origin: str
+
+    @property
+    def rank(self) -> int:
+        """Savepoints come first, what the timer asks for comes last."""
+        return 0 if self.kind in SAVEPOINTS else 2 if self.origin == "periodic" else 1
 
 
 @dataclass
@@ -66,7 +100,12 @@ class History:
     requests: dict[str, tuple[int, int]] = field(default_factory=dict)  # -> newest id, try
     branch: int = 0
     branches: dict[tuple[Any, ...], str] = field(default_factory=dict)  # token -> by whom
-    base: int | None = None
+    base: int | str | None = None
+    least: int = 0  # ids go on above that of what was restored from elsewhere
+    suspended: bool = False
+    queue: dict[str, Waiting] = field(default_factory=dict)  # in order of asking
+    dropped: dict[str, int] = field(default_factory=dict)  # -> try
+    claims: dict[str, str] = field(default_factory=dict)  # pointer -> status
     finished: dict[str, int] = field(
         default_factory=dict
     )  # run -> generation of the newest launch or adopter, while it is
@@ -80,6 +119,7 @@ class History:
         after = replace(
             self, launches=_copies(self.launches), attempts=_copies(self.attempts), checkpoints=_copies(self.checkpoints),
             tokens=dict(self.tokens), requests=dict(self.requests), branches=dict(self.branches), finished=dict(self.finished),
+            queue=dict(self.queue), dropped=dict(self.dropped), claims=dict(self.claims),
         )  # fmt: skip
         writer = entry.by.get("epoch")
         after.writer = writer
@@ -91,6 +131,7 @@ class History:
             after._break(f"P7: {type(entry.events[0]).__name__} in a history that is closing or closed")
         for event in entry.events:
             FOLDS[type(event)](after, event)
+        after._nothing_waits_in_vain()
         after.entries += 1
         return after
 
@@ -103,9 +144,41 @@ class History:
     def with_status(self, status: str) -> dict[int, Checkpoint]:
         return {number: one for number, one in self.checkpoints.items() if one.status == status}
 
-    def restore_point(self) -> int | None:
+    def restore_point(self) -> int | str | None:
         own = [number for number, one in self.with_status("retained").items() if one.branch == self.branch]
         return max(own, default=self.base)
+
+    def failures(self, listed: int) -> int:
+        """How many have failed in a row up to now, of the last ``listed`` that are over."""
+        count = over = 0
+        for number in sorted(self.checkpoints, reverse=True):
+            over += self.checkpoints[number].status in ("aborted", "forgotten")
+            if self.checkpoints[number].completed or over > listed:
+                break
+            count += self.checkpoints[number].reason in FAILURES
+        return count
+
+    def most(self) -> int:
+        return self.attempts[max(self.attempts)].most if self.attempts else 1
+
+    def room(self) -> bool:
+        """Whether one that somebody asked for may be triggered."""
+        pending = [one for one in self.with_status("pending").values() if not one.gated]
+        return len(pending) < self.most() and self._deleting_keeps_up()
+
+    def _deleting_keeps_up(self) -> bool:
+        return len(self.with_status("condemned")) <= self.most()
+
+    def next_in_queue(self) -> str | None:
+        return min(self.queue, key=lambda token: self.queue[token].rank, default=None)
+
+    def _nothing_waits_in_vain(self) -> None:
+        for token, one in self.queue.items():
+            if self.over(one.epoch) or self.suspended:
+                self._break(f"P10: request {token} waits for attempt {one.epoch}, which takes no checkpoint any more")
+        first = self.next_in_queue()
+        if first and ((self.queue[first].rank == 0 and self._deleting_keeps_up()) or self.room()):
+            self._break(f"P10: request {first} waits, and nothing is in its way")
 
     def run_ended(self) -> bool:
         """A run-scoped history whose run finished or was given up: its state may go, the restore point too."""
@@ -143,17 +216,19 @@ class History:
     def planned(self, event: e.LaunchPlanned) -> None:
         token = (event.token.dag, event.token.run, event.token.task, event.token.generation, event.try_number)
         before = self.launches.get(self.current) if self.current is not None else None
-        if token in self.tokens:
+        if token in self.tokens and not self._was_suspended(self.tokens[token]):
             self._break(f"P11: two launches for one token {token}")
         if event.launch <= max(self.launches, default=0):
             self._break(f"P2: launch {event.launch} twice")
+        if self.suspended:
+            self._break("P3: a launch was planned while the job is suspended")
         if before and before.run == event.run and before.latest_try > event.try_number:
             self._break("P10: an earlier try replaces a later one")
         if self.finished.get(event.run) == event.token.generation:
             self._break(f"P11: run {event.run}, which finished, was started again by a retry")
         if before and before.run != event.run and self.seen and not self._ended(self.current):
             self._break("P10: a run replaces another's launch that lives, so that two can do so for ever")
-        if _id(event.restore_point) != self.restore_point():
+        if _point(event.restore_point) != self.restore_point():
             self._break(
                 f"P9: launch {event.launch} chose {event.restore_point}, the restore point is {self.restore_point()}"
             )
@@ -166,6 +241,10 @@ class History:
     def _ended(self, launch: int | None) -> bool:
         mine = [one for one in self.attempts.values() if one.launch == launch]
         return bool(mine and mine[-1].over)
+
+    def _was_suspended(self, launch: int) -> bool:
+        """Its task waited until the job was resumed, and asks once more."""
+        return any(one.launch == launch and one.over == "suspended" for one in self.attempts.values())
 
     def adopted(self, event: e.LaunchAdopted) -> None:
         launch = self.launches[event.launch]
@@ -182,25 +261,28 @@ class History:
         self.launches[event.launch].stopping = True
 
     def started(self, event: e.AttemptStarted) -> None:
-        epoch, restored = event.epoch, _id(event.restore_point)
+        epoch, restored = event.epoch, _point(event.restore_point)
         if epoch <= max(self.attempts, default=0):
             self._break(f"P2: epoch {epoch} twice")
         if any(one.driver == event.driver for one in self.attempts.values()):
             self._break(f"P11: driver {event.driver} started twice")
         if event.launch != self.current or self.launches[event.launch].stopping:
             self._break("P3: a driver of a launch that was replaced or stopped has started")
+        if self.suspended:
+            self._break(f"P3: attempt {epoch} has started while the job is suspended")
         if restored != self.restore_point():
             self._break(f"P9: attempt {epoch} starts from {restored}, the restore point is {self.restore_point()}")
         if self.seen and any(one.launch == event.launch and not one.over for one in self.attempts.values()):
             self._break("P10: drivers of one launch fence each other while they live, so that they can do so for ever")
         self._fence(f"attempt {epoch}")
-        point = self.checkpoints.get(restored or 0)
+        point = self.checkpoints.get(restored) if isinstance(restored, int) else None
         self.attempts[epoch] = Attempt(
             event.launch,
             event.driver,
             restored,
-            point.groups if point else frozenset(),
+            point.paths if point else frozenset(),
             point.uids if point else frozenset(),
+            event.checkpointing.get("max_concurrent", 1),
         )
 
     def ended(self, event: e.AttemptEnded) -> None:
@@ -215,30 +297,73 @@ class History:
             self.finished.pop(launch.run, None)
 
     def branched(self, event: e.BranchOpened) -> None:
-        base = _id(event.base)
+        base = _point(event.base)
         token = (event.token.dag, event.token.run, event.token.task, event.token.generation)
         if self.branches.get(token, "") == event.by and event.reason == "restore":
             self._break(f"P11: restored twice for one token {token}")
         self.branches[token] = event.by
         if event.branch <= self.branch:
             self._break(f"P2: branch {event.branch} twice")
-        if base is not None and self.checkpoints[base].status != "retained":
+        if isinstance(base, int) and self.checkpoints[base].status != "retained":
             self._break(f"P5: a branch from chk-{base}, which is {self.checkpoints[base].status}")
         self.branch, self.base, self.current = event.branch, base, None
+        self.least, self.suspended = max(self.least, event.above), False
+        if event.claimed and isinstance(base, str):
+            self.claims[base] = "retained"
         self._fence(f"branch {event.branch}")
 
     def triggered(self, event: e.CheckpointTriggered) -> None:
         (epoch,) = event.epochs
         if event.id <= max(self.checkpoints, default=0):
             self._break(f"P2: chk-{event.id} twice")
+        if event.id <= self.least:
+            self._break(f"P2: chk-{event.id}, which is not above the restored chk-{self.least}")
         if self.over(epoch):
             self._break(f"P3: chk-{event.id} of attempt {epoch}, which is over")
         if event.request in self.requests:
             number, try_number = self.requests[event.request]
             if self.checkpoints[number].status != "aborted" or event.try_number <= try_number:
                 self._break(f"P11: request {event.request} made chk-{number} and chk-{event.id}")
+        if self.suspended:
+            self._break(f"P3: chk-{event.id} was triggered while the job is suspended")
+        found = Checkpoint(
+            epoch, event.branch, event.plan, gated=event.gated, kind=event.checkpoint_kind, target=event.target
+        )
+        self._in_its_turn(event, found)
+        self.queue.pop(event.request, None)
+        self.dropped.pop(event.request, None)
         self.requests[event.request] = event.id, event.try_number
-        self.checkpoints[event.id] = Checkpoint(epoch, event.branch, event.plan, gated=event.gated)
+        self.checkpoints[event.id] = found
+
+    def _in_its_turn(self, event: e.CheckpointTriggered, found: Checkpoint) -> None:
+        """Gated ones wait for somebody else, and a barrier that serves nobody cannot wait: neither asks for room."""
+        ahead = [one for one in self.with_status("pending").values() if not one.gated and not one.savepoint]
+        if found.gated:
+            return
+        if event.origin == "barrier":
+            if ahead and not found.savepoint:
+                self._break(f"P10: chk-{event.id} of a barrier that could serve another")
+            return
+        mine = Waiting(found.epoch, event.try_number, found.kind, event.origin).rank
+        first = self.next_in_queue()
+        if first is not None and first != event.request and self.queue[first].rank <= mine:
+            self._break(f"P10: chk-{event.id} was triggered before request {first}, whose turn it was")
+        if not (self._deleting_keeps_up() if found.savepoint else self.room()):
+            self._break(f"P10: chk-{event.id} was triggered, and there was no room")
+
+    def queued(self, event: e.RequestQueued) -> None:
+        request = event.request
+        if request.token in self.queue:
+            self._break(f"P11: request {request.token} waits twice")
+        if request.token in self.dropped and request.try_number <= self.dropped.pop(request.token):
+            self._break(f"P11: request {request.token}, which was dropped, was asked again by the same try")
+        self.queue[request.token] = Waiting(request.epoch, request.try_number, request.checkpoint_kind, request.origin)
+
+    def was_dropped(self, event: e.RequestDropped) -> None:
+        if event.token not in self.queue:
+            self._break(f"P10: request {event.token} was dropped, and did not wait")
+            return
+        self.dropped[event.token] = self.queue.pop(event.token).try_number
 
     def completed(self, event: e.CheckpointCompleted) -> None:
         found = self.checkpoints[event.id]
@@ -247,31 +372,51 @@ class History:
             self._break(f"P1: chk-{event.id} was {found.status} and completed")
         if attempt.over:
             self._break(f"P3: chk-{event.id} of attempt {found.epoch}, which is over, completed")
-        found.status, found.digest = "retained", event.digest
+        found.status, found.digest, found.completed = "retained", event.digest, True
         found.groups = frozenset(path for one in event.states for path in one.groups)
         found.uids = frozenset(one.uid for one in event.states)
         if lost := attempt.uids - found.uids:
             self._break(f"P4: chk-{event.id} lacks {sorted(lost)}, which its attempt restored")
         if found.gated and self.writer is not None:
             self._break(f"P1: chk-{event.id} is gated, and attempt {self.writer} completed it")
-        if not found.gated and (newer := self._newer(event.id, found.branch)):
+        if not found.gated and not found.savepoint and (newer := self._newer(event.id, found.branch)):
             self._break(f"P5: chk-{event.id} completed behind chk-{newer[0]}")
-        attempt.first = attempt.first or event.id
+        if not found.savepoint:
+            attempt.first = attempt.first or event.id
         for number in event.subsumed:
             if self.checkpoints[number].gated:
                 self._break(f"P1: chk-{number}, which is gated, was subsumed")
-            self._abort(number)
+            if self.checkpoints[number].savepoint:
+                self._break(f"P8: savepoint chk-{number} was subsumed")
+            self._abort(number, "subsumed")
+        self.suspended = self.suspended or found.kind in STOPS
 
     def _newer(self, number: int, branch: int) -> list[int]:
-        return [one for one, found in self.with_status("retained").items() if one > number and found.branch == branch]
+        return [
+            one
+            for one, found in self.with_status("retained").items()
+            if one > number and found.branch == branch and found.kind != "savepoint"
+        ]
 
     def aborted(self, event: e.CheckpointAborted) -> None:
-        self._abort(event.id)
+        self._abort(event.id, event.reason)
 
-    def _abort(self, number: int) -> None:
+    def _abort(self, number: int, reason: str) -> None:
         if self.checkpoints[number].status != "pending":
             self._break(f"P1: chk-{number} was {self.checkpoints[number].status} and aborted")
-        self.checkpoints[number].status = "aborted"
+        self.checkpoints[number].status, self.checkpoints[number].reason = "aborted", reason
+
+    def was_published(self, event: e.SavepointPublished) -> None:
+        found = self.checkpoints[event.id]
+        if not found.savepoint or found.status != "retained":
+            self._break(f"P8: chk-{event.id}, a {found.kind} which is {found.status}, was published")
+        found.published = True
+
+    def was_suspended(self, event: e.Suspended) -> None:
+        self.suspended = True
+
+    def resumed(self, event: e.Resumed) -> None:
+        self.suspended = False
 
     def condemned(self, event: e.CheckpointsCondemned) -> None:
         for number in event.ids:
@@ -285,20 +430,36 @@ class History:
             if number == self.restore_point() and not self.run_ended():
                 self._break(f"P5: chk-{number} was condemned, the restore point")
             self.checkpoints[number].status = "condemned"
+        for pointer in event.claims:
+            if self.claims.get(pointer) != "retained":
+                self._break(f"P12: {pointer}, which was {self.claims.get(pointer)}, was condemned")
+            if self.claim_needed(pointer):
+                self._break(f"P5: {pointer} was condemned, where an attempt starts")
+            self.claims[pointer] = "condemned"
+
+    def claim_needed(self, pointer: str) -> bool:
+        """Whether an attempt starts from a claimed savepoint, or has started and saved nothing of its own yet."""
+        own = [one for one in self.with_status("retained").values() if one.branch == self.branch and not one.savepoint]
+        restoring = [self.attempts[epoch].restored for epoch in self.living() if not self.attempts[epoch].first]
+        return (self.base == pointer and not own) or pointer in restoring
 
     def forgotten(self, event: e.CheckpointsForgotten) -> None:
         for number in event.ids:
             if self.checkpoints[number].status != "condemned":
                 self._break(f"P12: chk-{number} was forgotten and not condemned")
             self.checkpoints[number].status = "forgotten"
+        for pointer in event.claims:
+            if self.claims.pop(pointer, None) != "condemned":
+                self._break(f"P12: {pointer} was forgotten and not condemned")
 
 
 def _copies(records: dict[int, T]) -> dict[int, T]:
     return {number: copy.copy(one) for number, one in records.items()}
 
 
-def _id(point: Point | None) -> int | None:
-    return point.id if point else None
+def _point(point: Point | None) -> int | str | None:
+    """An id of this history, or a pointer elsewhere."""
+    return None if point is None else point.id if point.pointer is None else point.pointer
 
 
 FOLDS: dict[type[e.Event], Callable[[History, Any], None]] = {
@@ -311,10 +472,14 @@ FOLDS: dict[type[e.Event], Callable[[History, Any], None]] = {
     e.AttemptStarted: History.started,
     e.AttemptEnded: History.ended,
     e.BranchOpened: History.branched,
-    e.Resumed: lambda history, event: None,
+    e.Suspended: History.was_suspended,
+    e.Resumed: History.resumed,
+    e.RequestQueued: History.queued,
+    e.RequestDropped: History.was_dropped,
     e.CheckpointTriggered: History.triggered,
     e.CheckpointCompleted: History.completed,
     e.CheckpointAborted: History.aborted,
+    e.SavepointPublished: History.was_published,
     e.CheckpointsCondemned: History.condemned,
     e.CheckpointsForgotten: History.forgotten,
 }

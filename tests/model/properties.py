@@ -1,19 +1,23 @@
 """The properties P1 to P12 of the protocol, written out in one place. Runs anywhere.
 
 P1  A checkpoint has at most one outcome, and every reader sees the same.
-P2  Checkpoint ids, epochs, launches and branches rise and are never used twice, through closing and opening, too.
-P3  After an entry that ends or replaces an attempt, no entry of it is accepted, and no checkpoint of it completes.
+P2  Checkpoint ids, epochs, launches and branches rise and are never used twice, through closing and opening, too; ids also
+    above what was restored from elsewhere.
+P3  After an entry that ends or replaces an attempt, no entry of it is accepted, and no checkpoint of it completes. Nothing
+    is planned, started or triggered while the job is suspended, and it is from the completion of a stop-savepoint on.
 P4  A completed checkpoint's seal exists, has the digest of its entry, and is exactly one acknowledgement per application of
     its plan; it holds every state of the point that its attempt restored.
 P5  The restore point of the current branch is whole, until a newer one is completed or the run of a run-scoped history has
     finished.
 P6  A sink's commit happens only for completed checkpoints. *Not yet: there are no sinks.*
 P7  What is believed is the true history; who was told "done" or "not done" was told the truth.
-P8  A savepoint at its target is complete, or has no ``_metadata``; one claimer. *Not yet: there are no savepoints.*
+P8  A savepoint at its target is complete, or has no ``_metadata`` or a stub; nobody but its owner or claimer deletes it; one
+    claimer. It is never subsumed, and no policy condemns it.
 P9  An attempt starts from the restore point that the state had at its own entry; that is not condemned before the attempt's
     first own completion, nor are its groups deleted before the attempt is over.
 P10 If the store answers and one actor keeps trying, everything pending gets its outcome and a launch gets to its end; nor do
-    launches and drivers replace each other for ever.
+    launches and drivers replace each other for ever. A request is served in its turn, by the entry that makes room and not
+    before, or dropped by the entry that ends its attempt; what was published is said to be.
 P11 What is done twice leaves the state as done once, and answers as the first did.
 P12 No group is deleted while somebody refers to it; what is forgotten is deleted, at the latest when its attempt is over.
 
@@ -22,24 +26,29 @@ Where an entry alone breaks one, ``history`` says so; where the store, a belief 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.apply import fold
 from airflow_checkpoint_provider.checkpoint.entry import Entry
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, digest
-from airflow_checkpoint_provider.checkpoint.names import SEGMENT, Keys, group_epoch
+from airflow_checkpoint_provider.checkpoint.names import SEGMENT, Keys, SavepointPointer, group_epoch
+from airflow_checkpoint_provider.checkpoint.savepoints import DISPOSAL
+from airflow_checkpoint_provider.checkpoint.savepoints import Claim as Lock
 from airflow_checkpoint_provider.checkpoint.state import State
 from tests.model.explore import Claim, Disk
-from tests.model.history import History
+from tests.model.history import Checkpoint, History
 
 
 class Properties:
-    """Judges worlds of one history. ``seen``: everybody in them observes that the launch and the driver before live."""
+    """Judges worlds of one history, and of another that may claim its savepoints. ``seen``: everybody in them observes that
+    the launch and the driver before live."""
 
-    def __init__(self, keys: Keys, seen: bool = False, segment: int = SEGMENT) -> None:
+    def __init__(self, keys: Keys, seen: bool = False, segment: int = SEGMENT, other: Keys | None = None) -> None:
         self._keys, self._segment = keys, segment
+        self._other = Properties(other, segment=segment) if other else None
         self._tails: dict[tuple[int, bytes], int] = {}
         self._truth: list[tuple[History, State]] = [(History(seen=seen), State())]  # by number; 0 is before entry 0
 
@@ -82,20 +91,24 @@ class Properties:
         entries = sum(key.startswith(f"{self._keys.prefix}/journal/") for key in disk.first)
         if entries != history.entries:
             return "P7: a number of the journal was left out"
-        return next(self._breaches(disk, history), None) or next(self._lies(history, claims), None)
+        broken = next(self._breaches(disk, history), None) or next(self._lies(history, claims), None)
+        if broken or self._other is None:
+            return broken
+        other = self._other.world(disk, frozenset())
+        return other and f"{other}, in the other history"
 
     def _breaches(self, disk: Disk, history: History) -> Iterator[str]:
         for number, one in history.checkpoints.items():
             if one.status == "retained":
                 yield from self._torn(disk, number, one.digest, one.plan)
-                for path in one.groups:
+                for path in one.paths:
                     if not self._stands(disk, path):
                         yield f"P5, P12: {path}, which chk-{number} refers to, was deleted"
-            if one.status == "forgotten" and self._keys.seal(number) not in disk.gone:
+            if one.target:
+                yield from self._at_target(disk, number, one)
+            if one.status == "forgotten" and not one.savepoint and self._keys.seal(number) not in disk.gone:
                 yield f"P12: chk-{number} was forgotten before it was deleted"
-        point = history.restore_point()
-        if point is not None and history.checkpoints[point].status != "retained" and not history.run_ended():
-            yield f"P5: the restore point chk-{point} is {history.checkpoints[point].status}"
+        yield from self._restore_point(disk, history)
         for epoch in history.living():
             for path in history.attempts[epoch].holds:
                 if not self._stands(disk, path):
@@ -103,6 +116,47 @@ class Properties:
         for key in disk.gone:
             if (deleted := self._group_of(key)) and not history.over(group_epoch(deleted)):
                 yield f"P12: {deleted} was deleted while its attempt lives"
+
+    def _restore_point(self, disk: Disk, history: History) -> Iterator[str]:
+        point = history.restore_point()
+        if isinstance(point, int):
+            found = history.checkpoints[point]
+            if found.status != "retained" and not history.run_ended():
+                yield f"P5: the restore point chk-{point} is {found.status}"
+            if found.target and found.status == "retained" and _metadata(disk, found.target) != found.digest:
+                yield f"P5: the restore point chk-{point} is no savepoint at its target"
+        if isinstance(point, str) and point in history.claims:
+            if history.claims[point] != "retained":
+                yield f"P5: the restore point {point} is {history.claims[point]}"
+            if _metadata(disk, point) in ("", "stub"):
+                yield f"P5: the restore point {point} was disposed of by somebody else"
+
+    def _at_target(self, disk: Disk, number: int, one: Checkpoint) -> Iterator[str]:
+        """P8 of one savepoint."""
+        assert one.target
+        there, name = _metadata(disk, one.target), SavepointPointer.parse(one.target).name
+        if there and there != "stub":
+            if not one.completed or there != one.digest:
+                yield f"P8: chk-{number} is {one.status}, and its target holds a savepoint"
+            if missing := [path for path in one.groups if not _below(disk.objects, f"{name}/{path}/")]:
+                yield f"P8: savepoint chk-{number} is not whole at its target, it lacks {missing[0]}"
+        if one.published and not there:
+            yield f"P8: savepoint chk-{number} was said to be published, and is not"
+        lock = SavepointPointer.parse(one.target).claim
+        if disk.objects.get(lock) != disk.first.get(lock):
+            yield f"P8: the lock of savepoint chk-{number} was changed"
+        if one.completed and (there == "stub" or _below(disk.gone, f"{name}/")) and not self._may_delete(disk, one):
+            yield f"P8: savepoint chk-{number} was deleted by somebody else than its claimer"
+
+    def _may_delete(self, disk: Disk, one: Checkpoint) -> bool:
+        """Whether whose lock it is has said in a journal that it goes."""
+        assert one.target
+        lock = disk.objects.get(SavepointPointer.parse(one.target).claim)
+        if lock is None:
+            return False
+        if _owner(lock) == DISPOSAL:
+            return one.status in ("condemned", "forgotten")
+        return self._other is not None and self._other.history(disk).claims.get(one.target) != "retained"
 
     def _torn(self, disk: Disk, number: int, sealed: str, plan: tuple[str, ...]) -> Iterator[str]:
         body = disk.objects.get(self._keys.seal(number))
@@ -167,7 +221,11 @@ class Properties:
             return f"P10: chk-{min(pending)} never gets its outcome"
         if history.living() or not history.finished:
             return "P10: no run gets to its end"
-        kept = {path for one in history.with_status("retained").values() for path in one.groups}
+        if late := [
+            number for number, one in history.with_status("retained").items() if one.target and not one.published
+        ]:
+            return f"P10: savepoint chk-{late[0]} is never published"
+        kept = {path for one in history.with_status("retained").values() for path in one.paths}
         for key in disk.objects:
             if (path := self._group_of(key)) and path not in kept:
                 return f"P12: {path} is nobody's and stays for ever"
@@ -175,6 +233,26 @@ class Properties:
             if folder.startswith("chk-") and int(folder[4:]) not in history.with_status("retained"):
                 return f"P12: {folder} is nobody's and stays for ever"
         return None
+
+
+def _metadata(disk: Disk, pointer: str) -> str:
+    """What a savepoint's directory holds: a seal with this digest, a ``stub``, or nothing."""
+    body = disk.objects.get(SavepointPointer.parse(pointer).metadata)
+    return "" if body is None else "stub" if _is_stub(body) else _digest(body)
+
+
+def _below(keys: Iterable[str], folder: str) -> bool:
+    return any(key.startswith(folder) for key in keys)
+
+
+@cache
+def _is_stub(body: bytes) -> bool:
+    return "stub" in json.loads(body)
+
+
+@cache
+def _owner(body: bytes) -> str:
+    return Lock.from_json(json.loads(body)).owner
 
 
 @cache

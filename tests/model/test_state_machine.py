@@ -6,6 +6,7 @@ already; a reader who comes by a snapshot believes the same. The runs are the sa
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,12 +15,13 @@ from typing import TypeVar
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from airflow_checkpoint_provider.checkpoint import apply as applying
 from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.apply import fold
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready
@@ -30,7 +32,7 @@ from airflow_checkpoint_provider.checkpoint.events import Point, StateEntry, Tok
 from airflow_checkpoint_provider.checkpoint.names import group_path
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin, Retention
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, Checkpoint, State
-from tests.model.history import History
+from tests.model.history import SAVEPOINTS, History
 
 T = TypeVar("T")
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,6 +40,19 @@ POLICIES = (KeepLatest(1), KeepLatest(1), KeepLatest(2), KeepLatest(1) | KeepWit
 ENDS = st.sampled_from(("finished", "finished", "failed", "cancelled", "suspended", "lost"))
 ON_CLEAR = st.sampled_from(("auto", "auto", "continue", "restart"))
 RARELY = st.sampled_from((False, False, False, True))
+KINDS = (
+    "checkpoint",
+    "checkpoint",
+    "full_checkpoint",
+    "savepoint",
+    "savepoint",
+    "suspend_savepoint",
+    "terminate_savepoint",
+)
+ORIGINS = ("barrier", "task", "task", "periodic")
+REASONS = ("expired", "declined", "store failed", "too many groups", "subsumed", "audit failed")
+TARGET = "memory://saved"
+FOREIGN = tuple(f"memory://foreign/savepoint-other-{number}-ab" for number in (3, 9))
 
 
 def mostly(likely: Iterable[T], others: Iterable[T]) -> st.SearchStrategy[T]:
@@ -50,6 +65,7 @@ class Machine(RuleBasedStateMachine):
     """One history. Runs A to D come after each other; the tries and generations of their tasks come in any order."""
 
     scope = ""
+    sent = 0  # commands, by all of its class
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,6 +75,7 @@ class Machine(RuleBasedStateMachine):
     # -- commands --------------------------------------------------------------------------------------------------
 
     def send(self, command: c.Command, epoch: int | None = None) -> None:
+        type(self).sent += 1
         wrote = self.write(command, epoch)
         if wrote and self.state.closed and not isinstance(command, c.FinishClosing):
             wrote = self.write(command, epoch)  # as a journal does: what was closing is closed on the way
@@ -70,6 +87,7 @@ class Machine(RuleBasedStateMachine):
         decision = decide(self.state, command)
         if not isinstance(decision, tuple):
             return False
+        assert not self.deletes_unasked(command, decision), f"P8: {command} condemned a savepoint"
         n = self.state.n + 1
         at = (BEGIN + timedelta(hours=n)).isoformat()
         self.state = fold(self.state, n, at, decision)
@@ -77,6 +95,12 @@ class Machine(RuleBasedStateMachine):
         self.history = self.history.then(Entry(inc="inc", n=n, nonce="", at=at, by={"epoch": epoch}, events=decision))
         assert decision, f"{command} wrote an entry that says nothing"
         return True
+
+    def deletes_unasked(self, command: c.Command, decision: tuple[e.Event, ...]) -> bool:
+        """Nobody but its owner condemns a savepoint."""
+        ids = {number for one in decision if isinstance(one, e.CheckpointsCondemned) for number in one.ids}
+        saved = any(one.id in ids for one in self.state.savepoints)
+        return saved and not (isinstance(command, c.Condemn) and command.disposing)
 
     def plan(self, run: str, number: int, generation: int, **other: object) -> c.PlanLaunch:
         known: dict[str, object] = {
@@ -105,14 +129,14 @@ class Machine(RuleBasedStateMachine):
         )  # fmt: skip
 
     @precondition(lambda self: self.state.launches)
-    @rule(data=st.data(), alive=RARELY, policy=st.sampled_from(POLICIES))
-    def start(self, data: st.DataObject, alive: bool, policy: Retention) -> None:
+    @rule(data=st.data(), alive=RARELY, policy=st.sampled_from(POLICIES), most=st.integers(1, 2), paused=RARELY)
+    def start(self, data: st.DataObject, alive: bool, policy: Retention, most: int, paused: bool) -> None:
         """Mostly of the current launch; a driver that has started may ask again."""
         current = self.state.current_launch()
         launch = data.draw(mostly([current] if current else [], self.state.launches))
         known = [one.driver for one in self.state.attempts if one.launch == launch.number]
         driver = data.draw(mostly([f"driver {self.state.n}"], known))
-        config = CheckpointConfig(retention=policy).to_json()
+        config = CheckpointConfig(retention=policy, max_concurrent=most, min_pause=5 * paused).to_json()
         self.send(
             c.StartAttempt(
                 token=launch.token, try_number=launch.try_number, driver=driver, seen_alive=alive, checkpointing=config
@@ -132,11 +156,49 @@ class Machine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.state.attempts)
-    @rule(data=st.data(), number=st.integers(1, 3), gated=RARELY)
-    def trigger(self, data: st.DataObject, number: int, gated: bool) -> None:
+    @rule(
+        data=st.data(), number=st.integers(1, 3), gated=RARELY, kind=st.sampled_from(KINDS), origin=st.sampled_from(ORIGINS),
+        pause=st.sampled_from((0.0, 0.0, 1.5)),
+    )  # fmt: skip
+    def trigger(self, data: st.DataObject, number: int, gated: bool, kind: str, origin: str, pause: float) -> None:
+        """By the driver or anybody; a request may be known, wait, or have been dropped."""
         epoch = self.epoch(data)
-        request = data.draw(mostly([f"request {self.state.n}"], self.state.requests))
-        self.send(c.Trigger(request=request, try_number=number, epoch=epoch, gated=gated), epoch)
+        known = [*self.state.requests, *(one.token for one in (*self.state.queue, *self.state.dropped))]
+        request = data.draw(mostly([f"request {self.state.n}"], known))
+        asked = self.request(
+            request, kind, try_number=number, epoch=epoch, gated=gated, origin=origin, pause_left_s=pause
+        )
+        self.send(asked, epoch)
+
+    def request(self, token: str, kind: str, **other: object) -> c.Trigger:
+        place = {"target": TARGET, "nonce": "ab", "name": "n", "owner": "d.t"} if kind in SAVEPOINTS else {}
+        return c.Trigger(request=token, kind=kind, **(place | other))  # type: ignore[arg-type]
+
+    @precondition(lambda self: any(self.state.living()))
+    @rule(data=st.data(), number=st.integers(2, 4))
+    def ask(self, data: st.DataObject, number: int) -> None:
+        """Several tasks at once: all but the first ones wait."""
+        for _ in range(number):
+            kind, origin = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from(ORIGINS[1:]))
+            self.send(self.request(f"request {self.state.n}", kind, origin=origin))
+
+    @precondition(lambda self: any(self.state.living()))
+    @rule(uid=st.sampled_from("ab"), kind=st.sampled_from(KINDS[3:]), ends=st.booleans())
+    def save(self, uid: str, kind: str, ends: bool) -> None:
+        """A driver takes a savepoint; one that stops it ends it, unless it is killed before."""
+        (epoch,) = [one.epoch for one in self.state.living()]
+        self.send(self.request(f"request {self.state.n}", kind, origin="task", epoch=epoch), epoch)
+        for pending in self.state.pending[-1:]:
+            self.send(self.completion(pending, uid, ("",), epoch), epoch)
+            self.send(c.ConfirmPublished(id=pending.id), epoch)
+        if self.state.suspended and ends:
+            self.send(c.EndAttempt(epoch=epoch, how="suspended"), epoch)
+
+    @precondition(lambda self: self.state.checkpoints)
+    @rule(data=st.data())
+    def publish(self, data: st.DataObject) -> None:
+        found = data.draw(mostly(self.state.savepoints, self.state.checkpoints))
+        self.send(c.ConfirmPublished(id=found.id))
 
     @precondition(lambda self: any(self.state.living()))
     @rule(uid=st.sampled_from("ab"), times=st.integers(1, 3))
@@ -177,10 +239,10 @@ class Machine(RuleBasedStateMachine):
         return tuple(replace(one, groups=groups) for one in (point.states if point else ()) if one.uid != uid)
 
     @precondition(lambda self: self.state.checkpoints)
-    @rule(data=st.data())
-    def abort(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), reason=st.sampled_from(REASONS))
+    def abort(self, data: st.DataObject, reason: str) -> None:
         found, epoch = data.draw(mostly(self.state.pending, self.state.checkpoints)), self.epoch(data)
-        self.send(c.Abort(id=found.id, reason="expired", epoch=epoch), epoch)
+        self.send(c.Abort(id=found.id, reason=reason, epoch=epoch), epoch)
 
     @precondition(lambda self: self.state.attempts)
     @rule(data=st.data(), how=ENDS, task=st.booleans())
@@ -195,23 +257,45 @@ class Machine(RuleBasedStateMachine):
         if really or launch.number not in self.state.current.values():
             self.send(c.RequestStop(launch=launch.number, try_number=number, by="d.t", reason="killed"))
 
-    @precondition(lambda self: self.state.retained)
-    @rule(data=st.data(), number=st.integers(1, 4), really=RARELY)
-    def restore(self, data: st.DataObject, number: int, really: bool) -> None:
-        """By a task that is cleared now and then; to any checkpoint, or to nothing."""
-        base = data.draw(
-            mostly([one.id for one in self.state.retained], [None, *(one.id for one in self.state.checkpoints)])
-        )
+    @precondition(lambda self: self.state.incarnation)
+    @rule(data=st.data(), number=st.integers(1, 4), really=RARELY, claimed=st.booleans())
+    def restore(self, data: st.DataObject, number: int, really: bool, claimed: bool) -> None:
+        """By a task that is cleared now and then, or that lifts a suspension; to any checkpoint, to a savepoint from
+        elsewhere, or to nothing."""
+        here = [Point(id=one.id) for one in self.state.retained]
+        others = [None, *(Point(pointer=one) for one in FOREIGN), *(Point(id=one.id) for one in self.state.checkpoints)]
+        base = data.draw(mostly(here, others))
         token = Token(dag="d", run="A", task="restore", generation=number)
-        if really:
-            self.send(c.Restore(token=token, base=Point(id=base) if base else None, by="d.restore", reason="restore"))
+        elsewhere = base is not None and base.pointer is not None
+        above = int(str(base).split("-")[2]) if elsewhere else 0
+        if really or self.state.suspended:
+            self.send(
+                c.Restore(
+                    token=token, base=base, by="d.restore", reason="restore", above=above, claimed=claimed and elsewhere,
+                    rename={"b": "a"} if elsewhere else {},
+                )
+            )  # fmt: skip
 
     @precondition(lambda self: self.state.retained)
-    @rule(data=st.data(), skew=st.integers(-48, 480))
-    def condemn(self, data: st.DataObject, skew: int) -> None:
+    @rule(data=st.data(), skew=st.integers(-48, 480), disposing=RARELY)
+    def condemn(self, data: st.DataObject, skew: int, disposing: bool) -> None:
         """By any clock."""
         ids, epoch = self.some(data, self.state.retained), self.epoch(data)
-        self.send(c.Condemn(ids=ids, now=(BEGIN + timedelta(hours=skew)).isoformat(), epoch=epoch), epoch)
+        now = (BEGIN + timedelta(hours=skew)).isoformat()
+        self.send(c.Condemn(ids=ids, now=now, epoch=epoch, disposing=disposing), epoch)
+
+    @precondition(lambda self: self.state.claims)
+    @rule(data=st.data(), skew=st.integers(-48, 480))
+    def give_up(self, data: st.DataObject, skew: int) -> None:
+        """A claimed savepoint, perhaps together with a checkpoint."""
+        ids = data.draw(st.sampled_from([(), *((one.id,) for one in self.state.retained)]))
+        claims = tuple(sorted(data.draw(st.sets(st.sampled_from(FOREIGN), min_size=1))))
+        self.send(c.Condemn(ids=ids, claims=claims, now=(BEGIN + timedelta(hours=skew)).isoformat()))
+
+    @precondition(lambda self: self.state.claims)
+    @rule(data=st.data())
+    def forget_claims(self, data: st.DataObject) -> None:
+        self.send(c.Forget(ids=(), claims=tuple(sorted(data.draw(st.sets(st.sampled_from(FOREIGN), min_size=1))))))
 
     @precondition(lambda self: self.state.checkpoints)
     @rule(data=st.data())
@@ -247,25 +331,45 @@ class Machine(RuleBasedStateMachine):
     def both_folds_say_the_same(self) -> None:
         state, history = self.state, self.history
         point = state.restore_point()
-        assert (point.id if point else None) == history.restore_point()
+        assert (point and (point.pointer or point.id)) == history.restore_point()
         assert {one.epoch for one in state.living()} == set(history.living())
         assert {one.id for one in state.pending} == history.with_status("pending").keys()
         assert {one.id for one in state.retained} == history.with_status("retained").keys()
         assert (state.closing is not None, state.closed) == (history.closing or history.closed, history.closed)
         assert state.last_epoch == max(history.attempts, default=0)
-        assert state.next_id == max(history.checkpoints, default=0) + 1
+        assert state.next_id == max((*history.checkpoints, history.least)) + 1
+        assert bool(state.suspended) == history.suspended
+        assert {one.pointer: one.status for one in state.claims} == history.claims
+
+    @invariant()
+    def both_folds_say_the_same_of_requests(self) -> None:
+        state, history = self.state, self.history
+        assert [one.token for one in state.queue] == list(history.queue)
+        assert {one.token: one.try_number for one in state.dropped}.items() <= history.dropped.items()
+        assert len(state.dropped) == min(len(history.dropped), applying.KEPT_RECORDS)
+        assert state.failures == history.failures(applying.KEPT_RECORDS)
+
+    @invariant()
+    def both_folds_say_the_same_of_savepoints(self) -> None:
+        saved = {number: one for number, one in self.history.with_status("retained").items() if one.savepoint}
+        assert {one.id: one.published for one in self.state.savepoints} == {
+            number: one.published for number, one in saved.items()
+        }
+        own = {path for one in self.history.checkpoints.values() for path in one.paths}
+        assert set(self.state.paths().values()) <= own, "groups that lie at a target"
 
     @invariant()
     def the_restore_point_is_retained(self) -> None:
         point = self.history.restore_point()
-        assert point is None or self.history.run_ended() or point in self.history.with_status("retained")
+        assert not isinstance(point, int) or self.history.run_ended() or point in self.history.with_status("retained")
+        assert not isinstance(point, str) or self.history.claims.get(point, "retained") == "retained"
 
     @invariant()
     def nobody_may_delete_what_is_referred_to(self) -> None:
         paths = self.state.paths()
         referred = {paths[number] for number in self.state.referred()}
         for one in self.history.with_status("retained").values():
-            assert one.groups <= referred
+            assert one.paths <= referred
         for epoch in self.history.living():
             assert self.history.attempts[epoch].holds <= referred
 
@@ -297,12 +401,32 @@ class CrampedMachine(Machine):
         assert not self.history.wrong or self.history.wrong.startswith("P11"), self.history.wrong
 
 
-ALWAYS_THE_SAME = settings(
-    derandomize=True, database=None, deadline=None, max_examples=100, stateful_step_count=40,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)  # fmt: skip
+def settled(examples: int, steps: int, **other: object) -> settings:
+    return settings(
+        database=None, deadline=None, max_examples=examples, stateful_step_count=steps,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+        **other,
+    )  # type: ignore[arg-type]  # fmt: skip
 
 
-@pytest.mark.parametrize("machine", [Machine, RunScopeMachine, CrampedMachine])
+MACHINES = [Machine, RunScopeMachine, CrampedMachine]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_every_decision_may_stand(machine: type[Machine]) -> None:
-    run_state_machine_as_test(machine, settings=ALWAYS_THE_SAME)
+    run_state_machine_as_test(machine, settings=settled(60, 40, derandomize=True))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_decision_may_stand_far_out(machine: type[Machine]) -> None:
+    """At least so many commands: of how many an example consists is not ours to say."""
+    machine.sent = 0
+    for number in itertools.count():
+        run_state_machine_as_test(seed(number)(machine), settings=settled(500, 60))
+        if machine.sent >= COMMANDS:
+            return
+
+
+COMMANDS = 40_000
