@@ -83,11 +83,6 @@ def _moments(state: State) -> Iterator[str | None]:
         yield from (checkpoint.triggered_at, checkpoint.ended_at)
 
 
-def savepoints(state: State) -> frozenset[int]:
-    """The completed ones: they are deleted by whoever asked for them."""
-    return frozenset(one.id for one in state.retained if one.kind.endswith("savepoint"))
-
-
 # -- closing -----------------------------------------------------------------------------------------------------------
 
 
@@ -120,8 +115,9 @@ def _needed(state: State, now: datetime) -> str | None:
 
 
 def in_the_way(state: State) -> tuple[Checkpoint, ...]:
-    """What must be settled or deleted before the history is closed. A savepoint stands alone, whatever becomes of it."""
-    alone = savepoints(state)
+    """What must be settled or deleted before the history is closed. A savepoint that was published stands alone; before that
+    its seal is here and nowhere else."""
+    alone = {one.id for one in state.savepoints if one.published}
     return tuple(one for one in state.checkpoints if not one.over and one.id not in alone)
 
 

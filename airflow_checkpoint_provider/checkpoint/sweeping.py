@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.closing import close, finish
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.decide import policy_of
+from airflow_checkpoint_provider.checkpoint.disposing import publish_due
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, StillNeeded
 from airflow_checkpoint_provider.checkpoint.heartbeat import beats_of, read_beat
@@ -114,6 +115,7 @@ def tend(coordinator: Coordinator, now: str) -> Swept | None:
         return Swept(state.scope)
     if not quiet(state, moment) or not over_for_good(state, policy_of(state), moment):
         return None
+    publish_due(coordinator)
     done = Swept(state.scope, coordinator.retire(), coordinator.sweep(), close_if_due(coordinator, now))
     return done if done.changed else None
 

@@ -218,6 +218,18 @@ def test_a_history_that_is_over_holds_no_claim_and_is_not_closed_while_it_owns_o
     assert asked(history, c.CloseHistory(why="the run finished", now=at(60))) == "accepted"
 
 
+def test_a_history_is_not_closed_before_its_savepoints_are_published() -> None:
+    """Their seals lie in it, and nowhere else."""
+    history = History("day-1")
+    history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
+    number = saved(history)
+    history.ended()
+    close = c.CloseHistory(why="the run finished", now=at(60))
+    assert asked(history, close) == "StillNeeded"
+    history.do(c.ConfirmPublished(id=number))
+    assert asked(history, close) == "accepted"
+
+
 def test_what_is_not_condemned_is_not_forgotten() -> None:
     history = running()
     claiming(history)
