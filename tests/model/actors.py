@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.checkpoint.closing import close
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
 from airflow_checkpoint_provider.checkpoint.entry import By, Entry
 from airflow_checkpoint_provider.checkpoint.errors import (
     AlreadyFinished,
@@ -33,8 +34,9 @@ from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, File, Group, Seal, StateSnapshot
 from airflow_checkpoint_provider.checkpoint.names import Keys, group_path
 from airflow_checkpoint_provider.checkpoint.requests import ungated
-from airflow_checkpoint_provider.checkpoint.restoring import examine
+from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine
 from airflow_checkpoint_provider.checkpoint.retention import KeepLatest
+from airflow_checkpoint_provider.checkpoint.savepoints import exported, imported
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Put, put
 from tests.model.explore import TRIES_TWICE, Asked, Next, Process
@@ -103,11 +105,11 @@ class Try:
 
 
 class Watched(Journal):
-    """The journal, saying what it believes."""
+    """The journal, saying what it believes; of another history, silently."""
 
-    def __init__(self, process: Process, memory: Memory = NOTHING, epoch: int | None = None) -> None:
+    def __init__(self, process: Process, memory: Memory = NOTHING, epoch: int | None = None, keys: Keys = KEYS) -> None:
         super().__init__(
-            process, KEYS, By(process.name, "d.t", "h", epoch), segment=process.segment, patience=TRIES_TWICE,
+            process, keys, By(process.name, "d.t", "h", epoch), segment=process.segment, patience=TRIES_TWICE,
             nonce=process.nonce, clock=now,
         )  # fmt: skip
         self._process = process
@@ -129,9 +131,13 @@ class Watched(Journal):
         except Asked:
             raise
         except BaseException:
-            self._process.says("believes", self.state)
+            self._say()
             raise
-        self._process.says("believes", self.state)
+        self._say()
+
+    def _say(self) -> None:
+        if self.keys == KEYS:
+            self._process.says("believes", self.state)
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -192,10 +198,24 @@ def driver(process: Process, mine: Try, script: tuple[Step, ...], again: bool = 
         process.says("started", record.epoch, process.name)
         if record.restore_point != restored.point:  # it moved since it was verified
             restored = examine(Coordinator(journal), journal.state, record.restore_point)
+        states = taken_in(process, restored, record.epoch)
     except StoreError:
         return Next(driver, mine, script, False) if again else None
-    states = tuple(restored.seal.states.values()) if restored.seal else ()
     return Next(work, script, record.epoch, Memory(journal.state), words(states))
+
+
+def taken_in(process: Process, restored: Restored, epoch: int) -> tuple[StateSnapshot, ...]:
+    """The states of the restore point. References never leave a history: what lies elsewhere is copied."""
+    if restored.seal is None or restored.keys is None:
+        return ()
+    states = tuple(restored.seal.states.values())
+    if restored.keys == KEYS:
+        return states
+    copies = [imported(one, restored.keys, KEYS, epoch, process.nonce) for one in states]
+    for _, pairs in copies:
+        for _, there in pairs:
+            process.overwrite(there, ROWS)
+    return tuple(one for one, _ in copies)
 
 
 def words(states: tuple[StateSnapshot, ...]) -> bytes:
@@ -256,10 +276,29 @@ class AtWork:
     def go_on(self, uid: str) -> bytes:
         """Acknowledge and complete what is pending."""
         known = self.known
-        for pending in self.coordinator.state.pending:
+        for pending in ungated(self.coordinator.state):
             known = self._acknowledge(pending.id, uid)
             completed(self.process, self.coordinator, pending.id)
         return known
+
+    def serve(self) -> bytes:
+        """The savepoints that wait, each with files of its own."""
+        states = Acknowledgement.from_bytes(self.known).states
+        for one in self.coordinator.journal.catch_up().pending:
+            if one.savepoint:
+                for _, there in exported(states, KEYS, target_of(one).keys):
+                    self.process.overwrite(there, ROWS)
+                self.coordinator.acknowledge(self._word(one.id, states))
+                completed(self.process, self.coordinator, one.id)
+        return self.known
+
+    def publish(self) -> bytes:
+        publish_due(self.coordinator)
+        return self.known
+
+    def stop(self) -> bytes:
+        """End, if one of them has suspended the job."""
+        return self.end("suspended") if self.coordinator.state.suspended else self.known
 
     def retire(self) -> bytes:
         self.coordinator.retire()
@@ -300,15 +339,17 @@ class AtWork:
         """The driver goes on with the states of the acknowledgement that stands."""
         snapshot = StateSnapshot(uid=uid, kind="stage", run="A", groups=(self._write(uid, number),))
         states = handed_on(Acknowledgement.from_bytes(self.known).states, snapshot)
-        ack = Acknowledgement(
+        return words(self.coordinator.acknowledge(self._word(number, states)).states)
+
+    def _word(self, number: int, states: tuple[StateSnapshot, ...]) -> Acknowledgement:
+        return Acknowledgement(
             inc="inc", id=number, application="", epoch=self.epoch, nonce=self.process.nonce(), run="A", states=states
         )
-        return words(self.coordinator.acknowledge(ack).states)
 
 
 STEPS: dict[str, Callable[..., bytes]] = {
     "save": AtWork.save, "begin": AtWork.begin, "leave": AtWork.leave, "go on": AtWork.go_on,
-    "retire": AtWork.retire, "end": AtWork.end,
+    "serve": AtWork.serve, "publish": AtWork.publish, "stop": AtWork.stop, "retire": AtWork.retire, "end": AtWork.end,
 }  # fmt: skip
 
 
@@ -414,7 +455,7 @@ def script(process: Process, alive: bool, steps: tuple[Step, ...], again: bool =
     record = next(one for one in journal.state.attempts if one.driver == process.name)
     process.says("started", record.epoch, process.name)
     restored = examine(Coordinator(journal), journal.state, record.restore_point)
-    states = tuple(restored.seal.states.values()) if restored.seal else ()
+    states = taken_in(process, restored, record.epoch)
     return Next(work, steps, record.epoch, Memory(journal.state), words(states))
 
 
@@ -469,6 +510,9 @@ def rescuer(process: Process) -> Next | None:
     state = journal.catch_up()
     run = state.runs[-1] if state.runs else None
     launch = state.launch(run.launch) if run else None
+    if state.suspended:
+        token = Token(dag="d", run="", task="rescue", generation=state.n)
+        journal.append(c.Restore(token=token, base=state.restore_point(), by="d.rescue", reason="go on"))
     mine = Try(scope=state.scope)
     if run and launch:
         mine = replace(mine, run=run.key, number=launch.latest_try + 10, generation=run.generation)
@@ -477,7 +521,7 @@ def rescuer(process: Process) -> Next | None:
     except AlreadyFinished:
         mine = replace(mine, generation=mine.generation + 1)
         journal.append(mine.plan())
-    return Next(_rescue, driver, mine, (("save", "a"), ("retire",), ("end", "finished")))
+    return Next(_rescue, driver, mine, (("save", "a"), ("serve",), ("publish",), ("retire",), ("end", "finished")))
 
 
 def _rescue(process: Process, actor: Callable[..., Next | None], *arguments: object) -> Next:

@@ -123,7 +123,8 @@ class History:
         )  # fmt: skip
         writer = entry.by.get("epoch")
         after.writer = writer
-        if writer is not None and after.over(writer):
+        said = not all(isinstance(event, e.SavepointPublished) for event in entry.events)  # which anyone may say
+        if writer is not None and after.over(writer) and said:
             after._break(f"P3: an entry of attempt {writer}, which is over")
         if (after.closing or after.closed) and not isinstance(
             entry.events[0], e.HistoryOpened if after.closed else e.HistoryClosed
@@ -202,15 +203,21 @@ class History:
     def closes(self, event: e.HistoryClosing) -> None:
         if self.living():
             self._break(f"P3: closing, and attempt {self.living()[0]} lives")
-        if left := [*self.with_status("pending"), *self.with_status("retained"), *self.with_status("condemned")]:
-            self._break(f"P5: closing, and chk-{left[0]} is {self.checkpoints[left[0]].status}")
+        for number, one in self.checkpoints.items():
+            if one.status in ("pending", "retained", "condemned") and not (one.savepoint and one.published):
+                self._break(f"P5: closing, and chk-{number}, a {one.kind}, is {one.status}")
+        if self.claims:
+            self._break(f"P12: closing, and nobody will delete {min(self.claims)}")
         self.closing = True
 
     def was_closed(self, event: e.HistoryClosed) -> None:
-        """Numbers go on rising; who asked for what is forgotten, and what was finished may be done again."""
+        """Numbers go on rising; who asked for what is forgotten, and what was finished may be done again. Savepoints stand
+        alone from now on."""
         self.closing, self.closed, self.given_up = False, True, False
         self.base = self.current = None
-        self.tokens, self.requests, self.branches, self.finished = {}, {}, {}, {}
+        self.tokens, self.requests, self.branches, self.finished, self.dropped = {}, {}, {}, {}, {}
+        for one in self.with_status("retained").values():
+            one.status = "alone"
         self._fence("the history was closed")
 
     def planned(self, event: e.LaunchPlanned) -> None:

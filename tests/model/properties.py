@@ -123,8 +123,8 @@ class Properties:
             found = history.checkpoints[point]
             if found.status != "retained" and not history.run_ended():
                 yield f"P5: the restore point chk-{point} is {found.status}"
-            if found.target and found.status == "retained" and _metadata(disk, found.target) != found.digest:
-                yield f"P5: the restore point chk-{point} is no savepoint at its target"
+            if found.target and found.status == "retained" and not _whole(disk, found):
+                yield f"P5: the restore point chk-{point} is not whole at its target"
         if isinstance(point, str) and point in history.claims:
             if history.claims[point] != "retained":
                 yield f"P5: the restore point {point} is {history.claims[point]}"
@@ -138,8 +138,8 @@ class Properties:
         if there and there != "stub":
             if not one.completed or there != one.digest:
                 yield f"P8: chk-{number} is {one.status}, and its target holds a savepoint"
-            if missing := [path for path in one.groups if not _below(disk.objects, f"{name}/{path}/")]:
-                yield f"P8: savepoint chk-{number} is not whole at its target, it lacks {missing[0]}"
+            if not _whole(disk, one):
+                yield f"P8: savepoint chk-{number} is not whole at its target"
         if one.published and not there:
             yield f"P8: savepoint chk-{number} was said to be published, and is not"
         lock = SavepointPointer.parse(one.target).claim
@@ -155,7 +155,7 @@ class Properties:
         if lock is None:
             return False
         if _owner(lock) == DISPOSAL:
-            return one.status in ("condemned", "forgotten")
+            return one.status in ("condemned", "forgotten", "alone")
         return self._other is not None and self._other.history(disk).claims.get(one.target) != "retained"
 
     def _torn(self, disk: Disk, number: int, sealed: str, plan: tuple[str, ...]) -> Iterator[str]:
@@ -239,6 +239,13 @@ def _metadata(disk: Disk, pointer: str) -> str:
     """What a savepoint's directory holds: a seal with this digest, a ``stub``, or nothing."""
     body = disk.objects.get(SavepointPointer.parse(pointer).metadata)
     return "" if body is None else "stub" if _is_stub(body) else _digest(body)
+
+
+def _whole(disk: Disk, one: Checkpoint) -> bool:
+    """Whether a savepoint's files are at its target; its seal is there, and until it is published in its history."""
+    assert one.target
+    name = SavepointPointer.parse(one.target).name
+    return _metadata(disk, one.target) != "stub" and all(_below(disk.objects, f"{name}/{path}/") for path in one.groups)
 
 
 def _below(keys: Iterable[str], folder: str) -> bool:

@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.decide import HANDLERS, Decision
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.names import Keys
 from airflow_checkpoint_provider.checkpoint.requests import trigger
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll
 from airflow_checkpoint_provider.checkpoint.state import PENDING, State
@@ -36,11 +37,12 @@ class Scenario:
     kinds: tuple[str, ...] = ("lost", "late", "twice", "echo")
     segment: int = 64
     seen: bool = False
+    other: Keys | None = None  # of the history that claims savepoints
 
     def explorer(self) -> Explorer:
         return Explorer(
             self.actors,
-            Properties(KEYS, self.seen, self.segment),
+            Properties(KEYS, self.seen, self.segment, self.other),
             disk=self.disk,
             faults=self.faults,
             kinds=self.kinds,
