@@ -270,8 +270,8 @@ class AtWork:
         return self.known
 
     def leave(self, uid: str) -> bytes:
-        """One of its own, acknowledged; anyone may complete it."""
-        return self._acknowledge(self.coordinator.trigger(self.request, timeout_s=600), uid)
+        """One that somebody asked for, acknowledged; anyone may complete it."""
+        return self._acknowledge(self.coordinator.trigger(self.request, origin="task", timeout_s=600), uid)
 
     def go_on(self, uid: str) -> bytes:
         """Acknowledge and complete what is pending."""

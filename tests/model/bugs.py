@@ -45,6 +45,7 @@ class Bug:
     patch: Patch
     scenario: str
     breaks: tuple[str, ...]
+    walks: int = 0  # so many, where only what stays in the end shows it
 
 
 def replaced(owner: Any, name: str, new: Any) -> Patch:
@@ -390,5 +391,4 @@ since these are as good as the winner's until transactions go with them. And 6 a
 LATER = {
     "no incremental states yet": ("19",),
     "no sinks yet": ("20", "21", "22", "23", "31", "39", "40", "45", "46", "47", "48"),
-    "no savepoints, claims and suspensions yet": ("24", "25", "27"),
 }

@@ -143,6 +143,8 @@ class Properties:
         if one.published and not there:
             yield f"P8: savepoint chk-{number} was said to be published, and is not"
         lock = SavepointPointer.parse(one.target).claim
+        if one.status in ("condemned", "forgotten") and lock not in disk.first:
+            yield f"P8: savepoint chk-{number} was condemned by nobody who owns it"
         if disk.objects.get(lock) != disk.first.get(lock):
             yield f"P8: the lock of savepoint chk-{number} was changed"
         if one.completed and (there == "stub" or _below(disk.gone, f"{name}/")) and not self._may_delete(disk, one):

@@ -42,6 +42,13 @@ def a_savepoint() -> Scenario:
     return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
 
 
+def a_savepoint_behind_a_checkpoint() -> Scenario:
+    """Its driver goes on, and serves it later."""
+    one = asked("savepoint", before=running(SAVE_A))
+    cast = {"driver": at_work(one, SAVE_A, SERVE, PUBLISH), "completer": (a.completer, 2), "cleaner": (a.cleaner, 1)}
+    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+
+
 def a_disposal() -> Scenario:
     """While its own history may go back to it, and a publisher wakes who believes it unpublished."""
     pending = asked("savepoint", before=running(SAVE_A))
@@ -116,7 +123,7 @@ def a_queue() -> Scenario:
     """Two wait behind one; who asked is gone, and so is, perhaps, who would have served them."""
     one = asked("checkpoint", "checkpoint", "savepoint", before=running(SAVE_A))
     cast = {
-        "driver": at_work(one, ("go on", "a"), SERVE),
+        "driver": at_work(one, ("go on", "a"), ("go on", "b"), SERVE),
         "task": (a.task, (Try("A", 2),), believed(one)),
         "watcher": (a.commander, c.Abort(id=2, reason="expired")),
         "saver": (s.saver, "checkpoint", "another"),
@@ -149,7 +156,7 @@ def savings() -> Scenario:
 SMALL: dict[str, Callable[[], Scenario]] = {
     one.__name__: one
     for one in (
-        a_savepoint, a_disposal, disposals, a_claim, a_savepoint_of_what_was_restored, a_savepoint_to_go_on_from,
+        a_savepoint, a_savepoint_behind_a_checkpoint, a_disposal, disposals, a_claim, a_savepoint_of_what_was_restored, a_savepoint_to_go_on_from,
         a_stop, a_queue,
     )
 }  # fmt: skip

@@ -13,13 +13,10 @@ from unittest.mock import patch
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.decide import HANDLERS, Decision
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import Keys
-from airflow_checkpoint_provider.checkpoint.requests import trigger
-from airflow_checkpoint_provider.checkpoint.retention import KeepAll
-from airflow_checkpoint_provider.checkpoint.state import PENDING, State
+from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 from tests.model import actors as a
 from tests.model.actors import KEYS, Memory, Try
@@ -283,17 +280,10 @@ def a_state_reached_late() -> Scenario:
 
 
 def two_at_once() -> Scenario:
-    """Two pending ones of one attempt, and who completes them in any order. ``max_concurrent`` will allow it: nothing but the
-    refusal as busy keeps them apart."""
-    with patch.dict(HANDLERS, {c.Trigger: _without_busy}):
+    """Two pending ones of one attempt, and who completes them in any order."""
+    with patch.object(a, "CONFIG", CheckpointConfig(retention=KeepLatest(1), max_concurrent=2).to_json()):
         two = running(SAVE_A, ("leave", "a"), ("leave", "b"))
     return Scenario({"older": (a.completer, 2, believed(two)), "newer": (a.completer, 3, believed(two))}, two)
-
-
-def _without_busy(state: State, command: c.Trigger) -> Decision:
-    return trigger(
-        replace(state, checkpoints=tuple(one for one in state.checkpoints if one.status != PENDING)), command
-    )
 
 
 # -- deleting ----------------------------------------------------------------------------------------------------------

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.bugs import BUGS, LATER, NO_PLACE
+from tests.model import bugs, savepoint_scenarios, saving_bugs, scenarios
+from tests.model.actors import rescuer
+from tests.model.bugs import LATER, NO_PLACE
 from tests.model.explore import Found
-from tests.model.scenarios import SMALL
 
 WORLDS = 60_000
+BUGS = bugs.BUGS | saving_bugs.BUGS
+SMALL = scenarios.SMALL | savepoint_scenarios.SMALL
 
 
 @pytest.mark.parametrize("number", BUGS)
@@ -16,7 +19,8 @@ def test_it_is_caught(number: str) -> None:
     bug = BUGS[number]
     scenario = SMALL[bug.scenario]()
     with bug.patch():
-        found = scenario.explorer().exhaust(WORLDS)
+        explorer = scenario.explorer()
+        found = explorer.walk(bug.walks, depth=120, last=(rescuer,)) if bug.walks else explorer.exhaust(WORLDS)
     assert isinstance(found, Found), f"{bug.title}: {found} worlds without a breach"
     assert found.property.startswith(bug.breaks), f"{found.property}\n" + "\n".join(found.trace)
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.model import savepoint_scenarios, scenarios
 from tests.model.actors import rescuer
 from tests.model.explore import Found
-from tests.model.scenarios import LARGE, SMALL, Scenario
+from tests.model.scenarios import Scenario
+
+SMALL = scenarios.SMALL | savepoint_scenarios.SMALL
+LARGE = scenarios.LARGE | savepoint_scenarios.LARGE
 
 
 def broken(found: Found | int) -> str:

@@ -1,0 +1,170 @@
+"""Mistakes about requests, savepoints, claims and stops, each as a small patch of the real code. Runs anywhere. As ``bugs``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from unittest.mock import patch
+
+from airflow_checkpoint_provider.checkpoint import (
+    apply,
+    coordinator,
+    decide,
+    disposing,
+    launching,
+    requests,
+    savepoints,
+)
+from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.checkpoint import events as e
+from airflow_checkpoint_provider.checkpoint.codec import canonical
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.decide import HANDLERS, Decision
+from airflow_checkpoint_provider.checkpoint.kinds import kind_named
+from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
+from airflow_checkpoint_provider.checkpoint.savepoints import Stub
+from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
+from airflow_checkpoint_provider.storage.base import Store, put
+from tests.model import actors
+from tests.model.bugs import Bug, Patch, replaced
+from tests.model.explore import TRIES_TWICE
+
+
+def folded(event: type[e.Event], fold: Callable[[State, Any], State]) -> Patch:
+    return lambda: patch.dict(apply._FOLDS, {event: fold})
+
+
+BRANCHED, COMPLETED = apply._FOLDS[e.BranchOpened], apply._FOLDS[e.CheckpointCompleted]
+PUT_SEAL, PUBLISH, DISPOSE = Coordinator._put_seal, disposing.publish_due, savepoints.dispose
+AT = datetime.fromisoformat(actors.AT)
+
+
+# -- requests and stops ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def suspended_afterwards() -> Iterator[None]:
+    """The driver says so when it ends."""
+
+    def end(state: State, command: c.EndAttempt) -> Decision:
+        decision = launching.end_attempt(state, command)
+        said = e.Suspended(by="driver", why="stopped with a savepoint")
+        return (*decision, said) if isinstance(decision, tuple) and command.how == "suspended" else decision
+
+    def stop(self: actors.AtWork) -> bytes:
+        stopped = any(kind_named(one.kind).suspends for one in self.coordinator.state.savepoints)
+        return self.end("suspended") if stopped else self.known
+
+    with (
+        patch.object(decide, "_suspended_by", lambda checkpoint: ""),
+        patch.dict(HANDLERS, {c.EndAttempt: end}),
+        patch.dict(actors.STEPS, {"stop": stop}),
+    ):
+        yield
+
+
+def everything_older(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
+    return tuple(one.id for one in state.pending if one.id < checkpoint.id)
+
+
+REQUESTS = {
+    "27": Bug("suspension in an entry of its own", suspended_afterwards, "a_stop", ("P3",)),
+    "j": Bug("the queue is served by another entry", replaced(requests, "asked_again", lambda state: ()), "a_queue", ("P10",)),
+    "k": Bug("a request is served whose attempt is over", replaced(requests, "_gone", lambda state, request: ""), "a_queue", ("P3",)),
+    "l": Bug("any number may be pending", replaced(requests, "may_run", lambda state, request: True), "a_queue", ("P10",)),
+    "m": Bug("a pending savepoint subsumed", replaced(decide, "subsumed_by", everything_older), "a_savepoint_behind_a_checkpoint", ("P8",)),
+}  # fmt: skip
+
+
+# -- savepoints --------------------------------------------------------------------------------------------------------
+
+
+def published_with_its_seal(self: Coordinator, number: int, body: bytes) -> bytes:
+    found, checkpoint = PUT_SEAL(self, number, body), self.state.checkpoint(number)
+    if checkpoint and checkpoint.target:
+        put(self.store, disposing.target_of(checkpoint).metadata, found, patience=TRIES_TWICE)
+    return found
+
+
+def confirmed_first(coordinator: Coordinator) -> None:
+    for one in coordinator.state.savepoints:
+        coordinator.journal.append(c.ConfirmPublished(id=one.id))
+    PUBLISH(coordinator)
+
+
+def interned(state: State, event: e.CheckpointCompleted) -> State:
+    """A savepoint's groups are entered as the history's are."""
+    after = COMPLETED(state, event)
+    after, numbers = apply._intern(after, [path for one in event.states for path in one.groups])
+    found = after.checkpoint(event.id)
+    return replace(after, checkpoints=apply._swap(after.checkpoints, found, replace(found, groups=numbers)))  # type: ignore[type-var]
+
+
+def anything_is_first(state: State, event: e.CheckpointCompleted) -> State:
+    after = COMPLETED(state, event)
+    found = after.checkpoint(event.id)
+    return replace(after, attempts=apply._first_own(after, found)) if found else after
+
+
+def stub_last(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
+    savepoints.claim(store, pointer, owner, by, at)
+    for name in store.folders(pointer.name):
+        store.delete_under(f"{pointer.name}/{name}")
+    store.overwrite(pointer.metadata, canonical(Stub(by=by, at=at).to_json()))
+
+
+def no_stub(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
+    DISPOSE(store, pointer, owner, by, at)
+    store.delete([pointer.metadata])
+
+
+@contextmanager
+def a_policy_deletes_them() -> Iterator[None]:
+    def retirable(self: Coordinator, now: str) -> tuple[int, ...]:
+        return tuple(one.id for one in self.state.retained if one.id not in decide.held(self.state, AT))
+
+    def condemn(state: State, command: c.Condemn) -> Decision:
+        return decide.condemn(state, replace(command, disposing=True))
+
+    with patch.object(Coordinator, "retirable", retirable), patch.dict(HANDLERS, {c.Condemn: condemn}):
+        yield
+
+
+@contextmanager
+def no_claim_is_held() -> Iterator[None]:
+    with ExitStack() as stack:
+        for module in (decide, coordinator):
+            stack.enter_context(patch.object(module, "claims_held", lambda state, now: frozenset()))
+        yield
+
+
+def counted_from_its_own(state: State, event: e.BranchOpened) -> State:
+    return BRANCHED(state, replace(event, above=0))
+
+
+SAVEPOINTS = {
+    "24": Bug("published before its entry", replaced(Coordinator, "_put_seal", published_with_its_seal), "a_savepoint", ("P8",)),
+    "25": Bug("claim without lock", replaced(savepoints, "claim", lambda *arguments: None), "a_claim", ("P5", "P8")),
+    "n": Bug("said to be published before it is", replaced(actors, "publish_due", confirmed_first), "a_savepoint", ("P8",)),
+    "o": Bug(
+        "a savepoint's groups are the history's", folded(e.CheckpointCompleted, interned), "a_savepoint", ("P12",), walks=50,
+    ),
+    "p": Bug(
+        "a savepoint frees the point that was restored", folded(e.CheckpointCompleted, anything_is_first),
+        "a_savepoint_of_what_was_restored", ("P9",),
+    ),
+    "q": Bug(
+        "disposed of without asking its history", replaced(disposing, "_own_history", lambda *arguments: None),
+        "a_savepoint_to_go_on_from", ("P5", "P8"),
+    ),
+    "r": Bug("the stub comes last", replaced(savepoints, "dispose", stub_last), "disposals", ("P8",)),
+    "s": Bug("nothing is left of a savepoint", replaced(savepoints, "dispose", no_stub), "a_disposal", ("P8",)),
+    "t": Bug("a policy deletes savepoints", a_policy_deletes_them, "disposals", ("P8",)),
+    "u": Bug("a claimed base is not held", no_claim_is_held, "a_claim", ("P5",)),
+    "v": Bug("ids begin anew after a savepoint from elsewhere", folded(e.BranchOpened, counted_from_its_own), "a_claim", ("P2",)),
+}  # fmt: skip
+
+BUGS: dict[str, Bug] = REQUESTS | SAVEPOINTS
