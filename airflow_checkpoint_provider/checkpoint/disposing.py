@@ -85,7 +85,8 @@ def claimable(point: Point | None) -> SavepointPointer:
 
 
 def claim_for(coordinator: Coordinator, pointer: SavepointPointer, by: str, now: str) -> Savepoint:
-    """The savepoint, owned by the history of ``coordinator`` from now on: what restores from it may delete it one day.
+    """The savepoint, owned by the history of ``coordinator`` from now on: what restores from it may delete it one day. The
+    history that made it lists it no more, so that nobody goes back there to what another deletes.
 
     Raises ``AlreadyClaimed``, ``Held`` while its own history needs it, and what opening and verifying raise.
     """
@@ -95,6 +96,9 @@ def claim_for(coordinator: Coordinator, pointer: SavepointPointer, by: str, now:
         _refuse_held(own[0], own[1], now)
     savepoints.claim(savepoint.store, pointer, coordinator.state.incarnation, by, now)
     savepoint.verify()
+    if own is not None:
+        own[0].journal.append(c.Condemn(ids=(own[1],), now=now, disposing=True))
+        own[0].journal.append(c.Forget(ids=(own[1],)))
     return savepoint
 
 

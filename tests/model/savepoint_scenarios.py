@@ -80,6 +80,13 @@ def a_claim() -> Scenario:
     return Scenario(cast, two, faults=1, kinds=LOST_OR_LATE, other=s.OTHER)
 
 
+def a_claim_under_a_restore() -> Scenario:
+    """… while its own history goes back to it, or retires what it does not list any more."""
+    two = after({"k": (s.other_task, 1)}, before=saved("savepoint", SAVE_A))
+    cast = {"claimer": (s.claimer, SAVED), "restorer": (a.restorer, 2, 0), "driver": at_work(two, RETIRE)}
+    return Scenario(cast, two, other=s.OTHER)
+
+
 def a_savepoint_of_what_was_restored() -> Scenario:
     """An attempt that began at the older one of two takes a savepoint, and nothing else yet, when somebody retires."""
     two = running(SAVE_A, SAVE_B)
@@ -156,8 +163,8 @@ def savings() -> Scenario:
 SMALL: dict[str, Callable[[], Scenario]] = {
     one.__name__: one
     for one in (
-        a_savepoint, a_savepoint_behind_a_checkpoint, a_disposal, disposals, a_claim, a_savepoint_of_what_was_restored, a_savepoint_to_go_on_from,
-        a_stop, a_queue,
+        a_savepoint, a_savepoint_behind_a_checkpoint, a_disposal, disposals, a_claim, a_claim_under_a_restore,
+        a_savepoint_of_what_was_restored, a_savepoint_to_go_on_from, a_stop, a_queue,
     )
 }  # fmt: skip
 LARGE: dict[str, Callable[[], Scenario]] = {savings.__name__: savings}

@@ -25,10 +25,10 @@ from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.decide import HANDLERS, Decision
 from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
-from airflow_checkpoint_provider.checkpoint.savepoints import Stub
+from airflow_checkpoint_provider.checkpoint.savepoints import Savepoint, Stub
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Store, put
-from tests.model import actors
+from tests.model import actors, savers
 from tests.model.bugs import Bug, Patch, replaced
 from tests.model.explore import TRIES_TWICE
 
@@ -133,6 +133,15 @@ def a_policy_deletes_them() -> Iterator[None]:
         yield
 
 
+def claimed_in_silence(coordinator: Coordinator, pointer: SavepointPointer, by: str, now: str) -> Savepoint:
+    found = savepoints.open_savepoint(pointer, coordinator.store)
+    own = disposing._own_history(coordinator.store, found.seal, pointer)
+    if own is not None:
+        disposing._refuse_held(*own, now)
+    savepoints.claim(found.store, pointer, coordinator.state.incarnation, by, now)
+    return found
+
+
 @contextmanager
 def no_claim_is_held() -> Iterator[None]:
     with ExitStack() as stack:
@@ -164,6 +173,9 @@ SAVEPOINTS = {
     "s": Bug("nothing is left of a savepoint", replaced(savepoints, "dispose", no_stub), "a_disposal", ("P8",)),
     "t": Bug("a policy deletes savepoints", a_policy_deletes_them, "disposals", ("P8",)),
     "u": Bug("a claimed base is not held", no_claim_is_held, "a_claim", ("P5",)),
+    "w": Bug(
+        "its own history is not told of a claim", replaced(savers, "claim_for", claimed_in_silence), "a_claim_under_a_restore", ("P5",),
+    ),
     "v": Bug("ids begin anew after a savepoint from elsewhere", folded(e.BranchOpened, counted_from_its_own), "a_claim", ("P2",)),
 }  # fmt: skip
 

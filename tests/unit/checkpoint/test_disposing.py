@@ -15,23 +15,26 @@ import pytest
 from airflow_checkpoint_provider.checkpoint import KeepLatest, disposing
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import (
     AlreadyClaimed,
     CommitStateUnknown,
     Held,
     InvalidName,
     SavepointDisposed,
+    StateRequired,
     StoreError,
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.names import Keys, SavepointPointer
 from airflow_checkpoint_provider.checkpoint.savepoints import Savepoint, exported, open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all, open_beside, open_store
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time
 from tests.unit.checkpoint.acknowledgements import acknowledgement, bystander, driver, group, stage, take, upload
-from tests.unit.checkpoint.histories import at, clear, start
+from tests.unit.checkpoint.histories import at, clear, launch, start
 
 HURT = (Fault.KILLED_BEFORE, Fault.KILLED_AFTER, Fault.LOST, Fault.NOT_SENT)
 NOW = at(60)
@@ -262,6 +265,21 @@ def test_one_lock_for_whoever_will_delete(second: Act) -> None:
     with pytest.raises(AlreadyClaimed):
         second(other, pointer)
     assert opened(mine, pointer)
+
+
+def test_who_claims_it_takes_it_from_the_list_of_its_own_history() -> None:
+    """Else somebody could go back to what another history deletes."""
+    coordinator = driver(MemoryStore())
+    pointer = published(coordinator)
+    claiming = Coordinator(Journal(coordinator.store, Keys("jobs/other/job"), By("other", "", "")))
+    claiming.journal.append(launch(job="other"))
+    disposing.claim_for(claiming, pointer, "ops", NOW)
+    state = coordinator.journal.catch_up()
+    assert not state.savepoints
+    restore = c.Restore(token=Token(dag="", run="", task="back"), base=Point(id=1), by="ann", reason="")
+    with pytest.raises(StateRequired):
+        coordinator.journal.append(restore)
+    assert opened(claiming, pointer)
 
 
 def test_its_own_history_is_asked_before_another_claims() -> None:
