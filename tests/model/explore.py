@@ -219,6 +219,7 @@ class Explorer:
     ) -> None:
         self.judge, self.kinds, self.segment = judge, kinds, segment
         self.complete = False  # whether the last search left nothing out
+        self.made = 0  # moves
         self._disks: list[Disk] = []
         self._disk_ids: dict[Any, int] = {}
         self._served: dict[tuple[int, Op], tuple[int, Any]] = {}
@@ -293,6 +294,7 @@ class Explorer:
 
     def move(self, world: World, i: int, how: str) -> tuple[World, str | None]:
         """The world after a move, and the property that is broken in it."""
+        self.made += 1
         if how == "lands":
             disk, _ = self._serve(world.disk, world.flying[i])
             world = world._replace(disk=disk, flying=world.flying[:i] + world.flying[i + 1 :])
