@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.state import State
-from tests.unit.checkpoint.histories import History, at
+from tests.unit.checkpoint.histories import History, at, refusal
 
 TARGET = "s3://lake/savepoints"
 
@@ -84,6 +84,30 @@ def test_a_savepoint_has_a_folder_of_its_own() -> None:
     assert history.state.pending[0].target == f"{TARGET}/savepoint-flights.delays-1-9f3c"
 
 
+def test_a_checkpoint_has_none() -> None:
+    history = running()
+    ask(history, "a", target=TARGET, nonce="9f3c")
+    assert history.state.pending[0].target is None
+
+
+ASKED: dict[str, Any] = {
+    "timeout_s": 7.5, "barrier": "after 'joined'", "name": "before the change", "pinned": True, "owner": "dag.task", "origin": "person",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_was_asked_for_is_what_is_triggered(waits: bool) -> None:
+    history = running()
+    if waits:
+        ask(history, "a")
+    ask(history, "b", **ASKED)
+    if waits:
+        history.completed(number=1)
+    (one,) = history.state.pending
+    assert {name: getattr(one, name) for name in ASKED} == ASKED
+    assert bool(one.queued_at) is waits
+
+
 def test_a_gated_one_is_in_nobodys_way() -> None:
     history = running()
     ask(history, "g", gated=True)
@@ -102,6 +126,55 @@ def test_a_barrier_serves_what_waits_for_it() -> None:
     savepoint(savepoints, "s")
     ask(savepoints, "barrier", origin="barrier", epoch=1)
     assert pending(savepoints.state) == ["s", "barrier"]
+
+
+def test_a_barrier_is_told_of_the_oldest_that_waits_for_it() -> None:
+    history = running(max_concurrent=2)
+    ask(history, "a")
+    ask(history, "b")
+    busy = refusal(history.ask(c.Trigger(request="barrier", epoch=1)), errors.Busy)
+    assert "chk-1 is pending" in busy.message
+
+
+def test_an_earlier_try_hears_what_the_later_one_asked_for() -> None:
+    """Its aborted checkpoint is the answer; only a try after that one asks anew."""
+    history = running()
+    ask(history, "a", try_number=2)
+    history.do(c.Abort(id=1, reason="expired"))
+    for number in (1, 2):
+        assert history.ask(c.Trigger(request="a", origin="task", try_number=number)) == DoneAlready(1)
+    ask(history, "a", try_number=3)
+    assert pending(history.state) == ["a"]
+
+
+# -- when nothing runs -------------------------------------------------------------------------------------------------
+
+
+def test_without_a_job_there_is_nothing_to_ask() -> None:
+    nothing = refusal(History().ask(c.Trigger(request="a", origin="task")), errors.NotRunning)
+    assert nothing.message.startswith("this job: no driver is running")
+    history = running()
+    history.ended("failed")
+    ended = refusal(history.ask(c.Trigger(request="a", origin="task")), errors.NotRunning)
+    assert ended.message.startswith("flights.delays: no driver is running")
+
+
+def test_a_run_that_has_finished_takes_none() -> None:
+    history = running()
+    history.ended()
+    found = refusal(history.ask(c.Trigger(request="a", origin="task", run="day-1")), errors.RunFinished)
+    assert found.about["run"] == "day-1"
+
+
+def test_in_run_scope_the_newest_run_is_meant() -> None:
+    history = History("weekly")
+    history.started("day-1")
+    history.ended()
+    history.started("day-2")
+    history.ended("failed")
+    refusal(history.ask(c.Trigger(request="a", origin="task")), errors.NotRunning)
+    empty = History("weekly")
+    refusal(empty.ask(c.Trigger(request="a", origin="task")), errors.NotRunning)
 
 
 # -- the order of the queue --------------------------------------------------------------------------------------------
@@ -184,6 +257,24 @@ def test_rule_8_an_outcome_makes_room_in_the_same_entry(outcome: str) -> None:
     assert history.state.pending[0].queued_at == at(3)
 
 
+def test_what_is_served_first_is_what_comes_first() -> None:
+    history = running()
+    ask(history, "a")
+    for token, origin in (("p", "periodic"), ("b", "task"), ("c", "task")):
+        ask(history, token, origin=origin)
+    for served, left in (("b", ["c", "p"]), ("c", ["p"]), ("p", [])):
+        history.completed(number=history.state.pending[0].id)
+        assert (pending(history.state), waiting(history.state)) == ([served], left)
+
+
+def test_a_forced_one_waits_behind_nobody_and_is_said_once() -> None:
+    history = running()
+    ask(history, "a")
+    ask(history, "b")
+    events = history.do(c.Trigger(request="s", origin="task", kind="savepoint", target=TARGET, nonce="9f3c"))
+    assert [type(one) for one in events] == [e.CheckpointTriggered]
+
+
 def test_rule_3_deleting_has_to_keep_up() -> None:
     history = running(max_concurrent=1)
     for _ in range(4):
@@ -205,6 +296,22 @@ def test_rule_5_a_periodic_one_inside_the_pause_is_refused_or_dropped() -> None:
     history.completed(number=1)
     assert (pending(history.state), waiting(history.state)) == ([], [])
     assert [one.why for one in history.state.dropped] == ["the pause between two checkpoints"]
+
+
+@pytest.mark.parametrize(("left", "taken"), [(0.5, False), (0.0, True), (-0.5, True)])
+def test_rule_5_the_pause_is_over_when_nothing_of_it_is_left(left: float, taken: bool) -> None:
+    history = running(min_pause="5 s")
+    decision = history.ask(c.Trigger(request="p", origin="periodic", pause_left_s=left))
+    assert isinstance(decision, tuple) is taken
+
+
+@pytest.mark.parametrize(("pause", "origin", "served"), [("500 ms", "periodic", []), ("5 s", "task", ["b"])])
+def test_rule_5_the_pause_is_for_periodic_ones_and_however_short(pause: str, origin: str, served: list[str]) -> None:
+    history = running(min_pause=pause)
+    ask(history, "a")
+    ask(history, "b", origin=origin)
+    history.completed(number=1)
+    assert pending(history.state) == served
 
 
 def test_rule_6_a_users_ignores_the_pause() -> None:
@@ -252,8 +359,7 @@ def test_a_dropped_request_is_asked_anew_by_a_later_try_alone() -> None:
     history.ended("failed")
     history.started(try_number=2)
     again = history.ask(c.Trigger(request="b", origin="task"))
-    assert isinstance(again, Refusal)
-    assert isinstance(again.error, errors.RequestDropped)
+    assert refusal(again, errors.RequestDropped).about["reason"] == "its attempt is over"
     ask(history, "b", try_number=2)
     assert pending(history.state) == ["b"]
     assert not history.state.dropped
@@ -291,6 +397,16 @@ def test_a_job_that_was_suspended_and_has_ended_is_suspended() -> None:
     refused = history.ask(c.Trigger(request="c", origin="task"))
     assert isinstance(refused, Refusal)
     assert isinstance(refused.error, errors.JobSuspended)
+
+
+def test_what_waits_goes_with_a_stop_though_another_is_pending() -> None:
+    """One with a higher id is not subsumed, and takes the room."""
+    history = running()
+    savepoint(history, "stop", kind="suspend_savepoint")
+    ask(history, "barrier", origin="barrier", epoch=1)
+    ask(history, "b")
+    history.completed(number=1)
+    assert (pending(history.state), waiting(history.state)) == (["barrier"], [])
 
 
 def test_an_aborted_stop_suspends_nothing() -> None:
