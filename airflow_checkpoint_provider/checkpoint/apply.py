@@ -139,6 +139,7 @@ def _run_launched(state: State, event: e.LaunchPlanned) -> State:
     run = Run(
         key=event.run, owner=event.owner, run_after=event.run_after, started_at=event.started_at,
         started_from=event.restore_point, launch=event.launch, generation=event.token.generation,
+        rename=state.branch.rename if event.restore_point == state.branch.base else {},
     )  # fmt: skip
     if before:
         run = replace(before, launch=event.launch, generation=event.token.generation, how=None, ended_at=None)
@@ -263,7 +264,18 @@ def _dropped(state: State, event: e.RequestDropped) -> State:
         return state
     dropped = Dropped(token=event.token, try_number=request.try_number, why=event.why, extra=event.extra)
     state = _asked(state, event.token)
-    return replace(state, dropped=_last((*state.dropped, dropped)))
+    return replace(state, dropped=(*state.dropped, dropped)[-KEPT_TOKENS:])
+
+
+@_folds(e.QueueDropped)
+def _queue_dropped(state: State, event: e.QueueDropped) -> State:
+    gone = state.unserved()
+    dropped = tuple(Dropped(token=one.token, try_number=one.try_number, why=event.why) for one in gone)
+    return replace(
+        state,
+        queue=tuple(one for one in state.queue if one not in gone),
+        dropped=(*state.dropped, *dropped)[-KEPT_TOKENS:],
+    )
 
 
 def _asked(state: State, token: str) -> State:

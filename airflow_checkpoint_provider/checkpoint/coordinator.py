@@ -14,19 +14,23 @@ from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import requests, savepoints
 from airflow_checkpoint_provider.checkpoint.decide import claims_held, held, outcome
 from airflow_checkpoint_provider.checkpoint.errors import (
+    AlreadyClaimed,
     CheckpointNotFound,
     CommitStateUnknown,
     Damaged,
     Fenced,
     Held,
+    InvalidConfig,
     NotPending,
     OtherIncarnation,
     Queued,
+    StoreError,
     TooLarge,
 )
 from airflow_checkpoint_provider.checkpoint.events import StateEntry
 from airflow_checkpoint_provider.checkpoint.failures import TOO_LARGE
 from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal, utc_now
+from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, StateSnapshot, digest
 from airflow_checkpoint_provider.checkpoint.names import SavepointPointer, group_epoch
 from airflow_checkpoint_provider.checkpoint.pruning import prune
@@ -86,20 +90,35 @@ class Coordinator:
     ) -> int:
         """The id of the checkpoint that answers ``request``; a request that is known answers with its newest one.
 
-        A savepoint needs a ``target``, the URI of a folder. Raises ``Queued`` while the request waits for its turn.
+        A savepoint needs a ``target``, the URI of a folder. Raises ``Queued`` while the request waits for its turn; asking
+        again then costs a read.
         """
+        if self._waits(request):
+            self.journal.poll()
+            self._refuse_waiting(request)
+        if kind_named(kind).savepoint:
+            if not target:
+                raise InvalidConfig(
+                    f"kind={kind!r} needs target=, the folder in which the savepoint gets one of its own"
+                )
+            target = open_beside(self.store, target).uri
         command = c.Trigger(
             request=request, try_number=try_number, epoch=self.epoch, run=run, timeout_s=timeout_s, barrier=barrier,
             origin=origin, gated=gated, kind=kind, target=target, nonce=self.journal.nonce()[:8] if target else "", name=name, pinned=pinned,
             owner=owner,
         )  # fmt: skip
         self.journal.append(command)
-        state = self.state
-        waiting = [one.token for one in requests.in_order(state.queue)]
+        self._refuse_waiting(request)
+        return self.state.requests[request]
+
+    def _waits(self, request: str) -> bool:
+        return any(one.token == request for one in self.state.queue)
+
+    def _refuse_waiting(self, request: str) -> None:
+        waiting = [one.token for one in requests.in_order(self.state.queue)]
         if request in waiting:
             place = f"{waiting.index(request) + 1} of {len(waiting)}"
-            raise Queued(f"{state.job}: the request waits, {place}; ask again when a checkpoint has its outcome")
-        return state.requests[request]
+            raise Queued(f"{self.state.job}: the request waits, {place}; ask again when a checkpoint has its outcome")
 
     def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:
         """Put the acknowledgement of one application; returns the one that counts, which is another's if that was first."""
@@ -259,35 +278,51 @@ class Coordinator:
         if ids or claims:
             with contextlib.suppress(Held):  # somebody came to need one of them meanwhile: next time
                 self.journal.append(c.Condemn(ids=ids, claims=claims, now=now, epoch=self.epoch))
-        condemned = self.state.with_status(CONDEMNED)
-        owned = tuple(one.pointer for one in self.state.claims if one.status == CONDEMNED)
-        if not condemned and not owned:
-            return ()
-        for checkpoint in condemned:
-            self._delete(checkpoint)
-        for pointer in owned:
-            self._dispose(SavepointPointer.parse(pointer), now)
-        done = tuple(one.id for one in condemned)
-        self.journal.append(c.Forget(ids=done, claims=owned, epoch=self.epoch))
-        return done
+        return self._delete_condemned(now)
+
+    def _delete_condemned(self, now: str) -> tuple[int, ...]:
+        """One that cannot be deleted now is not in the way of the others: what is gone is forgotten, then the error raised."""
+        ids, claims, failed = [], [], []
+        for checkpoint in self.state.with_status(CONDEMNED):
+            try:
+                self._delete(checkpoint, now)
+                ids.append(checkpoint.id)
+            except StoreError as error:
+                failed.append(error)
+        for claim in self.state.claims:
+            try:
+                if claim.status == CONDEMNED:
+                    self._dispose(claim.pointer, self.state.incarnation, now)
+                    claims.append(claim.pointer)
+            except StoreError as error:
+                failed.append(error)
+        if ids or claims:
+            self.journal.append(c.Forget(ids=tuple(ids), claims=tuple(claims), epoch=self.epoch))
+        if failed:
+            raise failed[0]
+        return tuple(ids)
 
     def claims_over(self, now: str) -> tuple[str, ...]:
         """Claimed savepoints that nothing holds any more."""
         own = {one.pointer for one in self.state.claims if one.status == RETAINED}
         return tuple(sorted(own - claims_held(self.state, datetime.fromisoformat(now))))
 
-    def _dispose(self, pointer: SavepointPointer, now: str) -> None:
-        """A savepoint that this history has claimed."""
+    def _dispose(self, text: str, owner: str, now: str) -> None:
+        pointer = SavepointPointer.parse(text)
         target = open_beside(self.store, pointer.root)
-        savepoints.dispose(target, pointer, self.state.incarnation, f"the history of {self.state.job}", now)
+        savepoints.dispose(target, pointer, owner, f"the history of {self.state.job}", now)
 
     def retirable(self, now: str) -> tuple[int, ...]:
         """The completed checkpoints that nothing holds any more; savepoints are the user's."""
         own = {one.id for one in self.state.retained if not one.savepoint}
         return tuple(sorted(own - held(self.state, datetime.fromisoformat(now))))
 
-    def _delete(self, checkpoint: Checkpoint) -> None:
-        """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then groups that nobody refers to."""
+    def _delete(self, checkpoint: Checkpoint, now: str) -> None:
+        """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then groups that nobody refers to. Of a
+        savepoint whose disposer died, what lies at its target, unless another history has claimed that."""
+        if checkpoint.target:
+            with contextlib.suppress(AlreadyClaimed):
+                self._dispose(checkpoint.target, savepoints.DISPOSAL, now)
         self.store.delete([self.keys.seal(checkpoint.id)])
         self.store.delete_under(self.keys.checkpoint(checkpoint.id))
         paths, referred = self.state.paths(), self.state.referred()

@@ -148,9 +148,12 @@ def restore(state: State, command: c.Restore) -> Decision:
     if not state.incarnation or (number is not None and number not in {one.id for one in state.retained}):
         what = "there is no history" if not state.incarnation else f"{command.base} was deleted"
         return Refusal(errors.StateRequired(f"{what}; nothing was changed. `checkpoints list` shows what is there"))
+    if gone := launching.being_deleted(state, command.base):
+        return gone
     opened = e.BranchOpened(
         branch=state.branch.number + 1, application=command.application, base=command.base, token=command.token,
-        by=command.by, reason=command.reason, above=command.above, claimed=command.claimed, rename=command.rename,
+        by=command.by, reason=command.reason, above=command.above, claimed=command.claimed,
+        rename=launching.renamed_on(state, command.base, command.rename),
     )  # fmt: skip
     left = tuple(
         e.CheckpointAborted(id=one.id, reason="restore", phase="acknowledge", missing=one.plan, words=command.reason)
@@ -234,8 +237,9 @@ def claims_held(state: State, now: datetime) -> frozenset[str]:
     over = lifetime.over_for_good(state, policy_of(state), now)
     base = state.branch.base.pointer if state.branch.base and not own and not over else None
     policy = _in_force(state, now)
-    kept = [one for one in state.claims if policy and 0 in policy.keeps([*own, _Claimed(one.at)], now)]
-    return frozenset({one.pointer for one in kept} | ({base} if base else set()))
+    kept = {one.pointer for one in state.claims if policy and 0 in policy.keeps([*own, _Claimed(one.at)], now)}
+    started = {run.started_from.pointer for run in state.runs[-1:] if run.started_from and not over}
+    return frozenset(one.pointer for one in state.claims if one.pointer in kept | started | {base})
 
 
 def policy_of(state: State) -> Retention:

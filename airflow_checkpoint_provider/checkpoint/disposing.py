@@ -15,11 +15,11 @@ from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.decide import held
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import (
+    CheckpointError,
     Held,
     InvalidConfig,
     InvalidName,
     SavepointDisposed,
-    StoreError,
 )
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.journal import Journal
@@ -42,18 +42,18 @@ class Disposed:
     own: bool
 
 
-def publish_due(coordinator: Coordinator) -> tuple[int, ...]:
+def publish_due(coordinator: Coordinator, only: int | None = None) -> tuple[int, ...]:
     """Publish each completed savepoint whose ``_metadata`` is not said to stand at its target, and confirm that.
 
-    Anyone may, again and again, on a believed state. Returns the ids. Where a target's store fails, the others are
-    published first; then its error is raised.
+    Anyone may, again and again, on a believed state. Returns the ids. Where one cannot be, the others are published first;
+    then its error is raised. ``only``: who waits for one of them is not concerned with the others.
     """
-    due = [one for one in coordinator.state.savepoints if not one.published]
-    failed: list[StoreError] = []
+    due = [one for one in coordinator.state.savepoints if not one.published and only in (None, one.id)]
+    failed: list[CheckpointError] = []
     for checkpoint in due:
         try:
             _publish(coordinator, checkpoint)
-        except StoreError as error:
+        except CheckpointError as error:
             failed.append(error)
     if failed:
         raise failed[0]
@@ -144,9 +144,14 @@ def _own_history(beside: Store, seal: Seal, pointer: SavepointPointer) -> tuple[
     coordinator = Coordinator(Journal(beside, keys, By("savepoint", "", "")))
     state = coordinator.journal.catch_up()
     found = state.checkpoint(seal.id) if state.incarnation == seal.inc else None
-    if found is None or found.status not in (RETAINED, CONDEMNED) or found.target != str(pointer):
+    if found is None or found.status not in (RETAINED, CONDEMNED) or not found.target:
         return None
-    return coordinator, found.id
+    return (coordinator, found.id) if _place(beside, target_of(found)) == _place(beside, pointer) else None
+
+
+def _place(beside: Store, pointer: SavepointPointer) -> tuple[str, str]:
+    """One place has many spellings."""
+    return open_beside(beside, pointer.root).uri, pointer.name
 
 
 def _refuse_held(coordinator: Coordinator, number: int, now: str) -> None:

@@ -171,6 +171,13 @@ class RequestDropped(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueueDropped(Event):
+    """All requests that nobody will serve: their attempts are over, or the job was suspended."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointTriggered(Event):
     id: int
     request: str

@@ -14,5 +14,6 @@ TOO_LARGE = "too many groups"
 COUNTED = frozenset({EXPIRED, DECLINED, STORE_FAILED, TOO_LARGE})
 
 
-def counts_as_failure(reason: str) -> bool:
-    return reason in COUNTED
+def counts_as_failure(reason: str, *, savepoint: bool = False) -> bool:
+    """A savepoint that took too long says nothing about checkpoints: it is copied as a whole."""
+    return reason in COUNTED and not (savepoint and reason == EXPIRED)

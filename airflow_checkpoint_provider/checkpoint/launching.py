@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.checkpoint import errors
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.apply import apply, launch_token
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
-from airflow_checkpoint_provider.checkpoint.state import Launch, Run, State
+from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, Launch, Run, State
 
 Decision = tuple[e.Event, ...] | DoneAlready | Refusal
 
@@ -179,7 +179,24 @@ def _newest_before(state: State, position: str) -> int | None:
     return max((number for number, at in positions.items() if at < position), default=None)
 
 
+def being_deleted(state: State, base: e.Point | None) -> Refusal | None:
+    """A claimed savepoint that was condemned is as good as gone, though its files may still be there."""
+    pointer = base.pointer if base else None
+    if not any(one.pointer == pointer and one.status == CONDEMNED for one in state.claims):
+        return None
+    return Refusal(errors.StateRequired(f"{state.job}: {pointer} is being deleted; nothing was changed. Name another"))
+
+
+def renamed_on(state: State, base: e.Point | None, rename: dict[str, str]) -> dict[str, str]:
+    """``rename`` on top of what the same base is renamed by already: its states are stored under their first names."""
+    before = state.branch.rename if base is not None and base == state.branch.base else {}
+    names = {old: rename.get(new, new) for old, new in before.items()}
+    return names | {old: new for old, new in rename.items() if old not in before.values()}
+
+
 def _plan(state: State, command: c.PlanLaunch) -> Decision:
+    if gone := being_deleted(state, command.base):
+        return gone
     opened = (_opened(state, command),) if state.closed or not state.incarnation else ()
     branch = _branch(state, command)
     then = state
@@ -220,7 +237,8 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
     again = is_clear(run, command) and (run.how == "finished" or command.on_clear == "restart")
     if not again or command.on_clear == "continue" or left:
         return ()
-    return (_branch_opened(state, command, run.started_from, "cleared: starts again from where the run started"),)
+    opened = _branch_opened(state, command, run.started_from, "cleared: starts again from where the run started")
+    return (replace(opened, rename=run.rename),)
 
 
 def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, reason: str) -> e.BranchOpened:

@@ -19,6 +19,8 @@ from airflow_checkpoint_provider.checkpoint.names import savepoint_name
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, CONDEMNED, Checkpoint, State
 
 LONGEST_QUEUE = 1000
+AT_ONCE = 16  # requests that one entry may take from the queue
+PAUSE = "the pause between two checkpoints"
 PERIODIC, BARRIER = "periodic", "barrier"  # origins: the driver's timer, and the end of a stage; any other is a user
 
 Decision = tuple[e.Event, ...] | DoneAlready | Refusal
@@ -33,7 +35,8 @@ def trigger(state: State, command: c.Trigger) -> Decision:
     if state.suspended:
         return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; resume it first"))
     running = state.running(command.application)
-    if running is None:
+    launch = state.launch(running.launch) if running else None
+    if running is None or (launch and command.run not in (None, launch.run)):
         return _not_running(state, command.run)
     request = _request(state, command, running.epoch)
     if command.gated or (command.origin == BARRIER and not ungated(state)):
@@ -79,7 +82,8 @@ def _not_running(state: State, run: str | None) -> Refusal:
         )
     return Refusal(
         errors.NotRunning(
-            f"{state.job or 'this job'}: no driver is running that could take a checkpoint; start the job first"
+            f"{state.job or 'this job'}{f', run {run}' if run else ''}: no driver is running that could take a checkpoint;"
+            " start the job first"
         )
     )
 
@@ -117,9 +121,13 @@ def in_order(queue: tuple[e.Request, ...]) -> tuple[e.Request, ...]:
 
 
 def may_run(state: State, request: e.Request) -> bool:
-    """Whether the first of the queue is triggered now; how many are being deleted counts, so that deleting keeps up."""
+    """Whether the first of the queue is triggered now.
+
+    Periodic ones wait while more are being deleted than may be pending, so that deleting keeps up. Nobody else does: a
+    deletion that fails stays *condemned*, and a store that denies it must not keep people from a savepoint.
+    """
     most = config_of(state).max_concurrent
-    if len(state.with_status(CONDEMNED)) > most:
+    if request.origin == PERIODIC and len(state.with_status(CONDEMNED)) > most:
         return False
     return _kind(request).forced or sum(not one.gated for one in state.pending) < most
 
@@ -147,29 +155,23 @@ def _too_many(state: State) -> Refusal:
 
 
 def asked_again(state: State) -> Iterator[e.Event]:
-    """What the decider makes of the queue, as it stands after an entry's other events.
+    """What the decider makes of the queue, as it stands after an entry's other events; the next entry goes on behind
+    ``AT_ONCE`` of them, so that each entry has its limit.
 
     A periodic one is dropped here where a pause was asked for: no entry knows how long the last completion is past, and
     the timer that does know asks again.
     """
-    while state.queue:
-        first = in_order(state.queue)[0]
-        gone = _gone(state, first)
-        if not gone and not may_run(state, first):
+    if state.unserved():
+        dropped = e.QueueDropped(why="the job was suspended" if state.suspended else "its attempt is over")
+        state = apply(state, dropped)
+        yield dropped
+    for _ in range(AT_ONCE):
+        if not state.queue or not may_run(state, first := in_order(state.queue)[0]):
             return
-        event = e.RequestDropped(token=first.token, why=gone) if gone else _triggered(state, first)
+        paused = first.origin == PERIODIC and config_of(state).min_pause_s > 0
+        event = e.RequestDropped(token=first.token, why=PAUSE) if paused else _triggered(state, first)
         state = apply(state, event)
         yield event
-
-
-def _gone(state: State, request: e.Request) -> str:
-    """Why a queued request will not be served; empty if it may be."""
-    if state.suspended:
-        return "the job was suspended"
-    if state.over(request.epoch):
-        return "its attempt is over"
-    paused = request.origin == PERIODIC and config_of(state).min_pause_s > 0 and may_run(state, request)
-    return "the pause between two checkpoints" if paused else ""
 
 
 def _kind(request: e.Request) -> Kind:

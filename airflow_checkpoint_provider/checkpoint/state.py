@@ -73,6 +73,7 @@ class Run(Record):
     how: str | None = None
     ended_at: str | None = None
     inside: int | None = None  # the branch in which it counts: it completed something there, or its clear opened it
+    rename: dict[str, str] = added(factory=dict)  # of the states of where it started
 
     @property
     def position(self) -> str:
@@ -234,7 +235,12 @@ class State(Record):
     def failures(self) -> int:
         """Checkpoints in a row that failed, since the newest completed one; no more than are listed."""
         newest = max((one.id for one in self.checkpoints if one.completed_at), default=0)
-        return sum(one.id > newest and counts_as_failure(one.reason) for one in self.with_status(ABORTED))
+        failed = (one for one in self.with_status(ABORTED) if one.id > newest)
+        return sum(counts_as_failure(one.reason, savepoint=one.savepoint) for one in failed)
+
+    def unserved(self) -> tuple[Request, ...]:
+        """Queued requests that nobody will serve."""
+        return tuple(one for one in self.queue if self.suspended or self.over(one.epoch))
 
     # -- who lives -------------------------------------------------------------------------------------------------
 

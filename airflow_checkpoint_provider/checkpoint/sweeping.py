@@ -74,9 +74,8 @@ def sweep_older(
             except CheckpointError as error:
                 yield Swept(prefix.rsplit("/", 1)[1], error=error)
                 continue
-            if done is None:
-                break  # younger ones are not due either
-            yield done
+            if done is not None:
+                yield done
 
 
 def _left(store: Store, job: str, own: str) -> tuple[list[str], list[str]]:

@@ -189,7 +189,7 @@ class _Asking:
         if found.published or not found.savepoint:
             return True
         if state.over(found.epochs[0]) or self._beat() is None:
-            publish_due(self._coordinator)
+            publish_due(self._coordinator, found.id)
             return True
         self._say(f"chk-{found.id} of {state.job}: completed, its driver publishes it")
         return None
@@ -201,7 +201,7 @@ class _Asking:
             self._wait(self._attempt_over)
         except StillPending:
             with contextlib.suppress(StoreError):
-                publish_due(self._coordinator)
+                publish_due(self._coordinator, self._checkpoint.id)
             raise self._not_stopped("its driver has not ended") from None
         self._until = None
         self.published()

@@ -55,7 +55,7 @@ class AsksForSavepoint(AsksForCheckpoint):
 
     def _completed(self, coordinator: Coordinator, number: int) -> None:
         if not _listed(coordinator, number).published:
-            publish_due(coordinator)
+            publish_due(coordinator, number)
         self.log.info("%s", texts.savepoint_line(_listed(coordinator, number)))
 
 

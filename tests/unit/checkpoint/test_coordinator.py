@@ -15,8 +15,11 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     CommitStateUnknown,
     Damaged,
     Fenced,
+    InvalidConfig,
     NotPending,
     OtherIncarnation,
+    Queued,
+    StoreMisconfigured,
     TooLarge,
 )
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, digest
@@ -341,3 +344,29 @@ def test_what_a_zombie_sends_changes_nothing() -> None:
     with pytest.raises(Fenced):
         zombie.trigger("stage 'joined'", timeout_s=600.0)
     assert only(zombie).status == ABORTED
+
+
+# -- requests ------------------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_in_the_queue_looks_with_one_read() -> None:
+    store = FaultyStore(MemoryStore())
+    asking = driver(store)
+    asking.epoch = None
+    asking.trigger("a", origin="task")
+    with pytest.raises(Queued, match="1 of 1"):
+        asking.trigger("b", origin="task")
+    store.requests.clear()
+    for looks in range(1, 8):
+        with pytest.raises(Queued):
+            asking.trigger("b", origin="task")
+        assert store.requests == {"read": looks}
+
+
+def test_a_savepoint_needs_a_target_that_is_one() -> None:
+    coordinator = driver(MemoryStore())
+    with pytest.raises(InvalidConfig, match="needs target="):
+        coordinator.trigger("a", origin="task", kind="savepoint")
+    with pytest.raises(StoreMisconfigured):
+        coordinator.trigger("a", origin="task", kind="savepoint", target="ftp://somewhere")
+    assert not coordinator.state.pending

@@ -142,6 +142,44 @@ def test_one_that_its_history_needs_is_not_touched() -> None:
     assert left(pointer) == ["_metadata", "state"]
 
 
+@pytest.mark.parametrize("spelled", ["{path}", "file:{path}", "file://{folder}/./{name}", "file://{path}/_metadata"])
+def test_however_it_is_spelled_its_history_is_asked(tmp_path: Path, spelled: str) -> None:
+    coordinator = driver(MemoryStore())
+    pointer = completed(coordinator, below=tmp_path.as_uri())
+    disposing.publish_due(coordinator)
+    text = spelled.format(path=tmp_path / pointer.name, folder=tmp_path, name=pointer.name)
+    with pytest.raises(Held):
+        disposing.dispose(coordinator.store, text, "ann", NOW)
+    assert opened(coordinator, pointer)
+
+
+def test_what_a_dead_disposer_condemned_is_deleted_before_it_is_forgotten() -> None:
+    coordinator = driver(MemoryStore())
+    pointer = published(coordinator)
+    coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
+    assert coordinator.retire() == (1,)
+    assert left(pointer) == ["_claimed", "_metadata"]
+    with pytest.raises(SavepointDisposed):
+        open_savepoint(pointer, coordinator.store)
+
+
+def test_a_target_that_fails_keeps_no_checkpoint_from_being_forgotten(tmp_path: Path) -> None:
+    coordinator = driver(MemoryStore(), retention=KeepLatest(1))
+    folder = tmp_path / "savepoints"
+    completed(coordinator, below=folder.as_uri())
+    disposing.publish_due(coordinator)
+    for _ in range(3):
+        take(coordinator)
+    coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+    with pytest.raises(StoreError):
+        coordinator.retire()
+    assert [(one.id, one.status) for one in coordinator.state.checkpoints] == [
+        (1, CONDEMNED), (2, FORGOTTEN), (3, FORGOTTEN), (4, RETAINED)
+    ]  # fmt: skip
+
+
 def test_one_that_was_moved_is_nobodys_but_who_has_it() -> None:
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)

@@ -38,7 +38,7 @@ from tests.unit.checkpoint.histories import at, clear, launch, start
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 KEYS = Keys(History("flights.delays", "scheduled__2026-11-20").prefix)
-SAVEPOINTS_BOUNDARY = 15
+SAVEPOINTS_BOUNDARY = 18
 BOUNDARY = 18  # of a short segment, so that the files stay short, too
 VERSIONS = Versions(package="0.1.0", spark="4.2.0")
 PROCESS = Process(host="worker-3", boot="b4f0c2", pidns="pid:[4026531836]", pid=4711, started="123456")
@@ -118,12 +118,16 @@ def life_with_savepoints(store: MemoryStore) -> None:
     saved: dict[str, Any] = {"origin": "task", "target": "s3://lake/savepoints", "owner": "ops.savepoint"}
     coordinator.trigger("savepoint", kind="savepoint", name="before the change", pinned=True, **saved)
     coordinator.trigger("one", origin="cli", owner="ann")
-    for request in ("two", "three"):
+    for request, origin in (("two", "task"), ("timer", "periodic")):
         with suppress(Queued):
-            coordinator.trigger(request, origin="task", owner="ops.checkpoint", gated=False)
-    coordinator.acknowledge(detailed(1))
-    coordinator.complete(1)
+            coordinator.trigger(request, origin=origin, owner="ops.checkpoint")
+    for number in (1, 2):
+        coordinator.acknowledge(detailed(number))
+        coordinator.complete(number)
     journal.append(c.ConfirmPublished(id=1))
+    for request in ("three", "four"):
+        with suppress(Queued):
+            coordinator.trigger(request, origin="task", owner="ops.checkpoint")
     coordinator.trigger("stop", kind="suspend_savepoint", **saved)
     number = coordinator.state.pending[-1].id
     coordinator.acknowledge(detailed(number))
@@ -357,10 +361,13 @@ def test_the_events_fold_to_the_state_of_the_boundary(kind: str, boundary: int) 
 def test_a_boundary_holds_what_waits_and_what_is_owned() -> None:
     state = Entry.from_bytes(golden("entry-boundary-savepoints"), "a boundary").snapshot
     assert state
-    assert [(one.token, one.why) for one in state.dropped] == [("three", "the job was suspended")]
+    assert [(one.token, one.why) for one in state.dropped] == [
+        ("timer", "the pause between two checkpoints"),
+        ("four", "the job was suspended"),
+    ]
     assert [(one.id, one.kind, one.status, one.published) for one in state.checkpoints if one.savepoint] == [
         (1, "savepoint", "condemned", True),
-        (4, "suspend_savepoint", "retained", False),
+        (5, "suspend_savepoint", "retained", False),
     ]
     assert [(one.pointer[-7:], one.status) for one in state.claims] == [
         ("41-9f3c", "condemned"),

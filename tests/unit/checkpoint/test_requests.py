@@ -41,6 +41,12 @@ def pending(state: State) -> list[str]:
     return [one.request for one in state.pending]
 
 
+def queued(token: str, *, n: int = 0, **other: Any) -> e.Request:
+    """``n`` only says in which order they were asked for."""
+    known = {"checkpoint_kind": "checkpoint", "origin": "task", **other}
+    return e.Request(token=token, try_number=1, epoch=1, application="", timeout_s=1.0, **known)
+
+
 # -- what is triggered at once -----------------------------------------------------------------------------------------
 
 
@@ -191,11 +197,7 @@ def test_in_run_scope_the_newest_run_is_meant() -> None:
     ],
 )
 def test_rule_1_the_order(first: dict[str, Any], second: dict[str, Any]) -> None:
-    def request(token: str, *, n: int = 0, **other: Any) -> e.Request:
-        known = {"checkpoint_kind": "checkpoint", "origin": "task", **other}
-        return e.Request(token=token, try_number=1, epoch=1, application="", timeout_s=1.0, **known)
-
-    one, other = request("first", **first), request("second", **second)
+    one, other = queued("first", **first), queued("second", **second)
     queues = [(one, other)] if "n" in first else [(one, other), (other, one)]
     for queue in queues:
         assert [each.token for each in requests.in_order(queue)] == ["first", "second"]
@@ -275,15 +277,39 @@ def test_a_forced_one_waits_behind_nobody_and_is_said_once() -> None:
     assert [type(one) for one in events] == [e.CheckpointTriggered]
 
 
-def test_rule_3_deleting_has_to_keep_up() -> None:
+def test_rule_3_periodic_ones_wait_until_deleting_has_caught_up() -> None:
+    """A deletion that fails stays condemned, here: nobody else is kept from a checkpoint by it."""
     history = running(max_concurrent=1)
     for _ in range(4):
         history.completed()
     history.condemned(1, 2)
+    ask(history, "p", origin="periodic")
+    assert (pending(history.state), waiting(history.state)) == ([], ["p"])
     savepoint(history, "s")
-    assert (pending(history.state), waiting(history.state)) == ([], ["s"])
+    assert (pending(history.state), waiting(history.state)) == (["s"], ["p"])
+    history.completed(number=5)
     history.do(c.Forget(ids=(1,)))
-    assert pending(history.state) == ["s"]
+    assert pending(history.state) == ["p"]
+
+
+def test_an_entry_takes_sixteen_from_the_queue_and_the_next_one_goes_on() -> None:
+    history = running(max_concurrent=1)
+    ask(history, "a")
+    for n in range(20):
+        history.write(e.RequestQueued(request=queued(f"s{n}", checkpoint_kind="savepoint", target=TARGET)))
+    history.completed(number=1)
+    assert (len(pending(history.state)), len(waiting(history.state))) == (16, 4)
+    history.do(c.Abort(id=2, reason="declined"))
+    assert (len(pending(history.state)), len(waiting(history.state))) == (19, 0)
+
+
+def test_a_full_queue_is_dropped_in_an_entry_that_fits() -> None:
+    history = running()
+    ask(history, "a")
+    for n in range(requests.LONGEST_QUEUE):
+        history.write(e.RequestQueued(request=queued(f"{'long ' * 40}{n}")))
+    history.ended("failed")
+    assert (len(history.state.dropped), waiting(history.state)) == (1000, [])
 
 
 def test_rule_5_a_periodic_one_inside_the_pause_is_refused_or_dropped() -> None:
@@ -370,6 +396,16 @@ def test_a_request_that_waits_is_known() -> None:
     ask(history, "a")
     ask(history, "b")
     assert history.ask(c.Trigger(request="b", origin="task", try_number=2)) == DoneAlready(0)
+
+
+def test_another_runs_driver_does_not_answer_for_this_run() -> None:
+    history = running()
+    history.ended("finished")
+    history.started("day-2")
+    refused = history.ask(c.Trigger(request="a", origin="task", run="day-1"))
+    assert isinstance(refused, Refusal)
+    assert isinstance(refused.error, errors.RunFinished)
+    ask(history, "b", run="day-2")
 
 
 # -- suspended ---------------------------------------------------------------------------------------------------------

@@ -15,11 +15,12 @@ from airflow_checkpoint_provider.checkpoint.decide import claims_held, held, ret
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.retention import Retention
 from airflow_checkpoint_provider.checkpoint.state import RETAINED
-from tests.unit.checkpoint.histories import Given, History, at, in_turn
+from tests.unit.checkpoint.histories import Given, History, at, clear, in_turn, launch
 
 TARGET = "s3://lake/savepoints"
 FOREIGN = "s3://lake/savepoints/savepoint-orders-41-9f3c"
 NOW = datetime.fromisoformat(at(60))
+TOKEN_2, TOKEN_3 = (e.Token(dag="ops", run=f"later {n}", task="restore") for n in (2, 3))
 
 
 def running(retention: Retention | None = None) -> History:
@@ -230,6 +231,60 @@ def test_a_history_is_not_closed_before_its_savepoints_are_published() -> None:
     assert asked(history, close) == "accepted"
 
 
+def test_a_condemned_claim_is_no_base_any_more() -> None:
+    """Whoever deletes it sleeps: its files may still be there."""
+    history = running(KeepLatest(1))
+    claiming(history)
+    policy = CheckpointConfig(retention=KeepLatest(1)).to_json()
+    history.started(try_number=2, checkpointing=policy)
+    history.completed()
+    history.do(c.Restore(token=TOKEN_2, base=Point(id=42), by="ops", reason=""))
+    history.started("day-2", checkpointing=policy)
+    history.completed()
+    history.do(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60)))
+    for claimed in (True, False):
+        again = c.Restore(token=TOKEN_3, base=Point(pointer=FOREIGN), by="ops", reason="", claimed=claimed)
+        assert asked(history, again) == "StateRequired"
+    assert asked(history, launch("day-3", restore=FOREIGN, base=Point(pointer=FOREIGN))) == "StateRequired"
+
+
+def test_a_claim_is_held_while_the_newest_run_started_there() -> None:
+    """A clear starts there again."""
+    history = running(KeepLatest(1))
+    claiming(history)
+    policy = CheckpointConfig(retention=KeepLatest(1)).to_json()
+    history.started("day-2", checkpointing=policy)
+    for _ in range(3):
+        history.completed()
+    assert claims_held(history.state, NOW) == {FOREIGN}
+    history.ended()
+    history.started("day-3", checkpointing=policy)
+    assert claims_held(history.state, NOW) == frozenset()
+
+
+# -- renamed -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_clear_starts_with_the_same_names() -> None:
+    history = running()
+    claiming(history)
+    history.started("day-2")
+    history.completed()
+    history.ended()
+    history.do(clear("day-2", run_after="2026-11-02T00:00:00Z"))
+    assert (history.state.branch.base, history.state.branch.rename) == (Point(pointer=FOREIGN), {"sum": "total"})
+
+
+def test_names_are_given_on_top_of_those_that_the_same_base_has() -> None:
+    history = running()
+    claiming(history)
+    rename = {"total": "sums", "count": "counts"}
+    history.do(c.Restore(token=TOKEN_2, base=Point(pointer=FOREIGN), by="ops", reason="", rename=rename))
+    assert history.state.branch.rename == {"sum": "sums", "count": "counts"}
+    history.do(c.Restore(token=TOKEN_3, base=None, by="ops", reason=""))
+    assert history.state.branch.rename == {}
+
+
 def test_what_is_not_condemned_is_not_forgotten() -> None:
     history = running()
     claiming(history)
@@ -287,6 +342,14 @@ def test_a_late_failure_of_an_older_id_does_not_count() -> None:
     history.completed()
     history.do(c.Abort(id=gated, reason="expired"))
     assert history.state.failures == 0
+
+
+@pytest.mark.parametrize(("reason", "count"), [("expired", 0), ("declined", 1), ("store failed", 1)])
+def test_a_savepoint_that_took_too_long_does_not_count(reason: str, count: int) -> None:
+    history = running()
+    number = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    history.do(c.Abort(id=number, reason=reason))
+    assert history.state.failures == count
 
 
 def test_a_completed_savepoint_is_a_success() -> None:
