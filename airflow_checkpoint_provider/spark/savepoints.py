@@ -138,6 +138,9 @@ class Savepoints:
 
         pairs = exported(pinned, coordinator.keys, pointer.keys)
         total = sum({group.path: group.bytes for state in pinned for group in state.groups}.values())
+        if not pairs:  # else a stop could be completed whose target nobody can write
+            target.overwrite(f"{pointer.name}/tried", b"")
+            target.delete([f"{pointer.name}/tried"])
         copies.copy(texts.savepoint(one), coordinator.store, target, pairs, total, check)
         copies.verify(target, pointer.keys, pinned)
 

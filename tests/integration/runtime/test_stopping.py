@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
 from tests.integration.runtime.conftest import Undisturbed
 from tests.integration.runtime.test_kills import CLEAN, NAMED, PRICED, TOTALS, stages
+from tests.integration.runtime.test_living import asleep
 from tests.support.launches import Launches
 from tests.support.runs import Crash, Ended, Home, Running
 from tests.support.waiting import wait_until
@@ -26,6 +27,10 @@ OVER = 79
 
 def begun(home: Home) -> bool:
     return home.coordinator().state.running() is not None
+
+
+def has_stages(home: Home) -> bool:
+    return bool(stages(home.coordinator().state))
 
 
 def ask(home: Home, running: Running, kind: str, begun: Callable[[Home], object] = begun) -> int:
@@ -74,7 +79,7 @@ def whole(home: Home, number: int) -> set[str]:
 
 @pytest.mark.timeout(600)
 def test_a_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: Undisturbed) -> None:
-    number, ended = run_and_ask(home, "suspend_savepoint", begun=lambda home: stages(home.coordinator().state))
+    number, ended = run_and_ask(home, "suspend_savepoint", begun=has_stages)
     assert ended.code == OVER, ended.log
     last = ended.log.strip().splitlines()[-1]
     stopped = found(home, number)
@@ -103,7 +108,7 @@ def test_a_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed
 def test_a_stop_that_is_asked_for_at_the_very_end_is_a_stop(home: Home) -> None:
     """The driver sleeps where only its end is left."""
     with home.started(("stop", "value/rows/set-4")) as running:
-        wait_until(lambda: TOTALS in stages(home.coordinator().state), 120, running.said)
+        wait_until(lambda: asleep(running), 120, running.said)
         number = home.coordinator().trigger(
             "a person", kind="terminate_savepoint", target=target(home), timeout_s=60.0, origin="cli"
         )
@@ -170,7 +175,7 @@ def test_killed_after_it_is_completed_it_is_whole(home: Home, undisturbed: Undis
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_when_the_stop_is_written_the_job_is_suspended(home: Home, undisturbed: Undisturbed) -> None:
-    number, ended = run_and_ask(home, "suspend_savepoint", ("kill", "asked/1/completed"))
+    number, ended = run_and_ask(home, "suspend_savepoint", ("kill", "asked/1/completed"), has_stages)
     assert ended.code == -9, ended.log
     assert home.coordinator().state.suspended
     assert home.run().code == 3
