@@ -7,6 +7,7 @@ says is a hint, and each history is read before anything is done to it.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -114,7 +115,8 @@ def tend(coordinator: Coordinator, now: str) -> Swept | None:
         return Swept(state.scope)
     if not quiet(state, moment) or not over_for_good(state, policy_of(state), moment):
         return None
-    publish_due(coordinator)
+    with contextlib.suppress(CheckpointError):  # what cannot be published keeps the history open, nothing else
+        publish_due(coordinator)
     done = Swept(state.scope, coordinator.retire(), coordinator.sweep(), close_if_due(coordinator, now))
     return done if done.changed else None
 

@@ -220,7 +220,11 @@ def confirm(job: str, lines: list[str], how: How) -> None:
     if not sys.stdin.isatty():
         raise InvalidConfig("nobody can be asked here; look at it with --dry-run, then write --yes")
     print("\n".join(lines))
-    if how.ask("Type the job's name to go on: ").strip() != job:
+    try:
+        answer = how.ask("Type the job's name to go on: ")
+    except (EOFError, KeyboardInterrupt):
+        raise InvalidConfig("no answer; nothing was changed") from None
+    if answer.strip() != job:
         raise InvalidConfig("that is not the job's name; nothing was changed")
 
 

@@ -69,10 +69,11 @@ class Patience:
 def ask(store: Store, job: str, run: str | None, item: str | None, wish: Wish, patience: Patience) -> Report:
     """A checkpoint or a savepoint of a job that goes on."""
     asking = _Asking(store, job, run, item, wish, patience)
+    if not patience.wait:
+        return asking.report() if asking.begun() else asking.queued()
     asking.begin()
-    if patience.wait:
-        asking.completed()
-        asking.published()
+    asking.completed()
+    asking.published()
     return asking.report()
 
 
@@ -133,6 +134,18 @@ class _Asking:
     def begin(self) -> None:
         """Raises what refuses it. Where it has to wait for others, this waits."""
         self._number = self._wait(self._triggered)
+
+    def begun(self) -> bool:
+        """Whether it was triggered at once. Raises what refuses it."""
+        self._number = self._triggered()
+        return self._number is not None
+
+    def queued(self) -> Report:
+        """Of a request that waits for others."""
+        kind = self._wish.kind.name
+        data = {"id": None, "kind": kind, "state": "queued", "pointer": None}
+        row = [NONE, kind, "queued", NONE]
+        return Report(ASKED, [row], data, table(ASKED, [row]))
 
     def _is_meant(self, state: State) -> None:
         """Beside what the journal refuses: another run than the named one is not meant."""
@@ -245,13 +258,23 @@ class _Asking:
     def _wait(self, look: Callable[[], T | None]) -> T:
         """What ``look`` finds at last. Raises ``StillPending`` when time is up or a person has waited enough."""
         try:
-            while (found := look()) is None:
+            while (found := self._looked(look)) is None:
                 if self._until is not None and time.monotonic() >= self._until:
                     raise self._left("time is up")
                 time.sleep(EVERY)
             return found
         except KeyboardInterrupt:
             raise self._left("interrupted") from None
+
+    def _looked(self, look: Callable[[], T | None]) -> T | None:
+        """What was asked for stands, whether the store answers now or not."""
+        try:
+            return look()
+        except StoreError as error:
+            if self._number is None or error.permanent:
+                raise
+            self._say(f"{error.message}; looking again")
+            return None
 
     def _left(self, why: str) -> StillPending:
         found = None if self._number is None else self._checkpoint

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider.checkpoint.errors import StoreUnavailable
+from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
+from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.cli import asking
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import RUN, Job
@@ -79,12 +82,11 @@ def test_a_stop_suspends(job: Job, checkpoints: Command, options: list[str], kin
 
 def test_a_savepoint_whose_driver_died_after_its_completion_is_published_here(job: Job, checkpoints: Command) -> None:
     left = savepoint(job, publish=False)
-    job.abort(job.coordinator.trigger("another", origin="task"))  # so that the next id is told from it
     with serving(job, Habits(beats=False, publishes=False)):
         done = checkpoints("savepoint", "orders", "-o", "json")
     assert done.code == 0, done.err
-    assert (job.checkpoint(left.id).published, json.loads(done.out)["id"]) == (True, 4)
-    assert job.checkpoint(4).published
+    made = json.loads(done.out)["id"]
+    assert (job.checkpoint(made).published, job.checkpoint(left.id).published) == (True, False)
 
 
 # -- what it says while it waits -----------------------------------------------------------------------------------------
@@ -290,3 +292,35 @@ def test_a_stop_asks(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyP
 def test_a_dry_run_is_refused_as_the_stop_would_be(job: Job, checkpoints: Command) -> None:
     job.end("failed")
     assert checkpoints("stop", "orders", "--dry-run").code == 3
+
+
+# -- while the store does not answer, and while nobody has time ------------------------------------------------------------
+
+
+def test_who_only_asks_is_not_kept_waiting_by_another(job: Job, checkpoints: Command) -> None:
+    """The queue may last until the next barrier, hours from now."""
+    job.coordinator.trigger("another's", origin="task")
+    done = checkpoints("trigger", "orders", "--no-wait", "-o", "json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out) == {"id": None, "kind": "checkpoint", "state": "queued", "pointer": None}
+    assert [one.origin for one in job.state.queue] == ["cli"]
+
+
+def test_a_store_that_falls_silent_for_a_moment_changes_nothing(
+    job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked for stands: to say *failed* would be wrong."""
+    silences = iter([True, False, True])
+    poll = Journal.poll
+
+    def hurt(self: Journal) -> State:
+        if self.by.place == "cli" and next(silences, False):
+            raise StoreUnavailable("503 slow down")
+        return poll(self)
+
+    monkeypatch.setattr(Journal, "poll", hurt)
+    with serving(job):
+        done = checkpoints("stop", "orders", "--yes")
+    assert done.code == 0, done.err
+    assert "503 slow down; looking again" in done.err
+    assert job.state.suspended

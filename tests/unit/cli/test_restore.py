@@ -195,6 +195,17 @@ def test_any_other_answer_changes_nothing(running: Recorded, store: LocalStore, 
 
 
 @pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("gone", [EOFError, KeyboardInterrupt])
+def test_no_answer_changes_nothing(running: Recorded, store: LocalStore, gone: type[BaseException]) -> None:
+    def answer(question: str) -> str:
+        raise gone
+
+    with pytest.raises(InvalidConfig, match="nothing was changed"):
+        acting.restore(store, FLIGHTS, None, None, acting.Where("chk-2"), acting.How(ask=answer))
+    assert running.coordinator.journal.catch_up().branch.number == 0
+
+
+@pytest.mark.usefixtures("terminal")
 def test_what_was_confirmed_and_has_moved_since_is_refused(running: Recorded, store: LocalStore) -> None:
     """While a person types, the job completes another one."""
 
