@@ -84,7 +84,7 @@ def test_a_savepoint_every_hour(lab: Lab) -> None:
     lies = open_savepoint(SavepointPointer.parse(saved["pointer"]), lab.store(History("tally")))
     assert lies.verify() == 2
     assert {uid for uid, one in lies.seal.states.items() if one.kind == "stage"} == {"batch-1", "batch-2"}
-    assert lies.seal.states["cents"].value == 600
+    assert lies.seal.states["cents"].value == 300  # the script counts a batch after the barrier at its end
     assert tally.end() == {"orders": 3, "cents": 600}
     assert lies.verify() == 2, "nothing deletes a savepoint with the job"
 
