@@ -12,7 +12,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.disposing import target_of
+from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
 from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, NotRunning, SavepointDisposed
 from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin
@@ -257,6 +257,7 @@ def test_policies(job: Job, policy: Any, kept: list[int]) -> None:
 
 def test_only_what_this_task_made_goes_and_nothing_that_is_pinned(job: Job) -> None:
     saved(job)
+    publish_due(job.coordinator)
     taken(job, task_id="another")
     taken(job, pinned=True)
     taken(job)
