@@ -79,9 +79,13 @@ class Waiting:
     origin: str
 
     @property
-    def rank(self) -> int:
+    def forced(self) -> bool:
+        return self.kind in SAVEPOINTS
+
+    @property
+    def rank(self) -> tuple[bool, bool]:
         """Savepoints come first, what the timer asks for comes last."""
-        return 0 if self.kind in SAVEPOINTS else 2 if self.origin == "periodic" else 1
+        return not self.forced, self.origin == "periodic"
 
 
 @dataclass
@@ -178,7 +182,7 @@ class History:
             if self.over(one.epoch) or self.suspended:
                 self._break(f"P10: request {token} waits for attempt {one.epoch}, which takes no checkpoint any more")
         first = self.next_in_queue()
-        if first and ((self.queue[first].rank == 0 and self._deleting_keeps_up()) or self.room()):
+        if first and ((self.queue[first].forced and self._deleting_keeps_up()) or self.room()):
             self._break(f"P10: request {first} waits, and nothing is in its way")
 
     def run_ended(self) -> bool:
@@ -216,8 +220,8 @@ class History:
         self.closing, self.closed, self.given_up = False, True, False
         self.base = self.current = None
         self.tokens, self.requests, self.branches, self.finished, self.dropped = {}, {}, {}, {}, {}
-        for one in self.with_status("retained").values():
-            one.status = "alone"
+        for one in self.checkpoints.values():
+            one.reason, one.status = "", "alone" if one.status == "retained" else one.status
         self._fence("the history was closed")
 
     def planned(self, event: e.LaunchPlanned) -> None:
@@ -426,6 +430,7 @@ class History:
         self.suspended = False
 
     def condemned(self, event: e.CheckpointsCondemned) -> None:
+        self.given_up |= bool(self.scope) and not self.living()
         for number in event.ids:
             if self.checkpoints[number].status != "retained":
                 self._break(f"P1: chk-{number} was {self.checkpoints[number].status} and condemned")
@@ -433,14 +438,13 @@ class History:
                 self.attempts[epoch].restored == number and not self.attempts[epoch].first for epoch in self.living()
             ):
                 self._break(f"P9: chk-{number} was condemned while an attempt restores it")
-            self.given_up |= bool(self.scope) and not self.living()
             if number == self.restore_point() and not self.run_ended():
                 self._break(f"P5: chk-{number} was condemned, the restore point")
             self.checkpoints[number].status = "condemned"
         for pointer in event.claims:
             if self.claims.get(pointer) != "retained":
                 self._break(f"P12: {pointer}, which was {self.claims.get(pointer)}, was condemned")
-            if self.claim_needed(pointer):
+            if self.claim_needed(pointer) and not self.run_ended():
                 self._break(f"P5: {pointer} was condemned, where an attempt starts")
             self.claims[pointer] = "condemned"
 

@@ -125,7 +125,7 @@ class Properties:
                 yield f"P5: the restore point chk-{point} is {found.status}"
             if found.target and found.status == "retained" and not _whole(disk, found):
                 yield f"P5: the restore point chk-{point} is not whole at its target"
-        if isinstance(point, str) and point in history.claims:
+        if isinstance(point, str) and point in history.claims and not history.run_ended():
             if history.claims[point] != "retained":
                 yield f"P5: the restore point {point} is {history.claims[point]}"
             if _metadata(disk, point) in ("", "stub"):

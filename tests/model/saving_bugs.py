@@ -100,7 +100,8 @@ def interned(state: State, event: e.CheckpointCompleted) -> State:
     after = COMPLETED(state, event)
     after, numbers = apply._intern(after, [path for one in event.states for path in one.groups])
     found = after.checkpoint(event.id)
-    return replace(after, checkpoints=apply._swap(after.checkpoints, found, replace(found, groups=numbers)))  # type: ignore[type-var]
+    assert found
+    return replace(after, checkpoints=apply._swap(after.checkpoints, found, replace(found, groups=numbers)))
 
 
 def anything_is_first(state: State, event: e.CheckpointCompleted) -> State:
