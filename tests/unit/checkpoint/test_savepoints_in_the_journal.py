@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -12,10 +13,11 @@ from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.commands import Refusal
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.decide import claims_held, held, retained_by_policy
+from airflow_checkpoint_provider.checkpoint.errors import Held, NotPending
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.retention import Retention
 from airflow_checkpoint_provider.checkpoint.state import RETAINED
-from tests.unit.checkpoint.histories import Given, History, at, clear, in_turn, launch
+from tests.unit.checkpoint.histories import Given, History, at, clear, in_turn, launch, refusal
 
 TARGET = "s3://lake/savepoints"
 FOREIGN = "s3://lake/savepoints/savepoint-orders-41-9f3c"
@@ -260,6 +262,91 @@ def test_a_claim_is_held_while_the_newest_run_started_there() -> None:
     history.ended()
     history.started("day-3", checkpointing=policy)
     assert claims_held(history.state, NOW) == frozenset()
+
+
+OTHER = f"{TARGET}/savepoint-orders-42-77aa"
+
+
+def owning_two() -> History:
+    """A history that has claimed one savepoint after the other, and starts from the second."""
+    history = running(KeepLatest(1))
+    for number, pointer in enumerate((OTHER, FOREIGN)):
+        token = e.Token(dag="ops", run="now", task="restore", generation=number)
+        base = Point(pointer=pointer)
+        history.do(c.Restore(token=token, base=base, by="ops.restore", reason="", above=42, claimed=True))
+    return history
+
+
+def test_of_two_claims_only_what_is_named_goes() -> None:
+    history = owning_two()
+    history.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
+    history.completed()
+    (condemned,) = history.do(c.Condemn(ids=(), claims=(OTHER,), now=at(60)))
+    assert condemned == e.CheckpointsCondemned(ids=(), claims=(OTHER,))
+    assert {one.pointer: one.status for one in history.state.claims} == {OTHER: "condemned", FOREIGN: RETAINED}
+    history.do(c.Forget(ids=(), claims=(OTHER,)))
+    assert [one.pointer for one in history.state.claims] == [FOREIGN]
+
+
+def test_the_claimed_base_is_held_by_name_until_its_branch_has_a_checkpoint() -> None:
+    """Checkpoints of the branches before, and savepoints, say nothing about this one."""
+    history = running(KeepLatest(1))
+    history.completed()
+    claiming(history)
+    history.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepWithin(minutes=1)).to_json())
+    saved(history)
+    assert claims_held(history.state, NOW) == {FOREIGN}
+    held_back = refusal(history.ask(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60))), Held)
+    assert held_back.about["ids"] == [FOREIGN]
+    assert held_back.message.startswith(FOREIGN)
+    unforgotten = refusal(history.ask(c.Forget(ids=(), claims=(FOREIGN,))), Held)
+    assert unforgotten.about["ids"] == [FOREIGN]
+    assert unforgotten.message.startswith(FOREIGN)
+    history.completed()
+    assert claims_held(history.state, NOW) == frozenset()
+
+
+def test_published_is_known_of_one_that_goes_or_has_gone_and_of_no_stranger() -> None:
+    history = running()
+    number = saved(history)
+    history.completed()
+    for command in (c.Condemn(ids=(number,), now=at(60), disposing=True), c.Forget(ids=(number,))):
+        history.do(command)
+        assert history.ask(c.ConfirmPublished(id=number)) == c.DoneAlready(number)
+    unknown = refusal(history.ask(c.ConfirmPublished(id=99)), NotPending)
+    assert (unknown.about["status"], "the journal does not list it" in unknown.message) == (None, True)
+    assert refusal(history.ask(c.ConfirmPublished(id=2)), NotPending).about["status"] == RETAINED
+
+
+def test_a_driver_that_is_over_forgets_nothing() -> None:
+    history = running()
+    history.completed()
+    history.completed()
+    history.condemned(1)
+    history.started(try_number=2)
+    assert asked(history, c.Forget(ids=(1,), epoch=1)) == "Fenced"
+
+
+def test_what_is_pending_is_not_forgotten() -> None:
+    history = running()
+    number = history.triggered()
+    assert refusal(history.ask(c.Forget(ids=(number,))), Held).about["ids"] == [number]
+
+
+def test_a_restore_lifts_the_suspension_and_says_whom_it_left_waiting() -> None:
+    history = running()
+    history.completed()
+    stopped = saved(history, "suspend_savepoint")
+    token = e.Token(dag="ops", run="now", task="restore")
+    events = history.do(c.Restore(token=token, base=Point(id=stopped), by="ops", reason="go on"))
+    assert events[-1] == e.Resumed(by="ops", why="go on")
+    assert history.state.suspended is None
+    history.started(try_number=2)
+    left = history.triggered()
+    again = history.do(c.Restore(token=replace(token, generation=1), base=None, by="ops", reason="anew"))
+    assert again[1:] == (
+        e.CheckpointAborted(id=left, reason="restore", phase="acknowledge", missing=("",), words="anew"),
+    )
 
 
 # -- renamed -------------------------------------------------------------------------------------------------------------
