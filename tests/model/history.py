@@ -64,6 +64,11 @@ class Checkpoint:
         return self.kind in SAVEPOINTS
 
     @property
+    def failed(self) -> bool:
+        """Whether it counts against the job."""
+        return self.reason in FAILURES and not (self.savepoint and self.reason == "expired")
+
+    @property
     def paths(self) -> frozenset[str]:
         """Its groups below the history; a savepoint's lie at its target."""
         return frozenset() if self.savepoint else self.groups
@@ -160,19 +165,17 @@ class History:
             over += self.checkpoints[number].status in ("aborted", "forgotten")
             if self.checkpoints[number].completed or over > listed:
                 break
-            count += self.checkpoints[number].reason in FAILURES
+            count += self.checkpoints[number].failed
         return count
 
     def most(self) -> int:
         return self.attempts[max(self.attempts)].most if self.attempts else 1
 
-    def room(self) -> bool:
-        """Whether one that somebody asked for may be triggered."""
-        pending = [one for one in self.with_status("pending").values() if not one.gated]
-        return len(pending) < self.most() and self._deleting_keeps_up()
-
-    def _deleting_keeps_up(self) -> bool:
-        return len(self.with_status("condemned")) <= self.most()
+    def room(self, one: Waiting) -> bool:
+        """Whether it may be triggered now."""
+        if one.origin == "periodic" and len(self.with_status("condemned")) > self.most():
+            return False  # deleting has to keep up with the timer
+        return one.forced or sum(not one.gated for one in self.with_status("pending").values()) < self.most()
 
     def next_in_queue(self) -> str | None:
         return min(self.queue, key=lambda token: self.queue[token].rank, default=None)
@@ -182,7 +185,7 @@ class History:
             if self.over(one.epoch) or self.suspended:
                 self._break(f"P10: request {token} waits for attempt {one.epoch}, which takes no checkpoint any more")
         first = self.next_in_queue()
-        if first and ((self.queue[first].forced and self._deleting_keeps_up()) or self.room()):
+        if first and self.room(self.queue[first]):
             self._break(f"P10: request {first} waits, and nothing is in its way")
 
     def run_ended(self) -> bool:
@@ -355,11 +358,11 @@ class History:
             if ahead and not found.savepoint:
                 self._break(f"P10: chk-{event.id} of a barrier that could serve another")
             return
-        mine = Waiting(found.epoch, event.try_number, found.kind, event.origin).rank
+        mine = Waiting(found.epoch, event.try_number, found.kind, event.origin)
         first = self.next_in_queue()
-        if first is not None and first != event.request and self.queue[first].rank <= mine:
+        if first is not None and first != event.request and self.queue[first].rank <= mine.rank:
             self._break(f"P10: chk-{event.id} was triggered before request {first}, whose turn it was")
-        if not (self._deleting_keeps_up() if found.savepoint else self.room()):
+        if not self.room(mine):
             self._break(f"P10: chk-{event.id} was triggered, and there was no room")
 
     def queued(self, event: e.RequestQueued) -> None:
@@ -375,6 +378,12 @@ class History:
             self._break(f"P10: request {event.token} was dropped, and did not wait")
             return
         self.dropped[event.token] = self.queue.pop(event.token).try_number
+
+    def queue_was_dropped(self, event: e.QueueDropped) -> None:
+        gone = [token for token, one in self.queue.items() if self.suspended or self.over(one.epoch)]
+        if not gone:
+            self._break("P10: what waits was dropped, and may be served")
+        self.dropped |= {token: self.queue.pop(token).try_number for token in gone}
 
     def completed(self, event: e.CheckpointCompleted) -> None:
         found = self.checkpoints[event.id]
@@ -487,6 +496,7 @@ FOLDS: dict[type[e.Event], Callable[[History, Any], None]] = {
     e.Resumed: History.resumed,
     e.RequestQueued: History.queued,
     e.RequestDropped: History.was_dropped,
+    e.QueueDropped: History.queue_was_dropped,
     e.CheckpointTriggered: History.triggered,
     e.CheckpointCompleted: History.completed,
     e.CheckpointAborted: History.aborted,

@@ -73,7 +73,7 @@ def everything_older(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
 REQUESTS = {
     "27": Bug("suspension in an entry of its own", suspended_afterwards, "a_stop", ("P3",)),
     "j": Bug("the queue is served by another entry", replaced(requests, "asked_again", lambda state: ()), "a_queue", ("P10",)),
-    "k": Bug("a request is served whose attempt is over", replaced(requests, "_gone", lambda state, request: ""), "a_queue", ("P3",)),
+    "k": Bug("a request is served whose attempt is over", replaced(State, "unserved", lambda self: ()), "a_queue", ("P3",)),
     "l": Bug("any number may be pending", replaced(requests, "may_run", lambda state, request: True), "a_queue", ("P10",)),
     "m": Bug("a pending savepoint subsumed", replaced(decide, "subsumed_by", everything_older), "a_savepoint_behind_a_checkpoint", ("P8",)),
 }  # fmt: skip
