@@ -229,7 +229,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 if self._killed.is_set():
                     raise AirflowException("killed before the submit")
                 super().execute(context)
-            except AirflowException as error:
+            except Exception as error:  # noqa: BLE001 - each way to track a driver raises its own
                 failure = error
             finally:
                 self.durable = adopts
@@ -244,6 +244,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         if self._killed.is_set():
             raise AirflowException("this task was killed while it followed an adopted driver")
         if attempt is None:
+            self._wait_if_stopped(launching)
             launching.still_ours()
             launching.end("lost", None)
             self._say(launching.summary())
@@ -259,9 +260,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         """What the driver's exit means for the task: the table of exit codes in the documentation."""
         if failure is not None and exit_code in (None, 0):
             exit_code = 1
-        if exit_code == OVER and stopped(launching):
-            self._say(launching.summary())
-            self._wait_suspended(launching)
+        if exit_code != 0:
+            self._wait_if_stopped(launching)
         launching.still_ours()
         attempt = launching.attempt()
         launching.metrics.tell(launching.state)  # the last that happened between two looks of whoever followed
@@ -280,6 +280,12 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         raise failure or AirflowException(
             f"the driver ended {attempt.how if attempt else 'before it attached'}, exit code {exit_code}"
         )
+
+    def _wait_if_stopped(self, launching: Launching) -> None:
+        """By the journal: not every cluster hands on the driver's exit code, and one that is killed at the end has another."""
+        if stopped(launching):
+            self._say(launching.summary())
+            self._wait_suspended(launching)
 
     def _succeed(self, launching: Launching, attempt: Attempt | None) -> dict[str, Any]:
         if attempt is None:

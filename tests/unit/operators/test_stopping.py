@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from pathlib import Path
 
 import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 
@@ -17,8 +19,9 @@ from airflow_checkpoint_provider.checkpoint.savepoints import exported, open_sav
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.operators.launch import Launching
 from airflow_checkpoint_provider.operators.stopping import stopped
-from airflow_checkpoint_provider.storage import copy_all, open_beside
+from airflow_checkpoint_provider.storage import copy_all, open_beside, open_store
 from tests.support.recorded import RUN, Recorded, at, three_stages
+from tests.unit.operators.conftest import execute
 from tests.unit.operators.test_launching import Try
 
 _targets = itertools.count()
@@ -74,11 +77,63 @@ def task() -> CheckpointedSparkSubmitOperator:
         return CheckpointedSparkSubmitOperator(task_id="delays", application="job.py")
 
 
-def test_exit_code_79_of_a_suspended_job_is_waited_for(recorded: Recorded) -> None:
+ENDS: dict[str, tuple[int | None, Exception | None]] = {
+    "client mode": (79, AirflowException("error code is: 79")),
+    "adopted": (79, None),
+    "cluster mode": (1, AirflowException("error code is: 1")),
+    "a tracker, after a submit that ended well": (0, RuntimeError("application_1 finished with FAILED")),
+    "a tracker without a process": (None, RuntimeError("the driver pod failed")),
+    "killed behind the completion": (137, AirflowException("error code is: 137")),
+}
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["driver's word", "task's word"])
+@pytest.mark.parametrize(("code", "failure"), ENDS.values(), ids=ENDS)
+def test_a_suspended_job_is_waited_for_however_its_driver_is_said_to_have_ended(
+    recorded: Recorded, code: int | None, failure: Exception | None, ends: bool
+) -> None:
     launching = followed(recorded)
-    stop(recorded)
+    stop(recorded, ends=ends)
     with pytest.raises(AirflowRescheduleException):
-        task()._ended(launching, 79, None)
+        task()._ended(launching, code, failure)
+
+
+@pytest.mark.parametrize(("code", "failure"), ENDS.values(), ids=ENDS)
+def test_where_nothing_was_stopped_it_fails_as_it_did(
+    recorded: Recorded, code: int | None, failure: Exception | None
+) -> None:
+    with pytest.raises((AirflowException, RuntimeError)) as error:
+        task()._ended(followed(recorded), code, failure)
+    assert not isinstance(error.value, AirflowRescheduleException)
+    assert code == 79 or error.value is failure
+
+
+@pytest.mark.parametrize("suspends", [True, False])
+def test_whatever_a_tracker_raises_the_journal_is_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, suspends: bool
+) -> None:
+    """There is no cluster here: the parent submits nothing, and its tracker finds that the driver failed."""
+
+    def submits(*_: object) -> None:
+        driver = Recorded(open_store(str(folder / "checkpoints")), "etl.job", "manual__1")
+        driver.coordinator.journal.catch_up()
+        driver.attached("22:01:00")
+        driver.stage("rows", "22:02:00", "22:02:10", work_s=1, kib=1)
+        if suspends:
+            stop(driver)
+        raise RuntimeError("the driver pod failed")
+
+    monkeypatch.setattr(SparkSubmitOperator, "execute", submits)
+    with pytest.raises(AirflowRescheduleException if suspends else RuntimeError):
+        execute(folder)
+
+
+def test_an_adopted_driver_that_was_killed_behind_the_completion(recorded: Recorded) -> None:
+    """Its heart stands still, and its attempt has no end."""
+    launching = followed(recorded)
+    stop(recorded, ends=False)
+    with pytest.raises(AirflowRescheduleException):
+        task()._adopt(launching)
 
 
 def test_somebody_was_faster_and_has_resumed_it(recorded: Recorded) -> None:
