@@ -16,12 +16,15 @@ def stopped(launching: Launching) -> bool:
     """Whether the driver of this launch ended with a stop-savepoint, also if somebody has resumed the job since.
 
     The savepoint's completion suspends the job. A driver that could not write its own end afterwards has left that to us:
-    with it, this try may launch again once the job is resumed.
+    with it, this try may launch again once the job is resumed. If the resume was faster than that word, only the next try may.
     """
     attempt = launching.attempt()
     if attempt is None or not (attempt.how == "suspended" or (attempt.how is None and launching.state.suspended)):
         return False
     launching.end("suspended", SUSPENDED)
+    attempt = launching.attempt()
+    if attempt is None or attempt.how != "suspended":
+        return False
     publish(launching.coordinator)
     return True
 

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 
 from airflow_checkpoint_provider.checkpoint.commands import Restore
 from airflow_checkpoint_provider.checkpoint.disposing import target_of
-from airflow_checkpoint_provider.checkpoint.errors import JobSuspended
+from airflow_checkpoint_provider.checkpoint.errors import Fenced, JobSuspended
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement
 from airflow_checkpoint_provider.checkpoint.savepoints import exported, open_savepoint
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
@@ -134,6 +134,24 @@ def test_an_adopted_driver_that_was_killed_behind_the_completion(recorded: Recor
     stop(recorded, ends=False)
     with pytest.raises(AirflowRescheduleException):
         task()._adopt(launching)
+
+
+def test_a_resume_that_is_faster_than_the_word_of_the_end_leaves_it_to_the_next_try(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launching = followed(recorded)
+    stop(recorded, ends=False)
+    ends = launching.end
+
+    def late(how: str, exit_code: int | None) -> None:
+        resume(recorded)
+        ends(how, exit_code)
+
+    monkeypatch.setattr(launching, "end", late)
+    with pytest.raises(Fenced) as left:
+        task()._ended(launching, 79, None)
+    assert not left.value.permanent
+    assert Try(recorded, 2).launching.plan().number == 2
 
 
 def test_somebody_was_faster_and_has_resumed_it(recorded: Recorded) -> None:
