@@ -29,6 +29,8 @@ from airflow_checkpoint_provider.operators.of_job import OfJob
 from airflow_checkpoint_provider.sensors.checkpoint import EVERY
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 
+SLICE = 0.5  # seconds; Airflow ends a killed task for good after 5
+
 
 class AsksForCheckpoint(OfJob):
     """A retry gets the checkpoint of the try before it, unless that was aborted; a clear asks for another one.
@@ -133,7 +135,10 @@ class AsksForCheckpoint(OfJob):
         self._stop_if_killed()
 
     def _sleep(self, at_most: float) -> None:
-        time.sleep(max(0.0, min(self.poke_interval, at_most)))
+        """To the next look. A killed task has seconds left in which to take back what it asked for."""
+        until = time.monotonic() + min(self.poke_interval, at_most)
+        while not self._killed and (left := until - time.monotonic()) > 0:
+            time.sleep(min(SLICE, left))
 
     def _stop_if_killed(self) -> None:
         """Airflow lets a killed task go on; it must not ask for anything any more."""

@@ -35,7 +35,7 @@ def run(operator: BaseOperator, **instance: Any) -> Any:
 
 def trigger(job: Any = "orders", **options: Any) -> TriggerCheckpointOperator:
     with DAG(OTHER, schedule=None):
-        return TriggerCheckpointOperator(task_id="trigger", job=job, poke_interval=0.01, **options)
+        return TriggerCheckpointOperator(**{"task_id": "trigger", "job": job, "poke_interval": 0.01, **options})
 
 
 def soon(does: Callable[[], object]) -> threading.Timer:

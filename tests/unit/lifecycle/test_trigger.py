@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,18 @@ def test_killed_while_it_waits_for_completion_it_takes_its_request_back(job: Job
     with pytest.raises(AirflowException, match="was killed"):
         run(asks)
     kills.join()
+    assert job.checkpoint(1).status == "aborted"
+
+
+def test_killed_long_before_its_next_look_it_takes_its_request_back_at_once(job: Job) -> None:
+    """Five seconds after the signal Airflow ends the process for good."""
+    asks = trigger(wait_for_completion=True, poke_interval=60)
+    kills = soon(asks.on_kill)
+    before = time.monotonic()
+    with pytest.raises(AirflowException, match="was killed"):
+        run(asks)
+    kills.join()
+    assert time.monotonic() - before < 3
     assert job.checkpoint(1).status == "aborted"
 
 
