@@ -80,6 +80,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "CKP440": "Another job, or who disposes of it, owns the deletion of this savepoint.",
         "CKP441": "Where a savepoint is to be published lies another one.",
         "CKP442": "The savepoint was disposed of.",
+        "CKP443": "The history of a savepoint was not found, so nobody can be asked whether a job needs it.",
         "CKP501": "The application never opened a CheckpointedJob: a retry starts from zero.",
         # what somebody wrote
         "CKP601": "A job id, uid, item or pointer that cannot be used as written.",

@@ -385,6 +385,13 @@ class OtherSavepoint(Refused):
     permanent = True
 
 
+class OrphanSavepoint(Refused):
+    """The history of a savepoint was not found, so nobody can be asked whether a job needs it."""
+
+    code = "CKP443"
+    permanent = True
+
+
 def all_errors(root: type[CheckpointError] = CheckpointError) -> Iterator[type[CheckpointError]]:
     """Every error class, the root first; the table of codes is made of this."""
     yield root

@@ -16,13 +16,14 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import dispose, publish_due
+from airflow_checkpoint_provider.checkpoint.disposing import Disposed, dispose, publish_due
 from airflow_checkpoint_provider.checkpoint.errors import (
     CheckpointError,
     CheckpointNotFound,
     InvalidConfig,
     NotRunning,
     NotStopped,
+    OrphanSavepoint,
 )
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
 from airflow_checkpoint_provider.checkpoint.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, TERMINATE_SAVEPOINT, kind_named
@@ -189,26 +190,44 @@ class StopWithSavepointOperator(AsksForSavepoint):
 class DisposeSavepointOperator(BaseOperator):
     """Deletes a savepoint for good. One that was disposed of already is success.
 
-    Refused while its own history may still start from it, and for a checkpoint, which its history deletes by itself.
+    Refused while its own history may still start from it, where that is not found, and for a checkpoint, which its history
+    deletes by itself.
 
     :param pointer: its directory, or the output of the task that made it. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``, whose credentials reach the savepoint, and at whose
         root is the history that made it.
+    :param orphan: also delete one whose history is not found there, because that is gone, or the savepoint was moved.
     """
 
     template_fields: Sequence[str] = ("pointer",)
 
     def __init__(
-        self, *, pointer: Any, checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name, **kwargs: Any
+        self,
+        *,
+        pointer: Any,
+        checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name,
+        orphan: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.pointer, self.checkpoint_conn_id = pointer, checkpoint_conn_id
+        self.pointer, self.checkpoint_conn_id, self.orphan = pointer, checkpoint_conn_id, orphan
 
     def execute(self, context: Any) -> None:
         with failing_for_good():
             store = CheckpointStorageHook(self.checkpoint_conn_id).get_store_beside()
-            done = dispose(store, pointer_in(self.pointer), owner_of(context["ti"]), utc_now())
+            pointer, by = pointer_in(self.pointer), owner_of(context["ti"])
+            if not self.orphan:
+                self._refuse_orphan(dispose(store, pointer, by, utc_now(), dry_run=True), store.uri)
+            done = dispose(store, pointer, by, utc_now())
         self.log.info("%s", texts.disposed(str(done.pointer), done.files, done.bytes))
+
+    def _refuse_orphan(self, told: Disposed, root: str) -> None:
+        """One that was disposed of already names no job: there is nothing left to ask about."""
+        if told.job and not told.own:
+            raise OrphanSavepoint(
+                f"{told.pointer} of {told.job}: its history was not found at {root}: give this task the checkpoint_conn_id of"
+                " the job; orphan=True deletes a savepoint whose history is gone or that was moved"
+            )
 
 
 def _listed(coordinator: Coordinator, number: int) -> Checkpoint:

@@ -32,7 +32,7 @@ PERMANENT = {
     *("Aborted", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
     *("NonRestoredState", "RenameConflict", "StateNotFound", "KindChanged"),
     *("FinishedStateMismatch", "MaxParallelismMismatch"),
-    *("AlreadyClaimed", "OtherSavepoint", "SavepointDisposed"),
+    *("AlreadyClaimed", "OrphanSavepoint", "OtherSavepoint", "SavepointDisposed"),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +19,9 @@ from tests.support.acting import Job
 from tests.unit.lifecycle.stage import OTHER, run, trigger
 
 
-def dispose(pointer: Any) -> DisposeSavepointOperator:
+def dispose(pointer: Any, **options: Any) -> DisposeSavepointOperator:
     with DAG(OTHER, schedule=None):
-        return DisposeSavepointOperator(task_id="dispose", pointer=pointer)
+        return DisposeSavepointOperator(task_id="dispose", pointer=pointer, **options)
 
 
 @pytest.fixture
@@ -56,6 +58,42 @@ def test_one_that_its_history_may_still_need_is_held(job: Job) -> None:
     with pytest.raises(Held, match="may still start from savepoint chk-1"):
         run(dispose(job.checkpoint(1).target))
     assert open_savepoint(target_of(job.checkpoint(1)), job.store).verify() == 2
+
+
+@pytest.fixture(params=["another connection", "no connection"])
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> dict[str, str]:
+    """What leads a task to a root at which the history is not."""
+    hook = "airflow_checkpoint_provider.hooks.checkpoint_storage"
+    if request.param == "no connection":
+        monkeypatch.setattr(f"{hook}.find_connection", lambda _: None)  # here is no Airflow to say so
+        monkeypatch.setattr(f"{hook}.get_airflow_home", lambda: str(tmp_path / "airflow"))
+        return {}
+    connection = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "elsewhere")}}
+    monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", json.dumps(connection))
+    return {"checkpoint_conn_id": "another"}
+
+
+def test_where_its_history_is_not_found_nobody_could_be_asked(job: Job, elsewhere: dict[str, str]) -> None:
+    """Its history would have said that it is held."""
+    job.complete(job.coordinator.trigger("one", kind="savepoint", origin="user", target=f"{job.store.uri}/theirs"))
+    publish_due(job.coordinator)
+    with pytest.raises(AirflowFailException, match=r"its history was not found at file://.*: give this .* orphan=True"):
+        run(dispose(job.checkpoint(1).target, **elsewhere))
+    assert open_savepoint(target_of(job.checkpoint(1)), job.store).verify() == 2
+
+
+def test_an_orphan_goes_if_somebody_says_that_it_is_one(job: Job, pointer: str, elsewhere: dict[str, str]) -> None:
+    run(dispose(pointer, orphan=True, **elsewhere))
+    with pytest.raises(SavepointDisposed):
+        open_savepoint(target_of(job.checkpoint(1)), job.store)
+    run(dispose(pointer, **elsewhere), try_number=2)
+
+
+def test_an_orphan_that_is_none_is_held_all_the_same(job: Job) -> None:
+    job.complete(job.coordinator.trigger("one", kind="savepoint", origin="user", target=f"{job.store.uri}/theirs"))
+    publish_due(job.coordinator)
+    with pytest.raises(Held):
+        run(dispose(job.checkpoint(1).target, orphan=True))
 
 
 def test_a_checkpoint_is_refused_by_name(job: Job) -> None:
