@@ -156,6 +156,16 @@ class StopWithSavepointOperator(AsksForSavepoint):
 
     def __init__(self, *, drain: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if not self.wait_for_completion:
+            raise InvalidConfig(
+                "wait_for_completion=False: a stop is done when its savepoint lies at its target and the attempt has ended;"
+                " leave it out"
+            )
+        if self.start_timeout_s:
+            raise InvalidConfig(
+                "start_timeout=: a job that does not run needs no stop; leave it out, or let this task be retried until the"
+                " job runs: retries=, retry_delay="
+            )
         self.drain = drain
 
     def _wanted(self, coordinator: Coordinator) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_checkpoint_provider.checkpoint.errors import JobSuspended, NotRunning, NotStopped
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, JobSuspended, NotRunning, NotStopped
 from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.operators import (
@@ -117,14 +117,25 @@ def test_an_aborted_one_is_an_error_and_the_job_goes_on(job: Job) -> None:
     assert job.state.running()
 
 
-@pytest.mark.parametrize("options", [{}, {"start_timeout": 60}])
-def test_a_job_that_does_not_run_is_refused(store: Store, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"wait_for_completion": False}, "the attempt has ended; leave it out"),
+        ({"start_timeout": "10 min"}, "a job that does not run needs no stop; leave it out"),
+    ],
+)
+def test_what_is_no_stop_is_refused_where_it_is_written(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        stops(**options)
+
+
+def test_a_job_that_does_not_run_is_refused(store: Store) -> None:
     job = Job(store)
     job.start()
     job.complete(job.coordinator.trigger("barrier"))
     job.end("failed")
     with pytest.raises(NotRunning, match=r"Its next attempt starts from chk-1; .* pause its DAG"):
-        run(stops(**options))
+        run(stops())
 
 
 @pytest.mark.parametrize("other", [{"task_id": "another"}, {"run_id": "manual__2"}])
