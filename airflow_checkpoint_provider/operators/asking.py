@@ -67,7 +67,7 @@ class AsksForCheckpoint(OfJob):
         raise NotImplementedError
 
     def _not_running(self, coordinator: Coordinator, ti: Any) -> int | None:
-        """The id of what answers the request where nothing runs, if there is one."""
+        """The id of what answers the request where nothing runs, also after ``start_timeout``, if there is one."""
         return None
 
     def _answer(self, coordinator: Coordinator, number: int) -> dict[str, Any]:
@@ -101,12 +101,13 @@ class AsksForCheckpoint(OfJob):
                 cleared = ti.max_tries > self.retries  # perhaps with the job, so that this starts again
                 if isinstance(error, RunFinished) and not cleared:
                     raise
-                answer = self._not_running(coordinator, ti) if coordinator else None
+                left = started + self.start_timeout_s - time.monotonic()
+                answer = self._not_running(coordinator, ti) if coordinator and left <= 0 else None
                 if coordinator and answer:
                     return coordinator, answer
-                self._wait_for(_not_yet(error), started + self.start_timeout_s)
+                self._wait_for(_not_yet(error), left)
             except Busy as error:
-                self._wait_for(error, started + self._timeout(coordinator))
+                self._wait_for(error, started + self._timeout(coordinator) - time.monotonic())
 
     def _trigger(self, coordinator: Coordinator, ti: Any) -> int:
         number = coordinator.trigger(
@@ -124,8 +125,7 @@ class AsksForCheckpoint(OfJob):
         own = running.checkpointing.get("timeout_s") if running else None
         return self.timeout_s or own or CheckpointConfig().timeout_s
 
-    def _wait_for(self, error: Exception, until: float) -> None:
-        left = until - time.monotonic()
+    def _wait_for(self, error: Exception, left: float) -> None:
         if left <= 0:
             raise error
         if str(error) != self._said:

@@ -71,8 +71,8 @@ class TriggerSavepointOperator(AsksForSavepoint):
         ``savepoints`` below the root of the checkpoints. (templated)
     :param name: what to call it in lists. (templated)
     :param pinned: no ``retention`` disposes of it.
-    :param skip_if_unchanged: where nothing runs, and a savepoint already holds what the job would go on from, this task
-        is skipped. A running job always gets one.
+    :param skip_if_unchanged: where nothing runs, not within ``start_timeout`` either, and a savepoint already holds what the
+        job would go on from, this task is skipped. A running job always gets one.
     :param retention: which savepoints of this task to keep, e.g. ``KeepLatest(24) | KeepWithin(days=7)``: after a new one
         it disposes of the others. The newest and pinned ones stay; those of other tasks, and of people, are not looked at.
     :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``.

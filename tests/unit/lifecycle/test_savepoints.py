@@ -212,6 +212,22 @@ def test_a_suspended_job_is_not_running(job: Job) -> None:
         run(asks())
 
 
+def test_a_job_that_may_start_again_is_waited_for_though_nothing_has_changed(job: Job) -> None:
+    """After a stop and a restore, say: what is skipped at once never saves what the job does from now on."""
+    saved(job)
+    job.end("failed")
+    starts = soon(lambda: job.start(2))
+    assert run(asks(start_timeout="30 s", wait_for_completion=False))["id"] == 2
+    starts.join()
+
+
+def test_one_that_does_not_start_in_time_is_skipped_then(job: Job) -> None:
+    saved(job)
+    job.end("failed")
+    with pytest.raises(AirflowSkipException, match="nothing has changed"):
+        run(asks(start_timeout=0.2))
+
+
 def test_a_job_that_may_start_is_waited_for(store: Store) -> None:
     job = Job(store)
     starts = soon(job.start)
