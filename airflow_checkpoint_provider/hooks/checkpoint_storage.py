@@ -11,9 +11,11 @@ from typing import Any
 from airflow.configuration import get_airflow_home
 from airflow.sdk import BaseHook, Connection
 
+from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
+from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Seal, StateSnapshot
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer, pointer_of, safe_token
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, SavepointPointer, pointer_of, safe_token
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
@@ -87,6 +89,15 @@ class CheckpointStorageHook(BaseHook):
     def get_store_beside(self) -> Store:
         """For who was given a savepoint, which may lie anywhere: what lies elsewhere is reached as this store is."""
         return self._connected() or _folder()
+
+    def suspended(self, job: str) -> str | None:
+        """When a job with ``scope="job"`` was stopped, by whom, and with which savepoint. None: it is not suspended, or never
+        ran where this connection leads."""
+        try:
+            store = self.get_store_of(job)
+        except NoConnection:
+            return None
+        return Journal(store, Keys(History(job).prefix), By("hook", "", "")).catch_up().suspended
 
     def describe(self, checkpoint: Mapping[str, Any] | str) -> dict[str, Any]:
         """What a checkpoint holds, without Spark: for audits, which read the files by any library.

@@ -112,7 +112,7 @@ def upgrade(lab: Lab, to: Path, back: Path) -> str:
         return lab.stack.client.trigger("tally_upgrade", {"application": str(to), "previous": str(back)})
 
 
-ROLLBACK = ("stopped", "undeploy", "roll_back")
+ROLLBACK = ("stopped", "undeploy", "roll_back", "ended")
 
 
 def test_upgrade_and_roll_back(lab: Lab) -> None:
@@ -122,7 +122,7 @@ def test_upgrade_and_roll_back(lab: Lab) -> None:
     assert client.wait_for_run("tally_upgrade", refused, PATIENCE) == "failed"
     states = client.states("tally_upgrade", refused)
     assert (states["stop"], states["deploy"]) == ("failed", "upstream_failed")
-    assert [states[name] for name in ROLLBACK] == ["success", "skipped", "skipped"]
+    assert [states[name] for name in ROLLBACK] == ["success", "skipped", "skipped", "skipped"]
 
     tally = Tally(lab, "tally_deployed")
     two, three = tally.version("two.py"), tally.version("three.py", 'raise SystemExit("a bug")')
@@ -136,7 +136,7 @@ def test_upgrade_and_roll_back(lab: Lab) -> None:
     tally.put(1000)
     assert client.wait_for_run("tally_upgrade", good, PATIENCE) == "success", tally.report()
     states = client.states("tally_upgrade", good)
-    assert {states.pop(name) for name in ROLLBACK} == {"skipped"}
+    assert {states.pop(name) for name in (*ROLLBACK, "start")} == {"skipped"}
     assert set(states.values()) == {"success"}
     first, second = tally.state.attempts
     assert (first.how, first.exit_code) == ("suspended", 79)
@@ -152,6 +152,7 @@ def test_upgrade_and_roll_back(lab: Lab) -> None:
     assert client.wait_for_run("tally_upgrade", bad, PATIENCE) == "failed"
     states = client.states("tally_upgrade", bad)
     assert {states[name] for name in ROLLBACK} == {"success"}
+    assert states["start"] == "skipped", "its run has retries left"
     assert (states["healthy"], states["upgraded"]) == ("failed", "upstream_failed")
     tally.put(100_000)
     assert tally.end() == {"orders": 7, "cents": 111_113}
