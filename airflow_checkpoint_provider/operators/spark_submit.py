@@ -263,6 +263,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         if exit_code != 0:
             self._wait_if_stopped(launching)
         launching.still_ours()
+        if failure is not None and not isinstance(failure, AirflowException):
+            raise failure  # a tracker may have lost sight of a driver that lives: the next try looks
         attempt = launching.attempt()
         launching.metrics.tell(launching.state)  # the last that happened between two looks of whoever followed
         if failure is None and exit_code == 0:
