@@ -78,6 +78,7 @@ class Attempt:
         self._watch = threading.Thread(target=self._watch_journal, name="checkpoint-watch", daemon=True)
         self.on_state: Callable[[State], None] = lambda state: None
         self.stage: str | None = None  # the stage that is being computed
+        self._copying = ""  # what is copied before the script runs
 
     @property
     def state(self) -> State:
@@ -89,6 +90,8 @@ class Attempt:
         return self._over.is_set()
 
     def doing(self) -> str:
+        if self._copying:
+            return f"copying {self._copying}"
         return f"stage '{self.stage}'" if self.stage else "the script's own code"
 
     def working_on(self, uid: str | None) -> None:
@@ -99,13 +102,29 @@ class Attempt:
         if self.state.over(self.epoch):
             self.leave_over()
 
-    def attach(self, application: str) -> None:
-        """The states are read; from here on the driver beats for its epoch and looks at the journal."""
-        self.heart.update(
-            lambda beat: replace(beat, attached=utc_now(), application=application, protected_since=utc_now())
-        )
+    def watch(self) -> None:
+        """From here on the driver beats for its epoch and looks at the journal."""
         self.heart.__enter__()
         self._watch.start()
+
+    @contextmanager
+    def copying(self, what: str) -> Iterator[None]:
+        """What a living driver is doing that has not attached yet."""
+        self._copying = what
+        self.heart.update(lambda beat: replace(beat, doing=self.doing()))
+        try:
+            yield
+        finally:
+            self._copying = ""
+
+    def attach(self, application: str) -> None:
+        """The states are read; the script's own code is next."""
+        self.heart.update(
+            lambda beat: replace(
+                beat, attached=utc_now(), application=application, doing=self.doing(), protected_since=utc_now()
+            )
+        )
+        self.heart.pulse()
 
     @contextmanager
     def journal(self) -> Iterator[Coordinator]:

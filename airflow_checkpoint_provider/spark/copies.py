@@ -87,4 +87,5 @@ def brought_in(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[str,
     files = sum(len(group.files) for state in kept.values() for group in state.groups)
     if files:
         say(texts.brought_in(str(restored.point), files, sum(state.bytes for state in kept.values())))
-    return anew(attempt, str(restored.point), kept.values(), store, keys, attempt.still_standing)
+    with attempt.copying(str(restored.point)):
+        return anew(attempt, str(restored.point), kept.values(), store, keys, attempt.still_standing)

@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.names import Keys, Pointer, check_uid
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.spark import copies, s3a
-from airflow_checkpoint_provider.spark.application import check_versions, digest, refuse_connect
+from airflow_checkpoint_provider.spark.application import Application, check_versions, digest, refuse_connect
 from airflow_checkpoint_provider.spark.attempt import Program, begin, tell_task
 from airflow_checkpoint_provider.spark.barriers import Barriers
 from airflow_checkpoint_provider.spark.exits import Exit
@@ -117,6 +117,17 @@ class CheckpointedJob:
         self._settings = settings
         s3a.prepare(self.spark, open_store(settings.root, s3=settings.s3))
         self._attempt = begin(settings, Program(application.digest, self.spark.version))
+        self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, lambda: None, self._terminated).start()
+        self._attempt.watch()
+        try:
+            self._attach(settings, application)
+        except BaseException as error:
+            self._attempt.end_failed(self._code_of(error))
+            self._watchdog.stop()
+            raise
+
+    def _attach(self, settings: Settings, application: Application) -> None:
+        """Read the states, which may be long in coming where they lie elsewhere, and get ready for the script."""
         seal, point = copies.renamed(self._attempt), self._attempt.restored.point
         self._states = States.restored(seal, self._attempt.run.key, elsewhere=bool(point and point.pointer))
         self._states.snapshots = copies.brought_in(self._attempt, self._states.snapshots)
@@ -124,7 +135,6 @@ class CheckpointedJob:
         self._barriers = Barriers(self._attempt, self._states, self._registered, self.spark.version, settings.config)
         self._stages = Stages(self.spark, self._attempt, self._states, self._barriers, application)
         self._names: set[str] = set()
-        self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, lambda: None, self._terminated).start()
         self._progress = Progress(self.spark, self._attempt, self._barriers.protection)
         self._attempt.on_state = self._look
         before = max(
@@ -201,11 +211,15 @@ class CheckpointedJob:
     def _fail(self, error: BaseException | None) -> None:
         """The attempt ends *failed*; an error that no retry can mend is told to the task, and leaves as exit code 3."""
         self._barriers.close()
+        self._attempt.end_failed(self._code_of(error))
         if isinstance(error, CheckpointError):
-            self._attempt.end_failed(Exit.REFUSED if self._launched and error.permanent else Exit.FAILED)
             self._refuse(error)
-        else:
-            self._attempt.end_failed(_exit_code(error))
+
+    def _code_of(self, error: BaseException | None) -> int:
+        """With which the driver is going to end."""
+        if isinstance(error, CheckpointError):
+            return Exit.REFUSED if self._launched and error.permanent else Exit.FAILED
+        return _exit_code(error)
 
     def _refuse(self, error: CheckpointError) -> None:
         """Where no retry can mend it, and there is a task that would retry: leave the text for it, and end with exit code 3."""

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.errors import Queued, SavepointDisposed
+from airflow_checkpoint_provider.checkpoint.errors import Damaged, Queued, SavepointDisposed
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
+from airflow_checkpoint_provider.checkpoint.heartbeat import VARIABLE, Beat, read_beat
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, SavepointPointer
 from airflow_checkpoint_provider.checkpoint.savepoints import DISPOSAL, dispose
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, copies, open_checkpoint, savepoints
@@ -240,6 +241,54 @@ def test_its_own_job_goes_on_from_it_without_computing(script: Script, tmp_path:
     with script.attempt() as job:
         assert stage(job, "first", rows=5) == 5
     assert not again()
+
+
+def test_a_driver_lives_while_it_copies_what_it_starts_from(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GiB take longer than anybody waits for a still beat, and a fence or a stop must not wait for them."""
+    monkeypatch.setenv(VARIABLE, "0.1")
+    with script.failing() as job:
+        number = ask(script, tmp_path / "saved")
+        stage(job, "first")
+    script.lose_beats()
+    go_back(script, Point(id=number))
+    copy = copies.copy
+    seen: list[Beat | None] = []
+
+    def copy_slowly(*args: Any) -> None:
+        store, keys, state = LocalStore(script.root), Keys(History("job").prefix), script.coordinator().state
+        key, before = keys.attempt_beat(state.last_epoch), state.n
+        wait_until(lambda: (beat := read_beat(store, key)) and beat.counter > 2 and beat.doing, 10, lambda: "no beat")
+        script.coordinator().trigger("another", timeout_s=60.0, origin="task")
+        job = opening[0]
+        wait_until(lambda: job._attempt.state.n > before, 10, lambda: "nobody looks at the journal")
+        seen.append(read_beat(store, key))
+        copy(*args)
+
+    monkeypatch.setattr(copies, "copy", copy_slowly)
+    opening = [script.attempt()]
+    with opening[0] as job:
+        stage(job, "first")
+    assert [(one.doing, one.attached) for one in seen if one] == [(f"copying chk-{number}", "")]
+
+
+def test_a_driver_that_cannot_read_its_states_ends_its_attempt(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with script.failing() as job:
+        number = ask(script, tmp_path / "saved")
+        stage(job, "first")
+    script.lose_beats()
+    go_back(script, Point(id=number))
+
+    def copy_badly(*_: Any) -> None:
+        raise Damaged("half of it is missing")
+
+    monkeypatch.setattr(copies, "copy", copy_badly)
+    with pytest.raises(Damaged), script.attempt():
+        raise AssertionError
+    assert script.coordinator().state.attempts[-1].how == "failed"
 
 
 def test_states_get_the_names_that_who_went_back_gave_them(script: Script) -> None:
