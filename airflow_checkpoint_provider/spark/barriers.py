@@ -12,6 +12,7 @@ is asked for a state. One that cannot say it declines whatever waited for the ba
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import threading
 import time
@@ -33,9 +34,9 @@ from airflow_checkpoint_provider.checkpoint.failures import DECLINED, EXPIRED, S
 from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, StateSnapshot, Versions
 from airflow_checkpoint_provider.checkpoint.requests import ungated
-from airflow_checkpoint_provider.checkpoint.state import RETAINED, Checkpoint
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.spark import copies
 from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.copies import written_anew
 from airflow_checkpoint_provider.spark.gates import Gates
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.protection import Protection
@@ -47,6 +48,7 @@ Held = dict[str, StateSnapshot]
 """What a completed checkpoint holds, by uid."""
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries while the store fails
+ENDED = "attempt ended"
 SWEPT_AT_ONCE = 1_000  # folders; the next start takes the rest
 
 
@@ -62,7 +64,8 @@ class Barriers:
         self._flying: Future[Held] | None = None
         self._unsettled: int | None = None  # acknowledged, its outcome not known to us
         self._awaited = threading.Event()  # the job waits for the checkpoint in flight
-        self._reached = 0.0  # when the barrier of the newest checkpoint was
+        self._closing = threading.Event()
+        self._reached = 0.0  # when the barrier of the newest checkpoint was, or its turn in the queue came
         attempt.coordinator.journal.patience = min(attempt.coordinator.journal.patience, self._timeout_s)
         self._count = 0
         self._asked: frozenset[str] | None = (
@@ -114,7 +117,9 @@ class Barriers:
         self._pool.submit(self._sweep)
 
     def close(self) -> None:
-        """Wait for what is under way; while the store fails, not for longer than its last try."""
+        """Wait for what is under way; while the store fails, not for longer than its last try. A full checkpoint is not
+        copied to its end: a plain one takes its place."""
+        self._closing.set()
         self._awaited.set()
         self._pool.shutdown(wait=True)
         self.savepoints.close()
@@ -165,8 +170,10 @@ class Barriers:
         states = _as_held(pinned, held)
         while True:
             self._retire()  # which may let the next of the queue in
-            if not any(one.request in (self._asked or ()) for one in ungated(self._attempt.state)):
+            due = any(one.request in (self._asked or ()) for one in ungated(self._attempt.state))
+            if not due or self._closing.is_set():
                 break
+            self._reached = time.monotonic()
             if not (more := self._try(states, barrier)):
                 break
             held = more
@@ -215,18 +222,32 @@ class Barriers:
         return held
 
     def _states_for(self, number: int, pinned: Pinned) -> Pinned | None:
-        """What checkpoint ``number`` is to hold. None if it is a full one that cannot be copied: then it was declined."""
+        """What checkpoint ``number`` is to hold. None if it is a full one that is not copied: then it has its outcome."""
         found = self._attempt.state.checkpoint(number)
         if found is None or not kind_named(found.kind).full:
             return pinned
+        deadline = self._reached + found.timeout_s
+        check = functools.partial(copies.still_wanted, self._attempt, number, self._closing, deadline)
         try:
-            return written_anew(self._attempt, number, pinned)
+            return copies.written_anew(self._attempt, number, pinned, check)
+        except copies.Over:
+            self._abort_copy(found, ENDED, "its attempt ended before it was copied")
+        except copies.Late:
+            self._abort_copy(
+                found, EXPIRED, f"it was not copied within {found.timeout_s:g} s; give it a longer timeout"
+            )
         except CheckpointError as error:
-            reason = STORE_FAILED if isinstance(error, StoreError) else DECLINED
-            with self._attempt.journal() as coordinator:
-                coordinator.abort(number, reason, missing=(self._attempt.record.application,), words=error.message)
-                say(texts.aborted(coordinator.state, coordinator.state.checkpoint(number) or found))
-            return None
+            self._abort_copy(found, STORE_FAILED if isinstance(error, StoreError) else DECLINED, error.message)
+        return None
+
+    def _abort_copy(self, one: Checkpoint, reason: str, words: str) -> None:
+        """Unless it has another outcome already. Either is said."""
+        with self._attempt.journal() as coordinator:
+            with contextlib.suppress(NotPending):
+                coordinator.abort(one.id, reason, missing=(self._attempt.record.application,), words=words)
+            found = coordinator.state.checkpoint(one.id)
+            if found and found.status == ABORTED:
+                say(texts.aborted(coordinator.state, found))
 
     def _number(self, barrier: str) -> int:
         """The pending checkpoint that waits for us and for nobody else, or a new one."""

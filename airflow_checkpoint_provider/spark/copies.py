@@ -5,7 +5,9 @@ The copy of a group is a group of the attempt that copies it, and is verified by
 
 from __future__ import annotations
 
+import math
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -14,6 +16,7 @@ from airflow_checkpoint_provider.checkpoint.assignment import renamed_in
 from airflow_checkpoint_provider.checkpoint.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.checkpoint.names import Keys
 from airflow_checkpoint_provider.checkpoint.savepoints import Pairs, imported
+from airflow_checkpoint_provider.checkpoint.state import PENDING
 from airflow_checkpoint_provider.checkpoint.verifying import verify_group
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
@@ -22,6 +25,25 @@ from airflow_checkpoint_provider.storage import Store, copy_all
 SAID_EVERY = 30.0  # seconds between two lines about one copy
 Check = Callable[[], object]
 """Raises when the copy is not wanted any more; asked after each file."""
+
+
+class Over(Exception):
+    """What is copied for has its outcome, or the job ends: nobody wants the copy any more."""
+
+
+class Late(Exception):
+    """Its time is over."""
+
+
+def still_wanted(attempt: Attempt, number: int, closing: threading.Event, deadline: float = math.inf) -> None:
+    """Whether checkpoint ``number`` still waits for its copy, as far as the attempt's watch has seen. Raises ``Over``, and
+    ``Late`` past the ``deadline``, which is one of ``time.monotonic``."""
+    attempt.still_standing()
+    found = attempt.state.checkpoint(number)
+    if closing.is_set() or found is None or found.status != PENDING:
+        raise Over
+    if time.monotonic() > deadline:
+        raise Late
 
 
 def copy(what: str, source: Store, target: Store, pairs: Pairs, total: int, check: Check) -> None:
@@ -59,11 +81,13 @@ def anew(
     return found
 
 
-def written_anew(attempt: Attempt, number: int, states: Iterable[StateSnapshot]) -> tuple[StateSnapshot, ...]:
+def written_anew(
+    attempt: Attempt, number: int, states: Iterable[StateSnapshot], check: Check
+) -> tuple[StateSnapshot, ...]:
     """The states of a full checkpoint: it shares no file with an older one."""
     several = tuple(states)
     rows, coordinator = [one for one in several if one.groups], attempt.coordinator
-    found = anew(attempt, f"chk-{number}", rows, coordinator.store, coordinator.keys, attempt.still_standing)
+    found = anew(attempt, f"chk-{number}", rows, coordinator.store, coordinator.keys, check)
     return tuple(found.get(one.uid, one) for one in several)
 
 

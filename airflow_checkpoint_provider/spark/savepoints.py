@@ -8,6 +8,8 @@ savepoint is completed, the job is suspended, and nothing of the script runs aft
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import threading
 import time
 import traceback
@@ -29,14 +31,6 @@ from airflow_checkpoint_provider.storage import open_beside
 
 Pinned = tuple[StateSnapshot, ...]
 AGAIN = 1.0  # seconds between two tries to learn what became of a stop
-
-
-class _Over(Exception):
-    """The savepoint has its outcome, or the job ends: nobody wants the copy any more."""
-
-
-class _Late(Exception):
-    """Its time is over."""
 
 
 class Savepoints:
@@ -94,9 +88,9 @@ class Savepoints:
     def _take(self, one: Checkpoint, pinned: Pinned) -> None:
         try:
             self._copy_and_complete(one, pinned)
-        except (_Over, NotPending):
+        except (copies.Over, NotPending):
             self._gone(one)
-        except _Late:
+        except copies.Late:
             self._abort(one, EXPIRED, f"it was not copied within {one.timeout_s:g} s; give it a longer timeout")
         except CommitStateUnknown as error:
             say(texts.not_known(one, error.message))
@@ -129,24 +123,17 @@ class Savepoints:
     def _copy(self, one: Checkpoint, pinned: Pinned, deadline: float) -> None:
         coordinator, pointer = self._attempt.coordinator, target_of(one)
         target = open_beside(coordinator.store, pointer.root)
-
-        def check() -> None:
-            self._attempt.still_standing()
-            self._wanted(one)
-            if time.monotonic() > deadline:
-                raise _Late
-
         pairs = exported(pinned, coordinator.keys, pointer.keys)
         total = sum({group.path: group.bytes for state in pinned for group in state.groups}.values())
         if not pairs:  # else a stop could be completed whose target nobody can write
             target.overwrite(f"{pointer.name}/tried", b"")
             target.delete([f"{pointer.name}/tried"])
+        check = functools.partial(self._wanted, one, deadline)
         copies.copy(texts.savepoint(one), coordinator.store, target, pairs, total, check)
         copies.verify(target, pointer.keys, pinned)
 
-    def _wanted(self, one: Checkpoint) -> None:
-        if self._closing.is_set() or self._is(one) != PENDING:
-            raise _Over
+    def _wanted(self, one: Checkpoint, deadline: float = math.inf) -> None:
+        copies.still_wanted(self._attempt, one.id, self._closing, deadline)
 
     def _is(self, one: Checkpoint) -> str:
         found = self._attempt.state.checkpoint(one.id)

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.checkpoint.names import History, Keys, Savepoin
 from airflow_checkpoint_provider.checkpoint.savepoints import DISPOSAL, dispose
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, copies, open_checkpoint, savepoints
-from airflow_checkpoint_provider.storage import LocalStore
+from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from tests.integration.runtime.conftest import Script
 from tests.support.waiting import wait_until
 
@@ -33,6 +33,10 @@ def ask(script: Script, target: Path, request: str = "a person", timeout_s: floa
     return script.coordinator().trigger(
         request, kind="savepoint", target=f"file://{target}", timeout_s=timeout_s, origin="task"
     )
+
+
+def ask_for_all(script: Script, timeout_s: float = 60.0) -> int:
+    return script.coordinator().trigger("all of it", kind="full_checkpoint", timeout_s=timeout_s, origin="task")
 
 
 def found(script: Script, number: int) -> Checkpoint:
@@ -169,7 +173,7 @@ def test_a_full_checkpoint_shares_no_file_with_an_older_one(script: Script) -> N
         stage(job, "first")
         job.checkpoint()
         before = groups(script, "first")
-        number = script.coordinator().trigger("all of it", kind="full_checkpoint", timeout_s=60.0, origin="task")
+        number = ask_for_all(script)
         stage(job, "second")
         job.checkpoint()
         coordinator = script.coordinator()
@@ -179,6 +183,44 @@ def test_a_full_checkpoint_shares_no_file_with_an_older_one(script: Script) -> N
         assert full.identity.endswith(before[0])
         later = coordinator.read_seal(coordinator.state.retained[-1]).states["first"].groups[0]
         assert later == full, "later ones build on it"
+
+
+def test_a_full_checkpoint_that_is_copied_too_slowly_expires_and_a_plain_one_takes_its_place(script: Script) -> None:
+    with script.attempt() as job:
+        number = ask_for_all(script, timeout_s=0.0)
+        stage(job, "first")
+        job._barriers.settle()
+        assert (found(script, number).status, found(script, number).reason) == (ABORTED, "expired")
+        assert [one.id for one in script.coordinator().state.retained] == [number + 1]
+
+
+@pytest.mark.parametrize("way", ["aborted", "closed"])
+def test_a_full_checkpoint_that_nobody_wants_any_more_is_not_copied_to_its_end(
+    way: str, script: Script, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
+) -> None:
+    ended: list[type[Exception]] = []
+
+    def copy_slowly(*args: Any) -> None:
+        if way == "aborted":
+            script.coordinator().abort(number, "changed my mind")
+            wait_until(lambda: not job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+        else:
+            wait_until(job._barriers._closing.is_set, 10, lambda: "the job does not end")
+        try:
+            copy_all(*args)
+        except copies.Over as over:
+            ended.append(type(over))
+            raise
+
+    monkeypatch.setattr(copies, "copy_all", copy_slowly)
+    with script.failing() as job:
+        number = ask_for_all(script)
+        stage(job, "first")
+    assert ended == [copies.Over]
+    reason = {"aborted": "changed my mind", "closed": "attempt ended"}[way]
+    assert found(script, number).reason == reason
+    assert f"ABORTED chk-{number} of job: {reason}" in capsys.readouterr().out
+    assert [one.id for one in script.coordinator().state.retained] == [number + 1], "the stage is saved all the same"
 
 
 # -- starting from one -------------------------------------------------------------------------------------------------
