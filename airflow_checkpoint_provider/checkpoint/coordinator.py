@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_checkpoint_provider.checkpoint import commands as c
@@ -47,6 +48,15 @@ from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Put, put
 
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """What is gone of the condemned, and why the rest is not."""
+
+    ids: tuple[int, ...]
+    claims: tuple[str, ...]
+    failed: tuple[StoreError, ...]
 
 
 class Coordinator:
@@ -270,6 +280,10 @@ class Coordinator:
 
         The journal, too, is pruned behind a boundary that this process wrote.
         """
+        return self.forget(self.delete(self.condemn_due()))
+
+    def condemn_due(self) -> State:
+        """The first step of three: the entry. Returns the state that says what is to be deleted, whoever condemned it."""
         if self.journal.wrote_boundary:
             prune(self.journal)
             self.journal.wrote_boundary = False
@@ -278,29 +292,35 @@ class Coordinator:
         if ids or claims:
             with contextlib.suppress(Held):  # somebody came to need one of them meanwhile: next time
                 self.journal.append(c.Condemn(ids=ids, claims=claims, now=now, epoch=self.epoch))
-        return self._delete_condemned(now)
+        return self.state
 
-    def _delete_condemned(self, now: str) -> tuple[int, ...]:
-        """One that cannot be deleted now is not in the way of the others: what is gone is forgotten, then the error raised."""
+    def delete(self, state: State) -> Deleted:
+        """The second, which may take long and needs nothing of the journal but the ``state`` that ``condemn_due`` returned:
+        nobody refers again to what that condemned. One that cannot be deleted now is not in the way of the others."""
         ids, claims, failed = [], [], []
-        for checkpoint in self.state.with_status(CONDEMNED):
+        now = self._now()
+        for checkpoint in state.with_status(CONDEMNED):
             try:
-                self._delete(checkpoint, now)
+                self._delete(checkpoint, state, now)
                 ids.append(checkpoint.id)
             except StoreError as error:
                 failed.append(error)
-        for claim in self.state.claims:
+        for claim in state.claims:
             try:
                 if claim.status == CONDEMNED:
-                    self._dispose(claim.pointer, self.state.incarnation, now)
+                    self._dispose(claim.pointer, state.incarnation, now)
                     claims.append(claim.pointer)
             except StoreError as error:
                 failed.append(error)
-        if ids or claims:
-            self.journal.append(c.Forget(ids=tuple(ids), claims=tuple(claims), epoch=self.epoch))
-        if failed:
-            raise failed[0]
-        return tuple(ids)
+        return Deleted(tuple(ids), tuple(claims), tuple(failed))
+
+    def forget(self, deleted: Deleted) -> tuple[int, ...]:
+        """The third: the entry. What is gone is forgotten, then the error of the first that is not gone is raised."""
+        if deleted.ids or deleted.claims:
+            self.journal.append(c.Forget(ids=deleted.ids, claims=deleted.claims, epoch=self.epoch))
+        if deleted.failed:
+            raise deleted.failed[0]
+        return deleted.ids
 
     def claims_over(self, now: str) -> tuple[str, ...]:
         """Claimed savepoints that nothing holds any more."""
@@ -317,7 +337,7 @@ class Coordinator:
         own = {one.id for one in self.state.retained if not one.savepoint}
         return tuple(sorted(own - held(self.state, datetime.fromisoformat(now))))
 
-    def _delete(self, checkpoint: Checkpoint, now: str) -> None:
+    def _delete(self, checkpoint: Checkpoint, state: State, now: str) -> None:
         """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then groups that nobody refers to. Of a
         savepoint whose disposer died, what lies at its target, unless another history has claimed that."""
         if checkpoint.target:
@@ -325,10 +345,10 @@ class Coordinator:
                 self._dispose(checkpoint.target, savepoints.DISPOSAL, now)
         self.store.delete([self.keys.seal(checkpoint.id)])
         self.store.delete_under(self.keys.checkpoint(checkpoint.id))
-        paths, referred = self.state.paths(), self.state.referred()
+        paths, referred = state.paths(), state.referred()
         for number in checkpoint.groups:
             path = paths.get(number)
-            if path and number not in referred and self.state.deletable(path):
+            if path and number not in referred and state.deletable(path):
                 self.store.delete_under(self.keys.group(path))
 
     def orphans(self) -> tuple[str, ...]:

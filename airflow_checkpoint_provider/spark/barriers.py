@@ -333,9 +333,13 @@ class Barriers:
             coordinator.abort(number, STORE_FAILED, phase="seal", missing=("",), words=error.message)
 
     def _retire(self) -> None:
+        """Deleting, which may take long, needs no lock: the watch goes on seeing a fence or a stop."""
         try:
             with self._attempt.journal() as coordinator:
-                coordinator.retire()
+                condemning = coordinator.condemn_due()
+            deleted = coordinator.delete(condemning)
+            with self._attempt.journal() as coordinator:
+                coordinator.forget(deleted)
         except StoreError as error:
             say(f"old checkpoints could not be deleted now, the next checkpoint tries again: {error}")
         except Refused:

@@ -326,7 +326,7 @@ def delete_first(self: Coordinator) -> tuple[int, ...]:
     for number in ids:
         found = self.state.checkpoint(number)
         assert found
-        self._delete(found, self._now())
+        self._delete(found, self.state, self._now())
     if ids:
         self.journal.append(c.Condemn(ids=ids, now=self._now(), epoch=self.epoch))
         self.journal.append(c.Forget(ids=ids, epoch=self.epoch))
@@ -341,7 +341,7 @@ def forget_first(self: Coordinator) -> tuple[int, ...]:
     if condemned:
         self.journal.append(c.Forget(ids=tuple(one.id for one in condemned), epoch=self.epoch))
     for one in condemned:
-        self._delete(one, self._now())
+        self._delete(one, self.state, self._now())
     return ids
 
 

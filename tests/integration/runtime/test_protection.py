@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator, Deleted
 from airflow_checkpoint_provider.checkpoint.errors import CommitStateUnknown
+from airflow_checkpoint_provider.checkpoint.retention import KeepLatest
+from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
@@ -193,3 +196,23 @@ def test_one_that_was_asked_from_outside_and_aborted(script: Script) -> None:
         task.abort(asked, "changed my mind")
         stage(job, "first")
     assert held(script) == {asked + 1: ["first"]}
+
+
+def test_a_driver_looks_at_its_journal_while_it_deletes(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old checkpoints of many GiB take long to delete; a fence or a stop does not wait for that."""
+    delete = Coordinator.delete
+    seen: list[int] = []
+
+    def delete_slowly(self: Coordinator, state: State) -> Deleted:
+        if not seen:
+            number = script.coordinator().trigger("a person", timeout_s=60.0, origin="task")
+            wait_until(lambda: job._attempt.state.checkpoint(number), 10, lambda: "nobody looks at the journal")
+            seen.append(number)
+        return delete(self, state)
+
+    monkeypatch.setattr(Coordinator, "delete", delete_slowly)
+    with script.attempt(checkpointing=CheckpointConfig(retention=KeepLatest(1))) as job:
+        for uid in ("first", "second", "third"):
+            stage(job, uid)
+    assert seen
+    assert len(held(script)) == 1, "and what is due is deleted"

@@ -31,12 +31,12 @@ def folders(store: MemoryStore) -> set[str]:
     return {"/".join(key[: 3 if key[0] == "state" else 1]) for key in keys if key[0] != "journal"}
 
 
-def three_of_an_attempt_that_is_over(store: MemoryStore | FaultyStore) -> Coordinator:
+def three_of_an_attempt_that_is_over(store: MemoryStore | FaultyStore, how: str = "finished") -> Coordinator:
     """chk-1 to chk-3 with a group each; one is kept. Seen by the task."""
     coordinator = driver(store, retention=KeepLatest(1))
     for _ in range(3):
         take(coordinator)
-    ended(coordinator)
+    ended(coordinator, how)
     return bystander(store)
 
 
@@ -103,6 +103,35 @@ def test_what_another_condemned_is_finished_by_anyone() -> None:
     coordinator.journal.append(c.Condemn(ids=(1,), now="2026-11-20T00:00:00Z"))
     assert [one.id for one in coordinator.state.with_status(CONDEMNED)] == [1]
     assert bystander(store).retire() == (1, 2)
+
+
+def test_what_another_retires_between_two_steps_is_harmless() -> None:
+    """A driver holds its journal for the two entries only; meanwhile another begins, writes, and retires the same."""
+    store = MemoryStore()
+    slow = three_of_an_attempt_that_is_over(store, "failed")
+    condemning = slow.condemn_due()
+    other = driver(store, retention=KeepLatest(1), try_number=2)
+    assert other.retire() == (1, 2)
+    deleted = slow.delete(condemning)
+    take(other)
+    assert slow.forget(deleted) == (1, 2)
+    left = folders(store)
+    assert {"chk-4", "state/s4/2-n0nce"} <= left
+    assert not left & {"chk-1", "chk-2", "state/s1/1-n0nce", "state/s2/1-n0nce"}
+
+
+def test_deleting_leaves_what_is_condemned_later() -> None:
+    """What is deleted was condemned by the state that says so, not by one that is looked at then."""
+    store = MemoryStore()
+    slow = three_of_an_attempt_that_is_over(store, "failed")
+    condemning = slow.condemn_due()
+    other = driver(store, retention=KeepLatest(1), try_number=2)
+    take(other)
+    other.condemn_due()
+    slow.journal.catch_up()
+    assert [one.id for one in slow.state.with_status(CONDEMNED)] == [1, 2, 3]
+    assert slow.delete(condemning).ids == (1, 2)
+    assert "chk-3" in folders(store)
 
 
 def test_a_group_that_is_handed_on_stays() -> None:
