@@ -115,6 +115,7 @@ def upgrade(lab: Lab, to: Path, back: Path) -> str:
 ROLLBACK = ("stopped", "undeploy", "roll_back", "ended")
 
 
+@pytest.mark.slow
 def test_upgrade_and_roll_back(lab: Lab) -> None:
     """First of a job that does not run: the stop is refused, and nothing is rolled back."""
     client = lab.stack.client
