@@ -45,7 +45,7 @@ def test_savepoint_stop_restore_dispose(home: Home) -> None:
     assert stopped["pointer"] in ended.log
     (job,) = checkpoints(home, "jobs")
     assert (job["state"], int(job["next_start"].removeprefix("chk-")) >= stopped["id"]) == ("suspended", True)
-    assert "[CKP230]" in checkpoints(home, "trigger", "turns", code=3)
+    assert "[CKP130]" in checkpoints(home, "trigger", "turns", code=3)
 
     checkpoints(home, "restore", "turns", "--from", made["pointer"], "--yes")
     assert "may still start from savepoint" in checkpoints(home, "dispose", made["pointer"], "--yes", code=3)
