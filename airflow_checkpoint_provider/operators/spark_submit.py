@@ -43,7 +43,6 @@ from airflow_checkpoint_provider.storage import s3_handover
 
 REFUSED, OVER = 3, 79  # exit codes of a driver
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
-SUSPENDED_WAIT = timedelta(minutes=1)
 
 
 class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
@@ -162,9 +161,11 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             raise
 
     def _wait_suspended(self, launching: Launching) -> NoReturn:
-        """Not in this process: what is rendered must be rendered anew. A try that waits is no try that failed."""
+        """Not in this process: what is rendered must be rendered anew. A try that waits is no try that failed. It looks again
+        after as long as a silent driver is borne with: a minute."""
         self._say(texts.suspended(launching.state))
-        raise AirflowRescheduleException(datetime.now(UTC) + SUSPENDED_WAIT) from None  # type: ignore[no-untyped-call]
+        again = datetime.now(UTC) + timedelta(seconds=launching.beats.still)
+        raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
 
     def _wanted(self, context: Any) -> Wanted:
         ti, dag_run = context["ti"], context["dag_run"]

@@ -18,9 +18,11 @@ from airflow_checkpoint_provider.checkpoint.codes import CODES
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.spark.exits import Exit
 from airflow_checkpoint_provider.spark.s3a import advice
 from airflow_checkpoint_provider.storage import S3Store
 from tests.support.drivers import ROOT, environment, fast_confs, submit
+from tests.support.waiting import wait_until
 
 README = (ROOT / "README.md").read_text()
 
@@ -135,20 +137,41 @@ def test_every_code_is_a_code() -> None:
     assert shown <= CODES.keys()
 
 
+UNTIL_STOPPED = """import time
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.spark import CheckpointedJob
+with CheckpointedJob(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
+    turn, end = job.value("turn", 0), time.monotonic() + 100
+    while time.monotonic() < end:
+        turn.set(turn.get() + 1)
+        job.checkpoint()
+        time.sleep(0.1)
+"""
+
+
 def test_the_commands_answer(data: Path) -> None:
+    """While the job runs, until one of them stops it."""
     script = data / "orders.py"
-    script.write_text(
-        "from airflow_checkpoint_provider.spark import CheckpointedJob\n"
-        "with CheckpointedJob() as job:\n    job.value('n').set(1)\n"
-    )
-    command = submit(data, script, **fast_confs(data))
-    subprocess.run(command, cwd=data, env=environment(), check=True, timeout=120, capture_output=True)
+    script.write_text(UNTIL_STOPPED)
     (shown,) = (block for block in blocks("sh") if "checkpoints jobs" in block)
     stand_alone = re.search(r"without Airflow: (checkpoints .*)", shown)[1]  # type: ignore[index]
     words = shlex.split(stand_alone.replace("/shared/checkpoints", str(data / "checkpoints")))
     words[0] = str(Path(sys.executable).with_name("checkpoints"))
-    said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert "orders" in said
-    for verb in re.findall(r"^airflow checkpoints (\w.*?)(?:  +#.*)?$", shown, re.MULTILINE):
-        there = verb.replace("flights_etl.delays", "orders").replace("chk-2", "chk-1")
-        subprocess.run([*words[:-1], *shlex.split(there)], timeout=60, check=True, capture_output=True)
+
+    def said(*verb: str) -> str:
+        done = subprocess.run([*words[:-1], *verb], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with subprocess.Popen(submit(data, script, **fast_confs(data)), cwd=data, env=environment()) as job:
+        try:
+            wait_until(
+                lambda: list(data.glob("checkpoints/jobs/orders/**/chk-1/_metadata")), 100, lambda: "no checkpoint"
+            )
+            assert "orders" in said(*words[-1:])
+            for verb in re.findall(r"^airflow checkpoints (\w.*?)(?:  +#.*)?$", shown, re.MULTILINE):
+                there = shlex.split(verb.replace("flights_etl.delays", "orders").replace("chk-2", "chk-1"))
+                assert said(*there, *(["--yes"] if there[0] == "stop" else []))
+            assert job.wait(60) == Exit.OVER
+        finally:
+            job.kill()

@@ -135,6 +135,7 @@ def test_a_stop_whose_savepoint_is_impossible_lets_the_job_go_on(home: Home, und
 # -- killed ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_before_it_is_published_the_next_attempt_publishes(home: Home, undisturbed: Undisturbed) -> None:
     number, ended = run_and_ask(home, "savepoint", ("kill", "asked/1/completed"))

@@ -306,8 +306,7 @@ def test_an_entry_takes_sixteen_from_the_queue_and_the_next_one_goes_on() -> Non
 def test_a_full_queue_is_dropped_in_an_entry_that_fits() -> None:
     history = running()
     ask(history, "a")
-    for n in range(requests.LONGEST_QUEUE):
-        history.write(e.RequestQueued(request=queued(f"{'long ' * 40}{n}")))
+    history.write(*(e.RequestQueued(request=queued(f"{'long ' * 40}{n}")) for n in range(requests.LONGEST_QUEUE)))
     history.ended("failed")
     assert (len(history.state.dropped), waiting(history.state)) == (1000, [])
 
