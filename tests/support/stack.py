@@ -120,6 +120,7 @@ class Stack:
 
 def _settings(home: Path, dags: Path, url: str, port: int) -> dict[str, str]:
     settings = {
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",  # seconds; a part that waited 5 in vain, ends
         "CORE__DAGS_FOLDER": str(dags),
         "CORE__LOAD_EXAMPLES": "False",
         "CORE__EXECUTOR": "LocalExecutor",
