@@ -259,18 +259,17 @@ def _queued(state: State, event: e.RequestQueued) -> State:
 
 @_folds(e.RequestDropped)
 def _dropped(state: State, event: e.RequestDropped) -> State:
-    request = next((one for one in state.queue if one.token == event.token), None)
-    if request is None:
-        return state
-    dropped = Dropped(token=event.token, try_number=request.try_number, why=event.why, extra=event.extra)
-    state = _asked(state, event.token)
-    return replace(state, dropped=(*state.dropped, dropped)[-KEPT_TOKENS:])
+    return _without(state, [one for one in state.queue if one.token == event.token], event)
 
 
 @_folds(e.QueueDropped)
 def _queue_dropped(state: State, event: e.QueueDropped) -> State:
-    gone = state.unserved()
-    dropped = tuple(Dropped(token=one.token, try_number=one.try_number, why=event.why) for one in gone)
+    return _without(state, state.unserved(), event)
+
+
+def _without(state: State, gone: Sequence[e.Request], event: e.RequestDropped | e.QueueDropped) -> State:
+    """Those that waited in vain are remembered; what was dropped of them before went when they were queued."""
+    dropped = (Dropped(token=one.token, try_number=one.try_number, why=event.why, extra=event.extra) for one in gone)
     return replace(
         state,
         queue=tuple(one for one in state.queue if one not in gone),

@@ -6,6 +6,7 @@ used. "Denied", "absent" and "damaged" are three errors, and none of them is eve
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator, state_entries
@@ -167,7 +168,7 @@ def _gone(state: State, found: Checkpoint | None) -> str:
 def examine(coordinator: Coordinator, state: State, point: Point | None) -> Restored:
     """Verify ``point`` and say of each candidate, newest first, why it was taken or not. Raises ``Damaged``."""
     if point is None:
-        return Restored(candidates=_unsealed(state, 0))
+        return Restored(candidates=_unsealed(state.checkpoints, 0))
     if point.pointer is not None:
         return _from_elsewhere(point, pointer_of(point.pointer), coordinator.store)
     found = state.checkpoint(point.id)
@@ -177,7 +178,7 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
     older = tuple(
         Candidate(one, "older") for one in sorted(state.retained, key=lambda one: -one.id) if one.id < found.id
     )
-    candidates = (*_unsealed(state, found.id), Candidate(found, "chosen", "", files), *older)
+    candidates = (*_unsealed(state.checkpoints, found.id), Candidate(found, "chosen", "", files), *older)
     return Restored(point, seal, *place(coordinator, found), candidates)
 
 
@@ -211,9 +212,9 @@ def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys
     return open_beside(coordinator.store, pointer.root), pointer.keys
 
 
-def _unsealed(state: State, above: int) -> tuple[Candidate, ...]:
+def _unsealed(checkpoints: Iterable[Checkpoint], above: int) -> tuple[Candidate, ...]:
     """Aborted and pending ones newer than the chosen: they never were checkpoints, and are passed over with a line."""
-    newer = [one for one in state.checkpoints if one.id > above and not one.completed_at]
+    newer = [one for one in checkpoints if one.id > above and not one.completed_at]
     return tuple(Candidate(one, "rejected", "never sealed") for one in sorted(newer, key=lambda one: -one.id))
 
 
@@ -221,16 +222,13 @@ def recalled(state: State, point: Point | None, epoch: int) -> Restored:
     """What attempt ``epoch`` had to choose from when it began at ``point``, as far as the journal lists it; examined is nothing."""
     number = point.id if point and point.pointer is None else None
     earlier = sorted((one for one in state.checkpoints if max(one.epochs) < epoch), key=lambda one: -one.id)
-    rejected = [
-        Candidate(one, "rejected", "never sealed") for one in earlier if one.id > (number or 0) and not one.completed_at
-    ]
     chosen = [Candidate(one, "chosen", "", None) for one in earlier if one.id == number]
     older = [
         Candidate(one, "older", "" if one.status == RETAINED else "deleted by now")
         for one in earlier
         if number and one.id < number and one.completed_at
     ]
-    return Restored(point, candidates=(*rejected, *chosen, *older))
+    return Restored(point, candidates=(*_unsealed(earlier, number or 0), *chosen, *older))
 
 
 def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, int]:

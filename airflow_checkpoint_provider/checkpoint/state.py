@@ -190,7 +190,6 @@ class State(Record):
     queue: tuple[Request, ...] = added(factory=tuple)  # in order of asking
     dropped: tuple[Dropped, ...] = added(factory=tuple)
     claims: tuple[Claim, ...] = added(factory=tuple)
-
     closing: str | None = added(None)  # why, from *closing* until it is opened again
     closed: bool = added(False)
 

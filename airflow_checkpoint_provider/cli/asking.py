@@ -133,10 +133,12 @@ class _Asking:
 
     def begin(self) -> None:
         """Raises what refuses it. Where it has to wait for others, this waits."""
+        self._is_meant(self._coordinator.journal.catch_up())
         self._number = self._wait(self._triggered)
 
     def begun(self) -> bool:
         """Whether it was triggered at once. Raises what refuses it."""
+        self._is_meant(self._coordinator.journal.catch_up())
         self._number = self._triggered()
         return self._number is not None
 
@@ -157,7 +159,6 @@ class _Asking:
 
     def _triggered(self) -> int | None:
         wish = self._wish
-        self._is_meant(self._coordinator.journal.catch_up())
         try:
             return self._coordinator.trigger(
                 self._token, kind=wish.kind.name, run=self._run, origin="cli", owner=by().owner, target=self._target,

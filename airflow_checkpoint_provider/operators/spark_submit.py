@@ -38,10 +38,10 @@ from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
-from airflow_checkpoint_provider.operators.stopping import publish, stopped
+from airflow_checkpoint_provider.operators.stopping import OVER, publish, stopped
 from airflow_checkpoint_provider.storage import s3_handover
 
-REFUSED, OVER = 3, 79  # exit codes of a driver
+REFUSED = 3  # exit code of a driver
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
 
 

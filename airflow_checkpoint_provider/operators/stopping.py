@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.checkpoint.disposing import publish_due
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
 from airflow_checkpoint_provider.operators.launch import Launching
 
-SUSPENDED = 79  # exit code of a driver that stopped with a savepoint, as of every one that is over
+OVER = 79  # exit code of a driver that is over: replaced, or stopped with a savepoint
 
 
 def stopped(launching: Launching) -> bool:
@@ -21,7 +21,7 @@ def stopped(launching: Launching) -> bool:
     attempt = launching.attempt()
     if attempt is None or not (attempt.how == "suspended" or (attempt.how is None and launching.state.suspended)):
         return False
-    launching.end("suspended", SUSPENDED)
+    launching.end("suspended", OVER)
     attempt = launching.attempt()
     if attempt is None or attempt.how != "suspended":
         return False

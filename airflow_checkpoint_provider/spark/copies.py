@@ -63,8 +63,7 @@ def copy(what: str, source: Store, target: Store, pairs: Pairs, total: int, chec
 
 def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot]) -> None:
     """Raise ``Damaged`` unless all files are there and of their sizes."""
-    for path, group in {group.path: group for state in states for group in state.groups}.items():
-        assert path == group.path
+    for group in {group.path: group for state in states for group in state.groups}.values():
         verify_group(store, keys, group)
 
 

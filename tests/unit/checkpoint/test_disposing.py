@@ -246,15 +246,20 @@ def another_history(retention: KeepLatest) -> Coordinator:
     return coordinator
 
 
-def test_a_claimed_savepoint_is_deleted_when_the_policy_has_enough() -> None:
-    pointer = published(driver(MemoryStore()))
+def going_on_from(pointer: SavepointPointer) -> Coordinator:
+    """An attempt that started from a savepoint which its history has claimed, and keeps one checkpoint."""
     coordinator = another_history(KeepLatest(1))
     claimed(coordinator, pointer)
     coordinator.journal.append(clear(try_number=2))
     coordinator.journal.append(
         start(try_number=2, generation=1, checkpointing=coordinator.state.attempts[-1].checkpointing)
     )
-    after = Coordinator(coordinator.journal, coordinator.state.last_epoch, now=lambda: NOW)
+    return Coordinator(coordinator.journal, coordinator.state.last_epoch, now=lambda: NOW)
+
+
+def test_a_claimed_savepoint_is_deleted_when_the_policy_has_enough() -> None:
+    pointer = published(driver(MemoryStore()))
+    after = going_on_from(pointer)
     after.retire()
     assert [one.status for one in after.state.claims] == [RETAINED]
     take(after)
@@ -265,13 +270,7 @@ def test_a_claimed_savepoint_is_deleted_when_the_policy_has_enough() -> None:
 
 def test_one_that_died_while_it_deleted_is_followed_by_the_next() -> None:
     pointer = published(driver(MemoryStore()))
-    coordinator = another_history(KeepLatest(1))
-    claimed(coordinator, pointer)
-    coordinator.journal.append(clear(try_number=2))
-    coordinator.journal.append(
-        start(try_number=2, generation=1, checkpointing=coordinator.state.attempts[-1].checkpointing)
-    )
-    after = Coordinator(coordinator.journal, coordinator.state.last_epoch, now=lambda: NOW)
+    after = going_on_from(pointer)
     take(after)
     after.journal.append(c.Condemn(ids=(), claims=(str(pointer),), now=NOW))
     assert [one.status for one in after.state.claims] == [CONDEMNED]
