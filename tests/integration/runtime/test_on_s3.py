@@ -11,8 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import StoreDenied
-from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.spark import open_checkpoint
 from airflow_checkpoint_provider.storage import S3Store, s3_handover
 from tests.integration.runtime.conftest import Launch, Script
@@ -87,6 +90,35 @@ def test_a_checkpoint_in_another_bucket(spark: SparkSession, script: Script, roo
     with script.attempt(root=root, restore=pointer) as job:
         assert job.value("seen").get() == ["a"]
     assert open_checkpoint(pointer, spark)["clean"].count() == 3
+
+
+def test_a_savepoint_in_another_bucket(spark: SparkSession, script: Script, root: str, s3: S3Server) -> None:
+    """The service copies it there; and another history starts from it when its own is gone."""
+    bucket = root.split("/")[2]
+    s3.make_bucket(f"{bucket}-saved")
+    store = S3Store(bucket, "ckp", s3.settings())
+    asking = Coordinator(Journal(store, Keys(History("job").prefix), By("test", "", "")))
+    with script.attempt(root=root) as job:
+        job.value("seen").set(["a"])
+        number = asking.trigger("a person", kind="savepoint", target=f"s3a://{bucket}-saved/of jobs", origin="task")
+        s3.requests.clear()
+        job.stage("clean", job.spark.range(3))
+        job.checkpoint()
+        job._barriers.savepoints.settle()
+        assert s3.requests["COPY"] == 4 + 2, "Spark renames each of two files twice; then the service copies it"
+    asking.journal.catch_up()
+    saved = asking.state.checkpoint(number)
+    assert saved
+    assert saved.published
+    assert saved.target
+    assert saved.target.startswith(f"s3://{bucket}-saved/of jobs/savepoint-job-{number}-")
+    store.delete_under("jobs")
+    opened = open_checkpoint(saved.target, spark)
+    assert (opened["seen"], opened["clean"].count()) == (["a"], 3)
+    with script.attempt(root=root, job_id="other", restore=saved.target) as job:
+        assert job.value("seen").get() == ["a"]
+        assert job.restored
+        assert job.restored.pointer == saved.target
 
 
 # -- launched by a task --------------------------------------------------------------------------------------------------
