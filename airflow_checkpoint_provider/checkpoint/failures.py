@@ -10,6 +10,7 @@ EXPIRED = "expired"
 DECLINED = "declined"
 STORE_FAILED = "store failed"  # an I/O error, or sealing failed
 TOO_LARGE = "too many groups"
+LOST = "driver lost"  # as far as who waits for it can see; it may be asleep, so this counts against nobody
 
 COUNTED = frozenset({EXPIRED, DECLINED, STORE_FAILED, TOO_LARGE})
 

@@ -7,6 +7,7 @@ driver dead costs work, never rows.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import threading
@@ -175,6 +176,38 @@ def beats_of(keys: Keys, state: State, application: str = "") -> Sequence[str]:
     if attempt is None:
         return (keys.driver_beat(launch.number), keys.launch_beat(launch.number))
     return () if attempt.how else (keys.attempt_beat(attempt.epoch),)
+
+
+class Pulse:
+    """What somebody sees of a driver who looks at its beat now and then, and keeps this between looks."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._clock = store, clock
+        self._seen: tuple[str, int] | None = None
+        self._moved = clock()
+        self.beat: Beat | None = None  # the newest
+
+    def look(self, keys: Sequence[str]) -> bool:
+        """At the first of ``keys`` under which there is one: whether it is newer than the last look's."""
+        for key in keys:
+            beat = read_beat(self._store, key)
+            if beat is not None:
+                moved = self._seen != (key, beat.counter)
+                if moved:
+                    self._seen, self._moved = (key, beat.counter), self._clock()
+                self.beat = beat
+                return moved
+        return False
+
+    def excuse(self) -> None:
+        """Silence of the store is no silence of the driver."""
+        self._moved = self._clock()
+
+    @property
+    def still_for(self) -> float:
+        """Seconds since it was seen to move; infinite where this host knows that its process is gone."""
+        gone = self.beat is not None and self.beat.process.lives() is False
+        return math.inf if gone else self._clock() - self._moved
 
 
 def seen_alive(store: Store, keys: Sequence[str], beats: Beats, on_wait: Callable[[], None] = lambda: None) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +14,11 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Aborted,
     CheckpointNotFound,
     InvalidConfig,
+    NotPending,
     StoreDenied,
 )
+from airflow_checkpoint_provider.checkpoint.failures import LOST
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beats, Pulse, seen_alive
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, Checkpoint, State
@@ -70,11 +75,17 @@ class Looking:
 
 
 class Watched(Looking):
-    """One checkpoint. While its acknowledgements are awaited a look costs one GET more for each application."""
+    """One checkpoint. While its acknowledgements are awaited a look costs one GET more for each application.
+
+    Its driver is watched, too: where that is lost and nobody starts another, nobody else would ever say so.
+    """
 
     def __init__(self, checkpoint: object, checkpoint_conn_id: str, owner: str) -> None:
         self.pointer = Pointer.parse(pointer_in(checkpoint))
         super().__init__(self.pointer.prefix, checkpoint_conn_id, owner)
+        self._beats = Beats.configured()
+        self._pulse: Pulse | None = None
+        self._felt = 0.0
 
     def _store(self) -> Store:
         return self._hook.get_store_at(self.pointer.root)
@@ -103,6 +114,43 @@ class Watched(Looking):
         if found.status != PENDING:
             return True
         return awaited == ACKNOWLEDGED and not self.coordinator.missing(found)
+
+    def silent(self) -> bool:
+        """Whether nothing has been heard of its driver since long, though one is needed. After a look; costs a GET a beat."""
+        found = self.coordinator.state.checkpoint(self.pointer.id)
+        if found is None or found.status != PENDING:
+            return False
+        self._pulse = self._pulse or Pulse(self.coordinator.store)
+        if time.monotonic() - self._felt >= self._beats.every:
+            self._felt = time.monotonic()
+            self._pulse.look(self._heartbeats(found))
+        return self._pulse.still_for >= self._beats.still and not (found.gated and not self.coordinator.missing(found))
+
+    def settled(self, awaited: str, suspected: bool = False) -> bool:
+        """As ``reached``; and if its driver is silent, or ``suspected`` to be by another look, it may get its outcome here."""
+        if self.reached(awaited):
+            return True
+        if not suspected and not self.silent():
+            return False
+        self._give_up()
+        return self.reached(awaited)
+
+    def _give_up(self) -> None:
+        """Look for its driver once more, half a minute long. One that is lost leaves a checkpoint to be completed, where all
+        is acknowledged, or to be aborted."""
+        found, coordinator = self.look(), self.coordinator
+        missing = coordinator.missing(found)
+        if seen_alive(coordinator.store, self._heartbeats(found), self._beats):
+            return
+        with contextlib.suppress(NotPending):  # it lives after all, or somebody was faster
+            if missing:
+                words = f"nothing was heard of attempt {found.epochs[-1]} for {self._beats.still:g} s"
+                coordinator.abort(found.id, LOST, missing=missing, words=words)
+            else:
+                coordinator.complete(found.id)
+
+    def _heartbeats(self, checkpoint: Checkpoint) -> list[str]:
+        return [self.coordinator.keys.attempt_beat(epoch) for epoch in checkpoint.epochs]
 
     def abort(self, reason: str, words: str) -> Checkpoint:
         """Raises ``NotPending`` if it has its outcome already, ``Aborted`` if that is this one."""

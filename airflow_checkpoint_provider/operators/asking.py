@@ -164,7 +164,9 @@ class AsksForCheckpoint(OfJob):
             return self._answer(watched.coordinator, watched.pointer.id)
 
     def _wait(self, watched: Watched, event: dict[str, Any], ti: Any) -> None:
-        while not self._reached(watched):
+        suspected = event.get("silent", False)
+        while not self._reached(watched, suspected):
+            suspected = False
             left = (datetime.fromisoformat(event["deadline"]) - datetime.now(UTC)).total_seconds()
             if self._killed or left <= 0:
                 self._take_back(watched, ti)
@@ -186,9 +188,9 @@ class AsksForCheckpoint(OfJob):
         )  # fmt: skip
         self.defer(trigger=trigger, method_name="execute_complete")
 
-    def _reached(self, watched: Watched) -> bool:
+    def _reached(self, watched: Watched, suspected: bool) -> bool:
         try:
-            return watched.reached(COMPLETED)
+            return watched.settled(COMPLETED, suspected)
         except Aborted as error:  # a retry of this task asks for another one
             raise AirflowException(str(error)) from error
         except (StoreError, ConnectionUnreadable) as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.errors import StoreError
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, beats_of, read_beat
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Pulse, beats_of
 from airflow_checkpoint_provider.checkpoint.state import Attempt, State
 
 if TYPE_CHECKING:
@@ -26,14 +26,13 @@ class Follower:
         self._said = {one.id for one in launching.state.checkpoints if one.ended_at}
         self._driver: Beat | None = None  # the newest beat of an attached driver
         self._introduced = False
-        self._beat: tuple[str, Beat] | None = None  # the newest, and its key
-        self._moved = self._read_beat = time.monotonic()
+        self._pulse, self._read_beat = Pulse(launching.store), time.monotonic()
         self.attempt: Attempt | None = None
 
     @property
     def still_for(self) -> float:
-        """Seconds since a beat was last seen to move."""
-        return time.monotonic() - self._moved
+        """Seconds since anything was seen of a driver that beats, or should."""
+        return self._pulse.still_for
 
     def look(self) -> Attempt | None:
         launch = self._launching.launch
@@ -45,10 +44,8 @@ class Follower:
             self._tell(state)
             self._launching.metrics.tell(state)
         except StoreError:
-            self._moved = time.monotonic()  # silence of the store is no silence of the driver
+            self._pulse.excuse()
         self._launching.metrics.remind()
-        if self._beat and self._beat[1].process.lives() is False:
-            self._moved = float("-inf")
         return self.attempt
 
     def last_look(self) -> Attempt | None:
@@ -59,16 +56,11 @@ class Follower:
 
     def _look_at_beat(self, state: State) -> None:
         self._read_beat = time.monotonic()
-        for key in beats_of(self._journal.keys, state):
-            beat = read_beat(self._journal.store, key)
-            if beat is None:
-                continue
-            if self._beat is None or (self._beat[0], self._beat[1].counter) != (key, beat.counter):
-                self._beat, self._moved = (key, beat), time.monotonic()
-                self._launching.metrics.heard(beat)
-            if beat.attached:
-                self._look_at_driver(beat)
-            return
+        moved, beat = self._pulse.look(beats_of(self._journal.keys, state)), self._pulse.beat
+        if moved and beat:
+            self._launching.metrics.heard(beat)
+        if beat and beat.attached:
+            self._look_at_driver(beat)
 
     def _look_at_driver(self, beat: Beat) -> None:
         """It is introduced when it computes a stage, because what it reuses comes before that; soon in any case."""

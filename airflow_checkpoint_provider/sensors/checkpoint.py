@@ -86,7 +86,9 @@ class JournalSensor(BaseSensorOperator):
 
 
 class CheckpointSensor(JournalSensor):
-    """Base of the tasks that wait for one checkpoint. On an aborted one they fail at once and without retry."""
+    """Base of the tasks that wait for one checkpoint. On an aborted one they fail at once and without retry.
+
+    One whose driver is lost they abort themselves, or complete it if all of it is acknowledged."""
 
     template_fields: Sequence[str] = ("checkpoint",)
     awaited: ClassVar[str]
@@ -97,12 +99,17 @@ class CheckpointSensor(JournalSensor):
         super().__init__(**kwargs)
         self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
         self._watched: Watched | None = None  # kept between pokes, so that one costs a GET or two
+        self._suspected = False
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        self._suspected = event.get("silent", False)
+        return super().execute_complete(context, event)
 
     def _look(self, context: Any) -> dict[str, Any] | None:
         if self._watched is None:
             ti = context["ti"]
             self._watched = Watched(self.checkpoint, self.checkpoint_conn_id, f"{ti.dag_id}.{ti.task_id}")
-        if not self._watched.reached(self.awaited):
+        if not self._watched.settled(self.awaited, self._suspected):
             return None
         self.log.info("%s", self._said(self._watched))
         return self._watched.reference
@@ -127,7 +134,8 @@ class CheckpointAcknowledgedSensor(CheckpointSensor):
     :param checkpoint: the output of a ``TriggerCheckpointOperator``, or a pointer. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; if there is one, its root must be the pointer's.
     :param deferrable: wait in the triggerer.
-    :param poke_interval: seconds between two looks, each of which costs two requests to the storage.
+    :param poke_interval: seconds between two looks, each of which costs two requests to the storage; the driver's heartbeat is
+        one more every ten seconds.
     """
 
     awaited = ACKNOWLEDGED

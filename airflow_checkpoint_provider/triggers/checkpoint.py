@@ -69,7 +69,8 @@ class LookingTrigger(BaseTrigger):
 
 
 class CheckpointTrigger(LookingTrigger):
-    """Fires when a checkpoint is ``awaited`` ("acknowledged", "completed"), when it was aborted, and at the deadline.
+    """Fires when a checkpoint is ``awaited`` ("acknowledged", "completed"), when it was aborted, when its driver is silent, and
+    at the deadline.
 
     :param checkpoint: a trigger task's XCom, or a pointer.
     """
@@ -78,14 +79,21 @@ class CheckpointTrigger(LookingTrigger):
 
     def __init__(self, *, checkpoint: Any, awaited: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.checkpoint, self.awaited = checkpoint, awaited
+        self.checkpoint, self.awaited, self._silent = checkpoint, awaited, False
 
     def look(self) -> Callable[[], bool]:
         watched = Watched(self.checkpoint, self.checkpoint_conn_id, "triggerer")
-        return lambda: watched.reached(self.awaited)
+
+        def over() -> bool:
+            if watched.reached(self.awaited):
+                return True
+            self._silent = watched.silent()
+            return self._silent
+
+        return over
 
     def event(self) -> dict[str, Any]:
-        return {"checkpoint": self.checkpoint, **super().event()}
+        return {"checkpoint": self.checkpoint, "silent": self._silent, **super().event()}
 
 
 class CompletedTrigger(LookingTrigger):

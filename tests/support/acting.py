@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from airflow_checkpoint_provider.checkpoint import commands as c
@@ -9,6 +10,7 @@ from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.events import Token
+from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Heart, Process
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys
 from airflow_checkpoint_provider.checkpoint.restoring import place
@@ -52,6 +54,12 @@ class Job:
             c.StartAttempt(token=asks, try_number=try_number, driver=f"{try_number}", checkpointing=config)
         )
         self.coordinator.epoch = self.state.last_epoch
+
+    def beat(self, process: Process | None = None) -> None:
+        """One of the newest driver; by default it is this process, which lives as long as the test."""
+        heart = Heart(self.store, self.keys.attempt_beat(self.state.last_epoch), Beat(epoch=self.state.last_epoch))
+        heart.update(lambda beat: replace(beat, process=process or beat.process))
+        heart.pulse()
 
     def acknowledge(self, number: int, rows: Any = 7) -> None:
         """As the driver does at its barrier: a stage of two files, of a savepoint at its target, and a value."""

@@ -37,6 +37,7 @@ class Stage:
         if name not in self._jobs:
             self._jobs[name] = Job(self._store, name)
             self._jobs[name].start()
+            self._jobs[name].beat()
         return self._jobs[name]
 
     def run(self, dag: str, **conf: str) -> Run:

@@ -76,10 +76,11 @@ def test_one_that_is_aborted(counted: Counted) -> None:
 
 @pytest.mark.parametrize(("kind", "each"), [(CheckpointAcknowledgedSensor, 2), (NotifyCheckpointCompleteOperator, 1)])
 def test_a_minute_of_waiting(counted: Counted, kind: Any, each: int) -> None:
-    """Twelve looks. A trigger looks by the same code."""
+    """Twelve looks. A trigger looks by the same code. The driver's heartbeat is looked at once in ten seconds: the first time."""
     sensor = counted.task(kind, run(trigger(gated=True)))
     assert sensor.poke_interval * 12 == 60
-    sensor.poke({"ti": ti()})
+    with counted.costs(GET=COLD + 3 + BELIEVED + each - 1 + 1):
+        sensor.poke({"ti": ti()})
     with counted.costs(GET=12 * each):
         for _ in range(12):
             assert not sensor.poke({"ti": ti()})

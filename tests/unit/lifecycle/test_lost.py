@@ -1,0 +1,156 @@
+"""Tasks that wait for a checkpoint whose driver is lost: nobody else would ever say so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, TaskDeferred
+from airflow.triggers.base import TriggerEvent
+
+from airflow_checkpoint_provider.checkpoint.failures import LOST
+from airflow_checkpoint_provider.checkpoint.heartbeat import VARIABLE, Beat, Heart, Process
+from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator, TriggerSavepointOperator
+from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
+from airflow_checkpoint_provider.sensors.checkpoint import CheckpointSensor
+from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
+from tests.support.acting import Job
+from tests.unit.lifecycle.stage import OTHER, run, ti, trigger
+
+ELSEWHERE = Process(host="elsewhere", boot="another", pid=7)
+GONE = replace(Process.this(), started="another one's")
+SAID = rf"chk-1 of orders was aborted: {LOST} \(nothing was heard of attempt 1 for 0\.3 s\)\."
+
+
+@pytest.fixture(autouse=True)
+def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A still one is given up after 0.3 s, and looked at for 0.15 s."""
+    monkeypatch.setenv(VARIABLE, "0.05")
+
+
+@pytest.fixture
+def asked(job: Job) -> dict[str, Any]:
+    answer: dict[str, Any] = run(trigger())
+    return answer
+
+
+def waits(kind: type[CheckpointSensor], checkpoint: Any, **options: Any) -> CheckpointSensor:
+    with DAG(OTHER, schedule=None):
+        return kind(task_id="waits", checkpoint=checkpoint, **{"poke_interval": 0.01, "timeout": 20, **options})
+
+
+@pytest.mark.parametrize("beat", [None, ELSEWHERE, GONE], ids=["never beat", "elsewhere", "process gone"])
+def test_it_is_aborted(job: Job, asked: dict[str, Any], beat: Process | None) -> None:
+    if beat:
+        job.beat(beat)
+    with pytest.raises(AirflowFailException, match=SAID):
+        run(waits(CheckpointAcknowledgedSensor, asked))
+    found = job.checkpoint(1)
+    assert (found.reason, found.missing, found.phase) == (LOST, ("",), "acknowledge")
+    assert job.state.running(), "the attempt itself is not judged: it may be asleep"
+
+
+def test_what_all_have_acknowledged_is_completed(job: Job, asked: dict[str, Any]) -> None:
+    job.acknowledge(1)
+    assert run(waits(NotifyCheckpointCompleteOperator, asked)) == asked
+    assert job.checkpoint(1).completed_at
+
+
+def test_a_savepoint_that_is_acknowledged_is_completed_and_published(job: Job) -> None:
+    with DAG(OTHER, schedule=None):
+        task = TriggerSavepointOperator(task_id="saves", job="orders", poke_interval=0.01)
+    job.coordinator.trigger(request_of(task), kind="savepoint", target=f"{job.store.uri}/savepoints", origin="task")
+    job.acknowledge(1)
+    assert run(task)["id"] == 1
+    assert job.checkpoint(1).published
+
+
+def request_of(task: TriggerSavepointOperator) -> str:
+    return f"{OTHER}|manual__1|{task.task_id}|-1|0"
+
+
+def test_a_task_that_asked_may_be_retried(job: Job) -> None:
+    with pytest.raises(AirflowException, match=SAID) as raised:
+        run(trigger(wait_for_completion=True, poke_interval=0.01))
+    assert not isinstance(raised.value, AirflowFailException)
+
+
+# -- what is no reason -----------------------------------------------------------------------------------------------------
+
+
+def test_a_process_of_this_host_that_lives(job: Job, asked: dict[str, Any]) -> None:
+    job.beat()
+    with pytest.raises(AirflowSensorTimeout):
+        run(waits(CheckpointAcknowledgedSensor, asked, timeout=1))
+    assert job.state.pending
+
+
+def test_a_driver_elsewhere_that_beats(job: Job, asked: dict[str, Any]) -> None:
+    heart = Heart(job.store, job.keys.attempt_beat(1), Beat(epoch=1))
+    heart.update(lambda beat: replace(beat, process=ELSEWHERE))
+    with heart, pytest.raises(AirflowSensorTimeout):
+        run(waits(CheckpointAcknowledgedSensor, asked, timeout=1))
+    assert job.state.pending
+
+
+def test_a_gated_one_that_is_acknowledged_needs_its_driver_no_more(job: Job) -> None:
+    asked = run(trigger(gated=True))
+    job.acknowledge(1)
+    with pytest.raises(AirflowSensorTimeout):
+        run(waits(NotifyCheckpointCompleteOperator, asked, timeout=1))
+    assert job.state.pending
+
+
+# -- in the triggerer --------------------------------------------------------------------------------------------------------
+
+
+def fired(deferred: TaskDeferred) -> dict[str, Any]:
+    """What the trigger tells the task that it wakes up."""
+
+    async def first(trigger: CheckpointTrigger) -> TriggerEvent:
+        return await asyncio.wait_for(anext(aiter(trigger.run())), 20)
+
+    assert isinstance(deferred.trigger, CheckpointTrigger)
+    kind, arguments = deferred.trigger.serialize()
+    assert kind.endswith("CheckpointTrigger")
+    event: dict[str, Any] = asyncio.run(first(CheckpointTrigger(**arguments))).payload
+    return event
+
+
+def deferred(task: Any) -> TaskDeferred:
+    with pytest.raises(TaskDeferred) as raised:
+        run(task)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("task", "error"),
+    [
+        (lambda asked: waits(CheckpointAcknowledgedSensor, asked, deferrable=True), AirflowFailException),
+        (lambda asked: trigger(wait_for_completion=True, deferrable=True, poke_interval=0.01), AirflowException),
+    ],
+    ids=["sensor", "trigger"],
+)
+def test_a_trigger_wakes_its_task_and_only_that_acts(
+    job: Job, asked: dict[str, Any], task: Callable[[Any], Any], error: type[Exception]
+) -> None:
+    event = fired(deferred(task(asked)))
+    assert event["silent"]
+    assert job.state.pending
+    with pytest.raises(error, match=SAID):
+        task(asked).execute_complete({"ti": ti()}, event)
+
+
+def test_awake_its_task_looks_again_and_goes_on_waiting(job: Job, asked: dict[str, Any]) -> None:
+    sensor = waits(CheckpointAcknowledgedSensor, asked, deferrable=True)
+    event = fired(deferred(sensor))
+    job.beat()
+    with pytest.raises(TaskDeferred) as raised:
+        sensor.execute_complete({"ti": ti()}, event)
+    assert job.state.pending
+    job.acknowledge(1)
+    assert not fired(raised.value)["silent"]
