@@ -232,12 +232,8 @@ class Barriers:
             return copies.written_anew(self._attempt, number, pinned, check)
         except copies.Over:
             self._abort_copy(found, ENDED, "its attempt ended before it was copied")
-        except copies.Late:
-            self._abort_copy(
-                found, EXPIRED, f"it was not copied within {found.timeout_s:g} s; give it a longer timeout"
-            )
-        except CheckpointError as error:
-            self._abort_copy(found, STORE_FAILED if isinstance(error, StoreError) else DECLINED, error.message)
+        except (copies.Late, CheckpointError) as error:
+            self._abort_copy(found, *copies.why_not(error, found))
         return None
 
     def _abort_copy(self, one: Checkpoint, reason: str, words: str) -> None:

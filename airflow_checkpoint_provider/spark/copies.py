@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.assignment import renamed_in
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, StoreError
+from airflow_checkpoint_provider.checkpoint.failures import DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.checkpoint.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.checkpoint.names import Keys
 from airflow_checkpoint_provider.checkpoint.savepoints import Pairs, imported
-from airflow_checkpoint_provider.checkpoint.state import PENDING
+from airflow_checkpoint_provider.checkpoint.state import PENDING, Checkpoint
 from airflow_checkpoint_provider.checkpoint.verifying import verify_group
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
@@ -44,6 +46,15 @@ def still_wanted(attempt: Attempt, number: int, closing: threading.Event, deadli
         raise Over
     if time.monotonic() > deadline:
         raise Late
+
+
+def why_not(error: Exception, one: Checkpoint) -> tuple[str, str]:
+    """Reason and words with which ``one`` is aborted that could not be copied."""
+    if isinstance(error, Late):
+        return EXPIRED, f"it was not copied within {one.timeout_s:g} s; give it a longer timeout"
+    if isinstance(error, CheckpointError):
+        return STORE_FAILED if isinstance(error, StoreError) else DECLINED, error.message
+    return DECLINED, f"{type(error).__name__}: {error}"
 
 
 def copy(what: str, source: Store, target: Store, pairs: Pairs, total: int, check: Check) -> None:

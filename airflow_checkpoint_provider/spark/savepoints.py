@@ -18,8 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CommitStateUnknown, NotPending, StoreError
-from airflow_checkpoint_provider.checkpoint.failures import DECLINED, EXPIRED, STORE_FAILED
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CommitStateUnknown, NotPending
 from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, StateSnapshot
 from airflow_checkpoint_provider.checkpoint.savepoints import exported
@@ -90,15 +89,12 @@ class Savepoints:
             self._copy_and_complete(one, pinned)
         except (copies.Over, NotPending):
             self._gone(one)
-        except copies.Late:
-            self._abort(one, EXPIRED, f"it was not copied within {one.timeout_s:g} s; give it a longer timeout")
         except CommitStateUnknown as error:
             say(texts.not_known(one, error.message))
-        except CheckpointError as error:
-            self._abort(one, STORE_FAILED if isinstance(error, StoreError) else DECLINED, error.message)
         except Exception as error:  # noqa: BLE001 - a savepoint is no reason for the job to end
-            traceback.print_exc()
-            self._abort(one, DECLINED, f"{type(error).__name__}: {error}")
+            if not isinstance(error, CheckpointError | copies.Late):
+                traceback.print_exc()
+            self._abort(one, *copies.why_not(error, one))
         finally:
             self.taken.discard(one.id)
 
