@@ -15,6 +15,6 @@ LOST = "driver lost"  # as far as who waits for it can see; it may be asleep, so
 COUNTED = frozenset({EXPIRED, DECLINED, STORE_FAILED, TOO_LARGE})
 
 
-def counts_as_failure(reason: str, *, savepoint: bool = False) -> bool:
+def counts_as_failure(reason: str, *, savepoint: bool) -> bool:
     """A savepoint that took too long says nothing about checkpoints: it is copied as a whole."""
     return reason in COUNTED and not (savepoint and reason == EXPIRED)

@@ -102,7 +102,6 @@ class _Joined(Retention):
         return type(self)(*parts) if len(parts) == 2 else parts[0] if parts else None
 
 
-@dataclass(frozen=True)
 class Either(_Joined):
     """``left | right``."""
 
@@ -113,7 +112,6 @@ class Either(_Joined):
         return {"keep": "either", "of": [self.left.to_json(), self.right.to_json()]}
 
 
-@dataclass(frozen=True)
 class Both(_Joined):
     """``left & right``."""
 

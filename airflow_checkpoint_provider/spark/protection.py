@@ -9,22 +9,12 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
-from airflow_checkpoint_provider.checkpoint.failures import counts_as_failure
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, Checkpoint, State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.exits import Exit
 from airflow_checkpoint_provider.spark.log import say
 
 REMIND = 300.0  # seconds between two lines saying that the job is not protected
-
-
-def failed_in_a_row(state: State, epoch: int) -> list[Checkpoint]:
-    """The checkpoints of attempt ``epoch`` that failed since one was completed. What earlier attempts failed at is theirs:
-    else the attempt after one that ended for it would end at once."""
-    newest = max((one.id for one in state.checkpoints if one.completed_at), default=0)
-    mine = [one for one in state.with_status(ABORTED) if epoch in one.epochs and one.id > newest]
-    return sorted((one for one in mine if counts_as_failure(one.reason)), key=lambda one: one.id)
 
 
 class Protection:
@@ -51,9 +41,10 @@ class Protection:
     def judge(self) -> None:
         """End the attempt, which then failed, if more checkpoints in a row failed than are tolerated.
 
-        What the journal says counts, and what failed before it could be written there. Not while holding the journal.
+        What the journal says counts, and what failed before it could be written there. What earlier attempts failed at is
+        theirs: else the one after an attempt that ended for it would end at once. Not while holding the journal.
         """
-        failed = failed_in_a_row(self._attempt.state, self._attempt.epoch)
+        failed = self._attempt.state.failed(self._attempt.epoch)
         failures = max(len(failed), self.failures)
         if self._tolerable is None or failures <= self._tolerable:
             return

@@ -382,7 +382,7 @@ class Machine(RuleBasedStateMachine):
         assert [one.token for one in state.queue] == list(history.queue)
         dropped = {one.token: one.try_number for one in state.dropped}
         assert dropped == history.dropped or (dropped.items() <= history.dropped.items() and self.listed < KEPT_RECORDS)
-        assert state.failures == history.failures(self.listed)
+        assert len(state.failed()) == history.failures(self.listed)
 
     @invariant()
     def both_folds_say_the_same_of_savepoints(self) -> None:

@@ -135,7 +135,7 @@ def _effect(state: State, checkpoint: Checkpoint) -> str:
     where = _restart(state, checkpoint)
     if not goes_on:
         return f"its attempt is over; the next one starts from {where}"
-    return f"the job goes on. If it dies now it restarts from {where}. Failures in a row: {_in_a_row(state)}"
+    return f"the job goes on. If it dies now it restarts from {where}. Failures in a row: {len(state.failed())}"
 
 
 def _restart(state: State, checkpoint: Checkpoint) -> str:
@@ -144,11 +144,6 @@ def _restart(state: State, checkpoint: Checkpoint) -> str:
     if found is None:
         return str(point) if point else "nothing: no checkpoint was completed"
     return f"chk-{found.id}, {duration(between(found.completed_at, checkpoint.ended_at))} before this"
-
-
-def _in_a_row(state: State) -> int:
-    last = max((one.id for one in state.checkpoints if one.completed_at), default=0)
-    return sum(one.status == ABORTED and one.id > last for one in state.checkpoints)
 
 
 def _to_do(checkpoint: Checkpoint) -> str:
