@@ -334,7 +334,7 @@ def start_alone(state: State, command: c.StartAlone) -> Decision:
     then = state
     for event in planned:
         then = apply(then, event)
-    started = start_attempt(then, replace(command.start, seen_alive=False))
+    started = start_attempt(then, command.start)
     return (*planned, *started) if isinstance(started, tuple) else started
 
 
@@ -360,7 +360,7 @@ def end_attempt(state: State, command: c.EndAttempt) -> Decision:
         and command.how == "failed"
         and state.current.get(attempt.application) == attempt.launch
     )
-    if attempt is None or (state.over(command.epoch) and not failed_after):
+    if state.over(command.epoch) and not failed_after:
         return Refusal(
             errors.Fenced(
                 f"attempt {command.epoch} of {state.job} is over: {why_over(state, command.epoch)}", epoch=command.epoch
