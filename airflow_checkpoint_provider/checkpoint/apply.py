@@ -146,8 +146,14 @@ def _run_launched(state: State, event: e.LaunchPlanned) -> State:
         if state.branch.token == event.token:  # its clear opened the branch: older runs stand before it there
             run = replace(run, inside=state.branch.number)
     runs = (*(one for one in state.runs if one is not before), run)
-    dropped = (one.position for one in runs[:-KEPT_RECORDS])
-    return replace(state, runs=_last(runs), dropped_run_after=max((state.dropped_run_after, *dropped)))
+    dropped = runs[:-KEPT_RECORDS]
+    inside = (one.position for one in dropped if one.inside == state.branch.number)
+    return replace(
+        state,
+        runs=_last(runs),
+        dropped_run_after=max((state.dropped_run_after, *inside)),
+        dropped_elsewhere=max((state.dropped_elsewhere, *(one.position for one in dropped))),
+    )
 
 
 @_folds(e.LaunchAdopted)
@@ -215,9 +221,12 @@ def _branched(state: State, event: e.BranchOpened) -> State:
         number=event.branch, base=event.base, token=event.token, reason=event.reason, at=state.at, rename=event.rename,
         extra=event.extra,
     )  # fmt: skip
+    dropped = max(state.dropped_run_after, state.dropped_elsewhere)
     return replace(
         state,
         branch=branch,
+        dropped_run_after=dropped if event.base and event.base.pointer is None else "",
+        dropped_elsewhere=dropped,
         next_id=max(state.next_id, event.above + 1),
         claims=_claimed(state, event),
         current=dict.fromkeys(state.current),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import errors
+from airflow_checkpoint_provider.checkpoint import errors, lifetime
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.apply import apply, launch_token
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
@@ -195,15 +195,13 @@ def renamed_on(state: State, base: e.Point | None, rename: dict[str, str]) -> di
 
 
 def _plan(state: State, command: c.PlanLaunch) -> Decision:
-    if gone := being_deleted(state, command.base):
-        return gone
     opened = (_opened(state, command),) if state.closed or not state.incarnation else ()
     branch = _branch(state, command)
     then = state
     for event in (*opened, *branch):
         then = apply(then, event)
     point = then.restore_point(command.application)
-    if missing := _missing_state(state, command, point):
+    if missing := being_deleted(state, point) or _missing_state(state, command, point):
         return missing
     launch = e.LaunchPlanned(
         launch=state.next_launch, application=command.application, token=command.token, try_number=command.try_number,
@@ -229,7 +227,7 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
     run = state.run(command.run)
     if run is None:
         if command.restore == "latest":
-            return ()
+            return _anew(state, command)
         opened = _branch_opened(state, command, command.base, f"restore={command.restore}")
         return (replace(opened, above=command.above),)
     launch = state.launch(run.launch)
@@ -239,6 +237,18 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
         return ()
     opened = _branch_opened(state, command, run.started_from, "cleared: starts again from where the run started")
     return (replace(opened, rename=run.rename),)
+
+
+def _anew(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
+    """Where the runs of one key went back and then finished, their state went with them: the next run does not start from what
+    they had gone back to."""
+    base = state.branch.base
+    own = {one.id for one in state.retained} | {one.pointer for one in state.claims}
+    if base is None or not lifetime.ended_for_good(state) or state.restore_point(command.application) != base:
+        return ()
+    if (base.pointer or base.id) in own:
+        return ()
+    return (_branch_opened(state, command, None, "the run before it finished, and its state went with it"),)
 
 
 def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, reason: str) -> e.BranchOpened:

@@ -42,8 +42,12 @@ def over_for_good(state: State, policy: Retention, now: datetime) -> bool:
 
 
 def ended_for_good(state: State) -> bool:
-    """A run-scoped history whose run finished: it can only be cleared, and then starts from where it started."""
-    return bool(state.scope and state.runs and state.runs[-1].how == "finished")
+    """A run-scoped history whose newest run finished: it can only be cleared, and then starts from where it started. Where
+    somebody went back since, a start is still to come."""
+    newest = state.runs[-1] if state.scope and state.runs else None
+    launch = state.launch(newest.launch) if newest else None
+    went_back = launch is not None and launch.branch != state.branch.number
+    return newest is not None and newest.how == "finished" and not went_back
 
 
 def _given_up(state: State, policy: Retention, now: datetime) -> bool:

@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.checkpoint.names import savepoint_name
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, CONDEMNED, Checkpoint, State
 
 LONGEST_QUEUE = 1000
+MOST_PENDING = 100  # forced and gated ones included: one entry must be able to abort them all
 AT_ONCE = 16  # requests that one entry may take from the queue
 PAUSE = "the pause between two checkpoints"
 PERIODIC, BARRIER = "periodic", "barrier"  # origins: the driver's timer, and the end of a stage; any other is a user
@@ -39,6 +40,8 @@ def trigger(state: State, command: c.Trigger) -> Decision:
     if running is None or (launch and command.run not in (None, launch.run)):
         return _not_running(state, command.run)
     request = _request(state, command, running.epoch)
+    if command.gated and len(state.pending) >= MOST_PENDING:
+        return _too_many(state)
     if command.gated or (command.origin == BARRIER and not ungated(state)):
         return (_triggered(state, request),)  # the one waits for somebody else, the other cannot: its barrier is now
     if command.origin == BARRIER:
@@ -129,7 +132,9 @@ def may_run(state: State, request: e.Request) -> bool:
     most = config_of(state).max_concurrent
     if request.origin == PERIODIC and len(state.with_status(CONDEMNED)) > most:
         return False
-    return _kind(request).forced or sum(not one.gated for one in state.pending) < most
+    if _kind(request).forced:
+        return len(state.pending) < MOST_PENDING
+    return sum(not one.gated for one in state.pending) < most
 
 
 def _admitted(state: State, request: e.Request, pause_left_s: float) -> Decision:
@@ -151,7 +156,8 @@ def _admitted(state: State, request: e.Request, pause_left_s: float) -> Decision
 
 
 def _too_many(state: State) -> Refusal:
-    return Refusal(errors.TooManyRequests(f"{state.job}: {len(state.queue)} requests wait already; ask again later"))
+    waiting = len(state.queue) + len(state.pending)
+    return Refusal(errors.TooManyRequests(f"{state.job}: {waiting} requests wait already; ask again later"))
 
 
 def asked_again(state: State) -> Iterator[e.Event]:

@@ -173,7 +173,8 @@ class State(Record):
     launches: tuple[Launch, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     runs: tuple[Run, ...] = ()
-    dropped_run_after: str = ""  # the greatest among runs no longer listed
+    dropped_run_after: str = ""  # the greatest among runs no longer listed that count in the branch, or may
+    dropped_elsewhere: str = added("")  # and among all, as long as a step back may make them count again
     branch: Branch = field(default_factory=Branch)
     next_launch: int = 1
     next_id: int = 1

@@ -175,7 +175,8 @@ class History:
         """Whether it may be triggered now."""
         if one.origin == "periodic" and len(self.with_status("condemned")) > self.most():
             return False  # deleting has to keep up with the timer
-        return one.forced or sum(not one.gated for one in self.with_status("pending").values()) < self.most()
+        pending = self.with_status("pending").values()
+        return len(pending) < 100 if one.forced else sum(not one.gated for one in pending) < self.most()
 
     def next_in_queue(self) -> str | None:
         return min(self.queue, key=lambda token: self.queue[token].rank, default=None)
@@ -189,8 +190,9 @@ class History:
             self._break(f"P10: request {first} waits, and nothing is in its way")
 
     def run_ended(self) -> bool:
-        """A run-scoped history whose run finished or was given up: its state may go, the restore point too."""
-        newest = self.launches[max(self.launches)].run if self.launches else ""
+        """A run-scoped history whose run finished or was given up: its state may go, the restore point too. Not where somebody
+        went back since, to start from there."""
+        newest = self.launches[max(self.launches)].run if self.current is not None else ""
         return bool(self.scope) and (newest in self.finished or self.given_up)
 
     def _break(self, what: str) -> None:
@@ -320,7 +322,7 @@ class History:
             self._break(f"P2: branch {event.branch} twice")
         if isinstance(base, int) and self.checkpoints[base].status != "retained":
             self._break(f"P5: a branch from chk-{base}, which is {self.checkpoints[base].status}")
-        self.branch, self.base, self.current = event.branch, base, None
+        self.branch, self.base, self.current, self.given_up = event.branch, base, None, False
         self.least, self.suspended = max(self.least, event.above), False
         if event.claimed and isinstance(base, str):
             self.claims[base] = "retained"

@@ -399,8 +399,8 @@ class Machine(RuleBasedStateMachine):
         retained = self.history.with_status("retained")
         if isinstance(point, int):
             assert point in retained or self.history.run_ended()
-        else:  # whoever clears a run-scoped one is told at its start that its savepoint has gone
-            assert self.history.claims.get(str(point)) != "condemned" or self.scope
+        else:
+            assert self.history.claims.get(str(point)) != "condemned" or self.history.run_ended()
 
     @invariant()
     def nobody_may_delete_what_is_referred_to(self) -> None:

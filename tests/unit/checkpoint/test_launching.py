@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll, errors
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import errors
 from airflow_checkpoint_provider.checkpoint import events as e
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.launching import renamed_on
 from airflow_checkpoint_provider.checkpoint.state import Branch, State
-from tests.unit.checkpoint.histories import Given, History, clear, launch, refusal, said, start, token
+from tests.unit.checkpoint.histories import Given, History, at, clear, launch, refusal, said, start, token
 
 LATER = "2026-11-21T00:00:00Z"
+KEEPS_ALL = CheckpointConfig(retention=KeepAll()).to_json()
 
 # -- the order of runs ---------------------------------------------------------------------------------------------------
 
@@ -57,19 +57,40 @@ def test_a_run_without_date_has_its_place_by_its_first_start() -> None:
     assert "run another by hand is older than what the state holds (day-21)" in other.message
 
 
-def test_a_listed_run_goes_on_however_old_it_is() -> None:
-    """Only of one that is not listed nobody knows whether it was here."""
+@pytest.fixture
+def three_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs, launches, attempts and checkpoints, instead of 100."""
+    monkeypatch.setattr("airflow_checkpoint_provider.checkpoint.apply.KEPT_RECORDS", 3)
+
+
+@pytest.mark.usefixtures("three_listed")
+def test_a_run_that_is_no_longer_listed_counts_as_older() -> None:
+    """The greatest place of those dropped that are inside the state is remembered."""
     history = History()
-    history.started("day-2")
+    history.started("nothing came of it", run_after="2025-12-31T00:00:00Z")
     history.ended("failed")
-    history.state = replace(history.state, dropped_run_after="2026-11-03T00:00:00Z")
-    assert said(history.ask(launch("day-2", 2))) == "launch 2 from nothing"
+    for number in range(4):
+        day(history, f"run {number}", run_after=f"2026-01-01T00:00:00Z+{number:04d}")
+    assert [history.state.run(f"run {number}") is None for number in (0, 1)] == [True, False]
+    assert history.state.dropped_run_after == "2026-01-01T00:00:00Z+0000"
+    again = launch("run 0", 2, run_after="2026-01-01T00:00:00Z+0000")
+    assert refusal(history.ask(again), errors.OlderRun).about["newer"] == ["run 1", "run 2", "run 3"]
+    history.state = replace(history.state, runs=())
+    assert "(runs no longer listed)" in refusal(history.ask(again), errors.OlderRun).message
+
+
+@pytest.mark.usefixtures("three_listed")
+def test_who_begins_anew_computes_all_runs_again_however_many_they_were() -> None:
     history = History()
-    day(history, "day-4")
-    history.state = replace(history.state, runs=(), dropped_run_after="2026-11-03T00:00:00Z")
-    for run in ("day-2", "day-3"):
-        error = refusal(history.ask(launch(run)), errors.OlderRun)
-        assert "(runs no longer listed)" in error.message
+    for number in range(7):
+        day(history, f"run {number}", run_after=f"2026-01-01T00:00:00Z+{number:04d}")
+    old = max(one.id for one in history.state.retained)
+    history.do(c.Restore(token=token("later", task="anew"), base=None, by="ops", reason="wrong prices"))
+    for number in range(7):
+        day(history, f"again {number}", run_after=f"2026-01-01T00:00:00Z+{number:04d}")
+    refusal(history.ask(launch("again 0", 2, run_after="2026-01-01T00:00:00Z+0000")), errors.OlderRun)
+    history.do(c.Restore(token=token("later", task="back"), base=Point(id=old), by="ops", reason="they were right"))
+    refusal(history.ask(launch("run 0", 2, run_after="2026-01-01T00:00:00Z+0000")), errors.OlderRun)
 
 
 def test_of_two_runs_of_one_moment_the_second_is_not_newer() -> None:
@@ -108,7 +129,7 @@ def test_a_task_that_waited_for_a_suspended_job_launches_what_stands_then() -> N
     ids=["its driver was there", "a later try", "finished", "another run lives"],
 )  # fmt: skip
 def test_a_refusal_names_the_run(
-    given: Given, asks: c.PlanLaunch, error: type[CheckpointError], about: dict[str, Any]
+    given: Given, asks: c.PlanLaunch, error: type[errors.Refused], about: dict[str, Any]
 ) -> None:
     history = History()
     given(history)
@@ -193,3 +214,79 @@ def test_a_script_that_was_replaced_meanwhile_hears_so() -> None:
     history.do(mine)
     history.do(c.StartAlone(plan=launch("alone-1", 2, alone=True), start=start("alone-1", 2, driver="another")))
     refusal(history.ask(mine), errors.Fenced)
+
+
+# -- a history of one key --------------------------------------------------------------------------------------------------
+
+SAVEPOINT = "s3://lake/savepoints/savepoint-orders-41-9f3c"
+
+
+def went_back(history: History, base: Point | None, task: str = "back", **other: Any) -> None:
+    history.do(c.Restore(token=token("later", task=task), base=base, by="ops", reason="go back", **other))
+
+
+def all_gone(history: History) -> None:
+    """As the task does that reports success."""
+    now = at(history.state.n)
+    ids, claims = tuple(one.id for one in history.state.retained), tuple(one.pointer for one in history.state.claims)
+    history.do(c.Condemn(ids=ids, claims=claims, now=now))
+    history.do(c.Forget(ids=ids, claims=claims))
+
+
+@pytest.mark.parametrize(
+    ("base", "claimed"),
+    [(Point(id=1), False), (Point(pointer=SAVEPOINT), True), (Point(pointer=SAVEPOINT), False)],
+    ids=["own", "claimed", "not claimed"],
+)
+def test_the_next_run_does_not_start_from_what_one_before_it_had_gone_back_to(base: Point, claimed: bool) -> None:
+    """The state of that went with it."""
+    history = History(scope="acme")
+    history.started("day-1")
+    history.completed()
+    history.ended("failed")
+    went_back(history, base, claimed=claimed)
+    history.started("day-1", 2)
+    history.completed()
+    history.ended()
+    all_gone(history)
+    for run in ("day-2", "day-3"):
+        events = said(history.ask(launch(run, scope="acme")))
+        assert events.endswith("from nothing"), events
+        day(history, run)
+        all_gone(history)
+
+
+def test_it_starts_from_what_somebody_went_back_to_just_now() -> None:
+    history = History(scope="acme")
+    day(history, "day-1")
+    went_back(history, Point(id=1))
+    assert said(history.ask(launch("day-2", scope="acme"))) == "launch 2 from chk-1"
+
+
+def test_what_age_keeps_the_next_run_of_the_key_starts_from() -> None:
+    history = History(scope="acme")
+    day(history, "day-1", checkpointing=KEEPS_ALL)
+    went_back(history, Point(id=1))
+    history.started("day-2", checkpointing=KEEPS_ALL)
+    history.ended()
+    assert said(history.ask(launch("day-3", scope="acme"))) == "launch 3 from chk-1"
+
+
+@pytest.mark.parametrize("base", [Point(id=1), Point(pointer=SAVEPOINT)], ids=["own", "claimed"])
+def test_what_somebody_went_back_to_is_held_though_the_newest_run_finished(base: Point) -> None:
+    history = History(scope="day-1")
+    day(history, "day-1")
+    went_back(history, base, claimed=bool(base.pointer))
+    asks = c.Condemn(ids=(1,) if base.id else (), claims=(SAVEPOINT,) if base.pointer else (), now=at(60))
+    refusal(history.ask(asks), errors.Held)
+    assert said(history.ask(clear("day-1", scope="day-1"))) == f"launch 2 from {base}"
+
+
+def test_a_clear_does_not_start_from_a_savepoint_that_is_being_deleted() -> None:
+    history = History(scope="acme")
+    history.launched("day-1")
+    went_back(history, Point(pointer=SAVEPOINT), claimed=True)
+    day(history, "day-2")
+    history.do(c.Condemn(ids=(1,), claims=(SAVEPOINT,), now=at(60)))
+    error = refusal(history.ask(clear("day-2", scope="acme")), errors.StateRequired)
+    assert f"{SAVEPOINT} is being deleted" in error.message

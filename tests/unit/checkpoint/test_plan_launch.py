@@ -208,18 +208,6 @@ def test_runs_of_one_scope_key_come_in_any_order() -> None:
     assert said(history.ask(clear("day-1", scope="2026-11-20"))) == "branch 1 from nothing, launch 3 from nothing"
 
 
-def test_a_run_that_is_no_longer_listed_counts_as_older() -> None:
-    """The last 100 runs are remembered, and the greatest date of those dropped."""
-    history = History()
-    for number in range(101):
-        history.do(launch(f"run {number}", run_after=f"2026-01-01T00:00:00Z+{number:04d}"))
-    assert history.state.run("run 0") is None
-    assert history.state.dropped_run_after == "2026-01-01T00:00:00Z+0000"
-    again = history.ask(launch("run 0", 2, run_after="2026-01-01T00:00:00Z+0000"))
-    assert "runs no longer listed" in refusal(again, errors.OlderRun).message
-    assert said(history.ask(launch("run 1", 2, run_after="2026-01-01T00:00:00Z+0001"))) == "launch 102 from nothing"
-
-
 def test_adopting_changes_nothing_for_the_driver() -> None:
     """The launch keeps the token it was planned with: the driver that still queues starts under that, not the adopter's."""
     history = History()

@@ -13,8 +13,9 @@ from airflow_checkpoint_provider.checkpoint import errors, requests
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
+from airflow_checkpoint_provider.checkpoint.entry import LARGEST_EVENTS, events_size
 from airflow_checkpoint_provider.checkpoint.state import State
-from tests.unit.checkpoint.histories import History, at, refusal
+from tests.unit.checkpoint.histories import History, at, launch, refusal
 
 TARGET = "s3://lake/savepoints"
 
@@ -481,3 +482,28 @@ def test_no_request_is_lost(steps: list[str], most: int) -> None:
         assert asked <= known
         assert len(requests.ungated(state)) <= most
         assert not state.queue or len(state.pending) >= most
+
+
+# -- how many may be pending at all ------------------------------------------------------------------------------------
+
+
+def test_all_that_is_pending_can_be_aborted_in_one_entry() -> None:
+    """Savepoints and gated ones are triggered however many are pending; a launch, an end and a restore abort them all."""
+    history = running()
+    for number in range(requests.MOST_PENDING):
+        if number % 2:
+            savepoint(history, f"saves {number}")
+        else:
+            ask(history, f"gated {number}", gated=True)
+    refused = refusal(history.ask(c.Trigger(request="gated", gated=True)), errors.TooManyRequests)
+    assert f"{requests.MOST_PENDING} requests wait already" in refused.message
+    savepoint(history, "one more")
+    assert waiting(history.state) == ["one more"]
+    restore = c.Restore(token=e.Token(dag="", run="", task="back"), base=None, by="ops", reason="why " * 200)
+    for command in (restore, launch(try_number=2), c.EndAttempt(epoch=1, how="failed")):
+        events = history.ask(command)
+        assert isinstance(events, tuple)
+        assert len(events) > requests.MOST_PENDING
+        assert events_size(events) < LARGEST_EVENTS
+    history.do(c.Abort(id=1, reason="by hand"))
+    assert pending(history.state)[-1] == "one more", "its turn came in that entry"
