@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import savepoints
+from airflow_checkpoint_provider.checkpoint import savepoints, words
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.decide import held
 from airflow_checkpoint_provider.checkpoint.entry import By
@@ -159,6 +159,6 @@ def _refuse_held(coordinator: Coordinator, number: int, now: str) -> None:
     if number in held(state, datetime.fromisoformat(now)):
         raise Held(
             f"{state.job} may still start from savepoint chk-{number}; nothing was changed. Wait for its next checkpoint, or"
-            f" let it start elsewhere: checkpoints restore {state.job} --from …",
+            f" let it start elsewhere: {words.restore(state, '…')}",
             ids=[number],
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import errors, lifetime
+from airflow_checkpoint_provider.checkpoint import errors, lifetime, words
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.apply import apply, launch_token
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
@@ -165,10 +165,7 @@ def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
 def _going_back(state: State, before: int | None) -> str:
     if before is None:
         return "No checkpoint from before it is left to go back to"
-    return (
-        f"To go back: `checkpoints restore {state.job} --from chk-{before}`, the newest before it; then clear this run and all"
-        " after it"
-    )
+    return f"To go back: `{words.restore(state, f'chk-{before}')}`, the newest before it; then clear this run and all after it"
 
 
 def _newest_before(state: State, position: str) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from airflow_checkpoint_provider.checkpoint import words
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator, state_entries
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, Damaged, InvalidName
@@ -243,6 +244,6 @@ def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, in
         where = f"chk-{older}" if older else "run-start"
         raise Damaged(
             f"chk-{checkpoint.id} cannot be restored: {error.message}. {advice}. Nothing was changed."
-            f" To go on from another: checkpoints restore {state.job} --from {where}"
+            f" To go on from another: {words.restore(state, where)}"
         ) from None
     return seal, files

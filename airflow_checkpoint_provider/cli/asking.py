@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.kinds import CHECKPOINT, Kind
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.texts.units import NONE, table
-from airflow_checkpoint_provider.checkpoint.texts.words import ENDED, labelled
+from airflow_checkpoint_provider.checkpoint.words import ENDED, labelled, restore
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.acting import DRY_RUN, How, by, confirm
 from airflow_checkpoint_provider.cli.report import Report, entry
@@ -88,7 +88,7 @@ def stop(store: Store, job: str, run: str | None, item: str | None, wish: Wish, 
     asking.begin()
     asking.completed()
     asking.ended()
-    resume = f"{job} is suspended: nothing starts it again before `restore {job} --from latest`"
+    resume = f"{job} is suspended: nothing starts it again before `{restore(asking.state, 'latest')}`"
     return asking.report(lines if how.yes else [], resume)
 
 
@@ -170,7 +170,7 @@ class _Asking:
 
     def report(self, before: Sequence[str] = (), after: str = "") -> Report:
         """The row of what was asked for, as `list` has it, with its pointer."""
-        one = entry(self._coordinator.store, replace(self._found, state=self._state), self._checkpoint)
+        one = entry(self._coordinator.store, replace(self._found, state=self.state), self._checkpoint)
         row = [f"chk-{one['id']}", one["kind"], one["state"], one["pointer"] or NONE]
         return Report(ASKED, [row], one, [*before, *table(ASKED, [row]), *filter(None, [after])])
 
@@ -219,7 +219,7 @@ class _Asking:
             raise self._not_stopped("its driver has not ended") from None
         self._until = None
         self.published()
-        attempt = self._state.attempt(self._checkpoint.epochs[0])
+        attempt = self.state.attempt(self._checkpoint.epochs[0])
         how = attempt.how if attempt else None
         if how != "suspended":
             raise self._not_stopped(f"its driver {ENDED[how] if how else 'was replaced'}")
@@ -232,17 +232,17 @@ class _Asking:
         return None
 
     def _not_stopped(self, why: str) -> NotStopped:
-        state, stopped = self._state, self._checkpoint
+        state, stopped = self.state, self._checkpoint
         suspended = "the job is suspended" if state.suspended else "somebody has resumed the job since"
         return NotStopped(
             f"{state.job}: {why}. Savepoint {stopped.target} is completed and stays, and {suspended}. See whether its driver"
-            f" lives, and end it; to go on, which fences it: `restore {state.job} --from chk-{stopped.id}`",
+            f" lives, and end it; to go on, which fences it: `{restore(state, f'chk-{stopped.id}')}`",
             pointer=stopped.target,
         )
 
     def _beat(self) -> Beat | None:
         """Of its driver, if that seems to live."""
-        beat = finding.beat_of(self._coordinator.store, replace(self._found, state=self._state))
+        beat = finding.beat_of(self._coordinator.store, replace(self._found, state=self.state))
         return beat if finding.beats_now(beat, utc_now()) else None
 
     @property
@@ -253,7 +253,7 @@ class _Asking:
         return found
 
     @property
-    def _state(self) -> State:
+    def state(self) -> State:
         return self._coordinator.state
 
     def _wait(self, look: Callable[[], T | None]) -> T:

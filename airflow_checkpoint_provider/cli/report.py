@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.checkpoint.texts.units import (
     size,
     table,
 )
-from airflow_checkpoint_provider.checkpoint.texts.words import labelled
+from airflow_checkpoint_provider.checkpoint.words import labelled
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
 from airflow_checkpoint_provider.cli.verbs import LIMIT

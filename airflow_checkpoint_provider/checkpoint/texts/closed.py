@@ -8,7 +8,7 @@ from airflow_checkpoint_provider.checkpoint.lifetime import FINISHED
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.checkpoint.sweeping import Swept
 from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time, plural, some
-from airflow_checkpoint_provider.checkpoint.texts.words import coded, title
+from airflow_checkpoint_provider.checkpoint.words import coded, title
 
 
 def closed(state: State) -> str:

@@ -8,7 +8,7 @@ from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.restoring import Restored
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time, plural, size, some
-from airflow_checkpoint_provider.checkpoint.texts.words import headline, labelled, sealed, title
+from airflow_checkpoint_provider.checkpoint.words import headline, labelled, sealed, title
 
 
 def restored(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.checkpoint.texts.units import size, some
-from airflow_checkpoint_provider.checkpoint.texts.words import coded
+from airflow_checkpoint_provider.checkpoint.words import coded
 
 
 def handed_on(states: Sequence[StateSnapshot]) -> str:

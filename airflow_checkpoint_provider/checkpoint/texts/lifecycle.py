@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
-from airflow_checkpoint_provider.checkpoint.texts.words import coded, title
+from airflow_checkpoint_provider.checkpoint.words import coded, title
 
 
 def request(dag: str, run: str, task: str, map_index: int, generation: int) -> str:

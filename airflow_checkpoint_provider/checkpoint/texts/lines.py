@@ -18,16 +18,16 @@ from airflow_checkpoint_provider.checkpoint.texts.units import (
     size,
     some,
 )
-from airflow_checkpoint_provider.checkpoint.texts.words import (
+from airflow_checkpoint_provider.checkpoint.words import (
     ENDED,
     at_barrier,
     cleared,
     coded,
-    command,
     headline,
     labelled,
     new_bytes,
     previous,
+    restore,
     show,
     title,
 )
@@ -253,7 +253,7 @@ def refusal_in(line: str) -> str | None:
 def suspended(state: State) -> list[str]:
     return [
         coded(
-            f"{title(state)} is suspended ({state.suspended}). Waiting. Resume: {command(state)} restore {state.job} --from latest",
+            f"{title(state)} is suspended ({state.suspended}). Waiting. Resume: {restore(state, 'latest')}",
             "CKP130",
         )
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, State
 from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time, duration, plural, size, some, table
-from airflow_checkpoint_provider.checkpoint.texts.words import labelled, title
+from airflow_checkpoint_provider.checkpoint.words import labelled, title
 
 SPREAD = ("completed", "min", "avg", "p50", "p90", "p95", "p99", "p99.9", "max")
 _MEASURED: tuple[tuple[str, str, Callable[[float], str]], ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.texts.units import duration, plural, size, some
-from airflow_checkpoint_provider.checkpoint.texts.words import coded, command, title
+from airflow_checkpoint_provider.checkpoint.words import coded, restore, title
 
 
 def savepoint_line(checkpoint: Checkpoint) -> str:
@@ -21,11 +21,10 @@ def disposed(pointer: str, files: int, held: int) -> str:
 
 def nothing_to_stop(state: State) -> str:
     """Without the code, which the error brings."""
-    where = f"{command(state)} restore {state.job} --from latest"
     if state.suspended:
         return (
             f"{title(state, state.scope)}: nothing runs that could be stopped: it is suspended since {state.suspended}. To let it"
-            f" go on: RestoreOperator, or {where}"
+            f" go on: RestoreOperator, or {restore(state, 'latest')}"
         )
     point = state.restore_point()
     return (
@@ -40,5 +39,5 @@ def not_stopped(state: State, stop: Checkpoint) -> str:
     return (
         f"{title(state, state.scope)}: savepoint {stop.target} is completed and the job is suspended, but {epochs} has not ended within"
         f" {duration(stop.timeout_s)}. No checkpoint of it counts any more. See whether its driver lives, and end it; a retry of this"
-        f" task looks again. To go on at once, which fences it: {command(state)} restore {state.job} --from chk-{stop.id}"
+        f" task looks again. To go on at once, which fences it: {restore(state, f'chk-{stop.id}')}"
     )

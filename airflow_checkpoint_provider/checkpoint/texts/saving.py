@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.texts.units import plural, size
-from airflow_checkpoint_provider.checkpoint.texts.words import at_barrier, coded, command, title
+from airflow_checkpoint_provider.checkpoint.words import at_barrier, coded, restore, title
 
 
 def savepoint(checkpoint: Checkpoint) -> str:
@@ -39,7 +39,7 @@ def stopped(state: State, checkpoint: Checkpoint, barrier: str, unended: str = "
     more = (
         f" The end of the attempt could not be written ({unended}): savepoint and suspension stand." if unended else ""
     )
-    resume = f"Nothing starts before it is resumed: {command(state)} restore {state.job} --from latest"
+    resume = f"Nothing starts before it is resumed: {restore(state, 'latest')}"
     return coded(f"{said}{more} {resume}", "CKP133")
 
 

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.checkpoint.texts.units import (
     some,
     when,
 )
-from airflow_checkpoint_provider.checkpoint.texts.words import (
+from airflow_checkpoint_provider.checkpoint.words import (
     ENDED,
     at_barrier,
     cleared,

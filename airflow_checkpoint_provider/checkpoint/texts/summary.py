@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.checkpoint.state import (
     State,
 )
 from airflow_checkpoint_provider.checkpoint.texts.units import NONE, between, clock, duration, plural, size, table
-from airflow_checkpoint_provider.checkpoint.texts.words import coded, exit_code, new_bytes, show, sync_s, title
+from airflow_checkpoint_provider.checkpoint.words import coded, exit_code, new_bytes, show, sync_s, title
 
 HEADER = ("id", "att", "state", "barrier", "at", "sync", "async", "new", "total", "states", "why")
 SHOWN = 50  # checkpoints in a log's table, the newest

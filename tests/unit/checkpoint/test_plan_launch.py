@@ -198,7 +198,7 @@ def test_an_older_run_is_told_the_checkpoint_before_it() -> None:
     assert history.state.retained
     error = refusal(history.ask(launch("between", run_after="2026-11-01T12:00:00Z")), errors.OlderRun)
     assert error.about["newer"] == ["day-2"]
-    assert f"restore flights.delays --from chk-{error.about['before']}`, the newest before it" in error.message
+    assert f"`airflow checkpoints restore flights.delays --from chk-{error.about['before']}`" in error.message
 
 
 def test_runs_of_one_scope_key_come_in_any_order() -> None:

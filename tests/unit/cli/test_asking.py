@@ -73,11 +73,21 @@ def test_a_stop_suspends(job: Job, checkpoints: Command, options: list[str], kin
         done = checkpoints("stop", "orders", *options, "--yes")
     assert done.code == 0, done.err
     assert done.lines[0].startswith("STOP orders: attempt 1 ")
-    assert done.lines[-1] == "orders is suspended: nothing starts it again before `restore orders --from latest`"
+    resume = "`airflow checkpoints restore orders --from latest`"
+    assert done.lines[-1] == f"orders is suspended: nothing starts it again before {resume}"
     made = job.checkpoint(2)
     assert done.lines[-2].split() == ["chk-2", kind, "completed", made.target]
     assert (made.kind, made.published, job.state.attempts[-1].how) == (kind, True, "suspended")
     assert json.loads(checkpoints("jobs", "-o", "json").out)[0]["state"] == "suspended"
+
+
+def test_what_lets_it_go_on_names_the_run_that_was_stopped(store: LocalStore, checkpoints: Command) -> None:
+    """The newest history of the job may be another run's by then, which the command would fence."""
+    job = Job(store, scope=RUN)
+    job.start()
+    with serving(job):
+        done = checkpoints("stop", "orders", RUN, "--yes")
+    assert done.lines[-1].endswith(f"before `airflow checkpoints restore orders {RUN} --from latest`")
 
 
 def test_a_savepoint_whose_driver_died_after_its_completion_is_published_here(job: Job, checkpoints: Command) -> None:
@@ -247,7 +257,7 @@ def test_a_driver_that_does_not_end(job: Job, checkpoints: Command, monkeypatch:
     assert last.startswith(
         f"orders: its driver has not ended. Savepoint {made.target} is completed and stays, and the job is"
     )
-    assert last.endswith("to go on, which fences it: `restore orders --from chk-2` [CKP135]")
+    assert last.endswith("to go on, which fences it: `airflow checkpoints restore orders --from chk-2` [CKP135]")
 
 
 def test_a_driver_that_ends_badly(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.checkpoint.disposing import target_of
 from airflow_checkpoint_provider.checkpoint.state import FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.cli import acting, main
 from airflow_checkpoint_provider.storage import LocalStore
-from tests.support.acting import Job
+from tests.support.acting import RUN, Job
 from tests.unit.cli.conftest import Command
 from tests.unit.cli.driver import savepoint
 
@@ -75,6 +75,13 @@ def test_where_the_job_would_start_from_it(job: Job, checkpoints: Command) -> No
         assert (done.code, done.out) == (3, "")
         assert "orders may still start from savepoint chk-2; nothing was changed" in done.err
     assert job.checkpoint(2).status == RETAINED
+
+
+def test_what_lets_a_job_start_elsewhere_names_the_run_that_would(store: LocalStore, checkpoints: Command) -> None:
+    job = Job(store, scope=RUN)
+    job.start()
+    done = checkpoints("dispose", str(savepoint(job).target), "--yes")
+    assert f"start elsewhere: airflow checkpoints restore orders {RUN} --from …" in done.err
 
 
 @pytest.mark.parametrize(

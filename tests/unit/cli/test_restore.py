@@ -165,6 +165,7 @@ def test_a_damaged_one_changes_nothing(running: Recorded, checkpoints: Command) 
     done = checkpoints("restore", FLIGHTS, "--from", "chk-2", "--yes")
     assert (done.code, done.out) == (1, "")
     assert "chk-2 cannot be restored" in done.err
+    assert f"from another: airflow checkpoints restore {FLIGHTS} {RUN} --from run-start" in done.err
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 

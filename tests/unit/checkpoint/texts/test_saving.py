@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
 from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 from tests.support.recorded import Recorded, at
 from tests.unit.checkpoint.texts.conftest import Golden
 
@@ -43,6 +49,24 @@ def test_a_stop(golden: Golden) -> None:
     ]
     nonce = texts.savepoint(one).rpartition("-")[2]
     golden("stopping", [line.replace(nonce, "9f3c") for line in lines])
+
+
+@pytest.mark.parametrize(
+    ("says", "where"),
+    [
+        (lambda state, one: texts.suspended(state)[0], "latest"),
+        (lambda state, one: texts.stopped(state, one, "end"), "latest"),
+        (lambda state, one: texts.nothing_to_stop(state), "latest"),
+        (texts.not_stopped, "chk-2"),
+    ],
+)
+def test_what_lets_it_go_on_names_the_history_that_is_meant(
+    says: Callable[[State, Checkpoint], str], where: str
+) -> None:
+    """The job alone would be the history that moved last."""
+    recorded = asked("suspend_savepoint")
+    state = replace(recorded.state, scope="daily 1", item="eu", suspended="ann")
+    assert f"restore orders 'daily 1' --item eu --from {where}" in says(state, recorded.state.pending[0])
 
 
 def test_one_that_could_not_be_copied(golden: Golden) -> None:

@@ -1,4 +1,4 @@
-"""What several texts say the same way: titles, labels, codes, what became of an attempt. Runs anywhere."""
+"""What several texts and errors say the same way: titles, labels, codes, commands to type. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -41,8 +41,17 @@ def command(state: State) -> str:
 
 def show(state: State, run: str) -> str:
     """The command that prints the table of a run again."""
-    item = f" --item {shlex.quote(state.item)}" if state.item else ""
-    return f"{command(state)} show {state.job} {shlex.quote(state.scope or run)}{item}"
+    return f"{command(state)} show {state.job} {shlex.quote(state.scope or run)}{_item(state)}"
+
+
+def restore(state: State, where: str) -> str:
+    """The command that lets this history go on from ``where``, and no other history of its job."""
+    run = f" {shlex.quote(state.scope)}" if state.scope else ""
+    return f"{command(state)} restore {state.job}{run}{_item(state)} --from {where}"
+
+
+def _item(state: State) -> str:
+    return f" --item {shlex.quote(state.item)}" if state.item else ""
 
 
 def previous(state: State, launch: Launch) -> Launch | None:
