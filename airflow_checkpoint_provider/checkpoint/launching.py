@@ -25,6 +25,14 @@ def fenced(state: State, epoch: int | None) -> Refusal | None:
     return Refusal(errors.Fenced(f"attempt {epoch} of {state.job} is over: {why_over(state, epoch)}", epoch=epoch))
 
 
+def suspended(state: State) -> Refusal | None:
+    """Nothing starts, and nobody asks for anything, before somebody resumes the job."""
+    if state.suspended is None:
+        return None
+    resume = words.restore(state, "latest")
+    return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; to resume it: `{resume}`"))
+
+
 def why_over(state: State, epoch: int) -> str:
     """Why attempt ``epoch`` is over, in words."""
     attempt = state.attempt(epoch)
@@ -64,17 +72,15 @@ def _known(state: State, command: c.PlanLaunch) -> Decision | None:
     if attempt and attempt.how == "suspended":
         return None  # its task waited until the job was resumed, and launches what stands there now
     if number != state.current.get(command.application):
-        return Refusal(errors.Superseded(_superseded(command), run=command.run))
+        return _superseded(state, command.run)
     if attempt is None or (launch and launch.adopted_by == command.try_number):
         return DoneAlready(number)
     # A try asks once. Its driver has been there: the DAG run was deleted and made again under its old name.
-    return _finished(state, command) or Refusal(errors.Superseded(_superseded(command), run=command.run))
+    return _finished(state, command) or _superseded(state, command.run)
 
 
 def _suspended(state: State, command: c.PlanLaunch) -> Decision | None:
-    if state.suspended is None:
-        return None
-    return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; resume it first"))
+    return suspended(state)
 
 
 def _other_owner(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -94,12 +100,12 @@ def _earlier_try(state: State, command: c.PlanLaunch) -> Decision | None:
     launch = state.launch(run.launch) if run else None
     if launch is None or launch.latest_try <= command.try_number:
         return None
-    return Refusal(errors.Superseded(_superseded(command, launch), run=command.run, latest_try=launch.latest_try))
+    return _superseded(state, command.run, launch)
 
 
-def _superseded(command: c.PlanLaunch, launch: Launch | None = None) -> str:
-    who = f"try {launch.latest_try} of this run" if launch else "a later try of this run, or a restore,"
-    return f"{command.job}, run {command.run}: {who} has taken over; this try ends, without retry"
+def _superseded(state: State, run: str, launch: Launch | None = None) -> Refusal:
+    known = {"latest_try": launch.latest_try} if launch else {}
+    return Refusal(errors.Superseded(words.superseded(state, run, launch), run=run, **known))
 
 
 def _finished(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -308,8 +314,8 @@ def start_attempt(state: State, command: c.StartAttempt) -> Decision:
         return Refusal(errors.Fenced(f"{state.job}: the launch of this driver was replaced before it started"))
     if launch.stop:
         return Refusal(errors.Fenced(f"{state.job}: this launch was told to stop ({launch.stop})"))
-    if state.suspended:
-        return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; resume it first"))
+    if waits := suspended(state):
+        return waits
     before = state.attempt_of(launch.number)
     if before and before.how in ("finished", "cancelled", "suspended"):
         return Refusal(
@@ -337,7 +343,7 @@ def start_alone(state: State, command: c.StartAlone) -> Decision:
         return fenced(state, mine.epoch) or DoneAlready(mine.epoch)
     planned = plan_launch(state, command.plan)
     if not isinstance(planned, tuple):
-        return planned if isinstance(planned, Refusal) else Refusal(errors.Superseded(_superseded(command.plan)))
+        return planned if isinstance(planned, Refusal) else _superseded(state, command.plan.run)
     then = state
     for event in planned:
         then = apply(then, event)

@@ -33,8 +33,8 @@ def trigger(state: State, command: c.Trigger) -> Decision:
         return known
     if fenced := launching.fenced(state, command.epoch):
         return fenced
-    if state.suspended:
-        return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; resume it first"))
+    if suspended := launching.suspended(state):
+        return suspended
     running = state.running(command.application)
     launch = state.launch(running.launch) if running else None
     if running is None or (launch and command.run not in (None, launch.run)):

@@ -54,6 +54,15 @@ def _item(state: State) -> str:
     return f" --item {shlex.quote(state.item)}" if state.item else ""
 
 
+def superseded(state: State, run: str, launch: Launch | None = None) -> str:
+    """``launch`` is whose later try it was, where that is known."""
+    who = f"try {launch.latest_try} of this run" if launch else "a later try of this run, or a restore,"
+    return (
+        f"{title(state, run)}: {who} has taken over; this try ends, without retry."
+        " If the DAG run was deleted and made again: give it another run id"
+    )
+
+
 def previous(state: State, launch: Launch) -> Launch | None:
     """The launch of the same run before this one."""
     before = (one for one in state.launches if one.run == launch.run and one.number < launch.number)

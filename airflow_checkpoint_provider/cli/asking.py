@@ -232,13 +232,8 @@ class _Asking:
         return None
 
     def _not_stopped(self, why: str) -> NotStopped:
-        state, stopped = self.state, self._checkpoint
-        suspended = "the job is suspended" if state.suspended else "somebody has resumed the job since"
-        return NotStopped(
-            f"{state.job}: {why}. Savepoint {stopped.target} is completed and stays, and {suspended}. See whether its driver"
-            f" lives, and end it; to go on, which fences it: `{restore(state, f'chk-{stopped.id}')}`",
-            pointer=stopped.target,
-        )
+        stopped = self._checkpoint
+        return NotStopped(texts.not_stopped(self.state, stopped, why), pointer=stopped.target)
 
     def _beat(self) -> Beat | None:
         """Of its driver, if that seems to live."""

@@ -187,7 +187,8 @@ class StopWithSavepointOperator(AsksForSavepoint):
         while any(not coordinator.state.over(epoch) for epoch in stopped.epochs):
             left = end - time.monotonic()
             if left <= 0:
-                raise NotStopped(texts.not_stopped(coordinator.state, stopped), pointer=stopped.target)
+                why = f"its driver has not ended within {stopped.timeout_s:g} s"
+                raise NotStopped(texts.not_stopped(coordinator.state, stopped, why), pointer=stopped.target)
             self._sleep(left)
             self._stop_if_killed()
             coordinator.journal.poll()

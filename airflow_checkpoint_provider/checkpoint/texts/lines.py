@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from airflow_checkpoint_provider.checkpoint import words
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.failures import COUNTED, DECLINED, EXPIRED, STORE_FAILED
@@ -193,12 +194,7 @@ def finished(state: State, run: str) -> list[str]:
 def superseded(state: State, run: str) -> str:
     """Without the code, which the error brings."""
     found = state.run(run)
-    launch = state.launch(found.launch) if found else None
-    who = f"try {launch.latest_try} of this run" if launch else "a later try of this run, or a restore,"
-    return (
-        f"{title(state, run)}: {who} has taken over; this try ends, without retry."
-        " If the DAG run was deleted and made again: give it another run id"
-    )
+    return words.superseded(state, run, state.launch(found.launch) if found else None)
 
 
 def fenced(state: State, epoch: int, doing: str) -> list[str]:

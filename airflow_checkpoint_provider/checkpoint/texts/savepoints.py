@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
-from airflow_checkpoint_provider.checkpoint.texts.units import duration, plural, size, some
+from airflow_checkpoint_provider.checkpoint.texts.units import plural, size
 from airflow_checkpoint_provider.checkpoint.words import coded, restore, title
 
 
@@ -33,11 +33,11 @@ def nothing_to_stop(state: State) -> str:
     )
 
 
-def not_stopped(state: State, stop: Checkpoint) -> str:
-    """The savepoint of a stop is completed, but the attempt goes on; without the code, which the error brings."""
-    epochs = some([f"attempt {one}" for one in stop.epochs if not state.over(one)])
+def not_stopped(state: State, stop: Checkpoint, why: str) -> str:
+    """The savepoint of a stop is completed, but ``why`` its driver did not end as it should; without the code, which the
+    error brings."""
+    suspended = "the job is suspended" if state.suspended else "somebody has resumed the job since"
     return (
-        f"{title(state, state.scope)}: savepoint {stop.target} is completed and the job is suspended, but {epochs} has not ended within"
-        f" {duration(stop.timeout_s)}. No checkpoint of it counts any more. See whether its driver lives, and end it; a retry of this"
-        f" task looks again. To go on at once, which fences it: {restore(state, f'chk-{stop.id}')}"
+        f"{title(state, state.scope)}: {why}. Savepoint {stop.target} is completed and stays, and {suspended}. See whether its"
+        f" driver lives, and end it; to go on, which fences it: {restore(state, f'chk-{stop.id}')}"
     )

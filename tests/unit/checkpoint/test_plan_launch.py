@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import errors
+from airflow_checkpoint_provider.checkpoint import errors, texts
 from airflow_checkpoint_provider.checkpoint.apply import fold
 from tests.unit.checkpoint.histories import JOB, Given, History, at, clear, in_turn, launch, refusal, said, start
 
@@ -174,6 +174,16 @@ def test_a_superseded_try_does_not_retry_and_names_its_successor() -> None:
     error = refusal(history.ask(launch(try_number=2)), errors.Superseded)
     assert error.permanent
     assert error.about == {"run": "day-1", "latest_try": 3}
+    assert error.message == texts.superseded(history.state, "day-1"), "as its task says it"
+
+
+@pytest.mark.parametrize("command", [launch(try_number=2), start()], ids=["a task", "a driver"])
+def test_who_waits_for_a_suspended_job_is_told_how_to_resume_it(command: c.Command) -> None:
+    history = History()
+    history.launched()
+    history.suspended()
+    error = refusal(history.ask(command), errors.JobSuspended)
+    assert error.message.endswith("to resume it: `airflow checkpoints restore flights.delays --from latest`")
 
 
 def test_a_restore_leaves_the_known_launch_replaced() -> None:

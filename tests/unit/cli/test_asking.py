@@ -179,7 +179,7 @@ def suspended(job: Job) -> None:
     [
         (ended, 3, "orders: no driver is running that could take a checkpoint; start the job first [CKP230]"),
         (finished, 3, "[CKP230]"),
-        (suspended, 3, "orders is suspended since"),
+        (suspended, 3, "to resume it: `airflow checkpoints restore orders --from latest` [CKP130]"),
     ],
 )
 def test_who_cannot_be_asked(
@@ -257,7 +257,7 @@ def test_a_driver_that_does_not_end(job: Job, checkpoints: Command, monkeypatch:
     assert last.startswith(
         f"orders: its driver has not ended. Savepoint {made.target} is completed and stays, and the job is"
     )
-    assert last.endswith("to go on, which fences it: `airflow checkpoints restore orders --from chk-2` [CKP135]")
+    assert last.endswith("to go on, which fences it: airflow checkpoints restore orders --from chk-2 [CKP135]")
 
 
 def test_a_driver_that_ends_badly(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:

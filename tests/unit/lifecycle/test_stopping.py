@@ -171,7 +171,12 @@ def test_an_attempt_that_does_not_end_is_an_error_with_the_savepoints_path(job: 
     target = job.checkpoint(1).target
     assert error.value.about["pointer"] == target
     assert not error.value.permanent
-    for said in (f"savepoint {target} is completed", "the job is suspended", "attempt 1 has not ended", "--from chk-1"):
+    for said in (
+        f"Savepoint {target} is completed",
+        "the job is suspended",
+        "its driver has not ended within 0.3 s",
+        "--from chk-1",
+    ):
         assert said in str(error.value)
     assert job.checkpoint(1).published
     job.end("suspended")

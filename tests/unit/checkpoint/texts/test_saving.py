@@ -57,7 +57,7 @@ def test_a_stop(golden: Golden) -> None:
         (lambda state, one: texts.suspended(state)[0], "latest"),
         (lambda state, one: texts.stopped(state, one, "end"), "latest"),
         (lambda state, one: texts.nothing_to_stop(state), "latest"),
-        (texts.not_stopped, "chk-2"),
+        (lambda state, one: texts.not_stopped(state, one, "its driver failed"), "chk-2"),
     ],
 )
 def test_what_lets_it_go_on_names_the_history_that_is_meant(
