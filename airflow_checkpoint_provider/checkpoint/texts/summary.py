@@ -106,9 +106,12 @@ def how(state: State, run: Run | None) -> str:
     """What is known of the run from the journal alone: how it ended, or whether it goes on."""
     if run is None:
         return "unknown"
+    current = run.launch in state.current.values()
+    if run.how == "suspended" and not current:
+        return "resumed"
     if run.how:
         return run.how
-    if run.launch not in state.current.values():
+    if not current:
         return "replaced"
     attempt = state.attempt_of(run.launch)
     return "running" if attempt else "launched"
@@ -178,6 +181,8 @@ def _headline(state: State, about: Summary) -> str:
     newest = attempts_of(state, about.run)[-1:]
     if about.how == "launched":
         return f"LAUNCHED, no driver has attached; {plural(about.attempts, 'attempt')} before"
+    if about.how == "resumed":
+        return f"RESUMED, nothing of it has started since; {plural(about.attempts, 'attempt')} before"
     if about.how in ("running", "replaced") or not newest:
         return about.how.upper() + (f", attempt {newest[0].epoch}" if newest else "")
     code = f" ({exit_code(newest[0])})" if about.how in ("failed", "lost") else ""

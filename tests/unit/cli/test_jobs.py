@@ -9,7 +9,7 @@ from typing import Any
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Heart, Process
 from airflow_checkpoint_provider.storage import LocalStore
-from tests.support.acting import Job
+from tests.support.acting import RUN, Job
 from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
 from tests.unit.cli.driver import savepoint
@@ -72,6 +72,20 @@ def test_a_job_that_was_stopped_with_a_savepoint(job: Job, checkpoints: Command)
     job.end("suspended")
     (found,) = listed(checkpoints)
     assert (found["state"], found["last_checkpoint"], found["next_start"]) == ("suspended", "chk-2", "chk-2")
+    assert json.loads(checkpoints("show", "orders", "-o", "json").out)["how"] == "suspended"
+
+
+def test_a_job_that_was_resumed_is_not_suspended_any_more(job: Job, checkpoints: Command) -> None:
+    savepoint(job, kind="suspend_savepoint")
+    job.end("suspended")
+    checkpoints("restore", "orders", "--from", "latest", "--yes")
+    assert listed(checkpoints)[0]["state"] == "resumed"
+    shown = checkpoints("show", "orders")
+    assert shown.lines[0].startswith(
+        f"CHECKPOINTS orders, run {RUN}: RESUMED, nothing of it has started since; 1 attempt"
+    )
+    job.start(try_number=2)
+    assert listed(checkpoints)[0]["state"] == "running, no heartbeat"
 
 
 def test_a_launch_whose_driver_is_not_there_yet(store: LocalStore, checkpoints: Command) -> None:
