@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import secrets
 import socket
 import sys
@@ -239,7 +240,14 @@ def _report(found: Found, base: Point | None, lines: list[str], said: str) -> Re
 
 
 def by() -> By:
-    return By("cli", f"{getpass.getuser()}@{socket.gethostname()}", socket.gethostname())
+    return By("cli", f"{_user()}@{socket.gethostname()}", socket.gethostname())
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have a number and no name
+        return str(os.getuid())
 
 
 def _token() -> Token:

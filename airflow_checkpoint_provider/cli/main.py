@@ -98,7 +98,8 @@ def tell(verb: str, options: argparse.Namespace, store: Store) -> report.Report:
     if verb == "verify":
         return report.verify(store, options.pointer)
     if verb in ("trigger", "savepoint"):
-        patience = asking.Patience(options.wait, options.timeout and seconds(options.timeout, "--timeout"))
+        at_most = None if options.timeout is None else seconds(options.timeout, "--timeout")
+        patience = asking.Patience(options.wait, at_most)
         return asking.ask(store, options.job, options.run, options.item, _wish(verb, options), patience)
     if verb in ("stop", "restore", "dispose", "prune"):
         return _acted(verb, options, store, acting.How(options.dry_run, options.yes))

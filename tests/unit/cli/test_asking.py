@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import socket
 from pathlib import Path
 
 import pytest
@@ -152,6 +155,16 @@ def test_an_interrupt_takes_nothing_back(
     assert [one.id for one in job.state.pending] == [2]
 
 
+def test_who_has_no_name_asks_by_number(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container, whose user may stand in no file of users."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    number = max(one.pw_uid for one in pwd.getpwall()) + 1
+    monkeypatch.setattr(os, "getuid", lambda: number)
+    assert checkpoints("trigger", "orders", "--no-wait").code == 0
+    assert job.checkpoint(2).owner == f"{number}@{socket.gethostname()}"
+
+
 def test_nobody_need_wait(job: Job, checkpoints: Command) -> None:
     done = checkpoints("savepoint", "orders", "--no-wait", "-o", "json")
     found = json.loads(done.out)
@@ -227,6 +240,7 @@ def test_a_run_that_another_has_followed_is_not_meant(
     ("arguments", "code", "says"),
     [
         (["trigger", "orders", "--timeout", "soon"], 2, "--timeout='soon' is no duration"),
+        (["trigger", "orders", "--timeout", ""], 2, "--timeout='' is no duration"),
         (["savepoint", "orders", "--to", "hdfs://namenode/sp"], 1, "[CKP612]"),
         (["stop", "orders", "--to", "~/sp", "--yes"], 1, "[CKP612]"),
     ],
