@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.checkpoint.closing import finish
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.disposing import Disposed
 from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, Refused, SavepointDisposed
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, InvalidConfig, Refused, SavepointDisposed
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
 from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
@@ -136,15 +136,13 @@ def _to_dispose(told: Disposed, lines: list[str]) -> Report:
 def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -> Report:
     """Delete what no retention policy keeps, claimed savepoints included, and what attempts that are over left behind; of one
     run's history, or of all. One that is over for good is closed."""
-    found = (
-        finding.histories(store, job, item, MANY).found if run is None else (finding.of_run(store, job, run, item)[0],)
-    )
+    found, errors = _meant(store, job, run, item)
     now = utc_now()
     work = [one for one in (_superfluous(store, one, now) for one in found) if one.anything]
     lines = [one.line for one in work] or ["nothing to delete"]
     rows, data = [one.row for one in work], [one.data for one in work]
     if how.dry_run or not work:
-        return Report(PRUNED, rows, data, [*lines, DRY_RUN] if work else lines)
+        return Report(PRUNED, rows, data, [*lines, DRY_RUN] if work else lines, errors=errors)
     confirm(job, lines, how)
     for one in work:
         one.coordinator.journal.catch_up()
@@ -152,7 +150,17 @@ def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -
         one.coordinator.sweep()
         if one.closes:
             one.close(now)
-    return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"])
+    return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"], errors=errors)
+
+
+def _meant(
+    store: Store, job: str, run: str | None, item: str | None
+) -> tuple[tuple[Found, ...], tuple[CheckpointError, ...]]:
+    """The histories of a job, or of one run, and why others could not be read."""
+    if run is not None:
+        return (finding.of_run(store, job, run, item)[0],), ()
+    all_of = finding.histories(store, job, item, MANY)
+    return all_of.found or (finding.newest(store, job, item, MANY),), all_of.unreadable
 
 
 @dataclass(frozen=True)

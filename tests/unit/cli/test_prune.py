@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.checkpoint.commands import CloseHistory
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import group_path
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, group_path
 from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time
 from airflow_checkpoint_provider.cli import acting
 from airflow_checkpoint_provider.storage import LocalStore
@@ -88,6 +88,20 @@ def test_a_living_attempt_keeps_what_is_its_own(store: LocalStore, checkpoints: 
     three_stages(recorded)
     store.create(f"{recorded.keys.group(group_path('delays', 1, 'being written'))}/part-0.parquet", b"rows")
     assert checkpoints("prune", FLIGHTS, "--yes").lines == ["nothing to delete"]
+
+
+def test_one_that_cannot_be_read_is_said_and_keeps_no_other_from_it(died: Recorded, checkpoints: Command) -> None:
+    key = Keys(History(FLIGHTS, "scheduled__2026-11-21").prefix).entry(0)
+    died.store.create(key, b"{")
+    done = checkpoints("prune", FLIGHTS, "--yes")
+    assert (done.code, done.lines[-1], done.err.count("\n")) == (1, "done", 1)
+    assert done.err.startswith(key)
+
+
+def test_a_job_that_is_not_there(died: Recorded, checkpoints: Command) -> None:
+    done = checkpoints("prune", "nobody", "--yes")
+    assert (done.code, done.out) == (4, "")
+    assert "there is no job 'nobody'" in done.err
 
 
 def test_it_asks(died: Recorded, root: Path, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
