@@ -12,7 +12,7 @@ from datetime import datetime
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import savepoints, words
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.decide import held
+from airflow_checkpoint_provider.checkpoint.decide import decide, held
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import (
     CheckpointError,
@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.savepoints import DISPOSAL, Savepoint
-from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -84,16 +84,30 @@ def claimable(point: Point | None) -> SavepointPointer:
     return pointer
 
 
-def claim_for(coordinator: Coordinator, pointer: SavepointPointer, by: str, now: str) -> Savepoint:
+def claimed(coordinator: Coordinator, state: State, restore: c.Restore, now: str) -> c.Restore:
+    """``restore`` as it is; what it claims is the history's by then. Nothing is where ``state`` refuses it."""
+    if restore.claimed:
+        pointer = claimable(restore.base)
+        if not isinstance(decide(state, restore), c.Refusal):
+            claim_for(coordinator, pointer, restore.by, now)
+    return restore
+
+
+def claim_for(
+    coordinator: Coordinator, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool = False
+) -> Savepoint:
     """The savepoint, owned by the history of ``coordinator`` from now on: what restores from it may delete it one day. The
     history that made it lists it no more, so that nobody goes back there to what another deletes.
 
     Raises ``AlreadyClaimed``, ``Held`` while its own history needs it, and what opening and verifying raise.
     """
     savepoint = savepoints.open_savepoint(pointer, coordinator.store)
+    savepoints.refuse_claimed(savepoint.store, pointer, coordinator.state.incarnation)
     own = _own_history(coordinator.store, savepoint.seal, pointer)
     if own is not None:
         _refuse_held(own[0], own[1], now)
+    if dry_run:
+        return savepoint
     savepoints.claim(savepoint.store, pointer, coordinator.state.incarnation, by, now)
     savepoint.verify()
     if own is not None:
@@ -115,6 +129,7 @@ def dispose(beside: Store, text: str, by: str, now: str, *, dry_run: bool = Fals
         savepoint = savepoints.open_savepoint(pointer, beside)
     except SavepointDisposed:
         return _finish(beside, pointer, by, now, dry_run=dry_run)
+    savepoints.refuse_claimed(savepoint.store, pointer, DISPOSAL)  # its own history has forgotten it since
     own = _own_history(beside, savepoint.seal, pointer)
     if own is not None:
         _refuse_held(own[0], own[1], now)

@@ -207,6 +207,12 @@ class Journal:
                 return answer
             tried = True  # another's entry was first; or ours was, and counts only if it is read: decide again
 
+    def foresee(self, command: Command | Callable[[State], Command]) -> None:
+        """Raise what would refuse ``command`` now. Nothing is written; call it on a caught-up state."""
+        decision = self._decide(command)
+        if isinstance(decision, Refusal):
+            raise decision.error
+
     def _append_once(self, command: Command | Callable[[State], Command], again: bool) -> Answer | None:
         fresh = again or not self._believed
         if fresh:

@@ -172,6 +172,13 @@ def claim_mode(text: str) -> str:
     return text
 
 
+def refuse_claimed(store: Store, pointer: SavepointPointer, owner: str) -> None:
+    """Whether ``claim`` would be refused, and nothing is written. Raises ``AlreadyClaimed``."""
+    body = store.read(pointer.claim)
+    if body is not None:
+        _refuse_other(body, pointer, owner)
+
+
 def claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
     """Own the deletion of a savepoint from now on; again by the same owner changes nothing. Raises ``AlreadyClaimed``.
 
@@ -182,14 +189,21 @@ def claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str)
     _, there = put(store, pointer.claim, body)
     if there is None:
         raise _unknown(pointer.claim)
-    stands = Claim.from_json(parse(there, f"{pointer}/_claimed"))
-    if stands.owner != owner:
-        whose = "to be disposed of" if stands.owner == DISPOSAL else "for another history"
-        raise AlreadyClaimed(
-            f"{pointer} was claimed {whose} at {stands.at} by {stands.by}. Take another savepoint; without a claim"
-            f' (claim_mode="{NO_CLAIM}") several jobs may start from one',
-            owner=stands.owner, by=stands.by, at=stands.at,
-        )  # fmt: skip
+    _refuse_other(there, pointer, owner)
+
+
+def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None:
+    stands = Claim.from_json(parse(claimed, f"{pointer}/_claimed"))
+    if stands.owner == owner:
+        return
+    whose = "to be disposed of" if stands.owner == DISPOSAL else "for another history"
+    advice = f'Take another savepoint; without a claim (claim_mode="{NO_CLAIM}") several jobs may start from one'
+    if owner == DISPOSAL:
+        advice = "That deletes it when its retention keeps it no more"
+    raise AlreadyClaimed(
+        f"{pointer} was claimed {whose} at {stands.at} by {stands.by}. {advice}",
+        owner=stands.owner, by=stands.by, at=stands.at,
+    )  # fmt: skip
 
 
 def dispose(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:

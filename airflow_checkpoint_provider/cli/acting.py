@@ -61,7 +61,10 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: Wh
     going = GoingBack(coordinator, where.text, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
     renamed(going.restored.seal.states if going.restored.seal else {}, where.rename)
-    claimed = disposing.claimable(base) if where.claim else None
+    command = _restoring(going, base, where)
+    if where.claim:
+        disposing.claim_for(coordinator, disposing.claimable(base), by().owner, utc_now(), dry_run=True)
+    coordinator.journal.foresee(command)
 
     def lines() -> list[str]:
         return texts.restored(going.state, going.restored, claim=where.claim, rename=where.rename)
@@ -69,9 +72,7 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: Wh
     if how.dry_run:
         return _report(found, base, lines(), DRY_RUN)
     confirm(job, lines(), how)
-    if claimed:
-        disposing.claim_for(coordinator, claimed, by().owner, utc_now())
-    answer = coordinator.journal.append(_restoring(going, base, where))
+    answer = coordinator.journal.append(lambda state: disposing.claimed(coordinator, state, command(state), utc_now()))
     done = replace(found, state=coordinator.state)
     after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
     return _report(done, base, lines() if how.yes else [], after)

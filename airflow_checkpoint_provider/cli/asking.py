@@ -16,7 +16,6 @@ from typing import TypeVar
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.decide import decide
 from airflow_checkpoint_provider.checkpoint.disposing import publish_due
 from airflow_checkpoint_provider.checkpoint.errors import (
     Aborted,
@@ -113,9 +112,9 @@ class _Asking:
         """What asking would mean now. Raises why it would be refused."""
         state = self._coordinator.journal.catch_up()
         self._is_meant(state)
-        decision = decide(state, c.Trigger(request=self._token, kind=self._wish.kind.name, target=self._target))
-        if isinstance(decision, c.Refusal):
-            raise decision.error
+        self._coordinator.journal.foresee(
+            c.Trigger(request=self._token, kind=self._wish.kind.name, target=self._target)
+        )
         running = state.running()
         assert running
         assert self._target

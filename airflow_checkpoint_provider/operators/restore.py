@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.apply import token_text
 from airflow_checkpoint_provider.checkpoint.assignment import renamed
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import claim_for, claimable
+from airflow_checkpoint_provider.checkpoint.disposing import claimed
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, NotSupportedYet
 from airflow_checkpoint_provider.checkpoint.events import Token
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
@@ -75,20 +75,19 @@ class RestoreOperator(OfJob):
             )
         going = GoingBack(coordinator, self._where(), state.runs[-1].key)
         reason = f"task {token.owner} of run {token.run}"
-        claimed = self.claim_mode == CLAIM
+        claims = self.claim_mode == CLAIM
 
         def command(now: State) -> c.Restore:
             base = going.look(now)
             renamed(going.restored.seal.states if going.restored.seal else {}, self.rename)
-            if claimed:  # again, for this history, changes nothing
-                claim_for(coordinator, claimable(base), token.owner, utc_now())
-            return c.Restore(
-                token=token, base=base, by=token.owner, reason=reason, above=going.restored.above, claimed=claimed,
+            wanted = c.Restore(
+                token=token, base=base, by=token.owner, reason=reason, above=going.restored.above, claimed=claims,
                 rename=self.rename,
             )  # fmt: skip
+            return claimed(coordinator, now, wanted, utc_now())
 
         coordinator.journal.append(command)
-        for line in texts.restored(going.state, going.restored, claim=claimed, rename=self.rename):
+        for line in texts.restored(going.state, going.restored, claim=claims, rename=self.rename):
             self.log.info("%s", line)
 
     def _done(self, coordinator: Coordinator, token: Token) -> bool:

@@ -77,6 +77,17 @@ def test_where_the_job_would_start_from_it(job: Job, checkpoints: Command) -> No
     assert job.checkpoint(2).status == RETAINED
 
 
+def test_one_that_another_job_has_claimed(saved: Checkpoint, store: LocalStore, checkpoints: Command) -> None:
+    other = Job(store, "payments")
+    other.start()
+    assert checkpoints("restore", "payments", "--from", str(saved.target), "--claim", "--yes").code == 0
+    for options in (["--dry-run"], [], ["--yes"]):
+        done = checkpoints("dispose", str(saved.target), *options)
+        assert (done.code, done.out) == (3, "")
+        assert "was claimed for another history at" in done.err
+        assert done.err.endswith("That deletes it when its retention keeps it no more [CKP440]\n")
+
+
 def test_what_lets_a_job_start_elsewhere_names_the_run_that_would(store: LocalStore, checkpoints: Command) -> None:
     job = Job(store, scope=RUN)
     job.start()

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider.checkpoint.closing import close
+from airflow_checkpoint_provider.checkpoint.commands import CloseHistory
+from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.disposing import target_of
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, Refused
@@ -136,10 +139,26 @@ def test_what_cannot_be(running: Recorded, checkpoints: Command, options: list[s
 
 def test_one_that_another_has_claimed(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:
     claim(LocalStore(elsewhere.root.removeprefix("file://")), elsewhere, "another", "bob", "2026-11-21T00:00:00Z")
-    done = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--yes")
-    assert (done.code, done.out) == (3, "")
-    assert "was claimed for another history at 2026-11-21T00:00:00Z by bob" in done.err
+    for options in (["--dry-run"], [], ["--yes"]):
+        done = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", *options)
+        assert (done.code, done.out) == (3, "")
+        assert "was claimed for another history at 2026-11-21T00:00:00Z by bob" in done.err
     assert running.coordinator.journal.catch_up().branch.number == 0
+
+
+def test_what_is_refused_is_refused_before_anybody_is_asked_and_anything_claimed(
+    checkpoints: Command, store: LocalStore, elsewhere: SavepointPointer
+) -> None:
+    """Its history lists a savepoint no more that another has claimed."""
+    job = Job(store)
+    job.start()
+    job.end()
+    close(Coordinator(job.coordinator.journal), CloseHistory(why="the run finished", now="2027-01-01T00:00:00Z"))
+    for options in (["--dry-run"], [], ["--yes"]):
+        done = checkpoints("restore", "orders", "--from", f"{elsewhere}", "--claim", *options)
+        assert (done.code, done.out) == (3, "")
+        assert "this history was closed at" in done.err
+    assert LocalStore(elsewhere.root.removeprefix("file://")).read(elsewhere.claim) is None
 
 
 # -- refused -------------------------------------------------------------------------------------------------------------

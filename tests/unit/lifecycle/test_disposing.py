@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target
 from airflow_checkpoint_provider.checkpoint.errors import Held, SavepointDisposed
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.operators import DisposeSavepointOperator
+from airflow_checkpoint_provider.operators import DisposeSavepointOperator, RestoreOperator
 from tests.support.acting import Job
 from tests.unit.lifecycle.stage import OTHER, run, trigger
 
@@ -58,6 +58,17 @@ def test_one_that_its_history_may_still_need_is_held(job: Job) -> None:
     with pytest.raises(Held, match="may still start from savepoint chk-1"):
         run(dispose(job.checkpoint(1).target))
     assert open_savepoint(target_of(job.checkpoint(1)), job.store).verify() == 2
+
+
+@pytest.mark.parametrize("orphan", [False, True])
+def test_one_that_another_job_has_claimed(job: Job, pointer: str, orphan: bool) -> None:
+    """Its own history lists it no more: that is not to say that it is gone."""
+    other = Job(job.store, "payments")
+    other.start()
+    with DAG(OTHER, schedule=None):
+        run(RestoreOperator(task_id="claims", job="payments", restore=pointer, claim_mode="claim"))
+    with pytest.raises(AirflowFailException, match="was claimed for another history"):
+        run(dispose(pointer, orphan=orphan))
 
 
 @pytest.fixture(params=["another connection", "no connection"])

@@ -9,12 +9,14 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_checkpoint_provider.checkpoint import restoring
+from airflow_checkpoint_provider.checkpoint.commands import CloseHistory
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.disposing import dispose, publish_due
-from airflow_checkpoint_provider.checkpoint.errors import AlreadyClaimed, InvalidConfig, NotSupportedYet
+from airflow_checkpoint_provider.checkpoint.errors import AlreadyClaimed, HistoryClosed, InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.checkpoint.events import Point
+from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll
-from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.checkpoint.state import RETAINED, State
 from airflow_checkpoint_provider.operators import RestoreOperator
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
@@ -172,6 +174,18 @@ def test_what_another_history_has_claimed_is_refused_and_what_runs_goes_on(job: 
         run(restore(theirs, claim_mode="claim"))
     assert not job.state.over(1)
     assert run(restore(theirs))["next_start"] == theirs  # several may start from it
+
+
+def test_what_is_refused_claims_nothing(store: Store, theirs: str) -> None:
+    closing = Job(store, "stock")
+    closing.start()
+    closing.end()
+    closing.coordinator.journal.append(CloseHistory(why="the run finished", now="2027-01-01T00:00:00Z"))
+    with DAG(OTHER, schedule=None), pytest.raises(HistoryClosed):
+        run(RestoreOperator(task_id="restore", job="stock", restore=theirs, claim_mode="claim"))
+    pointer = SavepointPointer.parse(theirs)
+    assert store.read(f"theirs/{pointer.name}/_claimed") is None
+    assert Job(store, "payments").checkpoint(3).status == RETAINED
 
 
 @pytest.mark.parametrize("where", ["latest", "chk-1", "none", "{uri}/jobs/payments/job/chk-2"])
