@@ -209,26 +209,23 @@ class _Asking:
 
     def ended(self) -> None:
         """The attempt, as suspended. Raises ``NotStopped`` if it does not, or not within a minute."""
-        self._until = time.monotonic() + Beats.configured().still
-        try:
-            self._wait(self._attempt_over)
-        except StillPending:
+        end = time.monotonic() + Beats.configured().still
+        if not self._wait(lambda: self._attempt_over(end)):
             with contextlib.suppress(StoreError):
                 publish_due(self._coordinator, self._checkpoint.id)
-            raise self._not_stopped("its driver has not ended") from None
-        self._until = None
+            raise self._not_stopped("its driver has not ended")
         self.published()
         attempt = self.state.attempt(self._checkpoint.epochs[0])
         how = attempt.how if attempt else None
         if how != "suspended":
             raise self._not_stopped(f"its driver {ENDED[how] if how else 'was replaced'}")
 
-    def _attempt_over(self) -> bool | None:
+    def _attempt_over(self, end: float) -> bool | None:
         state = self._coordinator.journal.poll()
         if state.over(self._checkpoint.epochs[0]):
             return True
         self._say(f"chk-{self._checkpoint.id} of {state.job}: completed, its driver ends")
-        return None
+        return None if time.monotonic() < end else False
 
     def _not_stopped(self, why: str) -> NotStopped:
         stopped = self._checkpoint
@@ -275,7 +272,8 @@ class _Asking:
         found = None if self._number is None else self._checkpoint
         what = "the request waits for its turn"
         if found:
-            what = f"chk-{found.id} is {'pending' if found.status == PENDING else 'completed, but not published yet'}"
+            done = "completed" if found.published else "completed, but not published yet"
+            what = f"chk-{found.id} is {'pending' if found.status == PENDING else done}"
         return StillPending(
             f"{why}: {what}, and nothing was taken back; `list {self._found.state.job}` shows what becomes of it"
         )

@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,24 @@ def test_an_interrupt_takes_nothing_back(
         "interrupted: chk-2 is pending, and nothing was taken back; `list orders` shows what becomes of it [CKP242]"
     )
     assert [one.id for one in job.state.pending] == [2]
+
+
+def test_an_interrupt_while_a_driver_ends_accuses_nobody(
+    job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its savepoint is completed and the job is suspended: only the waiting is over."""
+    wait = time.sleep
+
+    def sleep(seconds: float) -> None:
+        if seconds == asking.EVERY and job.state.suspended:
+            raise KeyboardInterrupt
+        wait(0.01)
+
+    monkeypatch.setattr("airflow_checkpoint_provider.cli.asking.time.sleep", sleep)
+    with serving(job, Habits(ends=False, publishes=False)):
+        done = checkpoints("stop", "orders", "--yes")
+    assert done.code == 6
+    assert done.err.splitlines()[-1].startswith("interrupted: chk-2 is completed, but not published yet, and nothing")
 
 
 def test_who_has_no_name_asks_by_number(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
