@@ -47,6 +47,7 @@ from airflow_checkpoint_provider.checkpoint.state import (
 from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Put, put
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
 
 
@@ -106,6 +107,8 @@ class Coordinator:
         if self._waits(request):
             self.journal.poll()
             self._refuse_waiting(request)
+        if name and _CONTROL.search(name):
+            raise InvalidConfig(f"name={name!r} breaks the rows of lists; write it in one line, without tabs")
         if kind_named(kind).savepoint:
             if not target:
                 raise InvalidConfig(

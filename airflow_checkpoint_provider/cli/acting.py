@@ -36,13 +36,19 @@ DISPOSED = ("POINTER", "JOB", "FILES", "BYTES")
 DRY_RUN = "nothing was changed: this was --dry-run"
 
 
+def _asked(question: str) -> str:
+    """On stderr: what the verb prints may go through a pipe."""
+    print(question, end="", file=sys.stderr, flush=True)
+    return input()
+
+
 @dataclass(frozen=True)
 class How:
     """``ask`` puts a question to the person and returns the answer."""
 
     dry_run: bool = False
     yes: bool = False
-    ask: Callable[[str], str] = input
+    ask: Callable[[str], str] = _asked
 
 
 @dataclass(frozen=True)
@@ -229,7 +235,7 @@ def confirm(job: str, lines: list[str], how: How) -> None:
         return
     if not sys.stdin.isatty():
         raise InvalidConfig("nobody can be asked here; look at it with --dry-run, then write --yes")
-    print("\n".join(lines))
+    print("\n".join(lines), file=sys.stderr)
     try:
         answer = how.ask("Type the job's name to go on: ")
     except (EOFError, KeyboardInterrupt):

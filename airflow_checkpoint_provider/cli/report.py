@@ -141,17 +141,19 @@ def entry(store: Store, found: Found, checkpoint: Checkpoint) -> dict[str, Any]:
     """One checkpoint as data."""
     return asdict(row(found.state, checkpoint)) | {
         "kind": checkpoint.kind, "origin": checkpoint.origin, "owner": checkpoint.owner, "name": checkpoint.name,
-        "pinned": checkpoint.pinned, "pointer": _pointer(store, found, checkpoint),
+        "pinned": checkpoint.pinned, "pointer": _pointer(store, found, checkpoint), "triggered_at": checkpoint.triggered_at,
+        "ended_at": checkpoint.ended_at or None, "phase": checkpoint.phase or None, "missing": list(checkpoint.missing),
+        "words": checkpoint.words or None,
     }  # fmt: skip
 
 
 def _list_cells(one: dict[str, Any]) -> list[str]:
-    taken, bytes_, kind = day_and_time(one["at"]), one["total_bytes"], kind_named(one["kind"])
+    taken, bytes_, kind = day_and_time(one["at"] or ""), one["total_bytes"], kind_named(one["kind"])
     total = NONE if bytes_ is None else size(bytes_)
     state = "pinned" if one["pinned"] and one["pointer"] else one["state"]
     return [
         f"chk-{one['id']}", "savepoint" if kind.savepoint else kind.name.replace("_", " "), "stop" if kind.suspends else one["origin"],
-        one["run"], str(one["attempt"]), state, one["barrier"], total, taken or NONE, one["name"] or one["why"],
+        one["run"], str(one["attempt"]), state, one["barrier"] or NONE, total, taken or NONE, one["name"] or one["why"],
     ]  # fmt: skip
 
 

@@ -26,14 +26,14 @@ _STATES = {RETAINED: "completed", FORGOTTEN: "deleted", CONDEMNED: "deleting"}
 
 @dataclass(frozen=True)
 class Row:
-    """One checkpoint; seconds and bytes are None where it never came to them."""
+    """One checkpoint; what it has not, or never came to, is None."""
 
     id: int
     run: str
     attempt: int
     state: str
-    barrier: str
-    at: str
+    barrier: str | None
+    at: str | None
     sync_s: float | None
     async_s: float | None
     new_bytes: int | None
@@ -45,8 +45,8 @@ class Row:
         times = (NONE if one is None else duration(one) for one in (self.sync_s, self.async_s))
         sizes = (NONE if one is None else size(one) for one in (self.new_bytes, self.total_bytes))
         states = NONE if self.states is None else f"{self.states}/{self.states}"
-        at = clock(self.at) or NONE
-        return (f"chk-{self.id}", str(self.attempt), self.state, self.barrier, at, *times, *sizes, states, self.why)
+        barrier, at = self.barrier or NONE, clock(self.at or "") or NONE
+        return (f"chk-{self.id}", str(self.attempt), self.state, barrier, at, *times, *sizes, states, self.why)
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ def row(state: State, checkpoint: Checkpoint) -> Row:
         run=launch.run if launch else state.scope,
         attempt=epoch,
         state=_state(state, checkpoint),
-        barrier=checkpoint.barrier or NONE,
-        at=checkpoint.completed_at,
+        barrier=checkpoint.barrier or None,
+        at=checkpoint.completed_at or None,
         sync_s=sync_s(checkpoint) if completed else None,
         async_s=_async_s(checkpoint) if completed else None,
         new_bytes=new_bytes(checkpoint) if completed else None,

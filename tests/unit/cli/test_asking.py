@@ -260,6 +260,7 @@ def test_a_run_that_another_has_followed_is_not_meant(
     [
         (["trigger", "orders", "--timeout", "soon"], 2, "--timeout='soon' is no duration"),
         (["trigger", "orders", "--timeout", ""], 2, "--timeout='' is no duration"),
+        (["savepoint", "orders", "--name", "one\ttwo\nthree"], 2, "write it in one line, without tabs"),
         (["savepoint", "orders", "--to", "hdfs://namenode/sp"], 1, "[CKP612]"),
         (["stop", "orders", "--to", "~/sp", "--yes"], 1, "[CKP612]"),
     ],

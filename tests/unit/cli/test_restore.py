@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -204,6 +205,20 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_asks_for_the_jobs_name(running: Recorded, store: LocalStore) -> None:
     acting.restore(store, FLIGHTS, None, None, acting.Where("chk-2"), acting.How(ask=lambda question: FLIGHTS))
     assert running.coordinator.journal.catch_up().branch.number == 1
+
+
+def test_the_question_is_not_in_what_a_pipe_gets(
+    running: Recorded, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Typed(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Typed(f"{FLIGHTS}\n"))
+    done = checkpoints("restore", FLIGHTS, "--from", "chk-2", "-o", "json")
+    assert json.loads(done.out)["next_start"] == "chk-2"
+    assert done.err.startswith(f"RESTORE {FLIGHTS}, run {RUN}")
+    assert done.err.endswith("Type the job's name to go on: ")
 
 
 @pytest.mark.usefixtures("terminal")

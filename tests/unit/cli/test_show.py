@@ -93,6 +93,29 @@ def test_one_checkpoint_as_data(lake: LocalStore, checkpoints: Command) -> None:
     }  # fmt: skip
 
 
+def test_an_aborted_checkpoint_as_data(job: Job, checkpoints: Command) -> None:
+    """All that its lines say."""
+    job.coordinator.trigger("barrier 2", barrier="stage 'clean'")
+    job.coordinator.abort(2, "declined", missing=("",), words="ValueError: no position")
+    found = json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)
+    gone = job.checkpoint(2)
+    assert {name: found[name] for name in ("why", "phase", "missing", "words", "triggered_at", "ended_at", "at")} == {
+        "why": "declined", "phase": "acknowledge", "missing": [""], "words": "ValueError: no position",
+        "triggered_at": gone.triggered_at, "ended_at": gone.ended_at, "at": None,
+    }  # fmt: skip
+    (_, listed) = json.loads(checkpoints("list", "orders", "-o", "json").out)[::-1]
+    assert listed == found | {"states": None}
+
+
+def test_what_a_savepoint_has_not_is_null(job: Job, checkpoints: Command) -> None:
+    savepoint(job)
+    assert json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)["barrier"] is None
+    assert [one["barrier"] for one in json.loads(checkpoints("show", "orders", "-o", "json").out)["rows"]] == [
+        "stage 'clean'",
+        None,
+    ]
+
+
 def test_a_savepoint_is_where_it_was_published(job: Job, checkpoints: Command) -> None:
     made = savepoint(job, owner="ann@desk", name="before price change", pinned=True)
     lines = checkpoints("show", "orders", "chk-2").lines
