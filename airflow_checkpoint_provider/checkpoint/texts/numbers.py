@@ -60,7 +60,9 @@ def _failed(one: Mapping[str, Any]) -> str:
 
 
 def _restored(one: Mapping[str, Any]) -> str:
-    return f"chk-{one['id']} {_at(one['restore_timestamp'])}; {one['external_path']}"
+    """The id of a savepoint from elsewhere is unknown: -1."""
+    where, at = one["external_path"], _at(one["restore_timestamp"])
+    return f"{where} {at}" if one["id"] < 0 else f"chk-{one['id']} {at}; {where}"
 
 
 def _causes(state: State) -> list[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 
 from airflow_checkpoint_provider.checkpoint import statistics
+from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acting import Job
 from tests.support.recorded import RUN, Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
+from tests.unit.cli.driver import savepoint
 
 
 def test_a_table_for_people(lake: LocalStore, checkpoints: Command) -> None:
@@ -18,6 +21,17 @@ def test_a_table_for_people(lake: LocalStore, checkpoints: Command) -> None:
         "  counts      6 checkpoints: 5 completed, 1 failed, 0 in progress; 1 attempt began from one",
     ]
     assert done.lines[-4].split() == ["completed", "min", "avg", "p50", "p90", "p95", "p99", "p99.9", "max"]
+
+
+def test_a_savepoint_from_elsewhere_is_named_by_its_directory(job: Job, checkpoints: Command) -> None:
+    """Nobody knows its id without opening it."""
+    other = Job(job.store, "payments")
+    other.start()
+    made = savepoint(other)
+    checkpoints("restore", "orders", "--from", str(made.target), "--yes")
+    job.start(try_number=2)
+    (line,) = (one for one in checkpoints("show", "orders", "--statistics").lines if one.startswith("  restored"))
+    assert line.split() == ["restored", made.target, *day_and_time(job.state.attempts[-1].at).split()]
 
 
 def test_as_flink_answers(running: Recorded, checkpoints: Command) -> None:
