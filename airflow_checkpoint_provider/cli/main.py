@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Refused,
     StillPending,
     StoreDenied,
+    StoreMisconfigured,
 )
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
 from airflow_checkpoint_provider.checkpoint.names import pointer_of
@@ -31,8 +32,8 @@ from airflow_checkpoint_provider.storage import Store, open_store
 
 FAILED = 1
 _CODES: tuple[tuple[type[CheckpointError], int], ...] = (
-    (InvalidName, 2), (InvalidConfig, 2), (Aborted, FAILED), (NotStopped, FAILED), (Refused, 3), (CheckpointNotFound, 4), (StoreDenied, 5),
-    (CommitStateUnknown, 6), (StillPending, 6),
+    (InvalidName, 2), (InvalidConfig, 2), (StoreMisconfigured, 2), (Aborted, FAILED), (NotStopped, FAILED), (Refused, 3),
+    (CheckpointNotFound, 4), (StoreDenied, 5), (CommitStateUnknown, 6), (StillPending, 6),
 )  # fmt: skip
 
 

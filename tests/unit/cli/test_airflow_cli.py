@@ -84,7 +84,7 @@ def test_where_it_looks_without_a_variable(lake: LocalStore, root: Path, tmp_pat
     assert unreadable.stderr.endswith("[CKP640]\n")
     assert airflow(home, "db", "migrate").returncode == 0
     nothing = airflow(home, "checkpoints", "jobs")
-    assert (nothing.returncode, nothing.stderr[-9:]) == (1, "[CKP641]\n")
+    assert (nothing.returncode, nothing.stderr[-9:]) == (2, "[CKP641]\n")
     Recorded(LocalStore(str(home / "checkpoints")), job="local.job").launched("22:00:20")
     assert "local.job" in airflow(home, "checkpoints", "jobs").stdout
     assert airflow(home, "connections", "add", "checkpoint_default", "--conn-json", connection(root)).returncode == 0

@@ -261,8 +261,8 @@ def test_a_run_that_another_has_followed_is_not_meant(
         (["trigger", "orders", "--timeout", "soon"], 2, "--timeout='soon' is no duration"),
         (["trigger", "orders", "--timeout", ""], 2, "--timeout='' is no duration"),
         (["savepoint", "orders", "--name", "one\ttwo\nthree"], 2, "write it in one line, without tabs"),
-        (["savepoint", "orders", "--to", "hdfs://namenode/sp"], 1, "[CKP612]"),
-        (["stop", "orders", "--to", "~/sp", "--yes"], 1, "[CKP612]"),
+        (["savepoint", "orders", "--to", "hdfs://namenode/sp"], 2, "[CKP612]"),
+        (["stop", "orders", "--to", "~/sp", "--yes"], 2, "[CKP612]"),
     ],
 )
 def test_wrong_words(job: Job, checkpoints: Command, arguments: list[str], code: int, says: str) -> None:

@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Refused,
     StillPending,
     StoreDenied,
+    StoreMisconfigured,
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.cli import main as command
@@ -44,7 +45,7 @@ class Failing(MemoryStore):
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (Damaged, 1), (StoreUnavailable, 1), (Aborted, 1), (NotStopped, 1), (InvalidName, 2), (Refused, 3),
+        (Damaged, 1), (StoreUnavailable, 1), (Aborted, 1), (NotStopped, 1), (InvalidName, 2), (StoreMisconfigured, 2), (Refused, 3),
         (CheckpointNotFound, 4), (StoreDenied, 5), (CommitStateUnknown, 6), (StillPending, 6),
     ],
 )  # fmt: skip
@@ -70,7 +71,7 @@ def test_wrong_words_are_wrong_usage(checkpoints: Command, arguments: list[str])
 
 
 def test_a_store_that_is_not_supported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--root", "hdfs://namenode/ckp", "jobs"]) == 1
+    assert command.main(["--root", "hdfs://namenode/ckp", "jobs"]) == 2
     assert capsys.readouterr().err.endswith("[CKP612]\n")
 
 

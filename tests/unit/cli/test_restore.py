@@ -128,6 +128,7 @@ def test_its_own_savepoint_lifts_the_suspension(job: Job, checkpoints: Command) 
         (["--rename", "clean=weather", "--from", "chk-3"], 3, "[CKP421]"),
         (["--rename", "another=new", "--from", "chk-3"], 3, "[CKP422]"),
         (["--rename", "clean=new", "--from", "none"], 3, "[CKP422]"),
+        (["--from", "hdfs://namenode/savepoint-orders-1-9f3c"], 2, "[CKP612]"),
         (["--from", "/nowhere/savepoint-orders-1-9f3c"], 4, "there is no savepoint"),
     ],
 )  # fmt: skip
