@@ -27,7 +27,6 @@ from airflow_checkpoint_provider.checkpoint.texts.units import (
 from airflow_checkpoint_provider.checkpoint.words import labelled
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
-from airflow_checkpoint_provider.cli.verbs import LIMIT
 from airflow_checkpoint_provider.storage import Store
 
 MANY = 10_000  # more checkpoints than a history lists
@@ -171,22 +170,18 @@ STATES = ("state", "kind", "rows", "size", "since", "barrier", "work")
 
 def show(store: Store, job: str, run: str | None, number: str | None, item: str | None) -> Report:
     """The closing table of a run, or one checkpoint."""
-    found, run, number = meant(store, job, run, number, item)
+    found, run, number = shown(store, job, run, number, item)
     return _table(found, run) if number is None else _one(store, found, number)
 
 
-def meant(
+def shown(
     store: Store, job: str, run: str | None, number: str | None, item: str | None
 ) -> tuple[Found, str, str | None]:
-    """The history, the run in it, and the checkpoint, if one was named."""
+    """What the words after JOB name: the history, the run in it, and the checkpoint, if there is one among them."""
     if number is None and run is not None and not _names_a_run(store, job, run, item):
         run, number = None, run
-    if run is None:
-        found = finding.newest(store, job, item, LIMIT)
-        run = found.newest_run
-    else:
-        found, run = finding.of_run(store, job, run, item)
-    return found, run, number
+    found, key = finding.meant(store, job, run, item)
+    return found, key or found.newest_run, number
 
 
 def _names_a_run(store: Store, job: str, text: str, item: str | None) -> bool:

@@ -14,7 +14,6 @@ from airflow_checkpoint_provider.checkpoint.texts.units import duration, size, t
 from airflow_checkpoint_provider.cli import finding, report
 from airflow_checkpoint_provider.cli.finding import Found
 from airflow_checkpoint_provider.cli.report import Report
-from airflow_checkpoint_provider.cli.verbs import LIMIT
 from airflow_checkpoint_provider.storage import Store
 
 # -- statistics ----------------------------------------------------------------------------------------------------------
@@ -24,7 +23,7 @@ SUBTASKS = ("state", "application", "status", "sync", "async", "new", "size")
 
 def statistics(store: Store, job: str, run: str | None, number: str | None, item: str | None) -> Report:
     """Of the history that holds a run, or of one checkpoint."""
-    found, _, number = report.meant(store, job, run, number, item)
+    found, _, number = report.shown(store, job, run, number, item)
     if number is not None:
         return _of_one(store, found, report.listed(found, number))
     answer = numbers.checkpoints(found.state, store.uri)
@@ -59,7 +58,7 @@ STORY = ("ID", "VERDICT", "WHY", "TAKEN", "SIZE")
 
 def story(store: Store, job: str, run: str | None, epoch: int | None, item: str | None) -> Report:
     """Of the newest launch of a job or a run, or of a numbered attempt. Raises ``CheckpointNotFound``."""
-    found, key = finding.of_run(store, job, run, item) if run else (finding.newest(store, job, item, LIMIT), None)
+    found, key = finding.meant(store, job, run, item)
     launch, attempt = _asked_for(found.state, key, epoch)
     restored = recalled(
         found.state,
