@@ -143,7 +143,7 @@ def _to_dispose(told: Disposed, lines: list[str]) -> Report:
 def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -> Report:
     """Delete what no retention policy keeps, claimed savepoints included, and what attempts that are over left behind; of one
     run's history, or of all. One that is over for good is closed."""
-    found, errors = _meant(store, job, run, item)
+    found, errors = _to_prune(store, job, run, item)
     now = utc_now()
     work = [one for one in (_superfluous(store, one, now) for one in found) if one.anything]
     lines = [one.line for one in work] or ["nothing to delete"]
@@ -160,7 +160,7 @@ def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -
     return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"], errors=errors)
 
 
-def _meant(
+def _to_prune(
     store: Store, job: str, run: str | None, item: str | None
 ) -> tuple[tuple[Found, ...], tuple[CheckpointError, ...]]:
     """The histories of a job, or of one run, and why others could not be read."""
