@@ -250,3 +250,21 @@ def test_an_attempt_remembers_its_first_own_checkpoint() -> None:
     history.ended("failed")
     history.started(try_number=2)
     assert [one.first for one in history.state.attempts] == [1, None]
+
+
+@pytest.mark.parametrize(
+    ("given", "command", "status"),
+    [
+        (completed, complete(1, digest="other"), "retained"),
+        (aborted, complete(1), "aborted"),
+        (running, complete(9), None),
+        (gated, complete(1), "pending"),
+        (pending, complete(1, acknowledged=()), "pending"),
+        (completed, c.Abort(id=1, reason="expired"), "retained"),
+        (running, c.Abort(id=9, reason="expired"), None),
+    ],
+)
+def test_who_comes_too_late_hears_of_the_outcome(given: Given, command: c.Command, status: str | None) -> None:
+    history = History()
+    given(history)
+    assert refusal(history.ask(command), errors.NotPending).about["status"] == status

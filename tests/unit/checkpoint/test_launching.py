@@ -193,6 +193,8 @@ def test_what_one_application_does_is_not_the_others() -> None:
     running = history.state.running("stock")
     assert running
     assert (running.epoch, history.state.over(1), history.state.over(2)) == (2, False, False)
+    history.do(c.Complete(id=1, digest="d", bytes=0, states=(), acknowledged=("orders",), finalize=True))
+    assert (history.state.restore_point("orders"), history.state.restore_point("stock")) == (Point(id=1), None)
 
 
 def test_what_is_aborted_with_its_attempt_says_who_was_missing() -> None:

@@ -220,12 +220,11 @@ def test_the_queue_holds_a_thousand() -> None:
     assert requests.LONGEST_QUEUE == 1000
 
 
-def test_rule_2_a_queue_of_users_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["checkpoint", "savepoint"])
+def test_rule_2_a_queue_of_users_takes_no_more(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Nobody whose request was taken loses it to another person, not even to one who would be served before."""
     history = full(monkeypatch, "task", "task")
-    refused = history.ask(c.Trigger(request="one more", origin="task"))
-    assert isinstance(refused, Refusal)
-    assert isinstance(refused.error, errors.TooManyRequests)
-    assert waiting(history.state) == ["task 0", "task 1"]
+    refusal(history.ask(c.Trigger(request="one more", origin="task", kind=kind, target=TARGET)), errors.TooManyRequests)
 
 
 def test_rule_2_a_periodic_one_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:

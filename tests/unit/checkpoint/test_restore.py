@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.checkpoint import errors
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll
-from tests.unit.checkpoint.histories import Given, History, in_turn, launch, said, start
+from tests.unit.checkpoint.histories import Given, History, in_turn, launch, refusal, said, start
 
 ALL = CheckpointConfig(retention=KeepAll()).to_json()
 
@@ -153,3 +153,7 @@ def test_an_error_says_that_nothing_was_changed() -> None:
     assert isinstance(decision, c.Refusal)
     assert isinstance(decision.error, errors.StateRequired)
     assert "chk-1 was deleted; nothing was changed" in decision.error.message
+
+
+def test_where_there_is_no_history_there_is_nothing_to_go_back_in() -> None:
+    assert "there is no history" in refusal(History().ask(restore(1)), errors.StateRequired).message

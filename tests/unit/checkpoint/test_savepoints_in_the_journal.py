@@ -377,3 +377,19 @@ def test_what_is_not_condemned_is_not_forgotten() -> None:
     claiming(history)
     assert asked(history, c.Forget(ids=(), claims=(FOREIGN,))) == "Held"
     assert [one.status for one in history.state.claims] == [RETAINED]
+
+
+def test_a_savepoint_that_is_the_restore_point_is_the_users_all_the_same() -> None:
+    """Held twice is held."""
+    history = running()
+    number = saved(history)
+    assert asked(history, c.Condemn(ids=(number,), now=at(60))) == "Held"
+    assert asked(history, c.Condemn(ids=(number,), now=at(60), disposing=True)) == "Held"
+
+
+def test_a_claim_that_is_needed_twice_is_held() -> None:
+    """Where the newest run started, and by the policy."""
+    history = running(KeepAll())
+    claiming(history)
+    history.started("day-2", checkpointing=CheckpointConfig(retention=KeepAll()).to_json())
+    assert claims_held(history.state, NOW) == {FOREIGN}
