@@ -232,7 +232,6 @@ def _branched(state: State, event: e.BranchOpened) -> State:
         current=dict.fromkeys(state.current),
         runs=_inside(state, event),
         tokens=_remember(state.tokens, token_text(event.token), state.next_launch),
-        suspended=None,
     )
 
 
