@@ -124,7 +124,9 @@ class Watched(Looking):
         if time.monotonic() - self._felt >= self._beats.every:
             self._felt = time.monotonic()
             self._pulse.look(self._heartbeats(found))
-        return self._pulse.still_for >= self._beats.still and not (found.gated and not self.coordinator.missing(found))
+        if self._pulse.still_for < self._beats.still or (self._pulse.beat and self._pulse.beat.process.lives()):
+            return False
+        return not found.gated or bool(self.coordinator.missing(found))
 
     def settled(self, awaited: str, suspected: bool = False) -> bool:
         """As ``reached``; and if its driver is silent, or ``suspected`` to be by another look, it may get its outcome here."""

@@ -86,6 +86,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iter
     folder = tmp_path_factory.mktemp("lifecycle")
     env = {
         "AIRFLOW__CORE__PARALLELISM": "6",
+        "CHECKPOINT_HEARTBEAT_SECONDS": "1",
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
     }

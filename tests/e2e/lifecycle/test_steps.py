@@ -50,7 +50,7 @@ def test_an_abort_ends_all_waiting_at_once_and_a_clear_asks_anew(stage: Stage) -
     for sensor in SENSORS:
         last = run.client.task(run.dag, run.id, sensor)["try_number"]
         # No retry can mend it. A busy scheduler may take one that resumes quickly for lost, and try it again.
-        assert last == 1 or sensor == "deferred"
+        assert last == 1 or sensor != "poked"
         assert "batch 412" in run.log(sensor, last)
         assert f"Clear task by_hand.trigger of run {run.id}" in run.log(sensor, last)
     run.clear("trigger", *SENSORS, "audit", "finalize", "notify", "abort")

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from airflow_checkpoint_provider.checkpoint.heartbeat import Process
 from tests.e2e.lifecycle.conftest import SECONDS, Run, Stage
 from tests.support.processes import send
 from tests.support.waiting import wait_until
@@ -46,6 +47,17 @@ def test_asleep_another_takes_over_and_its_waking_changes_nothing(stage: Stage) 
     assert run.ended() == ("success", {"trigger": "success"})
     assert [(one.id, one.status) for one in job.state.checkpoints] == [(asked.id, "retained")]
     stage.stack.kill("asleep")
+
+
+def test_a_driver_whose_host_is_lost_ends_the_wait(stage: Stage) -> None:
+    """Nobody starts another one, so nobody else would ever end it."""
+    job = stage.job("waits_lost")
+    job.beat(Process(host="elsewhere", boot="another"))
+    run = stage.run("waits_lost")
+    assert run.ended() == ("failed", {"trigger": "failed"})
+    (asked,) = job.state.checkpoints
+    assert (asked.reason, asked.words) == ("driver lost", "nothing was heard of attempt 1 for 6 s")
+    assert "nothing was heard of attempt 1 for 6 s" in run.log("trigger")
 
 
 def _triggerer(run: Run) -> int | None:

@@ -65,3 +65,6 @@ with driven("one_line"):
 for name in ("waits", "waits_killed", "waits_asleep"):
     with driven(name):
         TriggerCheckpointOperator(task_id="trigger", job=name, wait_for_completion=True, deferrable=True)
+
+with driven("waits_lost"):
+    TriggerCheckpointOperator(task_id="trigger", job="waits_lost", wait_for_completion=True, deferrable=True, retries=0)
