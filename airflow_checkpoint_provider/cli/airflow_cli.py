@@ -46,16 +46,13 @@ def run(options: Namespace) -> None:
 
 
 def _store(conn_id: str) -> Store:
-    """The connection's; without one ``$AIRFLOW_HOME/checkpoints``, where jobs of a local master are, if it holds any."""
-    from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+    """The connection's; without the default one ``$AIRFLOW_HOME/checkpoints``, where jobs of a local master are, if it holds any."""
     from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-    from airflow_checkpoint_provider.hooks.connections import find_connection
+    from airflow_checkpoint_provider.hooks.connections import NoConnection
 
     try:
         return CheckpointStorageHook(conn_id).get_store()
-    except StoreMisconfigured:
-        if find_connection(conn_id) is not None:
-            raise
+    except NoConnection:
         local = CheckpointStorageHook(conn_id, master="local").get_store()
         if not any(local.folders("jobs")):
             raise

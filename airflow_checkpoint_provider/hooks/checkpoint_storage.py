@@ -22,12 +22,16 @@ from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_se
 from airflow_checkpoint_provider.storage import Store, open_store, probe
 
 _SHARED = re.compile(r"/|(?!memory:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)  # the same place in every process and directory
+_ADD = (
+    "type 'checkpoint_storage', extra {\"root\": \"...\"} with s3://bucket/prefix, or a folder that Airflow and all Spark drivers"
+    " see under the same path."
+)
 
 
 class CheckpointStorageHook(BaseHook):
     """Where checkpoints live, by a connection of type ``checkpoint_storage``, or ``aws``, whose extra has ``root``.
 
-    :param checkpoint_conn_id: the connection.
+    :param checkpoint_conn_id: the connection. If its name is not the default one, it must exist.
     :param master: Spark's master, if there is one. Without the connection, jobs of a local one use
         ``$AIRFLOW_HOME/checkpoints``; on a cluster that would be another folder on each host.
     """
@@ -58,8 +62,7 @@ class CheckpointStorageHook(BaseHook):
     def _nowhere(self) -> NoConnection:
         return NoConnection(
             f"There is no connection {self.checkpoint_conn_id!r}, and without one only a local Spark master has a place"
-            f" for checkpoints (here: {self.master or 'no master'}). Add it: type {self.conn_type!r}, extra"
-            ' {"root": "..."} with s3://bucket/prefix, or a folder that Airflow and all Spark drivers see under the same path.'
+            f" for checkpoints (here: {self.master or 'no master'}). Add it: {_ADD}"
         )
 
     def get_store_of(self, job: str) -> Store:
@@ -83,7 +86,12 @@ class CheckpointStorageHook(BaseHook):
         return connected or there
 
     def _connected(self) -> Store | None:
+        """None if nobody made the default connection. One that a task or a person names must be there."""
         connection = find_connection(self.checkpoint_conn_id)
+        if connection is None and self.checkpoint_conn_id != self.default_conn_name:
+            raise NoConnection(
+                f"There is no connection {self.checkpoint_conn_id!r}. Correct the name, or add it: {_ADD}", named=True
+            )
         return self._store_of(connection) if connection is not None else None
 
     def get_store_beside(self) -> Store:

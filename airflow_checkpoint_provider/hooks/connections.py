@@ -15,7 +15,8 @@ class ConnectionUnreadable(CheckpointError, ConnectionError):
 
 
 class NoConnection(StoreMisconfigured):
-    """There is no such connection, and without it nobody knows where the checkpoints are."""
+    """There is no such connection, and without it nobody knows where the checkpoints are. ``about`` has ``named`` if somebody
+    wrote its name: then no job's start will make up for it."""
 
     code = "CKP641"
 

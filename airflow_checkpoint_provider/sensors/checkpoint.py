@@ -62,6 +62,8 @@ class JournalSensor(BaseSensorOperator):
             try:
                 found = self._look(context)
             except NoConnection as error:  # a job without connection has its folder from its first launch on
+                if error.about.get("named"):
+                    raise
                 return self._unseen(error)
             except (StoreError, ConnectionUnreadable) as error:
                 if error.permanent:

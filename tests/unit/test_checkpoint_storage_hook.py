@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint.errors import NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable
+from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> CheckpointStorageHook:
@@ -67,6 +68,29 @@ def test_one_that_cannot_be_read_is_not_missing(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", "{not json")
     with pytest.raises(ConnectionUnreadable):
         CheckpointStorageHook(master=master).root()
+
+
+ASKED: list[Callable[[CheckpointStorageHook, str], object]] = [
+    lambda hook, _: hook.get_store(),
+    lambda hook, _: hook.get_store_of("orders"),
+    lambda hook, root: hook.get_store_at(root),
+    lambda hook, _: hook.get_store_beside(),
+]
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_folder_of_local_jobs_stands_in_for_the_default_connection_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: Callable[[CheckpointStorageHook, str], object]
+) -> None:
+    """A name that somebody wrote, and mistyped, would lead to other checkpoints."""
+    there = "airflow_checkpoint_provider.hooks.checkpoint_storage"
+    monkeypatch.setattr(f"{there}.find_connection", lambda _: None)  # here is no Airflow to say so
+    monkeypatch.setattr(f"{there}.get_airflow_home", lambda: str(tmp_path))
+    (tmp_path / "checkpoints" / "jobs" / "orders").mkdir(parents=True)
+    root = f"file://{tmp_path}/checkpoints"
+    assert getattr(asked(CheckpointStorageHook(master="local"), root), "uri", None) == root
+    with pytest.raises(NoConnection, match="no connection 'mien'. Correct the name, or add it"):
+        asked(CheckpointStorageHook("mien", master="local"), root)
 
 
 def test_the_button_proves_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
