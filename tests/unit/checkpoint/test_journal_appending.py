@@ -293,7 +293,7 @@ def test_events_have_a_limit_and_a_snapshot_has_none() -> None:
 
     journal.append(c.Trigger(request="too many"))
     before = journal.state
-    with pytest.raises(TooLarge, match="too many groups") as caught:
+    with pytest.raises(TooLarge, match="too many groups in one checkpoint, or too long a text;") as caught:
         journal.append(complete(4, *(entry(f"state-{n}", (f"state/state-{n}/1-{'0' * 300}",), 1) for n in range(600))))
     assert caught.value.about["size"] > LARGEST_EVENTS
     assert journal.state == before
