@@ -58,8 +58,8 @@ def stopped(savepoint: Any) -> Any:
     suspended the job leaves no savepoint here; without a rollback nobody would resume the job."""
     if savepoint:
         return savepoint
-    suspended = CheckpointStorageHook().suspended("tally_deployed") or ""
-    return "latest" if "(tally_upgrade.stop, " in suspended else None
+    suspended = CheckpointStorageHook().suspended("tally_deployed")
+    return "latest" if suspended and suspended["by"] == "tally_upgrade.stop" else None
 
 
 @task.short_circuit

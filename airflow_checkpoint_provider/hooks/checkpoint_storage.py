@@ -14,6 +14,7 @@ from airflow.sdk import BaseHook, Connection
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, SavepointPointer, pointer_of, safe_token
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
@@ -98,14 +99,19 @@ class CheckpointStorageHook(BaseHook):
         """For who was given a savepoint, which may lie anywhere: what lies elsewhere is reached as this store is."""
         return self._connected() or _folder()
 
-    def suspended(self, job: str) -> str | None:
-        """When a job with ``scope="job"`` was stopped, by whom, and with which savepoint. None: it is not suspended, or never
-        ran where this connection leads."""
+    def suspended(self, job: str) -> dict[str, str] | None:
+        """Of a job with ``scope="job"`` that was stopped: ``{"at", "by", "savepoint"}``; ``by`` is the task that did so,
+        ``dag_id.task_id``, or a person. None: it is not suspended, or never ran where this connection leads."""
         try:
             store = self.get_store_of(job)
         except NoConnection:
             return None
-        return Journal(store, Keys(History(job).prefix), By("hook", "", "")).catch_up().suspended
+        state = Journal(store, Keys(History(job).prefix), By("hook", "", "")).catch_up()
+        stops = [one for one in state.checkpoints if one.completed_at and kind_named(one.kind).suspends]
+        if state.suspended is None or not stops:
+            return None
+        stop = max(stops, key=lambda one: one.completed_at)
+        return {"at": stop.completed_at, "by": stop.owner or stop.origin, "savepoint": stop.target or ""}
 
     def describe(self, checkpoint: Mapping[str, Any] | str) -> dict[str, Any]:
         """What a checkpoint holds, without Spark: for audits, which read the files by any library.

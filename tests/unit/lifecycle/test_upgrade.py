@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import RestoreOperator
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import Job
@@ -64,6 +65,17 @@ def test_a_stop_that_failed_behind_its_suspension_is_gone_back_to_as_well(exampl
         roll_back = RestoreOperator(task_id="roll_back", job="tally_deployed", restore=where)
     assert run(roll_back)["next_start"] == "chk-1"
     assert tally.state.suspended is None
+
+
+def test_who_stopped_a_job_when_and_with_what(tally: Job) -> None:
+    assert CheckpointStorageHook().suspended("tally_deployed") is None
+    suspend(tally, "tally_upgrade.stop")
+    found = tally.checkpoint(1)
+    told = {"at": found.completed_at, "by": "tally_upgrade.stop", "savepoint": found.target}
+    assert CheckpointStorageHook().suspended("tally_deployed") == told
+    with DAG(OTHER, schedule=None):
+        run(RestoreOperator(task_id="restore", job="tally_deployed", restore="latest"))
+    assert CheckpointStorageHook().suspended("tally_deployed") is None
 
 
 def test_what_somebody_else_has_suspended_stays_so(example: ModuleType, tally: Job) -> None:
