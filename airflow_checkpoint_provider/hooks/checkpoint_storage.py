@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.storage import Store, open_store, probe
 
 _SHARED = re.compile(r"/|(?!memory:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)  # the same place in every process and directory
 _ADD = (
-    "type 'checkpoint_storage', extra {\"root\": \"...\"} with s3://bucket/prefix, or a folder that Airflow and all Spark drivers"
+    'type \'checkpoint_storage\', extra {"root": "..."} with s3://bucket/prefix, or a folder that Airflow and all Spark drivers'
     " see under the same path."
 )
 
@@ -104,7 +104,9 @@ class CheckpointStorageHook(BaseHook):
         ``dag_id.task_id``, or a person. None: it is not suspended, or never ran where this connection leads."""
         try:
             store = self.get_store_of(job)
-        except NoConnection:
+        except NoConnection as error:
+            if error.about.get("named"):
+                raise
             return None
         state = Journal(store, Keys(History(job).prefix), By("hook", "", "")).catch_up()
         stops = [one for one in state.checkpoints if one.completed_at and kind_named(one.kind).suspends]

@@ -89,7 +89,7 @@ def test_the_folder_of_local_jobs_stands_in_for_the_default_connection_alone(
     (tmp_path / "checkpoints" / "jobs" / "orders").mkdir(parents=True)
     root = f"file://{tmp_path}/checkpoints"
     assert getattr(asked(CheckpointStorageHook(master="local"), root), "uri", None) == root
-    with pytest.raises(NoConnection, match="no connection 'mien'. Correct the name, or add it"):
+    with pytest.raises(NoConnection, match=r"no connection 'mien'\. Correct the name, or add it"):
         asked(CheckpointStorageHook("mien", master="local"), root)
 
 
