@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.restoring import located, verified
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
-from airflow_checkpoint_provider.checkpoint.state import RETAINED, Checkpoint
+from airflow_checkpoint_provider.checkpoint.state import PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.checkpoint.texts.summary import HEADER, how, row
 from airflow_checkpoint_provider.checkpoint.texts.units import (
     NONE,
@@ -227,6 +227,8 @@ def _one(store: Store, found: Found, number: str) -> Report:
     ]  # fmt: skip
     about = row(found.state, checkpoint)
     data = entry(store, found, checkpoint) | {"states": [_state_data(one) for one in checkpoint.states]}
+    if checkpoint.status == PENDING:  # by which a task can wait for it, or abort it
+        data["pointer"] = str(Pointer(store.uri, found.keys.prefix, checkpoint.id))
     pointer = data["pointer"]
     lines = [
         f"{found.state.job}, run {about.run}, attempt {about.attempt}: {about.state} {day_and_time(checkpoint.ended_at)}".rstrip(),

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
@@ -20,7 +21,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
 from airflow_checkpoint_provider.checkpoint.failures import LOST
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beats, Pulse, seen_alive
 from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer
+from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.texts import will_not_complete
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -30,14 +31,21 @@ ACKNOWLEDGED, COMPLETED = "acknowledged", "completed"
 """What can be awaited."""
 
 
-def pointer_in(checkpoint: object) -> str:
-    """What a task was given as ``checkpoint``: the XCom of a trigger, or a pointer. Anything else is ``InvalidConfig``."""
-    pointer = checkpoint.get("pointer") if isinstance(checkpoint, Mapping) else checkpoint
+_TAKEN = {
+    "checkpoint": "checkpoint: write checkpoint=trigger.output, where `trigger` is a TriggerCheckpointOperator that has succeeded,"
+    " or a pointer <root>/jobs/…/chk-7",
+    "pointer": "savepoint: write pointer=savepoint.output, where `savepoint` is a TriggerSavepointOperator that has succeeded, or"
+    " its directory, <target>/savepoint-<job>-7-<nonce>",
+    "restore": 'place to start from: write "latest", "none", an id such as "chk-7", a pointer <root>/jobs/…/chk-7, the directory of'
+    " a savepoint, or the output of a task that has made one of these",
+}
+
+
+def pointer_in(given: object, name: str = "checkpoint") -> str:
+    """What a task was given as its parameter ``name``: the XCom of a trigger, or text. Anything else is ``InvalidConfig``."""
+    pointer = given.get("pointer") if isinstance(given, Mapping) else given
     if not isinstance(pointer, str):
-        raise InvalidConfig(
-            f"checkpoint={checkpoint!r} is no checkpoint: write checkpoint=trigger.output, where `trigger` is a"
-            " TriggerCheckpointOperator that has succeeded, or a pointer <root>/jobs/…/chk-7"
-        )
+        raise InvalidConfig(f"{name}={given!r} is no {_TAKEN[name]}")
     return pointer
 
 
@@ -74,6 +82,29 @@ class Looking:
             raise
 
 
+@dataclass(frozen=True)
+class _Saved:
+    """A savepoint as its XCom names it. Its directory says nothing of where its history is: the connection does."""
+
+    job: str
+    scope: str
+    id: int
+    target: str
+
+    @property
+    def prefix(self) -> str:
+        return History(self.job, self.scope or None).prefix
+
+
+def _saved(checkpoint: object) -> _Saved | None:
+    target = pointer_in(checkpoint)
+    if not isinstance(checkpoint, Mapping) or not isinstance(pointer_of(target), SavepointPointer):
+        return None
+    job, scope, number = (checkpoint.get(name) for name in ("job", "scope", "id"))
+    whole = isinstance(job, str) and isinstance(scope, str) and isinstance(number, int)
+    return _Saved(job, scope, number, target) if whole else None
+
+
 class Watched(Looking):
     """One checkpoint. While its acknowledgements are awaited a look costs one GET more for each application.
 
@@ -81,28 +112,41 @@ class Watched(Looking):
     """
 
     def __init__(self, checkpoint: object, checkpoint_conn_id: str, owner: str) -> None:
-        self.pointer = Pointer.parse(pointer_in(checkpoint))
-        super().__init__(self.pointer.prefix, checkpoint_conn_id, owner)
+        self._meant = _saved(checkpoint) or Pointer.parse(pointer_in(checkpoint))
+        self._id = self._meant.id
+        super().__init__(self._meant.prefix, checkpoint_conn_id, owner)
         self._beats = Beats.configured()
         self._pulse: Pulse | None = None
         self._felt = 0.0
 
     def _store(self) -> Store:
-        return self._hook.get_store_at(self.pointer.root)
+        meant = self._meant
+        return self._hook.get_store_at(meant.root) if isinstance(meant, Pointer) else self._hook.get_store_of(meant.job)
+
+    @property
+    def pointer(self) -> Pointer:
+        """In its history, wherever a savepoint lies."""
+        return Pointer(self.coordinator.store.uri, self._meant.prefix, self._id)
 
     @property
     def reference(self) -> dict[str, Any]:
         """After a look."""
-        return reference(self.coordinator.state, self.pointer)
+        found = self.coordinator.state.checkpoint(self._id)
+        return reference(self.coordinator.state, self.pointer, found.target if found else None)
 
     def look(self) -> Checkpoint:
         """As the journal has it now. Raises ``Aborted``, ``CheckpointNotFound``, and what connection and store raise."""
         state = self.state()
-        found = state.checkpoint(self.pointer.id)
+        found = state.checkpoint(self._id)
         if found is None:
             raise CheckpointNotFound(
                 f"{self.pointer}: {_unknown(state, self.pointer)}; `airflow checkpoints jobs` shows what there is",
-                over=self.pointer.id < state.next_id,
+                over=self._id < state.next_id,
+            )
+        if isinstance(self._meant, _Saved) and found.target != self._meant.target:
+            raise CheckpointNotFound(
+                f"{self._meant.target}: {self.pointer} is another one; give this task the checkpoint_conn_id of the job",
+                over=False,
             )
         if found.status == ABORTED:
             raise Aborted(will_not_complete(state, found))
@@ -117,7 +161,7 @@ class Watched(Looking):
 
     def silent(self) -> bool:
         """Whether nothing has been heard of its driver since long, though one is needed. After a look; costs a GET a beat."""
-        found = self.coordinator.state.checkpoint(self.pointer.id)
+        found = self.coordinator.state.checkpoint(self._id)
         if found is None or found.status != PENDING:
             return False
         self._pulse = self._pulse or Pulse(self.coordinator.store)

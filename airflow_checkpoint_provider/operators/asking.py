@@ -116,7 +116,8 @@ class AsksForCheckpoint(OfJob):
         )  # fmt: skip
         found = coordinator.state.checkpoint(number)
         if found:
-            self.log.info("%s", texts.triggered(coordinator.state, found))
+            pointer = Pointer(coordinator.store.uri, coordinator.keys.prefix, number)
+            self.log.info("%s", texts.triggered(coordinator.state, found, pointer))
         return number
 
     def _timeout(self, coordinator: Coordinator | None) -> float:

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.sensors.checkpoint import CheckpointSensor
 class CheckpointOperator(BaseOperator):
     """Base of the tasks that are given a checkpoint.
 
-    :param checkpoint: the output of a ``TriggerCheckpointOperator``, or a pointer. (templated)
+    :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; if there is one, its root must be the pointer's.
     """
 

@@ -133,7 +133,7 @@ class CheckpointSensor(JournalSensor):
 class CheckpointAcknowledgedSensor(CheckpointSensor):
     """Waits until all applications have acknowledged a checkpoint: everything of it is written, and it can be sealed.
 
-    :param checkpoint: the output of a ``TriggerCheckpointOperator``, or a pointer. (templated)
+    :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; if there is one, its root must be the pointer's.
     :param deferrable: wait in the triggerer.
     :param poke_interval: seconds between two looks, each of which costs two requests to the storage; the driver's heartbeat is

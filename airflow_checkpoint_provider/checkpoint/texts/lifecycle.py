@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_checkpoint_provider.checkpoint.kinds import kind_named
+from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.words import coded, title
 
@@ -12,11 +13,12 @@ def request(dag: str, run: str, task: str, map_index: int, generation: int) -> s
     return "|".join((dag, run, task, str(map_index), str(generation)))
 
 
-def triggered(state: State, checkpoint: Checkpoint) -> str:
+def triggered(state: State, checkpoint: Checkpoint, pointer: Pointer) -> str:
+    """With the pointer by which a task can wait for it, or abort it: that of its history, also for a savepoint."""
     gated = "; it is gated: only a task completes it" if checkpoint.gated else ""
     stops = ", and stops the job with it" if kind_named(checkpoint.kind).suspends else ""
     lies = f"; a savepoint, at {checkpoint.target}" if checkpoint.target else ""
-    said = f"triggered, the driver takes it at its next barrier{stops}{gated}{lies}"
+    said = f"triggered, the driver takes it at its next barrier{stops}{gated}{lies}; tasks find it by {pointer}"
     return coded(f"chk-{checkpoint.id} of {title(state, state.scope)}: {said}", "CKP205")
 
 

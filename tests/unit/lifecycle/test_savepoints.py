@@ -13,13 +13,21 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, NotRunning, SavepointDisposed
+from airflow_checkpoint_provider.checkpoint.errors import (
+    InvalidConfig,
+    NotRunning,
+    SavepointDisposed,
+)
 from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED
-from airflow_checkpoint_provider.operators import TriggerSavepointOperator
-from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.operators import (
+    AbortCheckpointOperator,
+    NotifyCheckpointCompleteOperator,
+    TriggerSavepointOperator,
+)
+from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
 from tests.unit.lifecycle.stage import OTHER, run, soon, ti
 
@@ -88,6 +96,54 @@ def test_one_that_is_only_asked_for(job: Job) -> None:
     answer = run(asks(wait_for_completion=False))
     assert answer["pointer"] == job.checkpoint(1).target
     assert job.checkpoint(1).status == "pending"
+
+
+@pytest.fixture
+def asked(job: Job) -> dict[str, Any]:
+    """The XCom of a task that does not wait: its pointer is a directory in which there is nothing yet."""
+    answer: dict[str, Any] = run(asks(wait_for_completion=False))
+    return answer
+
+
+def test_one_that_was_asked_for_can_be_awaited_by_another_task(job: Job, asked: dict[str, Any]) -> None:
+    with DAG(OTHER, schedule=None):
+        waits = NotifyCheckpointCompleteOperator(
+            task_id="waits", checkpoint=asked, deferrable=False, poke_interval=0.01
+        )
+    takes = soon(lambda: job.complete(1))
+    assert run(waits) == asked
+    takes.join()
+
+
+def aborts(checkpoint: Any, **options: Any) -> AbortCheckpointOperator:
+    with DAG(OTHER, schedule=None):
+        return AbortCheckpointOperator(task_id="aborts", checkpoint=checkpoint, **options)
+
+
+def test_one_that_was_asked_for_can_be_aborted_by_another_task(job: Job, asked: dict[str, Any]) -> None:
+    assert run(aborts(asked)) == asked
+    assert job.checkpoint(1).status == "aborted"
+
+
+def test_also_by_the_pointer_in_the_log_of_who_asked(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    run(asks(wait_for_completion=False))
+    pointer = f"{job.store.uri}/{job.keys.checkpoint(1)}"
+    assert f"; tasks find it by {pointer}" in capsys.readouterr().out
+    run(aborts(pointer))
+    assert job.checkpoint(1).status == "aborted"
+
+
+def test_what_another_root_calls_by_its_id_is_not_touched(
+    job: Job, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "elsewhere")}}
+    monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", json.dumps(there))
+    other = Job(open_store(str(tmp_path / "elsewhere")))
+    other.start()
+    other.coordinator.trigger("barrier")
+    with pytest.raises(AirflowFailException, match="is another one; give this task the checkpoint_conn_id of the job"):
+        run(aborts(asked, checkpoint_conn_id="another"))
+    assert other.checkpoint(1).status == "pending"
 
 
 # -- done twice ------------------------------------------------------------------------------------------------------------

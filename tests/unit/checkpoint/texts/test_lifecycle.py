@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.checkpoint.state import State
 from tests.support.recorded import Recorded
 from tests.unit.checkpoint.texts.conftest import Golden
@@ -17,7 +18,8 @@ def asked(gated: bool, request: str) -> Recorded:
 
 def test_a_task_asks(golden: Golden) -> None:
     states = [asked(gated, "barrier 1").state for gated in (False, True)]
-    lines = [texts.triggered(state, state.pending[0]) for state in states]
+    pointer = Pointer("file:///lake", "jobs/flights_etl.delays/job", 1)
+    lines = [texts.triggered(state, state.pending[0], pointer) for state in states]
     golden("asked", [*lines, texts.acknowledged(states[1], states[1].pending[0])])
 
 
