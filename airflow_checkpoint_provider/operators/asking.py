@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.checkpoint import texts
@@ -15,16 +15,18 @@ from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig, seco
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.errors import (
     Aborted,
-    Busy,
     CheckpointError,
     JobSuspended,
+    NotPending,
     NotRunning,
+    Queued,
     RunFinished,
     StoreError,
 )
 from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 from airflow_checkpoint_provider.hooks.watched import COMPLETED, Watched, reference
+from airflow_checkpoint_provider.operators.killed import Killable
 from airflow_checkpoint_provider.operators.of_job import OfJob
 from airflow_checkpoint_provider.sensors.checkpoint import EVERY
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
@@ -32,7 +34,7 @@ from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 SLICE = 0.5  # seconds; Airflow ends a killed task for good after 5
 
 
-class AsksForCheckpoint(OfJob):
+class AsksForCheckpoint(Killable, OfJob):
     """A retry gets the checkpoint of the try before it, unless that was aborted; a clear asks for another one.
 
     :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``; the job's own
@@ -58,7 +60,7 @@ class AsksForCheckpoint(OfJob):
         self.start_timeout_s = seconds(start_timeout, "start_timeout")
         self.wait_for_completion, self.deferrable = wait_for_completion, deferrable
         self.poke_interval = seconds(poke_interval, "poke_interval")
-        self._killed, self._said = False, ""
+        self._said = ""
 
     # -- what a subclass says --------------------------------------------------------------------------------------
 
@@ -81,16 +83,16 @@ class AsksForCheckpoint(OfJob):
 
     def execute(self, context: Any) -> dict[str, Any]:
         with failing_for_good():
-            coordinator, number = self._triggered(context["ti"])
+            limit = self.execution_timeout or timedelta(seconds=conf.getfloat("sensors", "default_timeout"))
+            deadline = (datetime.now(UTC) + limit).isoformat()
+            coordinator, number = self._triggered(context["ti"], deadline)
             if not self.wait_for_completion:
                 return self._answer(coordinator, number)
-            limit = self.execution_timeout or timedelta(seconds=conf.getfloat("sensors", "default_timeout"))
             pointer = Pointer(coordinator.store.uri, coordinator.keys.prefix, number)
-            deadline = (datetime.now(UTC) + limit).isoformat()
             return self.execute_complete(context, {"checkpoint": str(pointer), "deadline": deadline})
 
-    def _triggered(self, ti: Any) -> tuple[Coordinator, int]:
-        """Ask until there is an answer: while the job may still start, and while another checkpoint is in the way."""
+    def _triggered(self, ti: Any, deadline: str) -> tuple[Coordinator, int]:
+        """Ask until there is an answer: while the job may still start, and while the request waits in the job's queue."""
         started = time.monotonic()
         coordinator: Coordinator | None = None
         while True:
@@ -98,18 +100,21 @@ class AsksForCheckpoint(OfJob):
                 coordinator = coordinator or self.coordinator(ti)
                 return coordinator, self._trigger(coordinator, ti)
             except (NotRunning, JobSuspended, NoConnection) as error:
-                cleared = ti.max_tries > self.retries  # perhaps with the job, so that this starts again
-                if isinstance(error, RunFinished) and not cleared:
+                if error.about.get("named") or (isinstance(error, RunFinished) and not self.cleared(ti)):
                     raise
                 left = started + self.start_timeout_s - time.monotonic()
+                if coordinator and coordinator.state.n < 0:
+                    self._wait_for(NotRunning(self.unheard_of(coordinator.store, ti)), left)
+                    continue
                 answer = self._not_running(coordinator, ti) if coordinator and left <= 0 else None
                 if coordinator and answer:
                     return coordinator, answer
                 self._wait_for(_not_yet(error), left)
-            except Busy as error:
-                self._wait_for(error, started + self._timeout(coordinator) - time.monotonic())
+            except Queued as error:  # given up, it would be served all the same
+                self._wait_for(error, _seconds_to(deadline))
 
     def _trigger(self, coordinator: Coordinator, ti: Any) -> int:
+        self._stop_if_killed()
         number = coordinator.trigger(
             request_of(ti, ti.max_tries), try_number=ti.try_number, timeout_s=self.timeout_s, origin="task",
             owner=owner_of(ti), run=ti.run_id if self.job_task_id else None, **self._wanted(coordinator),
@@ -120,12 +125,6 @@ class AsksForCheckpoint(OfJob):
             self.log.info("%s", texts.triggered(coordinator.state, found, pointer))
         return number
 
-    def _timeout(self, coordinator: Coordinator | None) -> float:
-        """Seconds for which the checkpoint that is in the way may be."""
-        running = coordinator.state.running() if coordinator else None
-        own = running.checkpointing.get("timeout_s") if running else None
-        return self.timeout_s or own or CheckpointConfig().timeout_s
-
     def _wait_for(self, error: Exception, left: float) -> None:
         if left <= 0:
             raise error
@@ -133,21 +132,12 @@ class AsksForCheckpoint(OfJob):
             self._said = str(error)
             self.log.info("%s; asking again, for %.0f s at most", error, left)
         self._sleep(left)
-        self._stop_if_killed()
 
     def _sleep(self, at_most: float) -> None:
         """To the next look. A killed task has seconds left in which to take back what it asked for."""
         until = time.monotonic() + min(self.poke_interval, at_most)
         while not self._killed and (left := until - time.monotonic()) > 0:
             time.sleep(min(SLICE, left))
-
-    def _stop_if_killed(self) -> None:
-        """Airflow lets a killed task go on; it must not ask for anything any more."""
-        if self._killed:
-            raise AirflowException("this task was killed while it waited")
-
-    def on_kill(self) -> None:
-        self._killed = True
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -158,9 +148,11 @@ class AsksForCheckpoint(OfJob):
         with failing_for_good():
             try:
                 self._wait(watched, event, ti)
-            except AirflowTaskTimeout:  # execution_timeout= of a task that is not deferred
-                self._take_back(Watched(event["checkpoint"], self.checkpoint_conn_id, owner_of(ti)), ti)
-                raise
+            except AirflowTaskTimeout:  # Airflow's own may have cut a look short
+                watched = Watched(event["checkpoint"], self.checkpoint_conn_id, owner_of(ti))
+                if self._taken_back(watched, ti):
+                    raise
+            self._stop_if_killed()
             self._completed(watched.coordinator, watched.pointer.id)
             return self._answer(watched.coordinator, watched.pointer.id)
 
@@ -168,19 +160,27 @@ class AsksForCheckpoint(OfJob):
         suspected = event.get("silent", False)
         while not self._reached(watched, suspected):
             suspected = False
-            left = (datetime.fromisoformat(event["deadline"]) - datetime.now(UTC)).total_seconds()
-            if self._killed or left <= 0:
-                self._take_back(watched, ti)
+            left = _seconds_to(event["deadline"])
+            if self._killed:
+                self._taken_back(watched, ti)
                 self._stop_if_killed()
-                said = f"{watched.pointer} was not completed in time; see execution_timeout= of this task"
-                raise AirflowSensorTimeout(said)
+            if left <= 0:  # deferred or not, it ends as Airflow ends a task whose time is over
+                raise AirflowTaskTimeout(
+                    f"{watched.pointer} was not completed in time; see execution_timeout= of this task"
+                )
             if self.deferrable:
                 self._defer(event)
             self._sleep(left)
 
-    def _take_back(self, watched: Watched, ti: Any) -> None:
-        """What nobody waits for must not happen hours later."""
-        watched.abort("nobody waits for it any longer", f"by task {owner_of(ti)} of run {ti.run_id}")
+    def _taken_back(self, watched: Watched, ti: Any) -> bool:
+        """What nobody waits for must not happen hours later. False if it was completed in that very instant."""
+        try:
+            watched.abort("nobody waits for it any longer", f"by task {owner_of(ti)} of run {ti.run_id}")
+        except Aborted:
+            return True
+        except NotPending:
+            return False
+        return True
 
     def _defer(self, event: dict[str, Any]) -> None:
         trigger = CheckpointTrigger(
@@ -210,6 +210,11 @@ def request_of(ti: Any, generation: int) -> str:
     """The request of a task that was not cleared since."""
     map_index = ti.map_index if ti.map_index is not None else -1
     return texts.request(ti.dag_id, ti.run_id, ti.task_id, map_index, generation)
+
+
+def _seconds_to(deadline: str) -> float:
+    """Until an ISO time."""
+    return (datetime.fromisoformat(deadline) - datetime.now(UTC)).total_seconds()
 
 
 def _not_yet(error: CheckpointError) -> CheckpointError:

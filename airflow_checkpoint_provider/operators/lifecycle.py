@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_checkpoint_provider._failing import failing_for_good
@@ -17,10 +16,11 @@ from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.errors import Aborted, CheckpointNotFound, NotPending
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.watched import COMPLETED, Watched
+from airflow_checkpoint_provider.operators.killed import Killable
 from airflow_checkpoint_provider.sensors.checkpoint import CheckpointSensor
 
 
-class CheckpointOperator(BaseOperator):
+class CheckpointOperator(Killable):
     """Base of the tasks that are given a checkpoint.
 
     :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
@@ -50,6 +50,7 @@ class FinalizeCheckpointOperator(CheckpointOperator):
         with failing_for_good():
             watched = self._watched(context)
             number = watched.look().id
+            self._stop_if_killed()
             try:
                 watched.coordinator.complete(number, finalize=True)
             except NotPending as error:
@@ -107,6 +108,8 @@ class AbortCheckpointOperator(CheckpointOperator):
         return watched.reference
 
     def _abort(self, watched: Watched, ti: Any) -> None:
+        watched.look()
+        self._stop_if_killed()
         aborted = watched.abort(self.reason, f"by task {ti.dag_id}.{ti.task_id} of run {ti.run_id}")
         for line in texts.aborted(watched.coordinator.state, aborted):
             self.log.info("%s", line)

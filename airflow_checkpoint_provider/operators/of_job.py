@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, check_job_id
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator, history_of
+from airflow_checkpoint_provider.storage import Store
 
 
 class OfJob(BaseOperator):
@@ -53,6 +54,25 @@ class OfJob(BaseOperator):
 
     def history(self, ti: Any) -> History:
         return history_of(self.job_id, self.scope, ti, self.job_task_id or ti.task_id)
+
+    def cleared(self, ti: Any) -> bool:
+        """Whether somebody cleared this task: perhaps with the job, so that this starts again."""
+        return bool(ti.max_tries > self.retries)
+
+    def unheard_of(self, store: Store, ti: Any) -> str:
+        """Of a history without journal: why that may be."""
+        history = self.history(ti)
+        if history.run is not None:
+            return (
+                f"there is no history of job {history.job!r}, run {history.run}, under {store.uri}; start the job first"
+            )
+        runs = any(store.folders(f"{history.prefix.rpartition('/')[0]}/runs"))
+        mend = (
+            "its runs have histories of their own: give the operator as job="
+            if runs
+            else "check the job id, or start the job first"
+        )
+        return f'there is no history of job {history.job!r} with scope="job" under {store.uri}; {mend}'
 
     def coordinator(self, ti: Any) -> Coordinator:
         history = self.history(ti)

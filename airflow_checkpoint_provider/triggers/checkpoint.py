@@ -56,6 +56,8 @@ class LookingTrigger(BaseTrigger):
             except Aborted:
                 break
             except CheckpointError as error:  # what cannot be read here is no reason to wake the task
+                if error.about.get("over"):  # but it was read, and will not come back
+                    break
                 now = asyncio.get_running_loop().time()
                 if now - complained >= COMPLAINS_EVERY:
                     complained = now

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_checkpoint_provider.checkpoint.errors import NotPending
+from airflow_checkpoint_provider.hooks.watched import Watched
 from airflow_checkpoint_provider.operators import AbortCheckpointOperator, FinalizeCheckpointOperator
 from tests.support.acting import Job
 from tests.unit.lifecycle.stage import OTHER, run, trigger
@@ -123,6 +124,23 @@ def test_abort_of_none_is_skipped(job: Job) -> None:
 def test_abort_of_one_that_never_was_fails(job: Job) -> None:
     with pytest.raises(AirflowFailException, match="never heard of it"):
         run(abort(f"{job.store.uri}/{job.keys.checkpoint(9)}"))
+
+
+@pytest.mark.parametrize("task", [finalize, abort])
+def test_killed_while_it_looks_it_changes_nothing(
+    job: Job, asked: dict[str, Any], task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.acknowledge(1)
+    ends, look = task(asked), Watched.look
+
+    def killed(watched: Watched) -> Any:
+        ends.on_kill()
+        return look(watched)
+
+    monkeypatch.setattr(Watched, "look", killed)
+    with pytest.raises(AirflowException, match="was killed"):
+        run(ends)
+    assert job.checkpoint(1).status == "pending"
 
 
 @pytest.mark.parametrize("task", [finalize, abort])

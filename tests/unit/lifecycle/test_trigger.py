@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, TaskGroup
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout, TaskDeferred
 from airflow.sdk.execution_time.timeout import TimeoutPosix
 
-from airflow_checkpoint_provider.checkpoint.errors import Busy, InvalidConfig, InvalidName, NotRunning, NotSupportedYet
-from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerCheckpointOperator
+from airflow_checkpoint_provider.checkpoint.errors import (
+    InvalidConfig,
+    InvalidName,
+    NotRunning,
+    NotSupportedYet,
+    Queued,
+)
+from airflow_checkpoint_provider.hooks.watched import Watched
+from airflow_checkpoint_provider.operators import (
+    CheckpointedSparkSubmitOperator,
+    StopWithSavepointOperator,
+    TriggerCheckpointOperator,
+)
+from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
 from tests.unit.lifecycle.stage import OTHER, run, soon, ti, trigger
@@ -192,11 +206,45 @@ def test_a_checkpoint_in_the_way_is_waited_for(job: Job) -> None:
     other.join()
 
 
-def test_but_not_for_longer_than_its_timeout(job: Job) -> None:
+def test_for_longer_than_its_timeout_which_counts_from_the_barrier(job: Job) -> None:
+    """Given up, its request would be served all the same."""
     run(trigger())
-    with pytest.raises(Busy):
-        run(trigger(timeout="50 ms"), max_tries=1)
+    other = threading.Timer(0.5, lambda: job.complete(1))
+    other.start()
+    assert run(trigger(timeout="50 ms", start_timeout=0), max_tries=1)["id"] == 2
+    other.join()
+
+
+def test_but_not_for_longer_than_its_task_may_last(job: Job) -> None:
+    run(trigger())
+    with pytest.raises(Queued):
+        run(trigger(execution_timeout=timedelta(milliseconds=50)), max_tries=1)
     assert len(job.state.checkpoints) == 1
+
+
+def test_a_job_that_was_never_heard_of_is_named_and_so_is_where_it_was_looked_for(store: Store) -> None:
+    """By its id a job means the history that its runs share."""
+    Job(store, scope=RUN).start()
+    for name, mend in (
+        ("orders", "its runs have histories of their own: give the"),
+        ("ordrs", "check the job id, or start"),
+    ):
+        for kind in (TriggerCheckpointOperator, StopWithSavepointOperator):
+            with DAG(OTHER, schedule=None):
+                asks = kind(task_id="asks", job=name)
+            said = f'no history of job .{name}. with scope="job" under {store.uri}; {mend}'
+            with pytest.raises(NotRunning, match=said) as refused:
+                run(asks)
+            assert not refused.value.permanent
+
+
+def test_a_connection_that_was_mistyped_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_checkpoint_provider.hooks.checkpoint_storage.find_connection", lambda _: None)
+    with DAG(OTHER, schedule=None):
+        waits = CheckpointCompletedSensor(task_id="waits", job="orders", checkpoint_conn_id="mien", timeout=600)
+    for task in (trigger(checkpoint_conn_id="mien", start_timeout=600), waits):
+        with pytest.raises(AirflowFailException, match="no connection 'mien'"):
+            run(task)
 
 
 def test_killed_while_it_waits_it_asks_for_nothing_any_more(store: Store) -> None:
@@ -226,7 +274,7 @@ def test_it_waits_until_the_checkpoint_is_completed(job: Job) -> None:
 
 
 def test_an_aborted_one_is_an_error_that_a_retry_mends(job: Job) -> None:
-    aborts = soon(lambda: job.abort(1, "expired"))
+    aborts = soon(lambda: (job.wait_asked(1), job.abort(1, "expired")))
     with pytest.raises(AirflowException, match=r"was aborted: expired\. Clear task orders_audited.trigger") as error:
         run(trigger(wait_for_completion=True))
     aborts.join()
@@ -237,11 +285,22 @@ def test_an_aborted_one_is_an_error_that_a_retry_mends(job: Job) -> None:
 
 
 def test_one_that_nobody_waits_for_any_longer_is_aborted(job: Job) -> None:
-    with pytest.raises(AirflowSensorTimeout, match="see execution_timeout="):
+    with pytest.raises(AirflowTaskTimeout, match="see execution_timeout="):
         run(trigger(wait_for_completion=True, execution_timeout=timedelta(milliseconds=50)))
     found = job.checkpoint(1)
     assert (found.status, found.reason, found.missing) == ("aborted", "nobody waits for it any longer", ("",))
     assert found.words == f"by task {OTHER}.trigger of run {RUN}"
+
+
+def test_so_is_one_whose_task_was_deferred_and_a_retry_asks_for_another_one(job: Job) -> None:
+    """It ends as Airflow ends a task that is not deferred."""
+    with pytest.raises(TaskDeferred) as deferred:
+        run(trigger(wait_for_completion=True, deferrable=True))
+    event = deferred.value.trigger.event() | {"deadline": "2026-11-20T00:00:00+00:00"}
+    with pytest.raises(AirflowTaskTimeout, match="see execution_timeout="):
+        trigger(wait_for_completion=True, deferrable=True).execute_complete({"ti": ti()}, event)
+    assert job.checkpoint(1).status == "aborted"
+    assert run(trigger(), try_number=2)["id"] == 2
 
 
 def test_so_is_one_whose_task_airflow_times_out(job: Job) -> None:
@@ -250,9 +309,44 @@ def test_so_is_one_whose_task_airflow_times_out(job: Job) -> None:
     assert job.checkpoint(1).reason == "nobody waits for it any longer"
 
 
+ENDS = [
+    pytest.param(lambda job: job.complete(1), None, id="completed"),
+    pytest.param(lambda job: job.abort(1, "declined"), AirflowTaskTimeout, id="aborted"),
+]
+
+
+@pytest.mark.parametrize(("ends", "error"), ENDS)
+def test_one_that_gets_its_outcome_in_that_very_instant(
+    job: Job, monkeypatch: pytest.MonkeyPatch, ends: Callable[[Job], None], error: type[BaseException] | None
+) -> None:
+    """Completed, it is what was asked for; aborted, it needs no abort, and a retry asks for another one."""
+    abort = Watched.abort
+
+    def late(*arguments: Any) -> Any:
+        if job.checkpoint(1).status == "pending":
+            ends(job)
+        return abort(*arguments)
+
+    monkeypatch.setattr(Watched, "abort", late)
+    asks = trigger(wait_for_completion=True, execution_timeout=timedelta(milliseconds=50))
+    if error is None:
+        assert run(asks)["id"] == 1
+    else:
+        with pytest.raises(error):
+            run(asks)
+
+
+def test_killed_before_it_has_asked_it_asks_for_nothing(job: Job) -> None:
+    asks = trigger()
+    asks.on_kill()
+    with pytest.raises(AirflowException, match="was killed"):
+        run(asks)
+    assert job.state.checkpoints == ()
+
+
 def test_killed_while_it_waits_for_completion_it_takes_its_request_back(job: Job) -> None:
     asks = trigger(wait_for_completion=True)
-    kills = soon(asks.on_kill)
+    kills = soon(lambda: (job.wait_asked(1), asks.on_kill()))
     with pytest.raises(AirflowException, match="was killed"):
         run(asks)
     kills.join()
@@ -262,7 +356,7 @@ def test_killed_while_it_waits_for_completion_it_takes_its_request_back(job: Job
 def test_killed_long_before_its_next_look_it_takes_its_request_back_at_once(job: Job) -> None:
     """Five seconds after the signal Airflow ends the process for good."""
     asks = trigger(wait_for_completion=True, poke_interval=60)
-    kills = soon(asks.on_kill)
+    kills = soon(lambda: (job.wait_asked(1), asks.on_kill()))
     before = time.monotonic()
     with pytest.raises(AirflowException, match="was killed"):
         run(asks)
@@ -306,6 +400,11 @@ def test_groups_and_mapped_tasks_are_refused_by_name() -> None:
 def test_other_kinds_are_refused_by_name(kind: str, says: str) -> None:
     with pytest.raises(InvalidConfig, match=says):
         trigger(kind=kind)
+
+
+def test_a_gated_one_that_waits_for_what_comes_behind_it_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="gated=True with wait_for_completion=True"):
+        trigger(gated=True, wait_for_completion=True)
 
 
 @pytest.mark.parametrize("name", ["timeout", "start_timeout"])

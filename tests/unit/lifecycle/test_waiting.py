@@ -11,7 +11,9 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
+from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.errors import StoreDenied
+from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.watched import Watched
 from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator
@@ -256,6 +258,21 @@ def test_what_a_triggerer_cannot_see_does_not_wake_the_task(
     faulty.plan = lambda call: fault if call.nth <= until else Fault.NONE
     fired(waiting)
     assert faulty.requests["read"] > until
+
+
+def test_what_the_journal_has_forgotten_wakes_it(job: Job) -> None:
+    """The task would fail at once, and must not learn so at its deadline."""
+    token = Token(dag="", run="by hand", task="restore")
+    elsewhere = Point(pointer="file:///lake/savepoint-payments-7-abc")
+    job.coordinator.journal.append(c.Restore(token=token, base=elsewhere, by="ann", reason="move", above=7))
+    pointer, far = f"{job.store.uri}/{job.keys.checkpoint(3)}", "2999-01-01T00:00:00+00:00"
+    event = fired(
+        CheckpointTrigger(
+            checkpoint=pointer, checkpoint_conn_id="checkpoint_default", awaited="completed", deadline=far, poll_interval=0.01
+        )
+    ).payload  # fmt: skip
+    with pytest.raises(AirflowFailException, match="the journal has forgotten it"):
+        waits(CheckpointAcknowledgedSensor, pointer, deferrable=True).execute_complete({"ti": ti()}, event)
 
 
 def test_a_trigger_that_cannot_read_its_connection_waits_until_its_deadline(
