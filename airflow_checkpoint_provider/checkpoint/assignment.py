@@ -113,6 +113,18 @@ def _non_restored(states: Sequence[StateSnapshot]) -> NonRestoredState:
 # -- other names -------------------------------------------------------------------------------------------------------
 
 
+def renaming(given: object) -> dict[str, str]:
+    """``rename`` as somebody wrote it. Raises ``InvalidConfig`` and ``RenameConflict``."""
+    if not isinstance(given, Mapping):
+        raise InvalidConfig(f'rename={given!r}: write the new uids by the old ones, {{"totals": "sums"}}')
+    names = list(given.values())
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise RenameConflict(
+            f"rename={given!r}: two states would be called '{twice[0]}', and one would be lost. Choose another name for one of them"
+        )
+    return dict(given)
+
+
 def renamed(states: States, rename: Mapping[str, str]) -> dict[str, StateSnapshot]:
     """The states under their new uids, also where they name each other. Raises ``StateNotFound``, ``RenameConflict``."""
     _are_there(rename, states, "rename")

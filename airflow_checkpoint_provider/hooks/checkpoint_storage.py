@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.hooks.connections import NoConnection, find_con
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
 from airflow_checkpoint_provider.storage import Store, open_store, probe
 
-_SHARED = re.compile(r"/|(?!memory:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)  # the same place in every process and directory
+SHARED = re.compile(r"/|(?!memory:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)  # the same place in every process and directory
 _ADD = (
     'type \'checkpoint_storage\', extra {"root": "..."} with s3://bucket/prefix, or a folder that Airflow and all Spark drivers'
     " see under the same path."
@@ -152,7 +152,7 @@ class CheckpointStorageHook(BaseHook):
             raise StoreMisconfigured(f"{where} is of type {connection.conn_type!r}; make it {self.conn_type!r}.")
         extra = {name: value for name, value in connection.extra_dejson.items() if value not in (None, "")}
         root = extra.pop("root", None)
-        if not isinstance(root, str) or not _SHARED.match(root):
+        if not isinstance(root, str) or not SHARED.match(root):
             raise StoreMisconfigured(
                 f"{where} must say in its extra where checkpoints live, as an absolute path or a URI: "
                 f'{{"root": "/shared/checkpoints"}} or {{"root": "s3://bucket/prefix"}}. It says: {root!r}.'

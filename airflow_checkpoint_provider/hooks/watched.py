@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Aborted,
     CheckpointNotFound,
     InvalidConfig,
+    InvalidName,
     NotPending,
     StoreDenied,
 )
@@ -47,6 +48,29 @@ def pointer_in(given: object, name: str = "checkpoint") -> str:
     if not isinstance(pointer, str):
         raise InvalidConfig(f"{name}={given!r} is no {_TAKEN[name]}")
     return pointer
+
+
+def where_in(restore: object, *words: str) -> str:
+    """What a task was given as ``restore``, as text: one of ``words``, an id, a pointer, or an XCom. Anything else is
+    ``InvalidConfig``, or ``InvalidName`` if it is text."""
+    where = str(restore) if isinstance(restore, int) else pointer_in(restore, "restore")
+    if where not in words and not is_id(where):
+        try:
+            pointer_of(where)
+        except InvalidName:
+            raise InvalidName(f"restore={where!r} is no {_TAKEN['restore']}") from None
+    return where
+
+
+def is_id(where: str) -> bool:
+    """Such as ``7`` or ``chk-7``."""
+    return where.removeprefix("chk-").isdecimal()
+
+
+def stands(given: object) -> bool:
+    """Whether a parameter is known when its DAG is parsed: it holds no template, and is not what another task will return."""
+    plain = given is None or isinstance(given, str | int | Mapping)
+    return plain and not any(brace in str(given) for brace in ("{{", "{%"))
 
 
 def reference(state: State, pointer: Pointer, lies: str | None = None) -> dict[str, Any]:
@@ -232,6 +256,11 @@ class Followed(Looking):
             return within and one.branch == state.branch.number
 
         return tuple(one for one in state.checkpoints if one.completed_at and not one.savepoint and counts(one))
+
+    def finished(self, run: str | None) -> bool:
+        """Whether that run is over, so that it makes no more. After a look."""
+        found = self.coordinator.state.run(run) if run is not None else None
+        return found is not None and found.how == "finished"
 
     def reference(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """After a look."""

@@ -9,20 +9,25 @@ from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.apply import token_text
-from airflow_checkpoint_provider.checkpoint.assignment import renamed
+from airflow_checkpoint_provider.checkpoint.assignment import renamed, renaming
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.disposing import claimed
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, NotSupportedYet
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.checkpoint.events import Token
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
+from airflow_checkpoint_provider.checkpoint.names import Pointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
 from airflow_checkpoint_provider.checkpoint.savepoints import CLAIM, NO_CLAIM
 from airflow_checkpoint_provider.checkpoint.savepoints import claim_mode as known_claim_mode
-from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.checkpoint.state import Branch, State
+from airflow_checkpoint_provider.hooks.watched import is_id, stands, where_in
+from airflow_checkpoint_provider.operators.killed import Killable
 from airflow_checkpoint_provider.operators.of_job import OfJob
 
+WORDS = ("latest", "run-start", "none")
 
-class RestoreOperator(OfJob):
+
+class RestoreOperator(Killable, OfJob):
     """Goes back, or on, once: what runs is fenced, a suspension lifted, and the next attempt starts from ``restore``.
 
     It submits nothing; the job's next retry, run or clear does that. What it names is verified before anything changes. A
@@ -53,32 +58,44 @@ class RestoreOperator(OfJob):
         super().__init__(**kwargs)
         if rewind_sink:
             raise NotSupportedYet("rewind_sink=True: this version has no sinks; leave it out")
-        self.restore, self.claim_mode, self.rename = restore, known_claim_mode(claim_mode), dict(rename or {})
+        self.restore, self.claim_mode, self.rename = restore, known_claim_mode(claim_mode), renaming(rename or {})
+        if stands(restore):
+            self._check(where_in(restore, *WORDS))
+
+    def _check(self, where: str) -> None:
+        """What can be known when the DAG is parsed. The newest point, and a run's start, may be a savepoint from elsewhere."""
+        never = where == "none" or is_id(where)
+        if self.claim_mode == CLAIM and (never or (where not in WORDS and isinstance(pointer_of(where), Pointer))):
+            raise InvalidConfig(
+                f"claim_mode={CLAIM!r} with restore={where!r}, which is no savepoint from elsewhere: name the directory of one, or"
+                " leave claim_mode out"
+            )
 
     def execute(self, context: Any) -> dict[str, Any]:
         with failing_for_good():
             coordinator = self.coordinator(context["ti"])
             state = coordinator.journal.catch_up()
             token = self._token(context["ti"])
-            if not self._done(coordinator, token):
+            if self._done(coordinator, token):
+                self.log.info("nothing to do, this was done before: %s", _stands(state.branch, token))
+            elif not state.runs:
+                raise CheckpointNotFound(self.unheard_of(coordinator.store, context["ti"]))
+            else:
                 self._restore(coordinator, state, token)
-        point = coordinator.state.restore_point()
+        branch = coordinator.state.branch
         return {
-            "job": state.job, "scope": state.scope, "branch": coordinator.state.branch.number,
-            "next_start": str(point) if point else None,
+            "job": state.job, "scope": state.scope, "branch": branch.number,
+            "next_start": str(branch.base) if branch.base else None,
         }  # fmt: skip
 
     def _restore(self, coordinator: Coordinator, state: State, token: Token) -> None:
-        if not state.runs:
-            raise CheckpointNotFound(
-                f"there is no history at {coordinator.store.uri}/{coordinator.keys.prefix} to restore"
-            )
-        going = GoingBack(coordinator, self._where(), state.runs[-1].key)
+        going = GoingBack(coordinator, where_in(self.restore, *WORDS), state.runs[-1].key)
         reason = f"task {token.owner} of run {token.run}"
         claims = self.claim_mode == CLAIM
 
         def command(now: State) -> c.Restore:
             base = going.look(now)
+            self._stop_if_killed()
             renamed(going.restored.seal.states if going.restored.seal else {}, self.rename)
             wanted = c.Restore(
                 token=token, base=base, by=token.owner, reason=reason, above=going.restored.above, claimed=claims,
@@ -94,10 +111,12 @@ class RestoreOperator(OfJob):
         """By this try before it died, or by one before it; where that led to need not be there any more."""
         return token_text(token) in coordinator.state.tokens
 
-    def _where(self) -> str:
-        pointer = self.restore.get("pointer") if isinstance(self.restore, Mapping) else self.restore
-        return str(pointer)
-
     def _token(self, ti: Any) -> Token:
         item = None if ti.map_index is None or ti.map_index < 0 else str(ti.map_index)
         return Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=item, generation=ti.max_tries)
+
+
+def _stands(branch: Branch, token: Token) -> str:
+    """Which restore the next attempt starts by."""
+    whose = "this task's" if branch.token == token else f"a later one, of {branch.reason}"
+    return f"branch {branch.number} stands, {whose}, which started from {branch.base or 'nothing'} at {branch.at}"

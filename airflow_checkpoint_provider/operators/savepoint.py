@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_checkpoint_provider._failing import failing_for_good
@@ -30,10 +29,11 @@ from airflow_checkpoint_provider.checkpoint.kinds import SAVEPOINT, SUSPEND_SAVE
 from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.checkpoint.retention import Retention
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, Checkpoint, State
-from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.watched import pointer_in, reference
+from airflow_checkpoint_provider.hooks.checkpoint_storage import SHARED, CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.watched import pointer_in, reference, stands
 from airflow_checkpoint_provider.operators.asking import AsksForCheckpoint, owner_of, request_of
-from airflow_checkpoint_provider.storage import open_beside
+from airflow_checkpoint_provider.operators.killed import Killable
+from airflow_checkpoint_provider.storage import open_beside, open_store
 
 
 class AsksForSavepoint(AsksForCheckpoint):
@@ -44,11 +44,13 @@ class AsksForSavepoint(AsksForCheckpoint):
     def __init__(self, *, target: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.target = target
+        if target and stands(target):
+            open_store(_shared(target))
 
     def _folder(self, coordinator: Coordinator) -> str:
         """The URI of the folder in which the savepoint gets one of its own."""
         beside = coordinator.store
-        return open_beside(beside, self.target).uri if self.target else f"{beside.uri}/savepoints"
+        return open_beside(beside, _shared(self.target)).uri if self.target else f"{beside.uri}/savepoints"
 
     def _answer(self, coordinator: Coordinator, number: int) -> dict[str, Any]:
         pointer = Pointer(coordinator.store.uri, coordinator.keys.prefix, number)
@@ -118,6 +120,7 @@ class TriggerSavepointOperator(AsksForSavepoint):
         super()._completed(coordinator, number)
         for one in superfluous(coordinator.state, number, self.retention, utc_now()) if self.retention else ():
             assert one.target
+            self._stop_if_killed()
             try:
                 done = dispose(coordinator.store, one.target, one.owner, utc_now())
             except CheckpointError as error:
@@ -198,7 +201,7 @@ class StopWithSavepointOperator(AsksForSavepoint):
                 self.log.warning("attempt %d ended %s, after its savepoint was completed", epoch, attempt.how)
 
 
-class DisposeSavepointOperator(BaseOperator):
+class DisposeSavepointOperator(Killable):
     """Deletes a savepoint for good. One that was disposed of already is success.
 
     Refused while its own history may still start from it, where that is not found, and for a checkpoint, which its history
@@ -226,9 +229,10 @@ class DisposeSavepointOperator(BaseOperator):
     def execute(self, context: Any) -> None:
         with failing_for_good():
             store = CheckpointStorageHook(self.checkpoint_conn_id).get_store_beside()
-            pointer, by = pointer_in(self.pointer), owner_of(context["ti"])
+            pointer, by = pointer_in(self.pointer, "pointer"), owner_of(context["ti"])
             if not self.orphan:
                 self._refuse_orphan(dispose(store, pointer, by, utc_now(), dry_run=True), store.uri)
+            self._stop_if_killed()
             done = dispose(store, pointer, by, utc_now())
         self.log.info("%s", texts.disposed(str(done.pointer), done.files, done.bytes))
 
@@ -239,6 +243,15 @@ class DisposeSavepointOperator(BaseOperator):
                 f"{told.pointer} of {told.job}: its history was not found at {root}: give this task the checkpoint_conn_id of"
                 " the job; orphan=True deletes a savepoint whose history is gone or that was moved"
             )
+
+
+def _shared(target: str) -> str:
+    """The driver, and whoever opens the savepoint, must find it where this task means it."""
+    if not SHARED.match(target):
+        raise InvalidConfig(
+            f"target={target!r}: write an absolute path or a URI, /shared/savepoints or s3://bucket/savepoints"
+        )
+    return target
 
 
 def _listed(coordinator: Coordinator, number: int) -> Checkpoint:

@@ -37,10 +37,12 @@ from airflow_checkpoint_provider.checkpoint.state import Attempt
 from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+from airflow_checkpoint_provider.hooks.watched import is_id, stands, where_in
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
 from airflow_checkpoint_provider.operators.stopping import OVER, publish, stopped
 from airflow_checkpoint_provider.storage import s3_handover
 
+WORDS = ("latest", "none")
 REFUSED = 3  # exit code of a driver
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
 
@@ -53,8 +55,9 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
     :param job_id: static name of the job; by default ``dag_id.task_id``.
     :param scope: "run": each DAG run has a history of its own. "job": all runs go on with one. Any other text is itself
         the key, e.g. ``"{{ ds }}"``. (templated)
-    :param restore: where a *run starts*: "latest", "none", the id of a checkpoint (``scope="job"``), or a pointer. Retries
-        and clears go on with the run, whatever stands here. (templated)
+    :param restore: where a *run starts*: "latest", "none", the id of a checkpoint (``scope="job"``), a pointer, or the output
+        of a task that made a checkpoint or a savepoint. Retries and clears go on with the run, whatever stands here.
+        (templated)
     :param require_state: refuse to start from nothing.
     :param allow_non_restored_state: what becomes of restored state that the application has not asked for when it ends
         well. False: it is named and handed on. True, or a list of uids: it is left behind. The script's own counts if False.
@@ -73,7 +76,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         *,
         job_id: str | None = None,
         scope: str = "run",
-        restore: str | int = "latest",
+        restore: Any = "latest",
         require_state: bool = False,
         on_clear: str = "auto",
         checkpointing: CheckpointConfig | None = None,
@@ -105,6 +108,11 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         allowance(self.allow_non_restored_state)
         if self.checkpointing is not None and not isinstance(self.checkpointing, CheckpointConfig):
             raise InvalidConfig(f"checkpointing={self.checkpointing!r}: write CheckpointConfig(...)")
+        if stands(self.restore) and is_id(where_in(self.restore, *WORDS)) and self.scope == "run":
+            raise InvalidConfig(
+                f'restore={self.restore!r}: with scope="run" each run has a history of its own, so an id names nothing to start from;'
+                " write a pointer, <root>/jobs/…/chk-7"
+            )
         if self.scope == "job" and dag and dag.max_active_runs != 1:
             raise InvalidConfig(
                 f'{self.task_id}: scope="job" needs max_active_runs=1 on DAG {dag.dag_id} (it is {dag.max_active_runs}):'
@@ -172,7 +180,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         return Wanted(
             history=history_of(self.job_id, self.scope, ti, ti.task_id),
             token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=ti.max_tries),
-            try_number=ti.try_number, run_after=utc_text(dag_run.run_after), now=utc_now(), restore=str(self.restore),
+            try_number=ti.try_number, run_after=utc_text(dag_run.run_after), now=utc_now(), restore=where_in(self.restore, *WORDS),
             require_state=self.require_state, on_clear=self.on_clear, durable=bool(self.durable),
             incarnation=context["task_state_store"].get(HISTORY_KEY, None),
         )  # fmt: skip

@@ -39,6 +39,11 @@ class TriggerCheckpointOperator(AsksForCheckpoint):
             operator = "StopWithSavepointOperator" if wanted.suspends else "TriggerSavepointOperator"
             drain = "(drain=True)" if wanted.drains else ""
             raise InvalidConfig(f"kind={kind!r}: that is a savepoint; write {operator}{drain}")
+        if gated and wait_for_completion:
+            raise InvalidConfig(
+                "gated=True with wait_for_completion=True: the task would wait for a finalize that comes behind it; leave"
+                " wait_for_completion out, and put a NotifyCheckpointCompleteOperator at the end"
+            )
         self.kind, self.gated = kind, gated
 
     def _wanted(self, coordinator: Coordinator) -> dict[str, Any]:

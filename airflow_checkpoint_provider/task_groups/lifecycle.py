@@ -36,10 +36,6 @@ def checkpoint(
     :param gate: called with the trigger's output; returns the task (or a task group) that must succeed before the
         checkpoint is completed: a ``@task`` function, or a lambda that makes an operator. The checkpoint is gated then.
     """
-    if gate is not None and trigger.get("wait_for_completion"):
-        raise InvalidConfig(
-            "wait_for_completion=True with a gate: the trigger would wait for what comes behind it; the group's end waits already"
-        )
     with TaskGroup(group_id) as group:
         asked = TriggerCheckpointOperator(task_id="trigger", job=job, kind=kind, gated=gate is not None, **trigger)
         given: dict[str, Any] = {"checkpoint": asked.output, "checkpoint_conn_id": asked.checkpoint_conn_id}

@@ -131,7 +131,9 @@ def test_a_savepoint_that_is_not_published_yet(job: Job, checkpoints: Command) -
 
 
 def test_a_pending_one_has_the_pointer_by_which_a_task_aborts_it(job: Job, checkpoints: Command) -> None:
-    job.coordinator.trigger("asked", kind="savepoint", origin="task", owner="etl.saves", target=f"{job.store.uri}/saved")
+    job.coordinator.trigger(
+        "asked", kind="savepoint", origin="task", owner="etl.saves", target=f"{job.store.uri}/saved"
+    )
     pointer = f"{job.store.uri}/jobs/orders/job/chk-2"
     assert f"  pointer     {pointer}" in checkpoints("show", "orders", "chk-2").lines
     assert json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)["pointer"] == pointer

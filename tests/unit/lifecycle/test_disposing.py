@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
 from airflow_checkpoint_provider.checkpoint.errors import Held, SavepointDisposed
@@ -115,9 +115,30 @@ def test_a_checkpoint_is_refused_by_name(job: Job) -> None:
     assert job.checkpoint(1).status == "retained"
 
 
-@pytest.mark.parametrize("wrong", [None, 7, {}, "yesterday"])
-def test_what_is_no_savepoint_is_refused(job: Job, wrong: object) -> None:
-    with pytest.raises(AirflowFailException):
+def test_killed_while_it_looks_it_disposes_of_nothing(job: Job, pointer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    disposes, look = dispose(pointer), CheckpointStorageHook.get_store_beside
+
+    def killed(hook: CheckpointStorageHook) -> Any:
+        disposes.on_kill()
+        return look(hook)
+
+    monkeypatch.setattr(CheckpointStorageHook, "get_store_beside", killed)
+    with pytest.raises(AirflowException, match="was killed"):
+        run(disposes)
+    assert open_savepoint(target_of(job.checkpoint(1)), job.store).verify() == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (None, r"pointer=None is no savepoint: write pointer=savepoint\.output, .* or its directory"),
+        (7, "pointer=7 is no savepoint"),
+        ({}, r"pointer=\{\} is no savepoint"),
+        ("yesterday", "is no pointer"),
+    ],
+)
+def test_what_is_no_savepoint_is_refused(job: Job, wrong: object, said: str) -> None:
+    with pytest.raises(AirflowFailException, match=said):
         run(dispose(wrong))
 
 

@@ -6,18 +6,25 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider.checkpoint import restoring
 from airflow_checkpoint_provider.checkpoint.commands import CloseHistory
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.disposing import dispose, publish_due
-from airflow_checkpoint_provider.checkpoint.errors import AlreadyClaimed, HistoryClosed, InvalidConfig, NotSupportedYet
+from airflow_checkpoint_provider.checkpoint.errors import (
+    AlreadyClaimed,
+    HistoryClosed,
+    InvalidConfig,
+    InvalidName,
+    NotSupportedYet,
+    RenameConflict,
+)
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll
 from airflow_checkpoint_provider.checkpoint.state import RETAINED, State
-from airflow_checkpoint_provider.operators import RestoreOperator
+from airflow_checkpoint_provider.operators import RestoreOperator, TriggerSavepointOperator
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
 from tests.unit.lifecycle.stage import OTHER, run, trigger
@@ -57,13 +64,36 @@ def test_the_output_of_a_trigger(job: Job) -> None:
     assert run(restore(asked))["next_start"] == "chk-3"
 
 
-def test_a_retry_is_the_same_restore_whatever_happened_since(job: Job) -> None:
-    run(restore("chk-1"))
+def test_a_retry_is_the_same_restore_whatever_happened_since(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    first = run(restore("chk-1"))
     job.start(try_number=2, retention=KeepAll())
     job.complete(job.coordinator.trigger("three"))
     before = job.state
-    assert run(restore("chk-1"), try_number=2)["next_start"] == "chk-3"
+    assert run(restore("chk-1"), try_number=2) == first
+    assert "this was done before: branch 1 stands, this task's, which started from chk-1" in capsys.readouterr().out
     assert job.state == before
+
+
+def test_a_retry_after_somebody_elses_restore_says_whose_stands(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    run(restore("chk-1"))
+    run(restore("none"), dag_id="maintenance")
+    assert run(restore("chk-1"), try_number=2)["next_start"] is None
+    assert (
+        f"a later one, of task maintenance.restore of run {RUN}, which started from nothing" in capsys.readouterr().out
+    )
+
+
+def test_killed_while_it_verifies_it_fences_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    restores, verify = restore("chk-1"), restoring.examine
+
+    def killed(*arguments: Any) -> restoring.Restored:
+        restores.on_kill()
+        return verify(*arguments)
+
+    monkeypatch.setattr(restoring, "examine", killed)
+    with pytest.raises(AirflowException, match="was killed"):
+        run(restores)
+    assert job.state.branch.number == 0
 
 
 def test_a_clear_restores_anew(job: Job) -> None:
@@ -78,15 +108,43 @@ def test_a_damaged_one_is_refused_and_what_runs_goes_on(job: Job) -> None:
     assert not job.state.over(1)
 
 
-@pytest.mark.parametrize("where", ["chk-9", "yesterday"])
-def test_what_is_not_there_is_refused_without_retry(job: Job, where: str) -> None:
+def test_what_is_not_there_is_refused_without_retry(job: Job) -> None:
     with pytest.raises(AirflowFailException):
-        run(restore(where))
+        run(restore("chk-9"))
     assert job.state.branch.number == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"where": "lastest"}, "restore='lastest' is no place to start from: write \"latest\", "),
+        ({"where": None}, "restore=None is no place to start from"),
+        ({"where": {"job": "orders"}}, r"restore=\{'job': 'orders'\} is no place to start from"),
+        ({"where": "none", "claim_mode": "claim"}, "which is no savepoint from elsewhere"),
+        ({"where": 7, "claim_mode": "claim"}, "which is no savepoint from elsewhere"),
+        ({"where": "s3://lake/jobs/orders/job/chk-7", "claim_mode": "claim"}, "which is no savepoint from elsewhere"),
+        ({"where": "latest", "rename": "a=b"}, "rename='a=b': write the new uids by the old ones"),
+        ({"where": "latest", "rename": {"a": "c", "b": "c"}}, "two states would be called 'c'"),
+    ],
+)
+def test_what_leads_nowhere_is_refused_where_it_is_written(options: dict[str, Any], said: str) -> None:
+    with pytest.raises((InvalidConfig, InvalidName, RenameConflict), match=said):
+        restore(**options)
+
+
+def test_what_another_task_or_a_template_will_say_is_looked_at_when_it_has_said_it(job: Job) -> None:
+    with DAG(OTHER, schedule=None):
+        saves = TriggerSavepointOperator(task_id="saves", job="orders")
+        RestoreOperator(task_id="restore", job="orders", restore=saves.output, claim_mode="claim")
+    task = restore("{{ params.where }}")
+    task.render_template_fields({"params": {"where": "lastest"}})
+    with pytest.raises(AirflowFailException, match="restore='lastest' is no place to start from"):
+        run(task)
+
+
 def test_a_job_without_history(store: Store) -> None:
-    with pytest.raises(AirflowFailException, match="there is no history"):
+    Job(store, scope=RUN).start()
+    with pytest.raises(AirflowFailException, match=r"there is no history .* its runs have histories of their own"):
         run(restore("latest"))
 
 
@@ -188,11 +246,13 @@ def test_what_is_refused_claims_nothing(store: Store, theirs: str) -> None:
     assert Job(store, "payments").checkpoint(3).status == RETAINED
 
 
-@pytest.mark.parametrize("where", ["latest", "chk-1", "none", "{uri}/jobs/payments/job/chk-2"])
-def test_only_a_savepoint_from_elsewhere_can_be_claimed(job: Job, theirs: str, where: str) -> None:
+def test_only_a_savepoint_from_elsewhere_can_be_claimed(job: Job, theirs: str) -> None:
     with pytest.raises(AirflowFailException, match="is no savepoint from elsewhere"):
-        run(restore(where.format(uri=job.store.uri), claim_mode="claim"))
+        run(restore("latest", claim_mode="claim"))
     assert not job.state.over(1)
+    run(restore(theirs))
+    run(restore("latest", claim_mode="claim"), max_tries=1)
+    assert [one.pointer for one in job.state.claims] == [theirs]
 
 
 # -- other names -----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     InvalidConfig,
     NotRunning,
     SavepointDisposed,
+    StoreMisconfigured,
 )
 from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin
@@ -73,9 +74,21 @@ def test_however_the_target_is_written(job: Job, tmp_path: Path, target: str) ->
     assert answer["pointer"].startswith(f"file://{tmp_path}/saved/savepoint-")
 
 
-def test_a_target_that_cannot_hold_one_is_refused(job: Job) -> None:
-    with pytest.raises(AirflowFailException, match="no checkpoints on hdfs"):
-        run(asks(target="hdfs://lake/savepoints"))
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("hdfs://lake/savepoints", "no checkpoints on hdfs"),
+        ("savepoints", "target='savepoints': write an absolute path or a URI"),
+        ("~/savepoints", "write an absolute path or a URI"),
+    ],
+)
+def test_a_target_that_cannot_hold_one_is_refused_where_it_is_written(job: Job, target: str, said: str) -> None:
+    with pytest.raises((InvalidConfig, StoreMisconfigured), match=said):
+        asks(target=target)
+    task = asks(target="{{ params.target }}")
+    task.render_template_fields({"params": {"target": target}})
+    with pytest.raises(AirflowFailException, match=said):
+        run(task)
     assert job.state.checkpoints == ()
 
 

@@ -35,7 +35,10 @@ def test_what_this_version_does_not_have_is_refused_by_name(name: str, value: An
         ("allow_non_restored_state", ["totals"]),
         ("checkpointing", CheckpointConfig(timeout="2 min")),
         ("on_clear", "restart"),
-        ("restore", 7),
+        ("restore", "none"),
+        ("restore", "s3://lake/savepoints/savepoint-orders-7-abc"),
+        ("restore", {"job": "orders", "scope": "", "id": 7, "pointer": "s3://lake/savepoint-orders-7-abc"}),
+        ("restore", "{{ params.restore }}"),
         ("job_id", "other-job"),
     ],
 )
@@ -46,7 +49,7 @@ def test_the_others_are_taken(name: str, value: Any) -> None:
 def test_job_scope_needs_one_run_at_a_time() -> None:
     with pytest.raises(InvalidConfig, match=r"max_active_runs=1 .*it is 2"):
         operator(max_active_runs=2, scope="job")
-    assert operator(max_active_runs=1, scope="job").scope == "job"
+    assert operator(max_active_runs=1, scope="job", restore=7).scope == "job"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +65,10 @@ def test_job_scope_needs_one_run_at_a_time() -> None:
         ({"allow_non_restored_state": [""]}, InvalidName, "uid ''"),
         ({"job_id": "{{ ds }}"}, InvalidName, "job_id='{{ ds }}'"),
         ({"job_id": ""}, InvalidName, "job_id=''"),
+        ({"restore": "lastest"}, InvalidName, "restore='lastest' is no place to start from"),
+        ({"restore": "run-start"}, InvalidName, "restore='run-start' is no place to start from"),
+        ({"restore": {"job": "orders"}}, InvalidConfig, "restore={'job': 'orders'} is no place to start from"),
+        ({"restore": "chk-7"}, InvalidConfig, "restore='chk-7': with scope=\"run\" each run has a history of its own"),
     ],
 )
 def test_what_cannot_hold_is_refused(options: dict[str, Any], error: type[Exception], said: str) -> None:
