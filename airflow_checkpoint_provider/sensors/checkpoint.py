@@ -39,7 +39,10 @@ class JournalSensor(BaseSensorOperator):
 
     def execute(self, context: Any) -> Any:
         if not self.deferrable:
-            return super().execute(context)
+            try:
+                return super().execute(context)
+            except AirflowSensorTimeout as error:  # which says neither of what nor how much of it
+                raise AirflowSensorTimeout(f"{self._missed()} in time; see timeout= of this task") from error
         deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
         # As a resumed one: there the parent does what soft_fail and never_fail say.
         return self.resume_execution("execute_complete", {"event": {"deadline": deadline.isoformat()}}, context)

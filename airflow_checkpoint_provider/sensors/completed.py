@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
+from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, RunFinished
 from airflow_checkpoint_provider.checkpoint.names import Pointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import KEPT_RECORDS
@@ -40,11 +40,19 @@ class CheckpointCompletedSensor(OfJob, JournalSensor):
             raise InvalidConfig(f"count={count!r}: write a whole number from 1 to {KEPT_RECORDS}")
         self.after, self.count = after, count
         self._followed: Followed | None = None  # kept between pokes, so that one costs a GET
+        self._counted, self._unheard = 0, ""
 
     def _look(self, context: Any) -> dict[str, Any] | None:
-        followed = self._following(context["ti"])
+        ti = context["ti"]
+        followed = self._following(ti)
         completed = followed.completed()
-        if len(completed) < self.count:
+        self._counted = len(completed)
+        if self._counted < self.count:
+            self._say_unheard_of(followed, ti)
+            if followed.finished(run := self._run(ti)):
+                raise RunFinished(
+                    f"{self._missed()}: run {run} has finished, and makes no more. Clear it, or lower count="
+                )
             return None
         for one in completed[: self.count]:
             self.log.info("%s", texts.checkpoint_line(one))
@@ -54,11 +62,24 @@ class CheckpointCompletedSensor(OfJob, JournalSensor):
         followed = self._following(context["ti"])
         history = followed.history
         return CompletedTrigger(
-            job=history.job, key=history.run, item=history.item, after=followed.after, count=self.count, **arguments
-        )
+            job=history.job, key=history.run, item=history.item, run_key=self._run(context["ti"]), after=followed.after,
+            count=self.count, **arguments,
+        )  # fmt: skip
+
+    def _run(self, ti: Any) -> str | None:
+        """The run that must still go on: that of a task of this DAG. After a clear it may be about to start again."""
+        return ti.run_id if self.job_task_id and not self.cleared(ti) else None
+
+    def _say_unheard_of(self, followed: Followed, ti: Any) -> None:
+        """Once. It may be about to start, too."""
+        if followed.coordinator.state.n < 0 and not self._unheard:
+            self._unheard = self.unheard_of(followed.coordinator.store, ti)
+            self.log.warning("%s; waiting for it", self._unheard)
 
     def _missed(self) -> str:
-        return f"the job has not completed {self.count} checkpoints"
+        job = f"job {self._followed.history.job!r}" if self._followed else "the job"
+        unheard = f" ({self._unheard})" if self._unheard and not self._counted else ""
+        return f"{job}{unheard} has completed {self._counted} of {self.count} checkpoints"
 
     def _following(self, ti: Any) -> Followed:
         if self._followed is None:

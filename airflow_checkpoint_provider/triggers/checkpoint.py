@@ -102,17 +102,26 @@ class CompletedTrigger(LookingTrigger):
     """Fires when a job has completed ``count`` checkpoints above the id ``after``, or since its newest launch.
 
     :param job: its id; with ``key``, of its scope, and ``item`` the history.
+    :param run_key: a run that must still go on, if there is one: it fires when that has finished, too.
     """
 
-    own = ("job", "key", "item", "after", "count")
+    own = ("job", "key", "item", "run_key", "after", "count")
 
     def __init__(
-        self, *, job: str, key: str | None, item: str | None, after: int | None, count: int, **kwargs: Any
+        self,
+        *,
+        job: str,
+        key: str | None,
+        item: str | None,
+        run_key: str | None,
+        after: int | None,
+        count: int,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.job, self.key, self.item, self.after, self.count = job, key, item, after, count
+        self.job, self.key, self.item, self.run_key, self.after, self.count = job, key, item, run_key, after, count
 
     def look(self) -> Callable[[], bool]:
         history = History(self.job, self.key, self.item)
         followed = Followed(history, self.after, self.checkpoint_conn_id, "triggerer")
-        return lambda: len(followed.completed()) >= self.count
+        return lambda: len(followed.completed()) >= self.count or followed.finished(self.run_key)

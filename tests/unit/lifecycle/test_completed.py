@@ -104,6 +104,71 @@ def test_its_answer_is_the_newest_one_as_a_trigger_answers(job: Job) -> None:
     assert json.loads(json.dumps(answer)) == answer
 
 
+def test_what_it_waited_for_in_vain_stands_in_its_error(job: Job) -> None:
+    made(job)
+    with pytest.raises(
+        AirflowSensorTimeout, match="job 'orders' has completed 1 of 3 checkpoints in time; see timeout="
+    ):
+        run(waits(count=3))
+
+
+def test_a_job_that_was_never_heard_of_is_named_and_so_is_where_it_was_looked_for(store: Store) -> None:
+    Job(store, scope=RUN).start()
+    for name, mend in (("orders", "its runs have histories of their own"), ("ordrs", "check the job id")):
+        with pytest.raises(
+            AirflowSensorTimeout, match=f'no history of job .{name}. with scope="job" under {store.uri}; {mend}'
+        ):
+            run(waits(name))
+
+
+def delays(store: Store) -> Job:
+    """The job of a task of the same DAG; its run has finished with one checkpoint."""
+    job = Job(store, f"{OTHER}.delays", RUN)
+    job.start()
+    made(job)
+    job.end()
+    return job
+
+
+def waits_for_delays(**options: Any) -> CheckpointCompletedSensor:
+    with DAG(OTHER, schedule=None):
+        submits = CheckpointedSparkSubmitOperator(task_id="delays", application="job.py")
+        return CheckpointCompletedSensor(
+            **{
+                "task_id": "healthy",
+                "job": submits,
+                "poke_interval": 0.01,
+                "timeout": 0,
+                "deferrable": False,
+                **options,
+            }
+        )
+
+
+def test_a_run_that_has_finished_makes_no_more(store: Store) -> None:
+    delays(store)
+    assert run(waits_for_delays())["id"] == 1
+    with pytest.raises(AirflowFailException, match=rf"1 of 3 checkpoints: run {RUN} has finished.*CKP236"):
+        run(waits_for_delays(count=3, timeout=600))
+
+
+def test_cleared_with_its_finished_job_it_waits(store: Store) -> None:
+    delays(store)
+    with pytest.raises(AirflowSensorTimeout):
+        run(waits_for_delays(count=3), max_tries=1)
+
+
+def test_a_run_that_finishes_while_it_is_deferred_wakes_it(store: Store) -> None:
+    job = Job(store, f"{OTHER}.delays", RUN)
+    job.start()
+    options: dict[str, Any] = {"deferrable": True, "timeout": 600}
+    waiting = deferred(waits_for_delays(**options))
+    job.end()
+    event = fired(waiting).payload
+    with pytest.raises(AirflowFailException, match="has finished"):
+        waits_for_delays(**options).execute_complete({"ti": ti("healthy")}, event)
+
+
 def test_a_task_of_the_dag_means_its_job_in_this_run(store: Store) -> None:
     job = Job(store, f"{OTHER}.delays", RUN)
     job.start()
@@ -169,7 +234,7 @@ def test_woken_for_nothing_it_defers_again_to_the_same_deadline(job: Job) -> Non
 
 def test_past_its_deadline_it_fails_as_a_sensor_does(job: Job) -> None:
     event = fired(deferred(waits(deferrable=True, timeout=0.2, count=3))).payload
-    with pytest.raises(AirflowSensorTimeout, match="the job has not completed 3 checkpoints in time"):
+    with pytest.raises(AirflowSensorTimeout, match="job 'orders' has completed 0 of 3 checkpoints in time"):
         waits(deferrable=True, count=3).execute_complete({"ti": ti("healthy")}, event)
 
 
