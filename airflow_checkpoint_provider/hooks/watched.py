@@ -125,8 +125,9 @@ def _saved(checkpoint: object) -> _Saved | None:
     if not isinstance(checkpoint, Mapping) or not isinstance(pointer_of(target), SavepointPointer):
         return None
     job, scope, number = (checkpoint.get(name) for name in ("job", "scope", "id"))
-    whole = isinstance(job, str) and isinstance(scope, str) and isinstance(number, int)
-    return _Saved(job, scope, number, target) if whole else None
+    if not isinstance(job, str) or not isinstance(scope, str) or not isinstance(number, int):
+        return None
+    return _Saved(job, scope, number, target)
 
 
 class Watched(Looking):

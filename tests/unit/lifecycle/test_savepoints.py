@@ -23,11 +23,14 @@ from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED
+from airflow_checkpoint_provider.hooks.watched import Watched
 from airflow_checkpoint_provider.operators import (
     AbortCheckpointOperator,
     NotifyCheckpointCompleteOperator,
     TriggerSavepointOperator,
+    savepoint,
 )
+from airflow_checkpoint_provider.operators.asking import request_of
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
 from tests.unit.lifecycle.stage import OTHER, run, soon, ti
@@ -360,6 +363,33 @@ def test_a_disposal_that_was_killed_is_finished_by_the_next_one(job: Job) -> Non
     with pytest.raises(SavepointDisposed):
         open_savepoint(target_of(job.checkpoint(1)), job.store)
     assert left(job) == [2, 3]
+
+
+@pytest.mark.parametrize("step", [(Watched, "settled"), (savepoint, "superfluous")])
+def test_killed_meanwhile_it_disposes_of_nothing(
+    job: Job, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str]
+) -> None:
+    taken(job)
+    task, does = asks(retention=KeepLatest(1)), getattr(*step)
+
+    def killed(*arguments: Any) -> Any:
+        task.on_kill()
+        return does(*arguments)
+
+    monkeypatch.setattr(*step, killed)
+    job.complete(
+        job.coordinator.trigger(
+            request_of(ti("savepoint"), 0),
+            kind="savepoint",
+            origin="task",
+            target=f"{job.store.uri}/s",
+            owner=f"{OTHER}.savepoint",
+        )
+    )
+    with pytest.raises(AirflowException, match="was killed"):
+        run(task)
+    publish_due(job.coordinator)
+    assert left(job) == [1, 2]
 
 
 def test_one_that_cannot_be_disposed_of_is_a_warning(

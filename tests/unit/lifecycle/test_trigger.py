@@ -262,6 +262,14 @@ def test_killed_while_it_waits_it_asks_for_nothing_any_more(store: Store) -> Non
     assert job.state.checkpoints == ()
 
 
+def once_asked(job: Job, does: Callable[[], object]) -> threading.Timer:
+    def waits() -> None:
+        job.wait_asked(1)
+        does()
+
+    return soon(waits)
+
+
 # -- waiting for completion ------------------------------------------------------------------------------------------------------
 
 
@@ -274,7 +282,7 @@ def test_it_waits_until_the_checkpoint_is_completed(job: Job) -> None:
 
 
 def test_an_aborted_one_is_an_error_that_a_retry_mends(job: Job) -> None:
-    aborts = soon(lambda: (job.wait_asked(1), job.abort(1, "expired")))
+    aborts = once_asked(job, lambda: job.abort(1, "expired"))
     with pytest.raises(AirflowException, match=r"was aborted: expired\. Clear task orders_audited.trigger") as error:
         run(trigger(wait_for_completion=True))
     aborts.join()
@@ -346,7 +354,7 @@ def test_killed_before_it_has_asked_it_asks_for_nothing(job: Job) -> None:
 
 def test_killed_while_it_waits_for_completion_it_takes_its_request_back(job: Job) -> None:
     asks = trigger(wait_for_completion=True)
-    kills = soon(lambda: (job.wait_asked(1), asks.on_kill()))
+    kills = once_asked(job, asks.on_kill)
     with pytest.raises(AirflowException, match="was killed"):
         run(asks)
     kills.join()
@@ -356,7 +364,7 @@ def test_killed_while_it_waits_for_completion_it_takes_its_request_back(job: Job
 def test_killed_long_before_its_next_look_it_takes_its_request_back_at_once(job: Job) -> None:
     """Five seconds after the signal Airflow ends the process for good."""
     asks = trigger(wait_for_completion=True, poke_interval=60)
-    kills = soon(lambda: (job.wait_asked(1), asks.on_kill()))
+    kills = once_asked(job, asks.on_kill)
     before = time.monotonic()
     with pytest.raises(AirflowException, match="was killed"):
         run(asks)
