@@ -365,9 +365,9 @@ def test_a_disposal_that_was_killed_is_finished_by_the_next_one(job: Job) -> Non
     assert left(job) == [2, 3]
 
 
-@pytest.mark.parametrize("step", [(Watched, "settled"), (savepoint, "superfluous")])
-def test_killed_meanwhile_it_disposes_of_nothing(
-    job: Job, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str]
+@pytest.mark.parametrize(("step", "published"), [((Watched, "settled"), False), ((savepoint, "superfluous"), True)])
+def test_killed_meanwhile_it_changes_nothing_any_more(
+    job: Job, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str], published: bool
 ) -> None:
     taken(job)
     task, does = asks(retention=KeepLatest(1)), getattr(*step)
@@ -388,6 +388,7 @@ def test_killed_meanwhile_it_disposes_of_nothing(
     )
     with pytest.raises(AirflowException, match="was killed"):
         run(task)
+    assert job.checkpoint(2).published is published
     publish_due(job.coordinator)
     assert left(job) == [1, 2]
 
