@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
 )
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
 from airflow_checkpoint_provider.checkpoint.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, TERMINATE_SAVEPOINT, kind_named
-from airflow_checkpoint_provider.checkpoint.names import Pointer
+from airflow_checkpoint_provider.checkpoint.names import Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.retention import Retention
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, Checkpoint, State
 from airflow_checkpoint_provider.hooks.checkpoint_storage import SHARED, CheckpointStorageHook
@@ -110,11 +110,13 @@ class TriggerSavepointOperator(AsksForSavepoint):
 
     def _not_running(self, coordinator: Coordinator, ti: Any) -> int | None:
         point = coordinator.state.restore_point()
-        saved = coordinator.state.checkpoint(point.id) if point else None
-        if self.skip_if_unchanged and saved and saved.savepoint:
-            super()._completed(coordinator, saved.id)
-            raise AirflowSkipException(f"nothing runs, and nothing has changed since savepoint {saved.target}")
-        return None
+        own = coordinator.state.checkpoint(point.id) if point and point.id else None
+        saved = own.target if own else point.pointer if point else None
+        if not self.skip_if_unchanged or not saved or not isinstance(pointer_of(saved), SavepointPointer):
+            return None
+        if own:
+            super()._completed(coordinator, own.id)
+        raise AirflowSkipException(f"nothing runs, and nothing has changed since savepoint {saved}")
 
     def _completed(self, coordinator: Coordinator, number: int) -> None:
         super()._completed(coordinator, number)

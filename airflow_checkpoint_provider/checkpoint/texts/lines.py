@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.failures import COUNTED, DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, FORGOTTEN, Attempt, Checkpoint, Run, State
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, FORGOTTEN, PENDING, Attempt, Checkpoint, Run, State
 from airflow_checkpoint_provider.checkpoint.texts.units import (
     between,
     clock,
@@ -109,7 +109,10 @@ def gates_awaited(waiting: Sequence[Checkpoint]) -> str:
 
 
 def checkpoint_lines(state: State, checkpoint: Checkpoint) -> list[str]:
-    """One that has its outcome."""
+    """Its outcome, or what it waits for."""
+    if checkpoint.status == PENDING:
+        gate = ", and then for its finalize task" if checkpoint.gated else ""
+        return [coded(f"chk-{checkpoint.id} waits for the driver's next barrier{gate}", "CKP205")]
     return aborted(state, checkpoint) if checkpoint.status == ABORTED else [checkpoint_line(checkpoint)]
 
 

@@ -135,7 +135,9 @@ def test_a_pending_one_has_the_pointer_by_which_a_task_aborts_it(job: Job, check
         "asked", kind="savepoint", origin="task", owner="etl.saves", target=f"{job.store.uri}/saved"
     )
     pointer = f"{job.store.uri}/jobs/orders/job/chk-2"
-    assert f"  pointer     {pointer}" in checkpoints("show", "orders", "chk-2").lines
+    lines = checkpoints("show", "orders", "chk-2").lines
+    assert f"  pointer     {pointer}" in lines
+    assert "chk-2 waits for the driver's next barrier  [CKP205]" in lines
     assert json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)["pointer"] == pointer
 
 

@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     SavepointDisposed,
     StoreMisconfigured,
 )
+from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
@@ -227,6 +228,15 @@ def went_back(job: Job) -> None:
     job.coordinator.journal.append(c.Restore(token=asks, base=None, by="ann", reason="again"))
 
 
+def went_to(pointer: str) -> Callable[[Job], None]:
+    def went(job: Job) -> None:
+        asks = job.state.launches[-1].token
+        base = Point(pointer=pointer)
+        job.coordinator.journal.append(c.Restore(token=asks, base=base, by="ann", reason="theirs", above=41))
+
+    return went
+
+
 def nothing(job: Job) -> None:
     """It has just been started."""
 
@@ -238,6 +248,8 @@ UNCHANGED: list[tuple[tuple[Callable[[Job], None], ...], bool]] = [
     ((went_on,), False),
     ((nothing,), False),
     ((saved, went_back), False),
+    ((went_to("s3://their lake/theirs/savepoint-orders-41-9f3c"),), True),
+    ((went_to("s3://their lake/jobs/payments/job/chk-41"),), False),
 ]
 
 
@@ -255,7 +267,7 @@ def test_where_nothing_runs_and_nothing_has_changed_it_is_skipped(
             AirflowSkipException, match=r"nothing has changed since savepoint .*/theirs/savepoint-orders"
         ):
             run(asks())
-        assert job.state.savepoints[-1].published, "somebody must, and this task can"
+        assert all(one.published for one in job.state.savepoints), "somebody must, and this task can"
     else:
         with pytest.raises(NotRunning):
             run(asks())
