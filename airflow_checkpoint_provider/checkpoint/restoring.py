@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.checkpoint import words
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator, state_entries
 from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, Damaged, InvalidName
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, Damaged, InvalidName, SavepointDisposed
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.savepoints import Savepoint, open_savepoint
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.verifying import verify_files
 from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Store
@@ -89,11 +89,14 @@ def id_above(point: Point | None, beside: Store) -> int:
 
 
 def _saved(pointer: SavepointPointer, state: State, store: Store) -> Point:
-    """A copy of this history's own, elsewhere, is as good as a stranger's."""
+    """A copy of this history's own, elsewhere, is as good as a stranger's. So is one that it has forgotten; until then anybody
+    who tidies up may delete it."""
     savepoint = open_savepoint(pointer, store)
     where = str(SavepointPointer(savepoint.store.uri, pointer.name))
-    own = next((one.id for one in state.savepoints if one.target == where), None)
-    return Point(id=own) if own else Point(pointer=where)
+    own = next((one for one in state.with_status(RETAINED, CONDEMNED) if one.target == where), None)
+    if own and own.status == CONDEMNED:
+        raise SavepointDisposed(f"{where} (chk-{own.id}) is being disposed of; nothing was changed. Name another")
+    return Point(id=own.id) if own else Point(pointer=where)
 
 
 def named(where: str, state: State, run: str, store: Store) -> Point | None:

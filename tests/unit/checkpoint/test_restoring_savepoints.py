@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_checkpoint_provider.checkpoint.commands import Condemn, Forget
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, Damaged, SavepointDisposed
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
 from airflow_checkpoint_provider.checkpoint.restoring import examine, resolve
+from airflow_checkpoint_provider.checkpoint.savepoints import claim
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.checkpoint.texts import restored
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all
-from tests.unit.checkpoint.acknowledgements import acknowledgement, driver, group, stage
+from tests.unit.checkpoint.acknowledgements import acknowledgement, driver, group, stage, take
+from tests.unit.checkpoint.histories import at
 from tests.unit.checkpoint.journals import KEYS, open_journal
 from tests.unit.checkpoint.saved import Saved, memory
 
@@ -45,6 +48,11 @@ class Own:
         assert body
         self.store.create(self.pointer.metadata, body)
 
+    def given_up(self) -> None:
+        """Somebody disposes of it, or claims it for another history: the entry is written, and its files are there."""
+        take(self.coordinator)
+        self.coordinator.journal.append(Condemn(ids=(1,), now=at(3), disposing=True))
+
 
 # -- what a pointer means ------------------------------------------------------------------------------------------------
 
@@ -66,6 +74,22 @@ def test_a_copy_of_its_own_is_a_strangers() -> None:
     copy_all(own.store, elsewhere, [(key, key.replace(own.pointer.name, "moved")) for key in keys])
     point = resolve(f"{elsewhere.uri}/moved", own.coordinator.state, own.store)
     assert point == Point(pointer=f"{elsewhere.uri}/moved")
+
+
+def test_its_own_is_no_point_any_more_once_somebody_began_to_dispose_of_it() -> None:
+    """Killed before the stub: what is at the target is whole, and goes with the next tidying up."""
+    own = Own()
+    own.given_up()
+    with pytest.raises(SavepointDisposed, match="being disposed of"):
+        resolve(str(own.pointer), own.coordinator.state, own.store)
+
+
+def test_its_own_that_another_owns_by_now_is_a_strangers() -> None:
+    own = Own()
+    claim(own.store, own.pointer, "another 1ncarnation", "who claims", at(3))
+    own.given_up()
+    own.coordinator.journal.append(Forget(ids=(1,)))
+    assert resolve(str(own.pointer), own.coordinator.state, own.store) == Point(pointer=str(own.pointer))
 
 
 def test_what_was_never_published_is_not_found() -> None:
