@@ -153,7 +153,7 @@ def restore(state: State, command: c.Restore) -> Decision:
     opened = e.BranchOpened(
         branch=state.branch.number + 1, application=command.application, base=command.base, token=command.token,
         by=command.by, reason=command.reason, above=command.above, claimed=command.claimed,
-        rename=launching.renamed_on(state, command.base, command.rename),
+        rename=command.rename,
     )  # fmt: skip
     left = tuple(
         e.CheckpointAborted(id=one.id, reason="restore", phase="acknowledge", missing=one.plan, words=command.reason)

@@ -190,13 +190,6 @@ def being_deleted(state: State, base: e.Point | None) -> Refusal | None:
     return Refusal(errors.StateRequired(f"{state.job}: {pointer} is being deleted; nothing was changed. Name another"))
 
 
-def renamed_on(state: State, base: e.Point | None, rename: dict[str, str]) -> dict[str, str]:
-    """``rename`` on top of what the same base is renamed by already: its states are stored under their first names."""
-    before = state.branch.rename if base is not None and base == state.branch.base else {}
-    names = {old: rename.get(new, new) for old, new in before.items()}
-    return names | {old: new for old, new in rename.items() if old not in before.values()}
-
-
 def _plan(state: State, command: c.PlanLaunch) -> Decision:
     opened = (_opened(state, command),) if state.closed or not state.incarnation else ()
     branch = _branch(state, command)

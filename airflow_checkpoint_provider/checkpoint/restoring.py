@@ -6,10 +6,11 @@ used. "Denied", "absent" and "damaged" are three errors, and none of them is eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.checkpoint import words
+from airflow_checkpoint_provider.checkpoint.assignment import renamed
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator, state_entries
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, Damaged, InvalidName, SavepointDisposed
@@ -99,18 +100,20 @@ def _saved(pointer: SavepointPointer, state: State, store: Store) -> Point:
     return Point(id=own.id) if own else Point(pointer=where)
 
 
-def named(where: str, state: State, run: str, store: Store) -> Point | None:
-    """The point that a deliberate restore names, besides what ``resolve`` knows: "latest", and "run-start" of a run."""
+def _named(where: str, state: State, run: str, store: Store) -> tuple[Point | None, dict[str, str]]:
+    """The point that a deliberate restore names, besides what ``resolve`` knows: "latest", and "run-start" of a run. These bring
+    the names along under which the job knows the states."""
     if where == "latest":
-        return state.restore_point()
+        point = state.restore_point()
+        return point, state.branch.rename if point == state.branch.base else {}
     if where != "run-start":
-        return resolve(where, state, store)
+        return resolve(where, state, store), {}
     found = state.run(run)
     if found is None:
         raise CheckpointNotFound(
             f"run {run!r} is not listed any more, so nobody knows where it started; name a checkpoint"
         )
-    return found.started_from
+    return found.started_from, found.rename
 
 
 class GoingBack:
@@ -120,14 +123,24 @@ class GoingBack:
         self._coordinator, self._where, self._run = coordinator, where, run
         self.state = State()
         self.restored = Restored()
+        self._names: dict[str, str] = {}
 
     def look(self, state: State) -> Point | None:
         """The point. Raises ``CheckpointNotFound``, ``Damaged``."""
-        base = named(self._where, state, self._run, self._coordinator.store)
+        base, self._names = _named(self._where, state, self._run, self._coordinator.store)
         if self.state.n < 0 or base != self.restored.point:
             self.restored = examine(self._coordinator, state, base)
         self.state = state
         return base
+
+    def names(self, rename: Mapping[str, str]) -> dict[str, str]:
+        """All new names of the point's states, by those that stand in it; ``rename`` says what is new.
+
+        Raises ``StateNotFound``, ``RenameConflict``.
+        """
+        names = {**self._names, **rename}
+        renamed(self.restored.seal.states if self.restored.seal else {}, names)
+        return names
 
 
 def _own(number: int, state: State, restore: str) -> Point:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import disposing, texts
-from airflow_checkpoint_provider.checkpoint.assignment import renamed
 from airflow_checkpoint_provider.checkpoint.closing import finish
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.disposing import Disposed
@@ -66,14 +65,14 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: Wh
     coordinator = Coordinator(Journal(store, found.keys, by()))
     going = GoingBack(coordinator, where.text, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
-    renamed(going.restored.seal.states if going.restored.seal else {}, where.rename)
+    names = going.names(where.rename)
     command = _restoring(going, base, where)
     if where.claim:
         disposing.claim_for(coordinator, disposing.claimable(base), by().owner, utc_now(), dry_run=True)
     coordinator.journal.foresee(command)
 
     def lines() -> list[str]:
-        return texts.restored(going.state, going.restored, claim=where.claim, rename=where.rename)
+        return texts.restored(going.state, going.restored, claim=where.claim, rename=names)
 
     if how.dry_run:
         return _report(found, base, lines(), DRY_RUN)
@@ -94,7 +93,7 @@ def _restoring(going: GoingBack, base: Point | None, where: Where) -> Callable[[
             raise Refused(f"{where.text} is {now} by now; nothing was changed, look again")
         return c.Restore(
             token=token, base=base, by=by().owner, reason="restored by hand: checkpoints restore", above=going.restored.above,
-            claimed=where.claim, rename=where.rename,
+            claimed=where.claim, rename=going.names(where.rename),
         )  # fmt: skip
 
     return command

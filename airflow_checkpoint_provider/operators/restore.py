@@ -9,7 +9,7 @@ from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.apply import token_text
-from airflow_checkpoint_provider.checkpoint.assignment import renamed, renaming
+from airflow_checkpoint_provider.checkpoint.assignment import renaming
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.disposing import claimed
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, InvalidConfig, NotSupportedYet
@@ -40,7 +40,8 @@ class RestoreOperator(Killable, OfJob):
         checkpoint or to a savepoint's directory, or the output of a task that made one. (templated)
     :param claim_mode: "no_claim": a savepoint stays yours. "claim": the job owns a savepoint from elsewhere from now on, and
         deletes it when its ``retention`` keeps it no more.
-    :param rename: new uids of states, by the old ones: ``{"totals": "sums"}``.
+    :param rename: new uids of states, by those in the checkpoint: ``{"totals": "sums"}``. "latest" and "run-start" keep the
+        names that were given before.
     :param checkpoint_conn_id: as of the other tasks about a job.
     """
 
@@ -96,15 +97,14 @@ class RestoreOperator(Killable, OfJob):
         def command(now: State) -> c.Restore:
             base = going.look(now)
             self._stop_if_killed()
-            renamed(going.restored.seal.states if going.restored.seal else {}, self.rename)
             wanted = c.Restore(
                 token=token, base=base, by=token.owner, reason=reason, above=going.restored.above, claimed=claims,
-                rename=self.rename,
+                rename=going.names(self.rename),
             )  # fmt: skip
             return claimed(coordinator, now, wanted, utc_now())
 
         coordinator.journal.append(command)
-        for line in texts.restored(going.state, going.restored, claim=claims, rename=self.rename):
+        for line in texts.restored(going.state, going.restored, claim=claims, rename=going.names(self.rename)):
             self.log.info("%s", line)
 
     def _done(self, coordinator: Coordinator, token: Token) -> bool:

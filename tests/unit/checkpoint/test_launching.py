@@ -11,8 +11,6 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll, er
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import events as e
 from airflow_checkpoint_provider.checkpoint.events import Point
-from airflow_checkpoint_provider.checkpoint.launching import renamed_on
-from airflow_checkpoint_provider.checkpoint.state import Branch, State
 from tests.unit.checkpoint.histories import Given, History, at, clear, launch, refusal, said, start, token
 
 LATER = "2026-11-21T00:00:00Z"
@@ -151,28 +149,6 @@ def test_on_clear_continue_needs_the_state_only_of_a_finished_run() -> None:
     day(history, "day-1")
     history.condemned(1)
     refusal(history.ask(clear(on_clear="continue", scope="day-1")), errors.StateRequired)
-
-
-# -- names ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("base", "names"),
-    [
-        (Point(id=41), {"a": "c", "d": "e"}),
-        (Point(id=42), {"b": "c", "d": "e"}),
-        (None, {"b": "c", "d": "e"}),
-    ],
-    ids=["the same base", "another base", "no base"],
-)
-def test_names_go_on_top_of_those_that_the_same_base_has(base: Point | None, names: dict[str, str]) -> None:
-    branch = Branch(base=Point(id=41), rename={"a": "b"})
-    assert renamed_on(State(branch=branch), base, {"b": "c", "d": "e"}) == names
-
-
-def test_a_branch_from_nothing_renames_nothing() -> None:
-    branch = Branch(base=None, rename={"a": "b"})
-    assert renamed_on(State(branch=branch), None, {"b": "c"}) == {"b": "c"}
 
 
 # -- several applications of one history -----------------------------------------------------------------------------------

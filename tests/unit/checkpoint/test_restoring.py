@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.errors import (
+    CheckpointError,
     CheckpointNotFound,
     Damaged,
     InvalidName,
+    RenameConflict,
+    StateNotFound,
     StoreDenied,
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.names import Pointer
-from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, located, resolve, verified
+from airflow_checkpoint_provider.checkpoint.restoring import GoingBack, Restored, examine, located, resolve, verified
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, open_store
 from tests.support.faults import Fault, FaultyStore
-from tests.unit.checkpoint.acknowledgements import bystander, driver, take
+from tests.unit.checkpoint.acknowledgements import acknowledgement, bystander, driver, take, value
+from tests.unit.checkpoint.histories import launch, token
 from tests.unit.checkpoint.journals import KEYS, open_journal
 
 _names = itertools.count()
@@ -42,6 +47,15 @@ def three(store: MemoryStore | FaultyStore) -> Coordinator:
     coordinator = driver(store, retention=KeepAll())
     for _ in range(3):
         take(coordinator)
+    return coordinator
+
+
+def of_two(store: MemoryStore) -> Coordinator:
+    """A checkpoint with the states ``a`` and ``b``."""
+    coordinator = driver(store)
+    number = coordinator.trigger("one", timeout_s=600.0)
+    coordinator.acknowledge(acknowledgement(number, value("a", number, 1), value("b", number, 2)))
+    coordinator.complete(number)
     return coordinator
 
 
@@ -283,3 +297,64 @@ def test_what_names_nothing(store: MemoryStore, restore: str) -> None:
     with pytest.raises(InvalidName, match='write "latest", "none", the id') as caught:
         resolve(restore, three(store).state, store)
     assert caught.value.permanent
+
+
+# -- going back, under other names ---------------------------------------------------------------------------------------
+
+
+def go_back(coordinator: Coordinator, where: str, rename: dict[str, str], generation: int) -> None:
+    going = GoingBack(coordinator, where, coordinator.state.runs[-1].key)
+
+    def command(state: State) -> c.Restore:
+        base = going.look(state)
+        asks = token(task="restore", generation=generation)
+        return c.Restore(token=asks, base=base, by="ann", reason="", rename=going.names(rename))
+
+    coordinator.journal.append(command)
+
+
+FIRST = ("chk-1", {"a": "c"})
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps", "names"),
+    [
+        ("as they were called", [("chk-1", {})], {}),
+        ("one", [FIRST], {"a": "c"}),
+        ("what is named by its id has its own names", [FIRST, ("chk-1", {})], {}),
+        ("also where that was one already", [FIRST, ("chk-1", {"b": "c"})], {"b": "c"}),
+        ("the same again", [("chk-1", {"a": "b", "b": "a"})] * 2, {"a": "b", "b": "a"}),
+        ("the newest keeps those that were given", [FIRST, ("latest", {})], {"a": "c"}),
+        ("and gets others besides", [FIRST, ("latest", {"b": "d"})], {"a": "c", "b": "d"}),
+        ("or anew", [FIRST, ("latest", {"a": "d"})], {"a": "d"}),
+        ("so does the start of a run", [FIRST, "launch", ("none", {}), ("run-start", {})], {"a": "c"}),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_names(store: MemoryStore, rule: str, steps: list[Any], names: dict[str, str]) -> None:
+    coordinator = of_two(store)
+    for generation, step in enumerate(steps):
+        if step == "launch":
+            coordinator.journal.append(launch("day-2"))
+        else:
+            where, rename = step
+            go_back(coordinator, where, rename, generation)
+    assert coordinator.state.branch.rename == names
+
+
+@pytest.mark.parametrize(
+    ("rule", "rename", "error"),
+    [
+        ("two to one, of which one was given before", {"b": "c"}, RenameConflict),
+        ("by the name that was given before", {"c": "d"}, StateNotFound),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_names_that_cannot_be(
+    store: MemoryStore, rule: str, rename: dict[str, str], error: type[CheckpointError]
+) -> None:
+    coordinator = of_two(store)
+    go_back(coordinator, *FIRST, 0)
+    with pytest.raises(error):
+        go_back(coordinator, "latest", rename, 1)
+    assert coordinator.state.branch.rename == {"a": "c"}

@@ -362,16 +362,6 @@ def test_a_clear_starts_with_the_same_names() -> None:
     assert (history.state.branch.base, history.state.branch.rename) == (Point(pointer=FOREIGN), {"sum": "total"})
 
 
-def test_names_are_given_on_top_of_those_that_the_same_base_has() -> None:
-    history = running()
-    claiming(history)
-    rename = {"total": "sums", "count": "counts"}
-    history.do(c.Restore(token=TOKEN_2, base=Point(pointer=FOREIGN), by="ops", reason="", rename=rename))
-    assert history.state.branch.rename == {"sum": "sums", "count": "counts"}
-    history.do(c.Restore(token=TOKEN_3, base=None, by="ops", reason=""))
-    assert history.state.branch.rename == {}
-
-
 def test_what_is_not_condemned_is_not_forgotten() -> None:
     history = running()
     claiming(history)

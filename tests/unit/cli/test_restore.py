@@ -98,6 +98,9 @@ def test_a_savepoint_by_its_directory(running: Recorded, checkpoints: Command, e
     assert "  renamed     'clean' is 'cleaned' from now on" in done.lines
     after = running.coordinator.journal.catch_up()
     assert (str(after.restore_point()), after.branch.rename, after.claims) == (str(elsewhere), {"clean": "cleaned"}, ())
+    again = checkpoints("restore", FLIGHTS, "--from", "latest", "--yes")
+    assert "  renamed     'clean' is 'cleaned' from now on" in again.lines
+    assert running.coordinator.journal.catch_up().branch.rename == {"clean": "cleaned"}
 
 
 def test_a_claimed_one_belongs_to_the_job(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:

@@ -261,6 +261,9 @@ def test_only_a_savepoint_from_elsewhere_can_be_claimed(job: Job, theirs: str) -
 def test_the_new_names_of_states_stand_in_the_branch(job: Job) -> None:
     run(restore("chk-1", rename={"rows": "counted"}))
     assert job.state.branch.rename == {"rows": "counted"}
+    run(restore("latest"), max_tries=1)
+    assert job.state.branch.number == 2
+    assert job.state.branch.rename == {"rows": "counted"}
 
 
 @pytest.mark.parametrize("rename", [{"nobody": "counted"}, {"rows": "clean"}, {"rows": ""}])
