@@ -1,8 +1,9 @@
 """What the next run of a job does for the histories of those before it: sweep and close them. Runs anywhere.
 
 Nobody builds a DAG that cleans up, and a run that failed for good has no process left that could. So each start looks at a
-few of the older runs' histories, oldest first as far as their names tell. One LIST says which are closed already; what it
-says is a hint, and each history is read before anything is done to it.
+few of the older runs' histories: the oldest, as far as their names tell, and others at random, since those that are kept would
+keep the rest from ever being looked at. One LIST says which are closed already; what it says is a hint, and each history is read
+before anything is done to it.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def sweep_older(
     of them. Raises only where they cannot be listed; one that cannot be read is told with its error."""
     now = now or utc_now()
     for histories in _left(store, job, own):
-        for prefix in islice(histories, LOOKED_AT):
+        for prefix in _some(histories):
             if stop():
                 return
             coordinator = Coordinator(Journal(store, Keys(prefix), by), now=lambda: now)
@@ -80,7 +81,8 @@ def sweep_older(
 
 
 def _left(store: Store, job: str, own: str) -> tuple[list[str], list[str]]:
-    """Histories that are not closed, oldest first: those that hold checkpoints or files of them, and the others."""
+    """Histories that are not closed, oldest first, and last those whose names tell no time: those that hold checkpoints or files of
+    them, and the others."""
     boundaries: dict[str, int] = {}
     parts: dict[str, set[str]] = {}
     for one in islice(store.list(f"jobs/{safe_token(job)}/runs"), LISTED):
@@ -92,15 +94,18 @@ def _left(store: Store, job: str, own: str) -> tuple[list[str], list[str]]:
             boundaries[found["history"]] = boundaries.get(found["history"], 0) + 1
         else:
             seen.add(found["part"])
-    left = sorted((one for one in parts if parts[one] or boundaries.get(one) == 1), key=_age)
+    left = sorted(
+        (one for one in parts if parts[one] or boundaries.get(one) == 1), key=lambda one: (time_in(one) or "~", one)
+    )
     holding = [one for one in left if parts[one] - {"journal", "heartbeat"}]
     return holding, [one for one in left if one not in set(holding)]
 
 
-def _age(prefix: str) -> tuple[bool, str]:
-    """Those whose names tell no time in any order, another one each time."""
-    time = time_in(prefix)
-    return (time is None, time or str(random.random()))
+def _some(histories: list[str]) -> list[str]:
+    """Half of them the oldest."""
+    half = LOOKED_AT // 2
+    oldest, others = histories[:half], histories[half:]
+    return [*oldest, *random.sample(others, min(half, len(others)))]
 
 
 def tend(coordinator: Coordinator, now: str) -> Swept | None:

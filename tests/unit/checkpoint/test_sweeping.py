@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import random
 from typing import Any
 
 import pytest
@@ -180,11 +182,22 @@ def runs(store: Store, count: int, **other: Any) -> list[str]:
     return names
 
 
-def test_twenty_at_a_time_oldest_first() -> None:
+def test_twenty_at_a_time_half_of_them_the_oldest() -> None:
     store = MemoryStore()
     names = runs(store, 45)
     rounds = [[one.run for one in sweep(store, day(8))] for _ in range(4)]
-    assert rounds == [names[:20], names[20:40], names[40:], []]
+    assert [len(one) for one in rounds] == [20, 20, 5, 0]
+    assert rounds[0][:10] == names[:10]
+    assert sorted(itertools.chain(*rounds)) == names
+
+
+@pytest.mark.parametrize("due", ["scheduled__2026-11-20", "a name without a time"])
+def test_those_that_stay_keep_no_other_from_being_looked_at(due: str) -> None:
+    random.seed(1)
+    store = MemoryStore()
+    runs(store, 25, retention=KeepAll())
+    ran(store, due)
+    assert [one.run for _ in range(20) for one in sweep(store, day(8))] == [due]
 
 
 def test_those_that_hold_nothing_do_not_stand_before_those_that_do() -> None:
