@@ -50,6 +50,12 @@ def ended_for_good(state: State) -> bool:
     return newest is not None and newest.how == "finished" and not went_back
 
 
+def just_finished(state: State, now: datetime) -> bool:
+    """Whether a run finished less than a day ago: code behind its ``with`` may still read what it left, or fail, and its task comes
+    to delete that. Nobody else does."""
+    return ended_for_good(state) and not quiet(state, now)
+
+
 def _given_up(state: State, policy: Retention, now: datetime) -> bool:
     if not state.scope or state.suspended or any(state.living()) or not quiet(state, now):
         return False

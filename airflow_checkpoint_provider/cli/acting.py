@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import disposing, texts
@@ -19,6 +20,7 @@ from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, InvalidConfig, Refused, SavepointDisposed
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
+from airflow_checkpoint_provider.checkpoint.lifetime import just_finished
 from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, State
@@ -141,22 +143,27 @@ def _to_dispose(told: Disposed, lines: list[str]) -> Report:
 
 def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -> Report:
     """Delete what no retention policy keeps, claimed savepoints included, and what attempts that are over left behind; of one
-    run's history, or of all. One that is over for good is closed."""
+    run's history, or of all. One that is over for good is closed; one that has just finished is left to its task."""
     found, errors = _to_prune(store, job, run, item)
     now = utc_now()
-    work = [one for one in (_superfluous(store, one, now) for one in found) if one.anything]
+    seen = [one for one in (_superfluous(store, one, now) for one in found) if one.anything]
+    work = [one for one in seen if not one.young(now)]
+    notes = [one.spared for one in seen if one not in work]
     lines = [one.line for one in work] or ["nothing to delete"]
     rows, data = [one.row for one in work], [one.data for one in work]
     if how.dry_run or not work:
-        return Report(PRUNED, rows, data, [*lines, DRY_RUN] if work else lines, errors=errors)
+        return Report(PRUNED, rows, data, [*lines, DRY_RUN] if work else lines, notes, errors)
     confirm(job, lines, how)
     for one in work:
         one.coordinator.journal.catch_up()
+        if one.young(now):
+            notes.append(one.spared)
+            continue
         one.coordinator.retire()
         one.coordinator.sweep()
         if one.closes:
             one.close(now)
-    return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"], errors=errors)
+    return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"], notes, errors)
 
 
 def _to_prune(
@@ -183,6 +190,13 @@ class _Superfluous:
     @property
     def anything(self) -> bool:
         return bool(self.ids or self.claims or self.orphans or self.closes)
+
+    def young(self, now: str) -> bool:
+        return just_finished(self.coordinator.state, datetime.fromisoformat(now))
+
+    @property
+    def spared(self) -> str:
+        return f"{self.names[0]}, run {self.names[1]}: finished less than a day ago, left to its task; prune it later"
 
     def close(self, now: str) -> None:
         """… or finish what another began."""

@@ -55,15 +55,40 @@ def test_leftovers_go_and_what_is_kept_stays(died: Recorded, root: Path, checkpo
     assert checkpoints("prune", FLIGHTS, "--yes").lines == ["nothing to delete"]
 
 
-def test_what_ended_with_a_run_whose_task_never_came_back(store: LocalStore, checkpoints: Command) -> None:
-    """The driver finished, and the worker that would have deleted the run's state was lost."""
+def test_what_ended_with_a_run_whose_task_never_came_back(
+    store: LocalStore, root: Path, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver finished, and the worker that would have deleted the run's state was lost; for a day, nobody knows that."""
     recorded = Recorded(store)
     three_stages(recorded)
     recorded.ended("03:00:00")
+    before = files(root)
+    monkeypatch.setattr(acting, "utc_now", lambda: "2026-11-22T02:59:59.000Z")
+    done = checkpoints("prune", FLIGHTS, "--yes")
+    assert (done.code, done.lines, files(root)) == (0, ["nothing to delete"], before)
+    assert f"{FLIGHTS}, run scheduled__2026-11-20: finished less than a day ago, left to its task" in done.err
+    monkeypatch.setattr(acting, "utc_now", lambda: "2026-11-22T03:00:01.000Z")
     done = checkpoints("prune", FLIGHTS, "--yes", "-o", "json")
     (one,) = json.loads(done.out)
     assert one["checkpoints"] == ["chk-2", "chk-3"]
     assert recorded.coordinator.journal.catch_up().retained == ()
+
+
+def test_what_finished_while_somebody_was_asked_is_left_to_its_task(
+    store: LocalStore, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = Recorded(store)
+    three_stages(recorded)
+    store.create(f"{recorded.keys.prefix}/chk-1/acks/-", b"left behind")
+
+    def ended(job: str, lines: list[str], how: acting.How) -> None:
+        recorded.ended("03:00:00")
+
+    monkeypatch.setattr(acting, "confirm", ended)
+    monkeypatch.setattr(acting, "utc_now", lambda: "2026-11-21T03:00:01.000Z")
+    done = checkpoints("prune", FLIGHTS)
+    assert "left to its task" in done.err
+    assert len(recorded.coordinator.journal.catch_up().retained) == 2
 
 
 def test_a_claimed_savepoint_goes_as_an_old_checkpoint_does(job: Job, checkpoints: Command, tmp_path: Path) -> None:
