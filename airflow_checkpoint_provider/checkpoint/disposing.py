@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.checkpoint.savepoints import DISPOSAL, Savepoint
-from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.checkpoint.state import ABORTED, CONDEMNED, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -65,6 +65,19 @@ def _publish(coordinator: Coordinator, checkpoint: Checkpoint) -> None:
     target = open_beside(coordinator.store, pointer.root)
     savepoints.publish(coordinator.store, seal, checkpoint.digest, target, pointer)
     coordinator.journal.append(c.ConfirmPublished(id=checkpoint.id))
+
+
+def clear_aborted(coordinator: Coordinator) -> None:
+    """Delete what aborted savepoints have left at their targets. Anyone may, again and again. Raises ``StoreError``."""
+    for one in coordinator.state.with_status(ABORTED):
+        if one.savepoint:
+            clear(coordinator.store, one)
+
+
+def clear(beside: Store, aborted: Checkpoint) -> None:
+    """Each name at a target is used once, so all below it is this savepoint's."""
+    pointer = target_of(aborted)
+    open_beside(beside, pointer.root).delete_under(pointer.name)
 
 
 def target_of(checkpoint: Checkpoint) -> SavepointPointer:

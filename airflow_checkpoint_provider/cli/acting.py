@@ -161,6 +161,7 @@ def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -
             continue
         one.coordinator.retire()
         one.coordinator.sweep()
+        disposing.clear_aborted(one.coordinator)
         if one.closes:
             one.close(now)
     return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"], notes, errors)

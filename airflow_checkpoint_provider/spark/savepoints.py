@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
+from airflow_checkpoint_provider.checkpoint.disposing import clear, publish_due, target_of
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CommitStateUnknown, NotPending
 from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, StateSnapshot
@@ -77,7 +77,7 @@ class Savepoints:
             say(texts.not_published(error.message))
 
     def sweep(self) -> None:
-        """Delete what aborted ones have left at their targets, of which each name is used once."""
+        """Delete what aborted ones have left at their targets."""
         for one in self._attempt.state.with_status(ABORTED):
             if one.savepoint:
                 self._clear(one)
@@ -153,8 +153,7 @@ class Savepoints:
 
     def _clear(self, one: Checkpoint) -> None:
         with contextlib.suppress(CheckpointError):  # the next start tries it again
-            pointer = target_of(one)
-            open_beside(self._attempt.coordinator.store, pointer.root).delete_under(pointer.name)
+            clear(self._attempt.coordinator.store, one)
 
     # -- stopping ----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -14,8 +14,9 @@ from airflow_checkpoint_provider.checkpoint.closing import close
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.disposing import target_of
 from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import StoreUnavailable
+from airflow_checkpoint_provider.checkpoint.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, group_path
@@ -26,6 +27,7 @@ from airflow_checkpoint_provider.checkpoint.texts import swept
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from tests.support.faults import Fault, FaultyStore, virtual_time
 from tests.support.recorded import Recorded
+from tests.unit.checkpoint.saved import memory
 
 JOB = "flights_etl.delays"
 RUN = "scheduled__2026-11-20"
@@ -113,6 +115,39 @@ def test_leftovers_of_killed_writers_go_with_it() -> None:
     keys = ran(store).keys
     store.create(f"{keys.group(group_path('lost', 1, 'n'))}/part-0", b"rows")
     assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), leftovers=1, closed=True)]
+
+
+def half_saved(recorded: Recorded, target: MemoryStore) -> None:
+    """A savepoint is being copied when its driver dies."""
+    number = recorded.coordinator.trigger("one", kind="savepoint", origin="task", target=target.uri)
+    aborted = recorded.state.checkpoint(number)
+    assert aborted
+    target.create(f"{target_of(aborted).keys.group(group_path('s0', 1, 'n'))}/part-0", b"rows")
+    recorded.ended("23:00:00", "failed", 1)
+
+
+def test_what_an_aborted_savepoint_has_left_at_its_target_goes_with_it() -> None:
+    store, target = MemoryStore(), memory()
+    half_saved(ran(store, how=None), target)
+    assert target.objects
+    assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), closed=True)]
+    assert target.objects == {}
+
+
+def test_it_is_not_closed_before_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, target = MemoryStore(), memory()
+    half_saved(ran(store, how=None), target)
+    with monkeypatch.context() as denied:
+        denied.setattr(target, "delete_under", _deny)
+        (one,) = sweep(store, day(8))
+    assert isinstance(one.error, StoreDenied)
+    assert not state_of(store).retained
+    assert sweep(store, day(8)) == [Swept(RUN, closed=True)]
+    assert target.objects == {}
+
+
+def _deny(prefix: str) -> NoReturn:
+    raise StoreDenied(f"{prefix}: denied; allow it")
 
 
 # -- who may still live --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint.commands import CloseHistory
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.disposing import target_of
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, group_path
@@ -160,6 +161,21 @@ def test_one_that_failed_for_good_is_closed(died: Recorded, root: Path, checkpoi
     assert files(root) == set()
     assert died.coordinator.journal.catch_up().closed
     assert checkpoints("prune", FLIGHTS, "--yes").lines == ["nothing to delete"]
+
+
+@pytest.mark.usefixtures("months_later")
+def test_what_an_aborted_savepoint_left_at_its_target_goes_with_it(
+    store: LocalStore, tmp_path: Path, checkpoints: Command
+) -> None:
+    recorded = Recorded(store)
+    three_stages(recorded)
+    number = recorded.coordinator.trigger("one", kind="savepoint", origin="task", target=f"file://{tmp_path}/shared")
+    aborted = recorded.state.checkpoint(number)
+    assert aborted
+    LocalStore(f"{tmp_path}/shared").create(f"{target_of(aborted).name}/state/clean/1-n0nce/part-0", b"rows")
+    recorded.ended("02:51:00", "failed", 137, "task")
+    assert checkpoints("prune", FLIGHTS, "--yes").lines[-1] == "done"
+    assert not [path for path in (tmp_path / "shared").rglob("*") if path.is_file()]
 
 
 @pytest.mark.usefixtures("months_later")

@@ -11,6 +11,7 @@ import pytest
 from airflow_checkpoint_provider.checkpoint.closing import close
 from airflow_checkpoint_provider.checkpoint.commands import CloseHistory, PlanLaunch, Restore
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
+from airflow_checkpoint_provider.checkpoint.disposing import target_of
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
 from airflow_checkpoint_provider.checkpoint.events import Point
@@ -23,6 +24,7 @@ from airflow_checkpoint_provider.operators.launch import Launching, Wanted
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.faults import Fault, FaultyStore
 from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
+from tests.unit.checkpoint.saved import memory
 
 BEATS = Beats(every=0.05, look=1, still=1)
 
@@ -168,6 +170,18 @@ def test_a_launch_that_a_restore_has_left_is_retried(recorded: Recorded) -> None
     assert not left.value.permanent
     launch = Try(recorded, 3).launching.plan()
     assert str(launch.restore_point) == "chk-2"
+
+
+def test_after_success_what_an_aborted_savepoint_left_at_its_target_goes_too(recorded: Recorded) -> None:
+    target = memory()
+    number = recorded.coordinator.trigger("one", kind="savepoint", origin="task", target=target.uri)
+    aborted = recorded.state.checkpoint(number)
+    assert aborted
+    target.create(f"{target_of(aborted).name}/state/clean/1-n0nce/part-0", b"rows")
+    recorded.coordinator.abort(number, "expired")
+    recorded.ended("03:00:00")
+    assert Try(recorded, 1).launching.clean_up()
+    assert target.objects == {}
 
 
 # -- older runs ----------------------------------------------------------------------------------------------------------
