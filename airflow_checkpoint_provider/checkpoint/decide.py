@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.checkpoint.apply import apply, token_text
 from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.checkpoint.config import config_of
 from airflow_checkpoint_provider.checkpoint.kinds import kind_named
-from airflow_checkpoint_provider.checkpoint.retention import Retention
+from airflow_checkpoint_provider.checkpoint.retention import Retention, Taken
 from airflow_checkpoint_provider.checkpoint.state import (
     ABORTED,
     CONDEMNED,
@@ -228,7 +228,7 @@ class _Claimed:
     """A claimed savepoint as a policy sees it: older than every checkpoint of its history."""
 
     completed_at: str
-    id: int = 0
+    id: int
 
 
 def claims_held(state: State, now: datetime) -> frozenset[str]:
@@ -237,7 +237,10 @@ def claims_held(state: State, now: datetime) -> frozenset[str]:
     over = lifetime.over_for_good(state, policy_of(state), now)
     base = state.branch.base.pointer if state.branch.base and not own and not over else None
     policy = _in_force(state, now)
-    kept = {one.pointer for one in state.claims if policy and 0 in policy.keeps([*own, _Claimed(one.at)], now)}
+    claimed = [one for one in reversed(state.claims) if one.status == RETAINED]
+    seen: list[Taken] = [*own, *(_Claimed(one.at, -age) for age, one in enumerate(claimed))]
+    ids = policy.keeps(seen, now) if policy else ()
+    kept = {one.pointer for age, one in enumerate(claimed) if -age in ids}
     started = {run.started_from.pointer for run in state.runs[-1:] if run.started_from and not over}
     return frozenset(one.pointer for one in state.claims if one.pointer in kept | started | {base})
 

@@ -206,6 +206,43 @@ def test_a_claim_counts_in_every_policy(retention: Retention, kept: bool) -> Non
     assert bool(claims_held(history.state, NOW)) is kept
 
 
+def test_claims_count_together_with_each_other_and_with_what_is_its_own() -> None:
+    """The history owns four, and keeps two."""
+    history = running(KeepLatest(2))
+    policy = CheckpointConfig(retention=KeepLatest(2)).to_json()
+    for number in range(4):
+        claim_one(history, number)
+    history.started("day-2", checkpointing=policy)
+    assert claims_held(history.state, NOW) == {f"{FOREIGN}2", f"{FOREIGN}3"}
+    history.completed()
+    history.started("day-3", checkpointing=policy)
+    assert claims_held(history.state, NOW) == {f"{FOREIGN}3"}
+    history.do(c.Condemn(ids=(), claims=(f"{FOREIGN}2",), now=at(60)))
+    history.completed()
+    assert claims_held(history.state, NOW) == frozenset()
+
+
+def claim_one(history: History, number: int) -> None:
+    base = Point(pointer=f"{FOREIGN}{number}")
+    token = replace(TOKEN_2, generation=number)
+    history.do(c.Restore(token=token, base=base, by="ops", reason="", claimed=True, above=41))
+
+
+def test_one_that_is_being_deleted_takes_no_ones_place() -> None:
+    history = running(KeepLatest(1))
+    policy = CheckpointConfig(retention=KeepLatest(1)).to_json()
+    for number in range(2):
+        claim_one(history, number)
+    older = f"{FOREIGN}0"
+    history.do(c.Restore(token=TOKEN_3, base=Point(pointer=older), by="ops", reason=""))
+    history.started("day-2", checkpointing=policy)
+    history.completed()
+    history.do(c.Condemn(ids=(), claims=(f"{FOREIGN}1",), now=at(60)))
+    history.do(c.Restore(token=replace(TOKEN_3, generation=1), base=None, by="ops", reason=""))
+    history.started("day-3", checkpointing=policy)
+    assert claims_held(history.state, NOW) == {older}
+
+
 def test_a_history_that_is_over_holds_no_claim_and_is_not_closed_while_it_owns_one() -> None:
     history = History("day-1")
     policy = CheckpointConfig(retention=KeepLatest(5)).to_json()
