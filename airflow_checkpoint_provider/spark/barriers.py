@@ -206,13 +206,14 @@ class Barriers:
             # One that waited for us may have been aborted since it was seen, or hold an earlier word of ours.
             for _ in range(3):
                 number = self._number(barrier)
-                self._pass_gates(pinned)
+                self._pass_gates(number, pinned)
                 states = self._states_for(number, pinned)
                 if states is None:
                     continue
                 ack = self._acknowledgement(number, states)
                 if stands := self._finish(ack):
                     held = {state.uid: state for state in stands.states}
+                    self._pass_gates(number, pinned)
                     if stands.nonce == ack.nonce:
                         break
             else:
@@ -259,11 +260,15 @@ class Barriers:
                 self._asked = frozenset((*(one.request for one in state.pending), *(one.token for one in state.queue)))
             return number or ungated(coordinator.state)[0].id
 
-    def _pass_gates(self, pinned: Pinned) -> None:
-        """Acknowledge the gated ones too: those that were asked for before the checkpoint of this barrier was triggered."""
+    def _pass_gates(self, number: int, pinned: Pinned) -> None:
+        """Acknowledge the gated ones too that were asked for before checkpoint ``number`` or before this barrier, but none ahead
+        of another that still waits: a higher id never holds older states, else a restore would go back behind what was told."""
         with self._attempt.journal() as coordinator:
-            for one in coordinator.state.pending:
-                if one.gated and one.id not in self.gates.passed:
+            state = coordinator.state
+            ahead = min((one.id for one in ungated(state)), default=state.next_id)
+            for one in state.pending:
+                due = one.id < ahead and (one.id < number or one.request in (self._asked or ()))
+                if one.gated and due and one.id not in self.gates.passed:
                     coordinator.acknowledge(self._acknowledgement(one.id, pinned))
                     self.gates.acknowledged(one)
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, NotPending
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, NotPending, Queued
 from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
+from airflow_checkpoint_provider.spark.registered import SnapshotContext
 from tests.integration.runtime.conftest import Script
 from tests.support.waiting import wait_until
+from tests.unit.spark.test_registered import Own
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -69,6 +75,53 @@ def test_it_holds_what_was_there_at_its_barrier(script: Script) -> None:
         script.coordinator().complete(gated, finalize=True)
         sealed = script.coordinator()
         assert sorted(sealed.read_seal(found(script, gated)).states) == ["first", "second"]
+
+
+class Source(Own):
+    """One that is asked for its state while somebody asks for checkpoints: too late for this barrier."""
+
+    def __init__(self, script: Script, job: CheckpointedJob, *late: tuple[str, bool]) -> None:
+        super().__init__(says=1)
+        self._script, self._job, self._late = script, job, late
+
+    def snapshot_state(self, ctx: SnapshotContext) -> Any:
+        for request, gated in self._late:
+            number = self._script.coordinator().trigger(request, timeout_s=60.0, gated=gated, origin="task")
+            wait_until(partial(self._sees, number), 10, lambda: "the watch has not seen it")
+        self._late = ()
+        return super().snapshot_state(ctx)
+
+    def _sees(self, number: int) -> bool:
+        return self._job._attempt.state.checkpoint(number) is not None
+
+
+@pytest.mark.parametrize(
+    ("at_once", "early", "late", "hold"),
+    [
+        pytest.param(2, (), (("plain", False), ("audit", True)), [1, 2, 2], id="behind one that is late, too"),
+        pytest.param(1, ("plain", "queued"), (("audit", True),), [1, 1, 1], id="ahead of one that was queued in time"),
+    ],
+)
+def test_a_higher_id_never_holds_older_states(
+    at_once: int, early: tuple[str, ...], late: tuple[tuple[str, bool], ...], hold: list[int], script: Script
+) -> None:
+    """Else a restore would go back behind what objects were told is complete."""
+    with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll(), max_concurrent=at_once)) as job:
+        source = Source(script, job, *late)
+        job.register("source", source)
+        for request in early:
+            with suppress(Queued):
+                script.coordinator().trigger(request, timeout_s=60.0, origin="task")
+        stage(job, "first")
+        job._barriers.settle()
+        source.says = 2
+        stage(job, "second")
+        job._barriers.settle()
+        task = script.coordinator()
+        (gated,) = (one.id for one in task.state.pending if one.gated)
+        task.complete(gated, finalize=True)
+        seals = [task.read_seal(one) for one in task.state.retained]
+        assert [one.states["source"].value for one in seals][: len(hold)] == hold
 
 
 def test_the_rows_can_be_read_before_it_is_sealed(script: Script) -> None:
