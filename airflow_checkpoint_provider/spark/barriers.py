@@ -29,6 +29,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     NotPending,
     Refused,
     StoreError,
+    TooLarge,
 )
 from airflow_checkpoint_provider.checkpoint.failures import DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.checkpoint.kinds import kind_named
@@ -174,9 +175,9 @@ class Barriers:
             if not due or self._closing.is_set():
                 break
             self._reached = time.monotonic()
-            if not (more := self._try(states, barrier)):
+            if (more := self._try(states, barrier)) is None:
                 break
-            held = more
+            held = more or held
         self.savepoints.serve(self._asked or frozenset(), states, stop=stop)
         return held
 
@@ -190,18 +191,19 @@ class Barriers:
         while True:
             settled = {} if self._unsettled is None else self._settle_unknown(self._unsettled)
             done = tried and bool(settled)
-            taken: Held = {}
+            taken: Held | None = None
             if not done and self._unsettled is None:
                 taken, tried = self._try(pinned, barrier), True
             held = taken or settled or held
-            if done or taken or self.protection.failures == 0 or self._awaited.wait(wait):
+            if done or taken is not None or self._awaited.wait(wait):
                 break
             wait = min(2 * wait, LONGEST_WAIT)
         return held
 
-    def _try(self, pinned: Pinned, barrier: str) -> Held:
-        """What completed with these states, perhaps by an earlier word of this attempt; nothing if the store failed."""
-        held: Held = {}
+    def _try(self, pinned: Pinned, barrier: str) -> Held | None:
+        """What completed with these states, perhaps by an earlier word of this attempt; nothing if they can never complete,
+        and None if another try may succeed."""
+        held: Held | None = None
         try:
             # One that waited for us may have been aborted since it was seen, or hold an earlier word of ours.
             for _ in range(3):
@@ -218,6 +220,9 @@ class Barriers:
                         break
             else:
                 raise NotPending("three in a row were aborted by somebody else; `checkpoints show` says by whom")
+        except TooLarge as error:  # it is aborted
+            self.protection.failed(f"the checkpoint at {barrier}", error)
+            held = {} if self._unsettled is None else self._settle_unknown(self._unsettled)
         except CheckpointError as error:
             self.protection.failed(f"the checkpoint at {barrier}", error)
         return held

@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator, Dele
 from airflow_checkpoint_provider.checkpoint.errors import CommitStateUnknown
 from airflow_checkpoint_provider.checkpoint.retention import KeepLatest
 from airflow_checkpoint_provider.checkpoint.state import State
-from airflow_checkpoint_provider.spark import CheckpointedJob, attempt
+from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, barriers
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore, nth, served
@@ -150,6 +150,20 @@ def test_a_checkpoint_is_completed_without_another_barrier_once_the_store_is_bac
         store.plan = served
         wait_until(lambda: held(script) == {1: ["first"]}, 30, lambda: str(held(script)), every=0.1)
     assert held(script) == {1: ["first"]}
+
+
+def test_one_that_is_too_large_is_not_tried_again_at_its_barrier(
+    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
+) -> None:
+    """It would be as large, and each try is an entry."""
+    monkeypatch.setattr(barriers, "FIRST_WAIT", 0.01)
+    with script.failing() as job:
+        for number in range(1200):
+            job.value(f"{number:04d} {'long ' * 12}").set(number)
+        job.checkpoint(wait=False)
+        wait_until(lambda: job._barriers._flying and job._barriers._flying.done(), 10, lambda: "tried again and again")
+    assert [(one.id, one.reason) for one in script.coordinator().state.checkpoints] == [(1, "too many groups")]
+    assert capsys.readouterr().out.count("ABORTED chk-1 of job: too many groups") == 1
 
 
 def test_a_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(
