@@ -231,10 +231,15 @@ class State(Record):
         """Those that were completed and not disposed."""
         return tuple(one for one in self.retained if one.savepoint)
 
+    @property
+    def newest_completed(self) -> int:
+        """The highest id that was completed, savepoints and deleted ones included; 0 if none is listed."""
+        return max((one.id for one in self.checkpoints if one.completed_at), default=0)
+
     def failed(self, epoch: int | None = None) -> tuple[Checkpoint, ...]:
         """The checkpoints in a row, in the order of their ids, that failed since the newest completed one; of one attempt, if it
         is given. No more than are listed."""
-        newest = max((one.id for one in self.checkpoints if one.completed_at), default=0)
+        newest = self.newest_completed
         since = (one for one in self.with_status(ABORTED) if one.id > newest and (epoch is None or epoch in one.epochs))
         counted = (one for one in since if counts_as_failure(one.reason, savepoint=one.savepoint))
         return tuple(sorted(counted, key=lambda one: one.id))

@@ -82,6 +82,7 @@ class Barriers:
         self._registered.refuse_inside()
         self.settle()
         self._reached, self._asked = time.monotonic(), None
+        self.protection.begin()
         stop = self.savepoints.stopping()
         declined = self._ask(barrier)
         if declined:

@@ -28,13 +28,24 @@ class Protection:
         self._since = clock()
         self._said = 0.0
         self._last = ""
-        self.failures = 0
+        self._barrier = 0
+        self._failed: dict[int, int] = {}  # barrier -> the newest completed checkpoint when it failed there
+
+    @property
+    def failures(self) -> int:
+        """The barriers in a row whose checkpoint failed, however often it was tried, since one of any kind was completed."""
+        newest = self._attempt.state.newest_completed
+        return sum(since == newest for since in self._failed.values())
+
+    def begin(self) -> None:
+        """The script has reached its next barrier."""
+        self._barrier += 1
 
     def failed(self, what: str, error: CheckpointError) -> None:
         with self._lock:
-            self.failures += 1
+            first = not self.failures
+            self._failed = {**self._failed, self._barrier: self._attempt.state.newest_completed}
             self._last = f"{what}: {error.message}"
-            first = self.failures == 1
         self.remind(at_once=first)
         self.judge()
 
@@ -58,7 +69,7 @@ class Protection:
     def restored(self) -> None:
         """A checkpoint completed: a crash costs only what comes after it."""
         with self._lock:
-            self.failures, self._since = 0, self._clock()
+            self._failed, self._since = {}, self._clock()
         self._attempt.heart.update(lambda beat: replace(beat, protected_since=utc_now()))
 
     def remind(self, at_once: bool = False) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
@@ -150,6 +152,39 @@ def test_a_checkpoint_is_completed_without_another_barrier_once_the_store_is_bac
         store.plan = served
         wait_until(lambda: held(script) == {1: ["first"]}, 30, lambda: str(held(script)), every=0.1)
     assert held(script) == {1: ["first"]}
+
+
+def test_a_checkpoint_that_is_tried_again_and_again_failed_once(
+    script: Script, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As each id of Flink's counts once: keys that are denied for some seconds end no healthy job."""
+    monkeypatch.setattr(barriers, "FIRST_WAIT", 0.01)
+    with script.attempt() as job:
+        store.plan, before = read_only, store.requests["create"]
+        stage(job, "first")
+        wait_until(lambda: store.requests["create"] > before + 3, 10, lambda: "not tried again", every=0.01)
+        assert job._barriers.protection.failures == 1
+        stage(job, "second")
+        job._barriers.settle()
+        assert job._barriers.protection.failures == 2
+        store.plan = served
+        job.checkpoint()
+        assert job._barriers.protection.failures == 0
+
+
+def test_a_savepoint_that_completes_begins_the_count_anew(script: Script, store: FaultyStore, tmp_path: Path) -> None:
+    with script.attempt() as job:
+        number = script.coordinator().trigger(
+            "a person", kind="savepoint", target=(tmp_path / "saved").as_uri(), timeout_s=60.0, origin="task"
+        )
+        store.plan = lambda call: Fault.DENIED if f"chk-{number + 1}/acks" in call.key else Fault.NONE
+        stage(job, "first")
+        wait_until(lambda: job._barriers.protection.failures, 10, lambda: "nothing failed", every=0.01)
+        job._barriers.settle()
+        job._barriers.savepoints.settle()
+        assert [one.id for one in script.coordinator().state.retained] == [number]
+        assert job._barriers.protection.failures == 0
+        store.plan = served
 
 
 def test_one_that_is_too_large_is_not_tried_again_at_its_barrier(
