@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import (
     AlreadyClaimed,
     CommitStateUnknown,
+    Damaged,
     Held,
     InvalidName,
     SavepointDisposed,
@@ -29,7 +30,7 @@ from airflow_checkpoint_provider.checkpoint.errors import (
 from airflow_checkpoint_provider.checkpoint.events import Point, Token
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.names import Keys, SavepointPointer
-from airflow_checkpoint_provider.checkpoint.savepoints import Savepoint, exported, open_savepoint
+from airflow_checkpoint_provider.checkpoint.savepoints import Savepoint, claim, exported, open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all, open_beside, open_store
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time
@@ -304,12 +305,18 @@ def test_one_lock_for_whoever_will_delete(second: Act) -> None:
     assert opened(mine, pointer)
 
 
+def another_job(beside: Coordinator) -> Coordinator:
+    """With its history in the same store."""
+    coordinator = Coordinator(Journal(beside.store, Keys("jobs/other/job"), By("other", "", "")))
+    coordinator.journal.append(launch(job="other"))
+    return coordinator
+
+
 def test_who_claims_it_takes_it_from_the_list_of_its_own_history() -> None:
     """Else somebody could go back to what another history deletes."""
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
-    claiming = Coordinator(Journal(coordinator.store, Keys("jobs/other/job"), By("other", "", "")))
-    claiming.journal.append(launch(job="other"))
+    claiming = another_job(coordinator)
     disposing.claim_for(claiming, pointer, "ops", NOW)
     state = coordinator.journal.catch_up()
     assert not state.savepoints
@@ -317,6 +324,25 @@ def test_who_claims_it_takes_it_from_the_list_of_its_own_history() -> None:
     with pytest.raises(StateRequired):
         coordinator.journal.append(restore)
     assert opened(claiming, pointer)
+
+
+def test_what_a_claimer_took_over_before_it_died_is_forgotten_and_stays() -> None:
+    coordinator = driver(MemoryStore())
+    pointer = published(coordinator)
+    claim(open_store(pointer.root), pointer, "another history", "ops", NOW)
+    coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
+    assert coordinator.retire() == (1,)
+    assert opened(coordinator, pointer)
+
+
+def test_one_that_is_not_whole_is_not_taken_from_its_history() -> None:
+    coordinator = driver(MemoryStore())
+    pointer = published(coordinator)
+    target = open_store(pointer.root)
+    target.delete([next(one.key for one in target.list(f"{pointer.name}/state"))])
+    with pytest.raises(Damaged):
+        disposing.claim_for(another_job(coordinator), pointer, "ops", NOW)
+    assert coordinator.journal.catch_up().savepoints
 
 
 def test_its_own_history_is_asked_before_another_claims() -> None:

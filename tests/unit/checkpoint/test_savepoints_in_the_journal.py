@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -243,10 +244,12 @@ def test_one_that_is_being_deleted_takes_no_ones_place() -> None:
     assert claims_held(history.state, NOW) == {older}
 
 
-def test_a_history_that_is_over_holds_no_claim_and_is_not_closed_while_it_owns_one() -> None:
+@pytest.mark.parametrize("where", [{}, {"restore": FOREIGN, "base": Point(pointer=FOREIGN)}], ids=["nothing", "there"])
+def test_a_history_that_is_over_holds_no_claim_and_is_not_closed_while_it_owns_one(where: dict[str, Any]) -> None:
+    """Wherever its run started."""
     history = History("day-1")
     policy = CheckpointConfig(retention=KeepLatest(5)).to_json()
-    history.started(checkpointing=policy)
+    history.started(checkpointing=policy, **where)
     claiming(history)
     history.started(try_number=2, checkpointing=policy)
     assert claims_held(history.state, NOW) == {FOREIGN}

@@ -19,8 +19,10 @@ from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beat
 from airflow_checkpoint_provider.checkpoint.journal import Journal
+from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement
 from airflow_checkpoint_provider.checkpoint.names import History, Keys, group_path
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin, Retention
+from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.checkpoint.sweeping import Swept, sweep_older
 from airflow_checkpoint_provider.checkpoint.texts import swept
@@ -148,6 +150,20 @@ def test_it_is_not_closed_before_that_is_gone(monkeypatch: pytest.MonkeyPatch) -
 
 def _deny(prefix: str) -> NoReturn:
     raise StoreDenied(f"{prefix}: denied; allow it")
+
+
+def test_a_savepoint_that_nobody_published_stands_alone_before_its_history_is_closed() -> None:
+    store = MemoryStore()
+    recorded = ran(store, how=None)
+    coordinator = recorded.coordinator
+    number = coordinator.trigger("a person", kind="savepoint", target=memory().uri, origin="task")
+    inc = recorded.state.incarnation
+    coordinator.acknowledge(Acknowledgement(inc=inc, id=number, application="", epoch=1, nonce="n", run=RUN, states=()))
+    coordinator.complete(number)
+    (savepoint,) = recorded.state.savepoints
+    recorded.ended("23:00:00", "failed", 1)
+    assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), closed=True)]
+    assert open_savepoint(target_of(savepoint), store).seal.id == number
 
 
 # -- who may still live --------------------------------------------------------------------------------------------------
