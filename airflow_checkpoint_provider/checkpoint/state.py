@@ -287,9 +287,9 @@ class State(Record):
     # -- what is referred to ---------------------------------------------------------------------------------------
 
     def referred(self) -> frozenset[int]:
-        """Numbers of the groups that nobody may delete; besides them, all groups of a living attempt's own epoch."""
-        kept = {number for one in self.checkpoints if one.status in (RETAINED, PENDING) for number in one.groups}
-        kept |= {number for one in self.checkpoints if one.id in self.restoring() for number in one.groups}
+        """Numbers of the groups that nobody may delete; besides them, all groups of a living attempt's own epoch. What a
+        pending checkpoint will name is among these, and what is restoring is retained, or its run is over for good."""
+        kept = {number for one in self.retained for number in one.groups}
         return frozenset(kept | {number for attempt in self.living() for number in attempt.holds})
 
     def named(self) -> frozenset[int]:

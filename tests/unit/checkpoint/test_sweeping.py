@@ -152,6 +152,14 @@ def _deny(prefix: str) -> NoReturn:
     raise StoreDenied(f"{prefix}: denied; allow it")
 
 
+def test_what_a_launch_chose_whose_driver_never_came_goes_with_its_run() -> None:
+    """Its rows, too, with the checkpoint: nobody could read them without its seal."""
+    store = MemoryStore()
+    ran(store).launched("23:30:00", try_number=2)
+    assert state_of(store).restoring() == {1}
+    assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), closed=True)]
+
+
 def test_a_savepoint_that_nobody_published_stands_alone_before_its_history_is_closed() -> None:
     store = MemoryStore()
     recorded = ran(store, how=None)
