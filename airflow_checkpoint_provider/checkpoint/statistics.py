@@ -67,9 +67,11 @@ def config(state: State, root: str) -> Answer:
 
 
 def details(state: State, number: int, root: str) -> Answer:
-    """``GET /jobs/:jobid/checkpoints/details/:id``; a task of ``tasks`` is a state. Raises ``CheckpointNotFound``."""
+    """``GET /jobs/:jobid/checkpoints/details/:id``; a task of ``tasks`` is a state. Beside Flink's fields ``time_in_queue``, which
+    Flink logs. Raises ``CheckpointNotFound``."""
     checkpoint = _listed(state, number)
-    return _entry(state, checkpoint, root) | {"tasks": {one.uid: _task(checkpoint, one) for one in checkpoint.states}}
+    tasks = {one.uid: _task(checkpoint, one) for one in checkpoint.states}
+    return _entry(state, checkpoint, root) | {"time_in_queue": _queued(checkpoint), "tasks": tasks}
 
 
 def subtasks(state: State, number: int, uid: str) -> Answer:
@@ -198,6 +200,11 @@ def _type(one: Checkpoint) -> str:
 def _duration(one: Checkpoint) -> int:
     """From the trigger to the outcome; -1 while there is none."""
     return max(0, timestamp(one.ended_at) - timestamp(one.triggered_at)) if one.ended_at else -1
+
+
+def _queued(one: Checkpoint) -> int:
+    """0 for one that never waited."""
+    return max(0, timestamp(one.triggered_at) - timestamp(one.queued_at)) if one.queued_at else 0
 
 
 def _acknowledged(one: Checkpoint) -> int:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
+from airflow_checkpoint_provider.checkpoint.texts.units import between, duration
 from airflow_checkpoint_provider.checkpoint.words import coded, title
+
+WORTH_SAYING = 0.1  # seconds in the queue, as in Flink
 
 
 def request(dag: str, run: str, task: str, map_index: int, generation: int) -> str:
@@ -18,7 +21,9 @@ def triggered(state: State, checkpoint: Checkpoint, pointer: Pointer) -> str:
     gated = "; it is gated: only a task completes it" if checkpoint.gated else ""
     stops = ", and stops the job with it" if kind_named(checkpoint.kind).suspends else ""
     lies = f"; a savepoint, at {checkpoint.target}" if checkpoint.target else ""
-    said = f"triggered, the driver takes it at its next barrier{stops}{gated}{lies}; tasks find it by {pointer}"
+    waited = between(checkpoint.queued_at, checkpoint.triggered_at)
+    queued = f" after {duration(waited)} in the queue" if waited > WORTH_SAYING else ""
+    said = f"triggered{queued}, the driver takes it at its next barrier{stops}{gated}{lies}; tasks find it by {pointer}"
     return coded(f"chk-{checkpoint.id} of {title(state, state.scope)}: {said}", "CKP205")
 
 

@@ -99,9 +99,19 @@ def test_a_line_of_the_history_has_flinks_fields_by_its_status(answer: dict[str,
 
 def test_details_have_a_task_for_each_state(recorded: Recorded) -> None:
     found = statistics.details(recorded.state, 6, ROOT)
-    assert set(found) == ENTRY | ENDS["COMPLETED"]
+    assert set(found) == ENTRY | ENDS["COMPLETED"] | {"time_in_queue"}
     assert set(found["tasks"]) == {"clean", "weather", "planes", "delays", "rows"}
     assert all(set(task) == TASK for task in found["tasks"].values())
+
+
+def test_what_waited_in_the_queue_says_how_long() -> None:
+    history = History()
+    history.started()
+    for request in ("one", "two"):
+        history.do(c.Trigger(request=request, origin="task"))
+    history.write()
+    history.completed(number=1)
+    assert [statistics.details(history.state, number, ROOT)["time_in_queue"] for number in (1, 2)] == [0, 120_000]
 
 
 def test_a_task_has_a_subtask_for_each_application(recorded: Recorded) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider.checkpoint.errors import Queued
 from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.checkpoint.state import State
 from tests.support.recorded import Recorded
 from tests.unit.checkpoint.texts.conftest import Golden
+
+POINTER = Pointer("file:///lake", "jobs/flights_etl.delays/job", 1)
 
 
 def asked(gated: bool, request: str) -> Recorded:
@@ -18,9 +23,24 @@ def asked(gated: bool, request: str) -> Recorded:
 
 def test_a_task_asks(golden: Golden) -> None:
     states = [asked(gated, "barrier 1").state for gated in (False, True)]
-    pointer = Pointer("file:///lake", "jobs/flights_etl.delays/job", 1)
-    lines = [texts.triggered(state, state.pending[0], pointer) for state in states]
+    lines = [texts.triggered(state, state.pending[0], POINTER) for state in states]
     golden("asked", [*lines, texts.acknowledged(states[1], states[1].pending[0])])
+
+
+def test_a_task_whose_request_waited(golden: Golden) -> None:
+    """What is too short to be worth a word is not said."""
+    recorded = asked(False, "barrier 1")
+    lines = []
+    for number, (asks, ends) in enumerate(
+        (("22:10:00.000", "22:12:05.000"), ("22:20:00.000", "22:20:00.100")), start=1
+    ):
+        recorded.clock = f"2026-11-20T{asks}Z"
+        with pytest.raises(Queued):
+            recorded.coordinator.trigger(asks, origin="task")
+        recorded.clock = f"2026-11-20T{ends}Z"
+        recorded.coordinator.abort(number, "expired")
+        lines.append(texts.triggered(recorded.state, recorded.state.pending[0], POINTER))
+    golden("asked_and_queued", lines)
 
 
 def aborted(request: str, words: str = "") -> State:
