@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.checkpoint.texts.lines import (
     gates_awaited,
     not_attached,
     not_protected,
+    not_tolerated,
     outcome_known,
     refusal,
     refusal_in,
@@ -32,19 +33,16 @@ from airflow_checkpoint_provider.checkpoint.texts.lines import (
 )
 from airflow_checkpoint_provider.checkpoint.texts.numbers import SPREAD, spreads, statistics
 from airflow_checkpoint_provider.checkpoint.texts.savepoints import (
-    disposed,
-    not_stopped,
-    nothing_to_stop,
-    savepoint_line,
-)
-from airflow_checkpoint_provider.checkpoint.texts.saving import (
     brought_in,
     copied,
+    disposed,
     goes_on,
     not_known,
     not_published,
-    not_tolerated,
+    not_stopped,
+    nothing_to_stop,
     savepoint,
+    savepoint_line,
     stopped,
 )
 from airflow_checkpoint_provider.checkpoint.texts.story import (

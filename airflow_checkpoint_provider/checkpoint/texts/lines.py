@@ -173,6 +173,13 @@ def not_protected(last: str, failures: int, cost_s: float, point: Point | None) 
     )
 
 
+def not_tolerated(failures: int, tolerable: int, last: str) -> str:
+    """Why an attempt ends: ``last`` is the newest failure."""
+    return coded(
+        f"{plural(failures, 'checkpoint')} failed in a row, {tolerable} are tolerated; the last: {last}", "CKP211"
+    )
+
+
 def outcome_known(checkpoint: Checkpoint) -> str:
     """After the store's answer was lost and its content was read back."""
     what = f"aborted ({checkpoint.reason})" if checkpoint.status == ABORTED else "sealed. Completed"
