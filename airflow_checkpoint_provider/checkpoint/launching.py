@@ -318,7 +318,22 @@ def start_attempt(state: State, command: c.StartAttempt) -> Decision:
         return Refusal(
             errors.JobAlreadyRunning(f"{state.job}: attempt {before.epoch} of this launch is alive; this driver ends")
         )
+    if gone := _went_meanwhile(state, launch):
+        return gone
     return (_attempt_started(state, command, launch), *settled(state, command.application, "attempt replaced"))
+
+
+def _went_meanwhile(state: State, launch: Launch) -> Refusal | None:
+    """A driver that came so late that its run had been given up, and its state deleted, does not start from nothing."""
+    point = state.restore_point(launch.application)
+    if launch.restore_point is not None and point is None:
+        return Refusal(
+            errors.StateRequired(
+                f"{state.job}: {launch.restore_point}, from which this driver was to start, was deleted before it came; clear its"
+                " task to start anew"
+            )
+        )
+    return being_deleted(state, point)
 
 
 def _attempt_started(state: State, command: c.StartAttempt, launch: Launch) -> e.AttemptStarted:

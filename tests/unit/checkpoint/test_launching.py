@@ -268,3 +268,18 @@ def test_a_clear_does_not_start_from_a_savepoint_that_is_being_deleted() -> None
     history.do(c.Condemn(ids=(1,), claims=(SAVEPOINT,), now=at(60)))
     error = refusal(history.ask(clear("day-2", scope="acme")), errors.StateRequired)
     assert f"{SAVEPOINT} is being deleted" in error.message
+
+
+@pytest.mark.parametrize("base", [None, Point(pointer=SAVEPOINT)], ids=["own", "claimed"])
+def test_a_driver_that_comes_after_its_run_was_given_up_does_not_start_from_nothing(base: Point | None) -> None:
+    """It waited in a cluster's queue for longer than what is kept of a failed run."""
+    history = History(scope="day-1")
+    history.started()
+    history.completed()
+    history.ended("failed")
+    if base:
+        went_back(history, base, claimed=True)
+    history.launched(try_number=2)
+    claims = (SAVEPOINT,) if base else ()
+    history.do(c.Condemn(ids=(1,), claims=claims, now=at(30 * 24 * 60)))
+    refusal(history.ask(start(try_number=2)), errors.StateRequired)
