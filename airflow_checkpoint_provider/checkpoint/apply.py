@@ -183,7 +183,7 @@ def _stop(state: State, event: e.StopRequested) -> State:
 def _started(state: State, event: e.AttemptStarted) -> State:
     launch = state.launch(event.launch)
     point = event.restore_point
-    restored = state.checkpoint(point.id) if point and point.pointer is None else None
+    restored = state.checkpoint(point.id) if point else None
     attempt = Attempt(
         epoch=event.epoch, launch=event.launch, application=launch.application if launch else "", driver=event.driver,
         restore_point=point, application_digest=event.application_digest, versions=event.versions,
@@ -245,7 +245,7 @@ def _claimed(state: State, event: e.BranchOpened) -> tuple[Claim, ...]:
 def _inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
     """The runs that count in the new branch: those inside the checkpoint from which it starts. An earlier step back has
     moved some of them to its own branch. If nobody knows any more whose checkpoint it was, all that may be inside count."""
-    base = state.checkpoint(event.base.id) if event.base and event.base.pointer is None else None
+    base = state.checkpoint(event.base.id) if event.base else None
     if base is None:
         return state.runs
     attempt = state.attempt(base.epochs[0])
@@ -261,7 +261,7 @@ def _inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
 
 @_folds(e.RequestQueued)
 def _queued(state: State, event: e.RequestQueued) -> State:
-    request = replace(event.request, queued_at=event.request.queued_at or state.at)
+    request = replace(event.request, queued_at=state.at)
     return replace(_asked(state, request.token), queue=(*state.queue, request))
 
 

@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.checkpoint import events as e
-from airflow_checkpoint_provider.checkpoint.apply import fold
 from airflow_checkpoint_provider.checkpoint.codec import VERSION, Record, added, canonical, parse
 from airflow_checkpoint_provider.checkpoint.entry import Entry
 from airflow_checkpoint_provider.checkpoint.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, Versions
-from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.unit.checkpoint.acknowledgements import acknowledgement, driver, stage, take, value
 from tests.unit.checkpoint.histories import at
@@ -206,25 +204,6 @@ def test_an_event_keeps_what_it_does_not_know() -> None:
     for event in EVENTS:
         data = {"kind": e.kind_of(type(event)), **later_fields(event.to_json())}
         assert e.event_to_json(e.event_from_json(data)) == data
-
-
-def test_what_a_newer_version_said_of_something_is_still_said_in_the_snapshot() -> None:
-    """This version folds a newer one's events and writes the next boundary: nothing that stood in them may be gone."""
-    state = State()
-    for n, event in enumerate(EVENTS):
-        newer = e.event_from_json(
-            {"kind": e.kind_of(type(event)), **event.to_json(), f"of_{e.kind_of(type(event))}": n}
-        )
-        state = fold(state, n, at(n), (newer,))
-    snapshot = State.from_json(json.loads(canonical(state.to_json()))).to_json()
-    assert snapshot["of_history_opened"] == 0
-    assert snapshot["branch"]["of_branch_opened"] == 1
-    assert snapshot["launches"][0]["of_launch_planned"] == 2
-    assert snapshot["attempts"][0]["of_attempt_started"] == 3
-    assert snapshot["attempts"][0]["of_attempt_ended"] == 8
-    completed, aborted = snapshot["checkpoints"]
-    assert (completed["of_checkpoint_triggered"], completed["of_checkpoint_completed"]) == (4, 6)
-    assert (aborted["of_checkpoint_triggered"], aborted["of_checkpoint_aborted"]) == (5, 7)
 
 
 def test_a_snapshot_keeps_what_a_newer_version_put_into_it() -> None:
