@@ -10,7 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import events as e
-from airflow_checkpoint_provider.checkpoint.apply import apply, fold
+from airflow_checkpoint_provider.checkpoint.apply import apply, fold, launch_token, token_text
 from airflow_checkpoint_provider.checkpoint.codec import canonical
 from airflow_checkpoint_provider.checkpoint.metadata import Versions
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, CONDEMNED, KEPT_TOKENS, Claim, Run, State
@@ -54,6 +54,10 @@ def lived() -> State:
     history.triggered(origin="periodic")
     history.do(c.Trigger(request="waits", epoch=1, origin="cli"))
     return replace(history.state, claims=(Claim(pointer=ELSEWHERE, at=at(0)),))
+
+
+def run(name: str, day: int, inside: int | None) -> Run:
+    return Run(key=name, owner="o", run_after=at(day), started_at=at(0), started_from=None, launch=1, inside=inside)
 
 
 def changed(before: State, after: State) -> set[str]:
@@ -142,9 +146,24 @@ def test_what_an_event_says_stands_in_the_state(
     assert said == {name: record[named.get(name, name)] for name in said}
 
 
-def test_a_request_waits_from_the_entry_on_in_which_it_was_queued() -> None:
-    state = fold(lived(), 20, at(20), (e.RequestQueued(request=REQUEST),))
-    assert state.queue[-1] == replace(REQUEST, queued_at=at(20))
+@pytest.mark.parametrize(
+    ("event", "moments"),
+    [
+        (PLANNED, {"launches -1 at"}),
+        (STARTED, {"attempts -1 at"}),
+        (ENDED, {"attempts 0 ended_at", "runs 0 ended_at"}),
+        (BRANCHED, {"branch at", "claims 0 at"}),
+        (e.RequestQueued(request=REQUEST), {"queue -1 queued_at"}),
+        (TRIGGERED, {"checkpoints -1 triggered_at"}),
+        (COMPLETED, {"checkpoints 1 completed_at", "checkpoints 1 ended_at"}),
+        (EXPIRED, {"checkpoints 1 ended_at"}),
+    ],
+    ids=lambda one: f"{type(one).__name__}" if isinstance(one, e.Event) else None,
+)
+def test_what_happened_has_the_time_of_its_entry(event: e.Event, moments: set[str]) -> None:
+    snapshot = fold(lived(), 20, at(20), (event,)).to_json()
+    assert snapshot["at"] == at(20)
+    assert {one: at_place(snapshot, one) for one in moments} == dict.fromkeys(moments, at(20))
 
 
 def test_a_run_has_the_generation_of_its_newest_launch_or_adopter() -> None:
@@ -245,10 +264,23 @@ def test_of_attempts_that_are_dropped_those_are_counted_that_were_restored(monke
 def test_the_token_of_the_oldest_launch_is_forgotten_first(newest_first: bool) -> None:
     """By number, and of two of one launch by their text: in whatever order somebody has them, who folded all entries or who
     read them in a snapshot."""
-    tokens = {f"t{10_000 - number}": number for number in range(3, KEPT_TOKENS + 1)} | {"b": 2, "a": 2}
+    tokens = {f"t{10_000 - number}": number for number in range(3, KEPT_TOKENS + 1)} | {"z": 2, "y": 2}
     known = dict(sorted(tokens.items(), key=lambda one: one[1], reverse=newest_first))
     state = apply(replace(State(), tokens=known), replace(PLANNED, launch=5000))
-    assert set(tokens) - set(state.tokens) == {"a"}
+    assert set(tokens) - set(state.tokens) == {"y"}
+
+
+def test_the_greatest_place_of_the_runs_that_are_dropped_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those inside the branch, and of all: a step back may make any of them count."""
+    monkeypatch.setattr("airflow_checkpoint_provider.checkpoint.apply.KEPT_RECORDS", 1)
+    state = apply(replace(lived(), runs=(run("inside", 1, 0), run("not inside", 3, None))), PLANNED)
+    assert (state.dropped_run_after, state.dropped_elsewhere) == (at(1), at(3))
+    back = apply(state, replace(BRANCHED, base=e.Point(id=1)))
+    assert (back.dropped_run_after, back.dropped_elsewhere) == (at(3), at(3))
+    anew = apply(state, replace(BRANCHED, base=None))
+    assert (anew.dropped_run_after, anew.dropped_elsewhere) == ("", at(3))
+    first = replace(state, dropped_elsewhere="")  # as the first version wrote it
+    assert apply(first, replace(BRANCHED, base=None)).dropped_elsewhere == at(1)
 
 
 # -- branches, runs and what belongs to which ---------------------------------------------------------------------------
@@ -277,10 +309,6 @@ RUNS = {  # name: day, the branch inside which it counts, and whether chk-7 of b
     "of an earlier branch": (1, 0, False),
     "never completed": (1, None, False),
 }
-
-
-def run(name: str, day: int, inside: int | None) -> Run:
-    return Run(key=name, owner="o", run_after=at(day), started_at=at(0), started_from=None, launch=1, inside=inside)
 
 
 @pytest.mark.parametrize("whose", ["known", "unknown", "listed anew"])
@@ -331,3 +359,25 @@ def test_only_attempts_of_its_epochs_have_completed_a_checkpoint() -> None:
     )
     assert [one.first for one in state.attempts] == [None, 5]
     assert [one.first for one in apply(state, COMPLETED).attempts] == [2, 5], "once"
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", [{"dag": "d2"}, {"run": "r2"}, {"task": "t2"}, {"item": "i2"}, {"generation": 2}])
+def test_who_differs_in_any_part_of_a_token_is_another(part: dict[str, Any]) -> None:
+    one = e.Token(dag="d", run="r", task="t", item="i", generation=1)
+    other = replace(one, **part)
+    assert token_text(one) != token_text(other)
+    assert launch_token(one, 1) != launch_token(other, 1) != launch_token(other, 2)
+    assert token_text(replace(one, item=None)) == "d|r|t||1"
+
+
+def test_who_opens_a_branch_is_remembered_by_it_or_by_the_launch_in_it() -> None:
+    """A clear does both in one entry, and is answered with its launch; a restore opens a branch and launches nothing."""
+    branched = apply(lived(), replace(BRANCHED, token=PLANNED.token))
+    assert branched.tokens[token_text(PLANNED.token)] == 2
+    launched = apply(branched, PLANNED)
+    assert launched.tokens[launch_token(PLANNED.token, PLANNED.try_number)] == 2
+    assert token_text(PLANNED.token) not in launched.tokens
+    assert token_text(BRANCHED.token) in apply(apply(lived(), BRANCHED), PLANNED).tokens

@@ -414,3 +414,15 @@ def test_what_it_costs() -> None:
     store.requests.clear()
     close(one, CLOSE)
     assert dict(store.requests) == {"create": 2, "read": 5, "list": 4, "delete": 2, "overwrite": 2}
+
+
+def test_heartbeats_of_all_its_launches_go() -> None:
+    """Launches are counted apart from attempts: more of them may have been than ever began."""
+    store = MemoryStore()
+    over(store, tries=2, replaced=3)
+    beats = [KEYS.launch_beat(5), KEYS.driver_beat(5), KEYS.attempt_beat(2)]
+    not_its_own = [KEYS.launch_beat(6), KEYS.attempt_beat(3)]
+    for key in (*beats, *not_its_own):
+        store.create(key, b"{}")
+    close(coordinator(store), CLOSE)
+    assert sorted(key for key in store.objects if "/heartbeat/" in key) == sorted(not_its_own)

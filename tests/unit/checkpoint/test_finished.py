@@ -59,3 +59,8 @@ def test_an_application_without_states_runs() -> None:
 def test_the_states_of_an_application_finish_together(other: Finished) -> None:
     with pytest.raises(FinishedStateMismatch, match=f"'new' {other.value}, 'old' fully finished"):
         check_finished({"sum": {"old": FULLY, "new": other}}, [])
+
+
+def test_an_edge_is_all_to_all_unless_it_says_otherwise() -> None:
+    with pytest.raises(FinishedStateMismatch):
+        check_finished({"read": {"r": PARTLY}, "sum": {"s": PARTLY}}, [Edge("read", "sum")])
