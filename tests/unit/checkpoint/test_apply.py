@@ -305,6 +305,7 @@ RUNS = {  # name: day, the branch inside which it counts, and whether chk-7 of b
     "before it": (1, 1, True),
     "before it, moved by a step back": (2, 2, True),
     "its own": (3, 1, True),
+    "of the same moment": (3, 1, True),
     "after it": (4, 1, False),
     "of an earlier branch": (1, 0, False),
     "never completed": (1, None, False),
