@@ -277,8 +277,9 @@ def test_the_greatest_place_of_the_runs_that_are_dropped_is_remembered(monkeypat
     assert (state.dropped_run_after, state.dropped_elsewhere) == (at(1), at(3))
     back = apply(state, replace(BRANCHED, base=e.Point(id=1)))
     assert (back.dropped_run_after, back.dropped_elsewhere) == (at(3), at(3))
-    anew = apply(state, replace(BRANCHED, base=None))
-    assert (anew.dropped_run_after, anew.dropped_elsewhere) == ("", at(3))
+    for base in (None, e.Point(pointer=ELSEWHERE)):
+        anew = apply(state, replace(BRANCHED, base=base))
+        assert (anew.dropped_run_after, anew.dropped_elsewhere) == ("", at(3))
     first = replace(state, dropped_elsewhere="")  # as the first version wrote it
     assert apply(first, replace(BRANCHED, base=None)).dropped_elsewhere == at(1)
 

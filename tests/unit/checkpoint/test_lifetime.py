@@ -22,8 +22,8 @@ from airflow_checkpoint_provider.checkpoint.lifetime import (
     why,
 )
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin, Retention
-from airflow_checkpoint_provider.checkpoint.state import Claim
-from tests.unit.checkpoint.histories import Given, History, at, in_turn, refusal, said, token
+from airflow_checkpoint_provider.checkpoint.state import Claim, State
+from tests.unit.checkpoint.histories import Given, History, at, clear, in_turn, refusal, said, start, token
 from tests.unit.checkpoint.test_checkpoints import triggered
 
 NEVER = 10_000
@@ -109,6 +109,22 @@ def test_how_long_its_table_is_kept(how: str, kept_for: int, said_why: str) -> N
     assert why(history.state) == said_why
 
 
+def test_of_several_runs_of_one_key_the_newest_counts() -> None:
+    history = History("DE")
+    ended("finished")(history)
+    history.started("day-2")
+    history.ended("failed")
+    assert why(history.state) == GIVEN_UP
+    assert not over_for_good(history.state, KeepLatest(2), moment(history, 6))
+
+
+def test_one_in_which_nothing_happened_yet_is_neither_quiet_nor_over() -> None:
+    empty = State(scope="day-1")
+    later = datetime.fromisoformat(at(NEVER * 24 * 60))
+    assert not quiet(empty, later)
+    assert not over_for_good(empty, KeepLatest(2), later)
+
+
 def test_to_the_moment_it_is_kept() -> None:
     history = History("day-1")
     ended("finished")(history)
@@ -126,7 +142,7 @@ def test_to_the_moment_it_is_kept() -> None:
     [
         pytest.param(lambda h: h.launched(try_number=2), True, id="a launch"),
         pytest.param(lambda h: h.started(try_number=2), True, id="an attempt begins"),
-        pytest.param(lambda h: h.ended("failed"), True, id="it ends"),
+        pytest.param(in_turn(aborted, lambda h: h.ended("failed")), True, id="it ends"),
         pytest.param(aborted, True, id="a checkpoint is aborted"),
         pytest.param(in_turn(aborted, lambda h: h.triggered()), True, id="one is triggered"),
         pytest.param(lambda h: h.completed(number=4), True, id="it is completed"),
@@ -147,6 +163,10 @@ def test_what_happens_to_its_runs_counts_and_what_is_deleted_does_not(step: Give
     assert before == at(history.state.n)
     step(history)
     assert last_moved(history.state) == (at(history.state.n) if moves else before)
+
+
+CLEARED = clear(scope="day-1")
+ALONE = c.StartAlone(plan=clear(scope="day-1", alone=True), start=start("day-1", 2, generation=1, driver="script"))
 
 
 # -- what keeps it from being closed -------------------------------------------------------------------------------------
@@ -201,11 +221,29 @@ def test_what_is_needed(given: Given, said_why: str) -> None:
     assert said_why in error.message
 
 
-def test_a_launch_waits_a_day_at_most() -> None:
+def waited(h: History) -> None:
+    """A driver that never came, for longer than a day."""
+    h.launched()
+    h.do(c.CloseHistory(why="over", now=moment(h, 1.01).isoformat()))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(published, id="a savepoint that stands alone"),
+        pytest.param(
+            in_turn(running, lambda h: h.triggered(), lambda h: h.ended("failed")), id="an aborted checkpoint"
+        ),
+        pytest.param(in_turn(running, restored), id="a branch in which nobody was launched"),
+        pytest.param(
+            lambda h: h.write(e.HistoryOpened(incarnation="i", job="j", scope="day-1")), id="a history without runs"
+        ),
+    ],
+)
+def test_what_is_not_in_the_way(given: Given) -> None:
     history = History("day-1")
-    history.launched()
-    later = c.CloseHistory(why="over", now=moment(history, 1.01).isoformat())
-    assert history.do(later) == (e.HistoryClosing(why="over"),)
+    given(history)
+    assert history.do(c.CloseHistory(why="over", now=at(60))) == (e.HistoryClosing(why="over"),)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +257,9 @@ def test_a_launch_waits_a_day_at_most() -> None:
             closing, c.Trigger(request="r"), "RunFinished", id="who asks for a checkpoint hears that nothing runs"
         ),
         pytest.param(closed, c.Trigger(request="r", epoch=1), "Fenced", id="a driver hears that it is over"),
+        pytest.param(waited, start(), "Fenced", id="one that comes late, too"),
+        pytest.param(closed, CLEARED, "open, launch 2 from nothing", id="a launch opens it again"),
+        pytest.param(closed, ALONE, "open, launch 2 from nothing, attempt 2 from nothing", id="and so does a script"),
         pytest.param(closed, c.Abort(id=1, reason="expired"), "HistoryClosed", id="anyone else, that it was closed"),
         pytest.param(closing, c.ConfirmPublished(id=1), "done 1", id="what was done before is done"),
     ],
@@ -229,7 +270,9 @@ def test_what_is_asked_of_one_that_is_closing_or_closed(given: Given, asked: c.C
     assert said(history.ask(asked)) == answer
 
 
-def test_who_finishes_a_closing_says_why_it_was_begun() -> None:
+@pytest.mark.parametrize("asked", [c.FinishClosing(), CLEARED, ALONE], ids=lambda one: type(one).__name__)
+def test_who_finishes_a_closing_says_why_it_was_begun(asked: c.Command) -> None:
+    """Also who opens it again: that comes second."""
     history = History("day-1")
     closing(history)
-    assert history.do(c.FinishClosing()) == (e.HistoryClosed(why="the run finished"),)
+    assert history.ask(asked) == (e.HistoryClosed(why="the run finished"),)
