@@ -33,6 +33,7 @@ def jobs(draw: st.DrawFn, subtasks: int = 300) -> tuple[int, int]:
         (0, 0x2362F9DE),  # the published values of MurmurHash3 for four bytes, seed 0
         (-1, 0x76293B50),
         (0x87654321 - 2**32, -(0xF55B516B - 2**32)),  # a negative result loses its sign
+        (int.from_bytes(b"test", "little"), -(0xBA6BD213 - 2**32)),
     ],
 )
 def test_the_hash_is_murmur_without_its_sign(key_hash: int, murmured: int) -> None:
