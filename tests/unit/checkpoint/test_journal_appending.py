@@ -314,3 +314,17 @@ def test_an_entry_says_who_wrote_it() -> None:
     store = MemoryStore()
     write(open_journal(store, place="cli"))
     assert raw(store, 0)["by"] == {"place": "cli", "owner": "flights.delays", "host": "host", "epoch": None}
+
+
+def test_a_refusal_can_be_foreseen_without_writing() -> None:
+    """Of a dry run: what would be refused is refused, and what would be written, or is done already, is not told."""
+    store = MemoryStore()
+    journal = running(store)
+    before = dict(store.objects)
+    with pytest.raises(TwoOwners):
+        journal.foresee(launch(try_number=2, task="another"))
+    with pytest.raises(TwoOwners):
+        journal.foresee(lambda state: launch(try_number=state.next_launch, task="another"))
+    journal.foresee(launch(try_number=2))
+    journal.foresee(start())
+    assert store.objects == before
