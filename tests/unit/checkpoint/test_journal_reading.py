@@ -10,6 +10,7 @@ from airflow_checkpoint_provider.checkpoint.events import HistoryOpened
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.faults import Fault, FaultyStore
 from tests.unit.checkpoint.histories import launch
 from tests.unit.checkpoint.journals import KEYS, SHORT, numbers, open_journal, prune, raw, rewrite, write, written
 
@@ -252,3 +253,21 @@ def test_a_boundary_without_its_snapshot_is_damaged() -> None:
     store.objects[KEYS.entry(4)] = canonical(body)
     with pytest.raises(Damaged, match="without a snapshot"):
         open_journal(store, segment=SHORT).catch_up()
+
+
+@pytest.mark.parametrize("boundaries", [2, 5, 9, 20])
+def test_a_boundary_that_becomes_a_stub_while_somebody_looks_for_the_last_leads_on(boundaries: int) -> None:
+    """Whatever is written and pruned between any two of its requests."""
+    for step in range(1, 12):
+        inner = written(boundaries * SHORT, segment=SHORT)
+        store = FaultyStore(
+            inner, lambda call, inner=inner, step=step: _grown(inner) if call.number == step else Fault.NONE
+        )
+        assert open_journal(store, segment=SHORT).catch_up() == truth(inner)
+
+
+def _grown(store: MemoryStore) -> Fault:
+    """Ten segments longer; all boundaries but the last are stubs."""
+    write(open_journal(store, segment=SHORT), 10 * SHORT)
+    prune(store, segment=SHORT, stubs=True)
+    return Fault.NONE
