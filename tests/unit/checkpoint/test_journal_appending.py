@@ -328,3 +328,19 @@ def test_a_refusal_can_be_foreseen_without_writing() -> None:
     journal.foresee(launch(try_number=2))
     journal.foresee(start())
     assert store.objects == before
+
+
+@pytest.mark.parametrize("fault", [Fault.NOT_SENT, Fault.DENIED])
+def test_a_void_win_after_which_nothing_is_read_is_unknown(fault: Fault) -> None:
+    """It may have been genuine, so the store's error alone would say too little."""
+    inner = MemoryStore()
+    store = FaultyStore(inner)
+    sleeper = open_journal(store, segment=SHORT)
+    write(sleeper, 2)
+    write(open_journal(inner, segment=SHORT), 10)
+    prune(inner, segment=SHORT)
+    begun = store.requests["read"]
+    store.plan = lambda call: fault if call.kind == "read" and call.nth > begun + 1 else Fault.NONE
+    with pytest.raises(CommitStateUnknown, match="was put, and the store did not say what became of it"):
+        sleeper.append(launch(try_number=100))
+    assert 2 in numbers(inner)

@@ -152,6 +152,16 @@ def test_who_wrote_none_does_not() -> None:
     assert store.requests == {}
 
 
+def test_nor_does_who_wrote_only_what_stands_between_two() -> None:
+    journal = open_journal(MemoryStore(), segment=SHORT)
+    wrote = []
+    for _ in range(2 * SHORT):
+        journal.wrote_boundary = False
+        write(journal)
+        wrote.append(journal.wrote_boundary)
+    assert wrote == [True, False, False, False] * 2
+
+
 def test_a_store_that_fails_is_asked_again_by_the_next_checkpoint() -> None:
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
