@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from airflow_checkpoint_provider.checkpoint import statistics
 from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound
 from airflow_checkpoint_provider.checkpoint.events import CheckpointTriggered, Point
+from airflow_checkpoint_provider.checkpoint.metadata import Measures
 from airflow_checkpoint_provider.checkpoint.retention import KeepAll
 from airflow_checkpoint_provider.checkpoint.state import KEPT_RECORDS
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
-from tests.unit.checkpoint.histories import History
+from tests.unit.checkpoint.histories import History, complete, entry
 
 ROOT = "s3://lake/ckp"
 RUN = "jobs/flights_etl.delays/runs/scheduled__2026-11-20"
@@ -390,3 +392,95 @@ def test_a_spread_is_in_order(values: list[int]) -> None:
     assert found["min"] <= found["avg"] <= found["max"]
     rising = [found[name] for name in ("min", "p50", "p90", "p95", "p99", "p999", "max")]
     assert rising == sorted(rising)
+
+
+# -- rows that need a history of their own -------------------------------------------------------------------------------
+
+TARGET = "s3://lake/savepoints/savepoint-flights.delays-1-n0nce"
+OWN = f"{ROOT}/jobs/flights.delays/job/chk-1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "listed", "savepoint", "path"),
+    [
+        ("checkpoint", True, False, OWN),
+        ("savepoint", True, True, TARGET),
+        ("checkpoint", False, False, OWN),
+        ("savepoint", False, False, OWN),  # what it was is not known any more
+    ],
+)
+def test_a_restore_from_ones_own(kind: str, listed: bool, savepoint: bool, path: str) -> None:
+    history = History()
+    history.started()
+    history.write(triggered(kind, target=TARGET if kind == "savepoint" else None))
+    history.completed(number=1)
+    history.started(try_number=2)
+    if not listed:
+        history.state = replace(history.state, checkpoints=())
+    restored = statistics.checkpoints(history.state, ROOT)["latest"]["restored"]
+    assert (restored["id"], restored["is_savepoint"], restored["external_path"]) == (1, savepoint, path)
+
+
+def test_a_checkpoint_with_a_target_and_a_savepoint_without_are_reached_through_their_journal() -> None:
+    """Neither is written; a journal that holds one is read all the same."""
+    for kind, target in (("checkpoint", TARGET), ("savepoint", None)):
+        history = History()
+        history.started()
+        history.write(triggered(kind, target=target))
+        history.completed(number=1)
+        assert statistics.checkpoints(history.state, ROOT)["history"][0]["external_path"] == OWN
+
+
+def test_what_is_condemned_is_discarded_as_what_is_deleted() -> None:
+    history = History()
+    history.started()
+    for _ in range(4):
+        history.completed()
+    history.condemned(1, 2)
+    history.do(c.Forget(ids=(1,)))
+    assert [one["discarded"] for one in statistics.checkpoints(history.state, ROOT)["history"]] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_summary_is_of_completed_ones() -> None:
+    history = History()
+    history.started()
+    history.completed()
+    number = history.triggered()
+    for _ in range(5):
+        history.write()  # minutes go by
+    history.do(c.Abort(id=number, reason="expired"))
+    found = statistics.checkpoints(history.state, ROOT)
+    assert found["history"][0]["end_to_end_duration"] == 6 * 60_000
+    assert found["summary"]["end_to_end_duration"]["max"] == 60_000
+
+
+def test_the_time_of_the_parts_does_not_count_as_delay() -> None:
+    history = History()
+    history.started()
+    number = history.triggered(barrier="")
+    measures = Measures(checkpoint=number, sync_s=2.0, async_s=0.5)
+    history.do(complete(number, replace(entry("s", (), number), measures=measures)))
+    (one,) = statistics.subtasks(history.state, number, "s")["subtasks"]
+    assert (one["checkpoint"], one["start_delay"]) == ({"sync": 2000, "async": 500}, 60_000 - 2500)
+    assert (one["unaligned_checkpoint"], one["aborted"]) == (False, False)
+
+
+def test_what_never_changes() -> None:
+    found = statistics.config(History().state, ROOT)
+    assert found["externalization"] == {"enabled": True, "delete_on_cancellation": False}
+    assert found["checkpoints_after_tasks_finish"] is True
+    assert not any(
+        found[name] for name in ("unaligned_checkpoints", "aligned_checkpoint_timeout", "state_changelog_enabled")
+    )
+    assert (found["changelog_periodic_materialization_interval"], found["changelog_storage"]) == (0, "")
+
+
+def test_percentiles_are_called_what_they_are() -> None:
+    assert statistics.spread(range(1, 1000)) == {
+        "min": 1, "max": 999, "avg": 500, "p50": 500, "p90": 900, "p95": 950, "p99": 990, "p999": 999,
+    }  # fmt: skip
