@@ -231,6 +231,7 @@ def written(path: str) -> Callable[[MemoryStore], None]:
         pytest.param("chk-2/_metadata", True, id="a seal whose entry lost to an abort"),
         pytest.param("chk-3/acks/-", False, id="the pending checkpoint"),
         pytest.param("chk-4/acks/-", False, id="a checkpoint that is not believed yet"),
+        pytest.param("chk-9/acks/-", False, id="nor one far beyond"),
         pytest.param("chk-notes/read-me", False, id="what was never a checkpoint"),
         pytest.param("chk-\N{SUPERSCRIPT TWO}/read-me", False, id="no number that was ever given"),
         pytest.param("chk-02/read-me", False, id="nor this"),
