@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from airflow_checkpoint_provider.checkpoint.events import HistoryOpened
 from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_text
 from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.support.faults import Fault, FaultyStore
+from tests.support.faults import Call, Fault, FaultyStore
 from tests.unit.checkpoint.histories import launch
 from tests.unit.checkpoint.journals import KEYS, SHORT, numbers, open_journal, prune, raw, rewrite, write, written
 
@@ -259,19 +260,17 @@ def test_a_boundary_without_its_snapshot_is_damaged() -> None:
 
 @pytest.mark.parametrize("boundaries", [2, 5, 9])
 def test_a_boundary_that_becomes_a_stub_while_somebody_looks_for_the_last_leads_on(boundaries: int) -> None:
-    """Whatever is written and pruned between any two of its requests."""
+    """Whatever is written and pruned between any two of its requests: ten segments, and all boundaries but the last."""
     for step in range(1, 12):
         inner = written(boundaries * SHORT, segment=SHORT)
-        store = FaultyStore(
-            inner, lambda call, inner=inner, step=step: _grown(inner) if call.number == step else Fault.NONE
-        )
+        store = FaultyStore(inner, partial(_grown, inner, step))
         assert open_journal(store, segment=SHORT).catch_up() == truth(inner)
 
 
-def _grown(store: MemoryStore) -> Fault:
-    """Ten segments longer; all boundaries but the last are stubs."""
-    write(open_journal(store, segment=SHORT), 10 * SHORT)
-    prune(store, segment=SHORT, stubs=True)
+def _grown(store: MemoryStore, step: int, call: Call) -> Fault:
+    if call.number == step:
+        write(open_journal(store, segment=SHORT), 10 * SHORT)
+        prune(store, segment=SHORT, stubs=True)
     return Fault.NONE
 
 

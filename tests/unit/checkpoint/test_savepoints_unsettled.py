@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -64,9 +65,9 @@ def test_who_is_refused_hears_whose_it_is_and_what_to_do(
 ) -> None:
     saved.publish()
     saved.claim(stands)
-    for ask in (lambda: saved.claim(asks), lambda: refuse_claimed(saved.target, saved.pointer, asks)):
+    for ask in (saved.claim, partial(refuse_claimed, saved.target, saved.pointer)):
         with pytest.raises(AlreadyClaimed) as told:
-            ask()
+            ask(asks)
         assert f"was claimed {whose} at {at(5)} by who claims for {stands}" in told.value.message
         assert advice in told.value.message
         assert told.value.about == {"owner": stands, "by": f"who claims for {stands}", "at": at(5)}
