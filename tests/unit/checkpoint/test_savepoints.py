@@ -356,3 +356,16 @@ def test_rows_stay_the_same_rows_however_often_they_are_copied() -> None:
 
 def test_a_value_needs_no_copy() -> None:
     assert imported(value("rows", 1, 7), THERE, HERE, 7, lambda: "x")[1] == ()
+
+
+def test_what_is_copied_says_still_what_its_work_was() -> None:
+    """And forgets what another history's checkpoints were called, and how long they took to write it."""
+    old = stage("clean", 7, made_of=group("clean", 3))
+    new, _ = imported(old, Keys("there"), Keys("here"), 1, lambda: "n")
+    assert (
+        (new.measures.barrier, new.measures.work_s)
+        == (old.measures.barrier, old.measures.work_s)
+        == ("stage 'clean'", 4320.0)
+    )
+    assert (new.measures.checkpoint, new.measures.sync_s, new.measures.async_s) == (0, 0.0, 0.0)
+    assert new.measures.new_bytes == old.bytes
