@@ -16,13 +16,16 @@ from airflow_checkpoint_provider.checkpoint.names import (
     Keys,
     Pointer,
     SavepointPointer,
+    beat_number,
     check_job_id,
     check_uid,
     group_epoch,
     group_path,
+    is_attempt_beat,
     pointer_of,
     safe_token,
     savepoint_name,
+    time_in,
 )
 from airflow_checkpoint_provider.storage.base import checked
 
@@ -280,3 +283,32 @@ def test_a_checkpoint_of_a_history_is_told_apart(end: str) -> None:
 def test_nonsense(text: str) -> None:
     with pytest.raises(InvalidName, match="is no pointer: write <root>/jobs/<job>/job/chk-7 or"):
         pointer_of(text)
+
+
+@pytest.mark.parametrize(
+    ("run", "time"),
+    [
+        ("scheduled__2026-11-20", "2026-11-20"),
+        ("scheduled__2026-11-20T06:00:00+00:00", "2026-11-20T06:00:00"),
+        ("manual__2026-11-20T06:00:00.123+00:00__2026-12-01", "2026-11-20T06:00:00.123"),
+        ("by hand", None),
+    ],
+)
+def test_the_time_in_the_name_of_a_run(run: str, time: str | None) -> None:
+    """Also where the name became part of a key."""
+    assert time_in(History("job", run).prefix) == time_in(safe_token(run)) == time
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "attempt"),
+    [
+        ("7", 7, True),
+        ("launch-8", 8, False),
+        ("driver-9", 9, False),
+        ("read-me", None, False),
+        (".tmp-host-1-a", None, False),
+    ],
+)
+def test_whose_heartbeat_it_is(name: str, number: int | None, attempt: bool) -> None:
+    key = f"{Keys('jobs/j/job').heartbeats}/{name}"
+    assert (beat_number(key), is_attempt_beat(key)) == (number, attempt)
