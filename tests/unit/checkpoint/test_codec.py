@@ -266,3 +266,10 @@ def test_a_field_that_was_added_is_written_only_where_it_says_something() -> Non
     said = Grown(name="a", later="b", lists=(1,))
     assert said.to_json() == {"name": "a", "later": "b", "lists": [1]}
     assert Grown.from_json(said.to_json()) == said
+
+
+def test_what_is_known_is_not_kept_as_unknown_too() -> None:
+    """Else what a field said before would come back where it says nothing any more."""
+    said = Grown.from_json({"name": "a", "later": "b", "lists": [1], "newest": 2})
+    assert said.extra == {"newest": 2}
+    assert replace(said, later=None, lists=()).to_json() == {"name": "a", "newest": 2}
