@@ -273,3 +273,10 @@ def test_what_is_known_is_not_kept_as_unknown_too() -> None:
     said = Grown.from_json({"name": "a", "later": "b", "lists": [1], "newest": 2})
     assert said.extra == {"newest": 2}
     assert replace(said, later=None, lists=()).to_json() == {"name": "a", "newest": 2}
+
+
+@pytest.mark.parametrize(("field", "value"), [("gated", "yes"), ("id", "7"), ("request", 7), ("epochs", ["1"])])
+def test_an_event_of_other_types_is_damaged(field: str, value: Any) -> None:
+    (event,) = (one for one in EVENTS if isinstance(one, e.CheckpointTriggered) and one.id == 1)
+    with pytest.raises(Damaged, match=r"CheckpointTriggered cannot be read: .* is no "):
+        e.event_from_json(e.event_to_json(event) | {field: value})
