@@ -10,8 +10,9 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.checkpoint.codec import canonical
-from airflow_checkpoint_provider.checkpoint.config import seconds
+from airflow_checkpoint_provider.checkpoint.config import config_of, seconds
 from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, NotSupportedYet
+from tests.unit.checkpoint.histories import History
 
 
 @pytest.mark.parametrize(
@@ -137,3 +138,25 @@ def test_an_unknown_option_is_no_option() -> None:
 def test_it_survives_the_way_to_the_driver_and_into_the_journal(config: CheckpointConfig) -> None:
     read = CheckpointConfig.from_json(json.loads(canonical(config.to_json())))
     assert (read.timeout_s, read.retention) == (config.timeout_s, config.retention)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"interval_s": 60.0}, {"min_pause_s": 5.0}, {"max_concurrent": 3}, {"tolerable_failures": 0}, {}]
+)
+def test_what_is_as_always_is_left_out_of_what_is_stored(changed: dict[str, Any]) -> None:
+    config = CheckpointConfig(**{name.removesuffix("_s"): value for name, value in changed.items()})
+    stored = config.to_json()
+    assert set(stored) == {"timeout_s", "retention", *changed}
+    assert {name: stored[name] for name in changed} == changed
+    assert CheckpointConfig.from_json(stored).to_json() == stored
+
+
+def test_the_newest_attempts_is_in_force() -> None:
+    history = History()
+    assert config_of(history.state) == CheckpointConfig()
+    history.started(checkpointing=CheckpointConfig(timeout="1 min").to_json())
+    history.started(try_number=2, checkpointing=CheckpointConfig(timeout="2 min").to_json())
+    history.started(try_number=3, checkpointing=CheckpointConfig(timeout="3 min").to_json())
+    assert config_of(history.state).timeout_s == 180.0
+    history.started(try_number=4)
+    assert config_of(history.state) == CheckpointConfig(), "which says nothing of it"
