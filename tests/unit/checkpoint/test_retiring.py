@@ -17,6 +17,7 @@ from tests.support.faults import Call, Fault, FaultyStore, Killed
 from tests.unit.checkpoint.acknowledgements import ROWS, acknowledgement, bystander, driver, group, stage, take
 from tests.unit.checkpoint.histories import launch
 from tests.unit.checkpoint.journals import KEYS
+from tests.unit.checkpoint.saved import memory
 
 PREFIX = KEYS.prefix
 
@@ -290,3 +291,14 @@ def test_a_dry_run_names_what_a_sweep_deletes() -> None:
 def test_a_sweep_of_nothing_is_nothing() -> None:
     store = MemoryStore()
     assert driver(store).sweep() == 0
+
+
+def test_a_savepoint_keeps_nothing_else_from_being_deleted() -> None:
+    """No policy deletes it; nor is it asked for together with what a policy does delete, and all refused with it."""
+    coordinator = driver(MemoryStore(), retention=KeepLatest(1))
+    number = coordinator.trigger("asked", kind="savepoint", origin="cli", target=memory().uri)
+    coordinator.acknowledge(acknowledgement(number, stage("s", number)))
+    coordinator.complete(number)
+    assert (take(coordinator), take(coordinator), take(coordinator)) == (2, 3, 4)
+    assert coordinator.retire() == (2, 3)
+    assert [one.id for one in coordinator.state.retained] == [1, 4]
