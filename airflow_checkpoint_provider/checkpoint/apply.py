@@ -176,7 +176,8 @@ def _stop(state: State, event: e.StopRequested) -> State:
     launch = state.launch(event.launch)
     if launch is None:
         return state
-    return replace(state, launches=_swap(state.launches, launch, replace(launch, stop=f"{event.by}: {event.reason}")))
+    stopping = replace(launch, stop=f"{event.by}: {event.reason}", extra=_extra(launch, event))
+    return replace(state, launches=_swap(state.launches, launch, stopping))
 
 
 @_folds(e.AttemptStarted)
@@ -389,9 +390,10 @@ def _aborted(state: State, event: e.CheckpointAborted) -> State:
 @_folds(e.SavepointPublished)
 def _published(state: State, event: e.SavepointPublished) -> State:
     found = state.checkpoint(event.id)
-    return (
-        replace(state, checkpoints=_swap(state.checkpoints, found, replace(found, published=True))) if found else state
-    )
+    if found is None:
+        return state
+    published = replace(found, published=True, extra=_extra(found, event))
+    return replace(state, checkpoints=_swap(state.checkpoints, found, published))
 
 
 @_folds(e.CheckpointsCondemned)

@@ -39,6 +39,7 @@ from airflow_checkpoint_provider.storage import Store, open_beside
 
 EVERY = 1.0  # seconds between two looks; an idle one is two small reads
 SAVEPOINTS = "savepoints"
+ORIGIN = "cli"
 """Where savepoints go that were not sent anywhere else: the folder of this name below the root."""
 
 ASKED = ("ID", "KIND", "STATE", "POINTER")
@@ -113,7 +114,7 @@ class _Asking:
         state = self._coordinator.journal.catch_up()
         self._is_meant(state)
         self._coordinator.journal.foresee(
-            c.Trigger(request=self._token, kind=self._wish.kind.name, target=self._target)
+            c.Trigger(request=self._token, kind=self._wish.kind.name, origin=ORIGIN, target=self._target)
         )
         running = state.running()
         assert running
@@ -160,7 +161,7 @@ class _Asking:
         wish = self._wish
         try:
             return self._coordinator.trigger(
-                self._token, kind=wish.kind.name, run=self._run, origin="cli", owner=by().owner, target=self._target,
+                self._token, kind=wish.kind.name, run=self._run, origin=ORIGIN, owner=by().owner, target=self._target,
                 name=wish.name, pinned=wish.pinned,
             )  # fmt: skip
         except Queued as error:

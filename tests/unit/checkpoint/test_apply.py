@@ -87,12 +87,14 @@ CHANGED: dict[str, tuple[e.Event, str]] = {
     "history_closing": (e.HistoryClosing(why="finished"), ""),
     "history_closed": (e.HistoryClosed(why="finished"), ""),
     "launch_adopted": (ADOPTED, "launches 0"),
+    "stop_requested": (e.StopRequested(launch=1, by="ann", reason="wrong"), "launches 0"),
     "attempt_ended": (ENDED, "attempts 0"),
     "checkpoint_completed": (COMPLETED, "checkpoints 1"),
+    "savepoint_published": (e.SavepointPublished(id=1), "checkpoints 0"),
     "checkpoint_aborted": (EXPIRED, "checkpoints 1"),
 }
 NO_RECORD = {  # a mark or a line of text is all that they leave
-    *("stop_requested", "savepoint_published", "checkpoints_condemned", "checkpoints_forgotten", "suspended", "resumed")
+    *("checkpoints_condemned", "checkpoints_forgotten", "suspended", "resumed")
 }
 
 

@@ -333,6 +333,11 @@ def test_a_stop_asks(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyP
     assert "--dry-run" in done.err
 
 
+def test_it_may_be_asked_for_while_a_barrier_takes_a_checkpoint(job: Job, checkpoints: Command) -> None:
+    job.coordinator.trigger("barrier")
+    assert checkpoints("stop", "orders", "--dry-run").code == 0
+
+
 def test_a_dry_run_is_refused_as_the_stop_would_be(job: Job, checkpoints: Command) -> None:
     job.end("failed")
     assert checkpoints("stop", "orders", "--dry-run").code == 3
