@@ -69,6 +69,7 @@ def test_a_task_learns_that_there_is_none(stack: Stack, tmp_path: Path) -> None:
     assert Look(stack, tmp_path, "nowhere").answer() == "absent"
 
 
+@pytest.mark.slow
 def test_without_the_api_server_it_is_not_absent(stack: Stack, tmp_path: Path) -> None:
     look = Look(stack, tmp_path, "nowhere")
     stack.kill("api-server")

@@ -66,11 +66,8 @@ def ends(home: Home) -> list[str | None]:
     return [one.how for one in home.coordinator().state.attempts]
 
 
-STORES = pytest.mark.parametrize("home", ["local", pytest.param("s3", marks=pytest.mark.slow)], indirect=True)
-
-
 @pytest.mark.timeout(900)
-@STORES
+@pytest.mark.parametrize("home", ["local", pytest.param("s3", marks=pytest.mark.slow)], indirect=True)
 def test_killed_while_it_starts_computes_and_ends(home: Home, undisturbed: Undisturbed) -> None:
     ended = survive(
         home,
@@ -93,8 +90,9 @@ def test_killed_while_it_starts_computes_and_ends(home: Home, undisturbed: Undis
     assert ends(home) == [*(without_jvm.get(epoch) for epoch in range(1, 13)), "finished"]
 
 
+@pytest.mark.slow  # as each_kill does one by one
 @pytest.mark.timeout(900)
-@STORES
+@pytest.mark.parametrize("home", ["local", "s3"], indirect=True)
 def test_killed_while_it_checkpoints_and_deletes(home: Home, undisturbed: Undisturbed) -> None:
     ended = survive(
         home,

@@ -43,7 +43,11 @@ def asleep(running: Running) -> bool:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "point", ["stage/named/writing", "checkpoint/1/acknowledged"], ids=["writing rows", "before sealing"]
+    "point",
+    [
+        pytest.param("stage/named/writing", id="writing rows", marks=pytest.mark.slow),
+        pytest.param("checkpoint/1/acknowledged", id="before sealing"),
+    ],
 )
 def test_a_driver_that_slept_while_another_took_over(
     home: Home, launches: Launches, undisturbed: Undisturbed, point: str

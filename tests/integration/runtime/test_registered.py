@@ -241,6 +241,7 @@ def noted(home: Home) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_driver_that_is_killed_between_barriers_goes_on_with_the_newest_state(
     tmp_path: Path, undisturbed: Undisturbed

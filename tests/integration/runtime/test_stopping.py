@@ -77,6 +77,7 @@ def whole(home: Home, number: int) -> set[str]:
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_command_line.py does it in short
 @pytest.mark.timeout(600)
 def test_a_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: Undisturbed) -> None:
     number, ended = run_and_ask(home, "suspend_savepoint", begun=has_stages)
