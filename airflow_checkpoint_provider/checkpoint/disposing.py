@@ -67,8 +67,15 @@ def _publish(coordinator: Coordinator, checkpoint: Checkpoint) -> None:
     coordinator.journal.append(c.ConfirmPublished(id=checkpoint.id))
 
 
-def clear_aborted(coordinator: Coordinator) -> None:
-    """Delete what aborted savepoints have left at their targets. Anyone may, again and again. Raises ``StoreError``."""
+def tidy(coordinator: Coordinator) -> tuple[tuple[int, ...], int]:
+    """Delete what nothing needs any more, also at the targets of savepoints; anyone may, again and again. Returns the forgotten
+    ids, and how many leftovers there were. Raises ``StoreError`` and ``Refused``."""
+    done = coordinator.retire(), coordinator.sweep()
+    _clear_aborted(coordinator)
+    return done
+
+
+def _clear_aborted(coordinator: Coordinator) -> None:
     for one in coordinator.state.with_status(ABORTED):
         if one.savepoint:
             clear(coordinator.store, one)

@@ -181,10 +181,10 @@ def beats_of(keys: Keys, state: State, application: str = "") -> Sequence[str]:
 class Pulse:
     """What somebody sees of a driver who looks at its beat now and then, and keeps this between looks."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._seen: tuple[str, int] | None = None
-        self._moved = clock()
+        self._moved = time.monotonic()
         self.beat: Beat | None = None  # the newest
 
     def look(self, keys: Sequence[str]) -> bool:
@@ -194,20 +194,20 @@ class Pulse:
             if beat is not None:
                 moved = self._seen != (key, beat.counter)
                 if moved:
-                    self._seen, self._moved = (key, beat.counter), self._clock()
+                    self._seen, self._moved = (key, beat.counter), time.monotonic()
                 self.beat = beat
                 return moved
         return False
 
     def excuse(self) -> None:
         """Silence of the store is no silence of the driver."""
-        self._moved = self._clock()
+        self._moved = time.monotonic()
 
     @property
     def still_for(self) -> float:
         """Seconds since it was seen to move; infinite where this host knows that its process is gone."""
         gone = self.beat is not None and self.beat.process.lives() is False
-        return math.inf if gone else self._clock() - self._moved
+        return math.inf if gone else time.monotonic() - self._moved
 
 
 def seen_alive(store: Store, keys: Sequence[str], beats: Beats, on_wait: Callable[[], None] = lambda: None) -> bool:

@@ -44,10 +44,10 @@ def over_for_good(state: State, policy: Retention, now: datetime) -> bool:
 def ended_for_good(state: State) -> bool:
     """A run-scoped history whose newest run finished: it can only be cleared, and then starts from where it started. Where
     somebody went back since, a start is still to come."""
-    newest = state.runs[-1] if state.scope and state.runs else None
-    launch = state.launch(newest.launch) if newest else None
-    went_back = launch is not None and launch.branch != state.branch.number
-    return newest is not None and newest.how == "finished" and not went_back
+    if not state.scope or not state.runs or state.runs[-1].how != "finished":
+        return False
+    launch = state.launch(state.runs[-1].launch)
+    return launch is None or launch.branch == state.branch.number
 
 
 def just_finished(state: State, now: datetime) -> bool:

@@ -207,6 +207,12 @@ class SavepointPointer:
         return cls(found["root"], found["name"])
 
 
+def checkpoint_id(text: str) -> int | None:
+    """Of ``7`` and ``chk-7``; None if it is no id."""
+    number = text.removeprefix("chk-")
+    return int(number) if number.isdecimal() else None
+
+
 def pointer_of(text: str) -> Pointer | SavepointPointer:
     """What ``text`` points to. What looks like a checkpoint of a history is found through its journal; any other directory
     is a savepoint if it holds ``_metadata``, wherever it was moved and whatever it is called."""

@@ -17,7 +17,14 @@ from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, Da
 from airflow_checkpoint_provider.checkpoint.events import Point
 from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.checkpoint.names import (
+    History,
+    Keys,
+    Pointer,
+    SavepointPointer,
+    checkpoint_id,
+    pointer_of,
+)
 from airflow_checkpoint_provider.checkpoint.savepoints import Savepoint, open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.verifying import verify_files
@@ -62,9 +69,9 @@ def resolve(restore: str, state: State, store: Store) -> Point | None:
     """
     if restore in ("latest", "none"):
         return None
-    number = restore.removeprefix("chk-")
-    if number.isdecimal():
-        return _own(int(number), state, restore)
+    number = checkpoint_id(restore)
+    if number is not None:
+        return _own(number, state, restore)
     try:
         pointer = pointer_of(restore)
     except InvalidName:

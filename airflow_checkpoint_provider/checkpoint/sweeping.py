@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint.closing import close, finish
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.decide import policy_of
-from airflow_checkpoint_provider.checkpoint.disposing import clear_aborted, publish_due
+from airflow_checkpoint_provider.checkpoint.disposing import publish_due, tidy
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, StillNeeded
 from airflow_checkpoint_provider.checkpoint.heartbeat import beats_of, read_beat
@@ -122,9 +122,8 @@ def tend(coordinator: Coordinator, now: str) -> Swept | None:
         return None
     with contextlib.suppress(CheckpointError):  # what cannot be published keeps the history open, nothing else
         publish_due(coordinator)
-    retired, leftovers = coordinator.retire(), coordinator.sweep()
-    clear_aborted(coordinator)  # nobody would know of them once it is closed
-    done = Swept(state.scope, retired, leftovers, close_if_due(coordinator, now))
+    gone = tidy(coordinator)  # before it is closed: nobody would know of leftovers then
+    done = Swept(state.scope, *gone, close_if_due(coordinator, now))
     return done if done.changed else None
 
 

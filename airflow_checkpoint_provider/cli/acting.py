@@ -159,9 +159,7 @@ def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -
         if one.young(now):
             notes.append(one.spared)
             continue
-        one.coordinator.retire()
-        one.coordinator.sweep()
-        disposing.clear_aborted(one.coordinator)
+        disposing.tidy(one.coordinator)
         if one.closes:
             one.close(now)
     return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"], notes, errors)

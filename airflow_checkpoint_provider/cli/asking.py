@@ -38,8 +38,8 @@ from airflow_checkpoint_provider.cli.report import Report, entry
 from airflow_checkpoint_provider.storage import Store, open_beside
 
 EVERY = 1.0  # seconds between two looks; an idle one is two small reads
-SAVEPOINTS = "savepoints"
 ORIGIN = "cli"
+SAVEPOINTS = "savepoints"
 """Where savepoints go that were not sent anywhere else: the folder of this name below the root."""
 
 ASKED = ("ID", "KIND", "STATE", "POINTER")

@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CheckpointNotFound
 from airflow_checkpoint_provider.checkpoint.kinds import kind_named
 from airflow_checkpoint_provider.checkpoint.metadata import Seal
-from airflow_checkpoint_provider.checkpoint.names import Pointer, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.checkpoint.names import Pointer, SavepointPointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.checkpoint.restoring import located, verified
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import PENDING, RETAINED, Checkpoint
@@ -186,7 +186,7 @@ def shown(
 
 def _names_a_run(store: Store, job: str, text: str, item: str | None) -> bool:
     """``chk-7`` is a checkpoint; a bare number is a run where there is one of that name."""
-    if not text.removeprefix("chk-").isdecimal():
+    if checkpoint_id(text) is None:
         return True
     if text.startswith("chk-"):
         return False
@@ -209,8 +209,7 @@ def _table(found: Found, run: str) -> Report:
 
 def listed(found: Found, number: str) -> Checkpoint:
     """The checkpoint that a person names, such as ``chk-7``. Raises ``CheckpointNotFound``."""
-    wanted = number.removeprefix("chk-")
-    checkpoint = found.state.checkpoint(int(wanted)) if wanted.isdecimal() else None
+    checkpoint = found.state.checkpoint(checkpoint_id(number))
     if checkpoint is None:
         where = f"{found.state.job}, run {found.newest_run}"
         raise CheckpointNotFound(

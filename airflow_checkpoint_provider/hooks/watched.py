@@ -22,7 +22,14 @@ from airflow_checkpoint_provider.checkpoint.errors import (
 from airflow_checkpoint_provider.checkpoint.failures import LOST
 from airflow_checkpoint_provider.checkpoint.heartbeat import Beats, Pulse, seen_alive
 from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.checkpoint.names import (
+    History,
+    Keys,
+    Pointer,
+    SavepointPointer,
+    checkpoint_id,
+    pointer_of,
+)
 from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.checkpoint.texts import will_not_complete
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -54,17 +61,12 @@ def where_in(restore: object, *words: str) -> str:
     """What a task was given as ``restore``, as text: one of ``words``, an id, a pointer, or an XCom. Anything else is
     ``InvalidConfig``, or ``InvalidName`` if it is text."""
     where = str(restore) if isinstance(restore, int) else pointer_in(restore, "restore")
-    if where not in words and not is_id(where):
+    if where not in words and checkpoint_id(where) is None:
         try:
             pointer_of(where)
         except InvalidName:
             raise InvalidName(f"restore={where!r} is no {_TAKEN['restore']}") from None
     return where
-
-
-def is_id(where: str) -> bool:
-    """Such as ``7`` or ``chk-7``."""
-    return where.removeprefix("chk-").isdecimal()
 
 
 def stands(given: object) -> bool:
@@ -138,7 +140,6 @@ class Watched(Looking):
 
     def __init__(self, checkpoint: object, checkpoint_conn_id: str, owner: str) -> None:
         self._meant = _saved(checkpoint) or Pointer.parse(pointer_in(checkpoint))
-        self._id = self._meant.id
         super().__init__(self._meant.prefix, checkpoint_conn_id, owner)
         self._beats = Beats.configured()
         self._pulse: Pulse | None = None
@@ -151,22 +152,22 @@ class Watched(Looking):
     @property
     def pointer(self) -> Pointer:
         """In its history, wherever a savepoint lies."""
-        return Pointer(self.coordinator.store.uri, self._meant.prefix, self._id)
+        return Pointer(self.coordinator.store.uri, self._meant.prefix, self._meant.id)
 
     @property
     def reference(self) -> dict[str, Any]:
         """After a look."""
-        found = self.coordinator.state.checkpoint(self._id)
+        found = self.coordinator.state.checkpoint(self._meant.id)
         return reference(self.coordinator.state, self.pointer, found.target if found else None)
 
     def look(self) -> Checkpoint:
         """As the journal has it now. Raises ``Aborted``, ``CheckpointNotFound``, and what connection and store raise."""
         state = self.state()
-        found = state.checkpoint(self._id)
+        found = state.checkpoint(self._meant.id)
         if found is None:
             raise CheckpointNotFound(
                 f"{self.pointer}: {_unknown(state, self.pointer)}; `airflow checkpoints jobs` shows what there is",
-                over=self._id < state.next_id,
+                over=self._meant.id < state.next_id,
             )
         if isinstance(self._meant, _Saved) and found.target != self._meant.target:
             raise CheckpointNotFound(
@@ -186,7 +187,7 @@ class Watched(Looking):
 
     def silent(self) -> bool:
         """Whether nothing has been heard of its driver since long, though one is needed. After a look; costs a GET a beat."""
-        found = self.coordinator.state.checkpoint(self._id)
+        found = self.coordinator.state.checkpoint(self._meant.id)
         if found is None or found.status != PENDING:
             return False
         self._pulse = self._pulse or Pulse(self.coordinator.store)

@@ -29,7 +29,7 @@ from airflow_checkpoint_provider.hooks.watched import COMPLETED, Watched, refere
 from airflow_checkpoint_provider.operators.killed import Killable
 from airflow_checkpoint_provider.operators.of_job import OfJob
 from airflow_checkpoint_provider.sensors.checkpoint import EVERY
-from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
+from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, seconds_to
 
 SLICE = 0.5  # seconds; Airflow ends a killed task for good after 5
 
@@ -111,7 +111,7 @@ class AsksForCheckpoint(Killable, OfJob):
                     return coordinator, answer
                 self._wait_for(_not_yet(error), left)
             except Queued as error:  # given up, it would be served all the same
-                self._wait_for(error, _seconds_to(deadline))
+                self._wait_for(error, seconds_to(deadline))
 
     def _trigger(self, coordinator: Coordinator, ti: Any) -> int:
         self._stop_if_killed()
@@ -160,7 +160,7 @@ class AsksForCheckpoint(Killable, OfJob):
         suspected = event.get("silent", False)
         while not self._reached(watched, suspected):
             suspected = False
-            left = _seconds_to(event["deadline"])
+            left = seconds_to(event["deadline"])
             if self._killed:
                 self._taken_back(watched, ti)
                 self._stop_if_killed()
@@ -210,11 +210,6 @@ def request_of(ti: Any, generation: int) -> str:
     """The request of a task that was not cleared since."""
     map_index = ti.map_index if ti.map_index is not None else -1
     return texts.request(ti.dag_id, ti.run_id, ti.task_id, map_index, generation)
-
-
-def _seconds_to(deadline: str) -> float:
-    """Until an ISO time."""
-    return (datetime.fromisoformat(deadline) - datetime.now(UTC)).total_seconds()
 
 
 def _not_yet(error: CheckpointError) -> CheckpointError:

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.checkpoint import commands as c
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
 from airflow_checkpoint_provider.checkpoint.decide import decide
-from airflow_checkpoint_provider.checkpoint.disposing import clear_aborted
+from airflow_checkpoint_provider.checkpoint.disposing import tidy
 from airflow_checkpoint_provider.checkpoint.entry import By
 from airflow_checkpoint_provider.checkpoint.errors import (
     Fenced,
@@ -268,9 +268,7 @@ class Launching:
         """After success: what ends with the run goes. Returns lines; what cannot be deleted now costs storage, nothing else."""
         try:
             before = {one.id for one in self.coordinator.journal.catch_up().retained}
-            self.coordinator.retire()
-            self.coordinator.sweep()
-            clear_aborted(self.coordinator)
+            tidy(self.coordinator)
         except (StoreError, Refused) as error:
             where = f"{self.store.uri}/{self.keys.prefix}"
             return [

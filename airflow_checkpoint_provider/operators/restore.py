@@ -15,12 +15,12 @@ from airflow_checkpoint_provider.checkpoint.disposing import claimed
 from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.checkpoint.events import Token
 from airflow_checkpoint_provider.checkpoint.journal import utc_now
-from airflow_checkpoint_provider.checkpoint.names import Pointer, pointer_of
+from airflow_checkpoint_provider.checkpoint.names import Pointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
 from airflow_checkpoint_provider.checkpoint.savepoints import CLAIM, NO_CLAIM
 from airflow_checkpoint_provider.checkpoint.savepoints import claim_mode as known_claim_mode
 from airflow_checkpoint_provider.checkpoint.state import Branch, State
-from airflow_checkpoint_provider.hooks.watched import is_id, stands, where_in
+from airflow_checkpoint_provider.hooks.watched import stands, where_in
 from airflow_checkpoint_provider.operators.killed import Killable
 from airflow_checkpoint_provider.operators.of_job import OfJob
 
@@ -65,7 +65,7 @@ class RestoreOperator(Killable, OfJob):
 
     def _check(self, where: str) -> None:
         """What can be known when the DAG is parsed. The newest point, and a run's start, may be a savepoint from elsewhere."""
-        never = where == "none" or is_id(where)
+        never = where == "none" or checkpoint_id(where) is not None
         if self.claim_mode == CLAIM and (never or (where not in WORDS and isinstance(pointer_of(where), Pointer))):
             raise InvalidConfig(
                 f"claim_mode={CLAIM!r} with restore={where!r}, which is no savepoint from elsewhere: name the directory of one, or"

@@ -32,12 +32,12 @@ from airflow_checkpoint_provider.checkpoint.errors import (
 from airflow_checkpoint_provider.checkpoint.events import Token
 from airflow_checkpoint_provider.checkpoint.heartbeat import read_beat
 from airflow_checkpoint_provider.checkpoint.journal import utc_now, utc_text
-from airflow_checkpoint_provider.checkpoint.names import History, check_job_id
+from airflow_checkpoint_provider.checkpoint.names import History, check_job_id, checkpoint_id
 from airflow_checkpoint_provider.checkpoint.state import Attempt
 from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.hooks.watched import is_id, stands, where_in
+from airflow_checkpoint_provider.hooks.watched import stands, where_in
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
 from airflow_checkpoint_provider.operators.stopping import OVER, publish, stopped
 from airflow_checkpoint_provider.storage import s3_handover
@@ -108,7 +108,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         allowance(self.allow_non_restored_state)
         if self.checkpointing is not None and not isinstance(self.checkpointing, CheckpointConfig):
             raise InvalidConfig(f"checkpointing={self.checkpointing!r}: write CheckpointConfig(...)")
-        if stands(self.restore) and is_id(where_in(self.restore, *WORDS)) and self.scope == "run":
+        named = checkpoint_id(where_in(self.restore, *WORDS)) if stands(self.restore) else None
+        if named is not None and self.scope == "run":
             raise InvalidConfig(
                 f'restore={self.restore!r}: with scope="run" each run has a history of its own, so an id names nothing to start from;'
                 " write a pointer, <root>/jobs/…/chk-7"

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.checkpoint.texts import acknowledged, checkpoin
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 from airflow_checkpoint_provider.hooks.watched import ACKNOWLEDGED, Watched
-from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, LookingTrigger
+from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, LookingTrigger, seconds_to
 
 EVERY = 5.0  # seconds between two looks
 
@@ -52,7 +52,7 @@ class JournalSensor(BaseSensorOperator):
         looked = self.poke(context)
         if looked:
             return looked.xcom_value
-        if datetime.now(UTC) >= datetime.fromisoformat(event["deadline"]):
+        if seconds_to(event["deadline"]) <= 0:
             raise AirflowSensorTimeout(f"{self._missed()} in time; see timeout= of this task")
         trigger = self._trigger(
             context,

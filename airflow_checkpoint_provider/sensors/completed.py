@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.checkpoint import texts
 from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, RunFinished
-from airflow_checkpoint_provider.checkpoint.names import Pointer, pointer_of
+from airflow_checkpoint_provider.checkpoint.names import Pointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.checkpoint.state import KEPT_RECORDS
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -92,9 +92,9 @@ class CheckpointCompletedSensor(OfJob, JournalSensor):
         given = self.after.get("id") if isinstance(self.after, Mapping) else self.after
         if given is None and self.after is None:
             return None
-        number = str(given).removeprefix("chk-")
-        if number.isdecimal():
-            return int(number)
+        number = checkpoint_id(str(given))
+        if number is not None:
+            return number
         if not isinstance(given, str):
             raise InvalidConfig(
                 f"after={self.after!r}: write the output of a task that triggered a checkpoint, a pointer, or an id such as chk-7"

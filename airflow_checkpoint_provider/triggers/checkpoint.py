@@ -16,6 +16,11 @@ from airflow_checkpoint_provider.hooks.watched import Followed, Watched
 COMPLAINS_EVERY = 60.0  # seconds between two lines saying that nothing can be seen
 
 
+def seconds_to(deadline: str) -> float:
+    """Until an ISO time."""
+    return (datetime.fromisoformat(deadline) - datetime.now(UTC)).total_seconds()
+
+
 class LookingTrigger(BaseTrigger):
     """Base: fires when a look says so, when what is awaited was aborted, and at the deadline.
 
@@ -49,7 +54,7 @@ class LookingTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         look, complained = self.look(), float("-inf")
-        while (left := self._left()) > 0:
+        while (left := seconds_to(self.deadline)) > 0:
             try:
                 if await asyncio.to_thread(look):
                     break
@@ -64,10 +69,6 @@ class LookingTrigger(BaseTrigger):
                     self.log.warning("%s; waiting on until %s", error, self.deadline)
             await asyncio.sleep(min(self.poll_interval, left))
         yield TriggerEvent(self.event())  # type: ignore[no-untyped-call]
-
-    def _left(self) -> float:
-        """Seconds to the deadline."""
-        return (datetime.fromisoformat(self.deadline) - datetime.now(UTC)).total_seconds()
 
 
 class CheckpointTrigger(LookingTrigger):

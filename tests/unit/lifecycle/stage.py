@@ -7,9 +7,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_checkpoint_provider.operators import TriggerCheckpointOperator
+from airflow_checkpoint_provider.operators.killed import Killable
 from tests.support.acting import RUN
 
 OTHER = "orders_audited"  # the DAG of the tasks that drive
@@ -36,6 +38,17 @@ def run(operator: BaseOperator, **instance: Any) -> Any:
 def trigger(job: Any = "orders", **options: Any) -> TriggerCheckpointOperator:
     with DAG(OTHER, schedule=None):
         return TriggerCheckpointOperator(**{"task_id": "trigger", "job": job, "poke_interval": 0.01, **options})
+
+
+def kill_in(monkeypatch: pytest.MonkeyPatch, task: Killable, owner: object, name: str) -> None:
+    """``task`` is killed when ``owner.name`` is called, which does what it does."""
+    does = getattr(owner, name)
+
+    def killed(*arguments: Any, **named: Any) -> Any:
+        task.on_kill()
+        return does(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, killed)
 
 
 def soon(does: Callable[[], object]) -> threading.Timer:

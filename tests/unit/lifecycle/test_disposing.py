@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import DisposeSavepointOperator, RestoreOperator
 from tests.support.acting import Job
-from tests.unit.lifecycle.stage import OTHER, run, trigger
+from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger
 
 
 def dispose(pointer: Any, **options: Any) -> DisposeSavepointOperator:
@@ -116,13 +116,8 @@ def test_a_checkpoint_is_refused_by_name(job: Job) -> None:
 
 
 def test_killed_while_it_looks_it_disposes_of_nothing(job: Job, pointer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    disposes, look = dispose(pointer), CheckpointStorageHook.get_store_beside
-
-    def killed(hook: CheckpointStorageHook) -> Any:
-        disposes.on_kill()
-        return look(hook)
-
-    monkeypatch.setattr(CheckpointStorageHook, "get_store_beside", killed)
+    disposes = dispose(pointer)
+    kill_in(monkeypatch, disposes, CheckpointStorageHook, "get_store_beside")
     with pytest.raises(AirflowException, match="was killed"):
         run(disposes)
     assert open_savepoint(target_of(job.checkpoint(1)), job.store).verify() == 2

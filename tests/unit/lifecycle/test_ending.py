@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.checkpoint.errors import NotPending
 from airflow_checkpoint_provider.hooks.watched import Watched
 from airflow_checkpoint_provider.operators import AbortCheckpointOperator, FinalizeCheckpointOperator
 from tests.support.acting import Job
-from tests.unit.lifecycle.stage import OTHER, run, trigger
+from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger
 
 
 def finalize(checkpoint: Any) -> FinalizeCheckpointOperator:
@@ -131,13 +131,8 @@ def test_killed_while_it_looks_it_changes_nothing(
     job: Job, asked: dict[str, Any], task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job.acknowledge(1)
-    ends, look = task(asked), Watched.look
-
-    def killed(watched: Watched) -> Any:
-        ends.on_kill()
-        return look(watched)
-
-    monkeypatch.setattr(Watched, "look", killed)
+    ends = task(asked)
+    kill_in(monkeypatch, ends, Watched, "look")
     with pytest.raises(AirflowException, match="was killed"):
         run(ends)
     assert job.checkpoint(1).status == "pending"

@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.checkpoint.state import RETAINED, State
 from airflow_checkpoint_provider.operators import RestoreOperator, TriggerSavepointOperator
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
-from tests.unit.lifecycle.stage import OTHER, run, trigger
+from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger
 
 
 @pytest.fixture
@@ -84,13 +84,8 @@ def test_a_retry_after_somebody_elses_restore_says_whose_stands(job: Job, capsys
 
 
 def test_killed_while_it_verifies_it_fences_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    restores, verify = restore("chk-1"), restoring.examine
-
-    def killed(*arguments: Any) -> restoring.Restored:
-        restores.on_kill()
-        return verify(*arguments)
-
-    monkeypatch.setattr(restoring, "examine", killed)
+    restores = restore("chk-1")
+    kill_in(monkeypatch, restores, restoring, "examine")
     with pytest.raises(AirflowException, match="was killed"):
         run(restores)
     assert job.state.branch.number == 0

@@ -34,7 +34,7 @@ from airflow_checkpoint_provider.operators import (
 from airflow_checkpoint_provider.operators.asking import request_of
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
-from tests.unit.lifecycle.stage import OTHER, run, soon, ti
+from tests.unit.lifecycle.stage import OTHER, kill_in, run, soon, ti
 
 
 def asks(**options: Any) -> TriggerSavepointOperator:
@@ -382,13 +382,8 @@ def test_killed_meanwhile_it_changes_nothing_any_more(
     job: Job, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str], published: bool
 ) -> None:
     taken(job)
-    task, does = asks(retention=KeepLatest(1)), getattr(*step)
-
-    def killed(*arguments: Any) -> Any:
-        task.on_kill()
-        return does(*arguments)
-
-    monkeypatch.setattr(*step, killed)
+    task = asks(retention=KeepLatest(1))
+    kill_in(monkeypatch, task, *step)
     job.complete(
         job.coordinator.trigger(
             request_of(ti("savepoint"), 0),
