@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
+from airflow_checkpoint_provider.errors import CheckpointError
 
 
 @contextlib.contextmanager

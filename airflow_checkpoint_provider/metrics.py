@@ -10,10 +10,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from airflow_checkpoint_provider.checkpoint import statistics
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat
-from airflow_checkpoint_provider.checkpoint.state import State
-from airflow_checkpoint_provider.checkpoint.texts.units import between
+from airflow_checkpoint_provider.coordinator import statistics
+from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.text.units import between
 
 UNPROTECTED = "unprotected_seconds"
 EVERY = 10.0  # seconds between two times it is sent

@@ -1,10 +1,6 @@
-"""The protocol: words, state machine, journal, coordinator, metadata, retention, restore, errors. Runs anywhere.
+"""The public face: configuration, retention policies and errors, for authors of DAGs and jobs. Runs anywhere."""
 
-What is exported here is what authors of DAGs and jobs write; the rest is for this package.
-"""
-
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider.errors import (
     CheckpointError,
     CheckpointNotFound,
     CommitStateUnknown,
@@ -18,7 +14,8 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     StoreUnavailable,
     Superseded,
 )
-from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin
+from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 
 __all__ = [
     "CheckpointConfig",

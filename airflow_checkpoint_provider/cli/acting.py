@@ -11,25 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import disposing, texts
-from airflow_checkpoint_provider.checkpoint.closing import finish
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import Disposed
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, InvalidConfig, Refused, SavepointDisposed
-from airflow_checkpoint_provider.checkpoint.events import Point, Token
-from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
-from airflow_checkpoint_provider.checkpoint.lifetime import just_finished
-from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
-from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
-from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, State
-from airflow_checkpoint_provider.checkpoint.sweeping import close_if_due, is_due
-from airflow_checkpoint_provider.checkpoint.texts.units import NONE, plural, size, some
+from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
 from airflow_checkpoint_provider.cli.report import MANY, Report
+from airflow_checkpoint_provider.coordinator import disposal
+from airflow_checkpoint_provider.coordinator.closing import finish
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import Disposed
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.restore import GoingBack
+from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.sweeping import close_if_due, is_due
+from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, Refused, SavepointDisposed
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.lifetime import just_finished
+from airflow_checkpoint_provider.protocol.state import CONDEMNED, State
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text.units import NONE, plural, size, some
 
 RESTORED = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
 PRUNED = ("JOB", "RUN", "CHECKPOINTS", "SAVEPOINTS", "LEFTOVERS", "HISTORY")
@@ -70,16 +71,16 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: Wh
     names = going.names(where.rename)
     command = _restoring(going, base, where)
     if where.claim:
-        disposing.claim_for(coordinator, disposing.claimable(base), by().owner, utc_now(), dry_run=True)
+        disposal.claim_for(coordinator, disposal.claimable(base), by().owner, utc_now(), dry_run=True)
     coordinator.journal.foresee(command)
 
     def lines() -> list[str]:
-        return texts.restored(going.state, going.restored, claim=where.claim, rename=names)
+        return text.restored(going.state, going.restored, claim=where.claim, rename=names)
 
     if how.dry_run:
         return _report(found, base, lines(), DRY_RUN)
     confirm(job, lines(), how)
-    answer = coordinator.journal.append(lambda state: disposing.claimed(coordinator, state, command(state), utc_now()))
+    answer = coordinator.journal.append(lambda state: disposal.claimed(coordinator, state, command(state), utc_now()))
     done = replace(found, state=coordinator.state)
     after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
     return _report(done, base, lines() if how.yes else [], after)
@@ -103,7 +104,7 @@ def _restoring(going: GoingBack, base: Point | None, where: Where) -> Callable[[
 
 def dispose(store: Store, pointer: str, how: How, *, guessed: bool) -> Report:
     """Delete a savepoint, unless its history may still need it. ``guessed``: nobody said that its history is in ``store``."""
-    told = disposing.dispose(store, pointer, by().owner, utc_now(), dry_run=True)
+    told = disposal.dispose(store, pointer, by().owner, utc_now(), dry_run=True)
     if not told.job:
         return _disposed_before(store, told, how)
     if guessed and not told.own:
@@ -117,7 +118,7 @@ def dispose(store: Store, pointer: str, how: How, *, guessed: bool) -> Report:
     if how.dry_run:
         return _to_dispose(told, [*lines, DRY_RUN])
     confirm(told.job, lines, how)
-    disposing.dispose(store, pointer, by().owner, utc_now())
+    disposal.dispose(store, pointer, by().owner, utc_now())
     return _to_dispose(told, [*(lines if how.yes else []), "done"])
 
 
@@ -129,7 +130,7 @@ def _disposed_before(store: Store, told: Disposed, how: How) -> Report:
     except SavepointDisposed as error:
         said = error.message.partition(";")[0]
     if not how.dry_run:
-        disposing.dispose(store, str(told.pointer), by().owner, utc_now())
+        disposal.dispose(store, str(told.pointer), by().owner, utc_now())
     return _to_dispose(told, [said])
 
 
@@ -159,7 +160,7 @@ def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -
         if one.young(now):
             notes.append(one.spared)
             continue
-        disposing.tidy(one.coordinator)
+        disposal.tidy(one.coordinator)
         if one.closes:
             one.close(now)
     return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"], notes, errors)

@@ -13,11 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import publish_due
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider import text
+from airflow_checkpoint_provider.cli import finding
+from airflow_checkpoint_provider.cli.acting import DRY_RUN, How, by, confirm
+from airflow_checkpoint_provider.cli.report import Report, entry
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import publish_due
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats
+from airflow_checkpoint_provider.errors import (
     Aborted,
     CheckpointNotFound,
     NotRunning,
@@ -26,16 +30,12 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     StillPending,
     StoreError,
 )
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats
-from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
-from airflow_checkpoint_provider.checkpoint.kinds import CHECKPOINT, Kind
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, Checkpoint, State
-from airflow_checkpoint_provider.checkpoint.texts.units import NONE, table
-from airflow_checkpoint_provider.checkpoint.words import ENDED, labelled, restore
-from airflow_checkpoint_provider.cli import finding
-from airflow_checkpoint_provider.cli.acting import DRY_RUN, How, by, confirm
-from airflow_checkpoint_provider.cli.report import Report, entry
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, Kind
+from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
+from airflow_checkpoint_provider.protocol.wording import ENDED, labelled, restore
 from airflow_checkpoint_provider.storage import Store, open_beside
+from airflow_checkpoint_provider.text.units import NONE, table
 
 EVERY = 1.0  # seconds between two looks; an idle one is two small reads
 ORIGIN = "cli"
@@ -184,7 +184,7 @@ class _Asking:
         state = self._coordinator.journal.poll()
         found = self._checkpoint
         if found.status == ABORTED:
-            raise Aborted(texts.will_not_complete(state, found), id=found.id)
+            raise Aborted(text.will_not_complete(state, found), id=found.id)
         if found.status == PENDING:
             beat = self._beat()
             doing = f"; now: {beat.doing}" if beat and beat.doing else ""
@@ -230,7 +230,7 @@ class _Asking:
 
     def _not_stopped(self, why: str) -> NotStopped:
         stopped = self._checkpoint
-        return NotStopped(texts.not_stopped(self.state, stopped, why), pointer=stopped.target)
+        return NotStopped(text.not_stopped(self.state, stopped, why), pointer=stopped.target)
 
     def _beat(self) -> Beat | None:
         """Of its driver, if that seems to live."""

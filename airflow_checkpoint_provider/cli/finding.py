@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CheckpointNotFound, StoreError
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, beats_of, read_beat
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.lifetime import last_moved
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, check_job_id, safe_token, time_in
-from airflow_checkpoint_provider.checkpoint.state import State
-from airflow_checkpoint_provider.checkpoint.texts.units import between
 from airflow_checkpoint_provider.cli.verbs import LIMIT
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, beats_of, read_beat
+from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, StoreError
+from airflow_checkpoint_provider.protocol.keys import History, Keys, check_job_id, safe_token, time_in
+from airflow_checkpoint_provider.protocol.lifetime import last_moved
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text.units import between
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from airflow_checkpoint_provider.checkpoint import kinds
-from airflow_checkpoint_provider.checkpoint.config import seconds
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider.cli import acting, asking, report, telling
+from airflow_checkpoint_provider.cli.output import write
+from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS
+from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.errors import (
     Aborted,
     CheckpointError,
     CheckpointNotFound,
@@ -23,11 +25,9 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     StoreDenied,
     StoreMisconfigured,
 )
-from airflow_checkpoint_provider.checkpoint.journal import utc_now
-from airflow_checkpoint_provider.checkpoint.names import pointer_of
-from airflow_checkpoint_provider.cli import acting, asking, report, telling
-from airflow_checkpoint_provider.cli.output import write
-from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS
+from airflow_checkpoint_provider.protocol import kinds
+from airflow_checkpoint_provider.protocol.config import seconds
+from airflow_checkpoint_provider.protocol.keys import pointer_of
 from airflow_checkpoint_provider.storage import Store, open_store
 
 FAILED = 1

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TextIO
 
-from airflow_checkpoint_provider.checkpoint.texts.units import table
 from airflow_checkpoint_provider.cli.report import Report
+from airflow_checkpoint_provider.text.units import table
 
 _COLOURS = {
     "running": "green", "finished": "green", "completed": "green", "restored": "cyan", "pending": "yellow", "launched": "yellow",

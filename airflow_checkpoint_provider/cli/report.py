@@ -6,28 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CheckpointNotFound
-from airflow_checkpoint_provider.checkpoint.kinds import kind_named
-from airflow_checkpoint_provider.checkpoint.metadata import Seal
-from airflow_checkpoint_provider.checkpoint.names import Pointer, SavepointPointer, checkpoint_id, pointer_of
-from airflow_checkpoint_provider.checkpoint.restoring import located, verified
-from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
-from airflow_checkpoint_provider.checkpoint.state import PENDING, RETAINED, Checkpoint
-from airflow_checkpoint_provider.checkpoint.texts.summary import HEADER, how, row
-from airflow_checkpoint_provider.checkpoint.texts.units import (
-    NONE,
-    between,
-    day_and_time,
-    duration,
-    plural,
-    size,
-    table,
-)
-from airflow_checkpoint_provider.checkpoint.words import labelled
+from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.cli import finding
 from airflow_checkpoint_provider.cli.finding import Found
+from airflow_checkpoint_provider.coordinator.restore import located, verified
+from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound
+from airflow_checkpoint_provider.protocol.keys import Pointer, SavepointPointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.metadata import Seal
+from airflow_checkpoint_provider.protocol.state import PENDING, RETAINED, Checkpoint
+from airflow_checkpoint_provider.protocol.wording import labelled
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text.summary import HEADER, how, row
+from airflow_checkpoint_provider.text.units import NONE, between, day_and_time, duration, plural, size, table
 
 MANY = 10_000  # more checkpoints than a history lists
 
@@ -122,7 +114,7 @@ def list_(store: Store, job: str, run: str | None, item: str | None, limit: int)
     notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
     notes += [f"{plural(not_read, 'run')} with older names not looked at; name one, or see --limit"] if not_read else []
     closed = [one for one in found if one.state.closing is not None]
-    notes += [texts.closed(one.state) for one in closed[:CLOSED]]
+    notes += [text.closed(one.state) for one in closed[:CLOSED]]
     notes += [f"{len(closed) - CLOSED} more are closed"] if len(closed) > CLOSED else []
     notes += [] if rows or closed else [f"no checkpoint of {job} was ever taken"]
     shown = rows[:limit]
@@ -200,11 +192,11 @@ def _names_a_run(store: Store, job: str, text: str, item: str | None) -> bool:
 def _table(found: Found, run: str) -> Report:
     if found.state.closing is not None:
         said = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing}
-        return Report(tuple(said), [list(said.values())], said, [texts.closed(found.state)])
-    about = texts.summarize(found.state, run)
+        return Report(tuple(said), [list(said.values())], said, [text.closed(found.state)])
+    about = text.summarize(found.state, run)
     data = asdict(about) | {"next_start": str(about.next_start) if about.next_start else None}
     cells = [one.cells() for one in about.rows]
-    return Report(HEADER, cells, data, texts.summary(found.state, run, MANY))
+    return Report(HEADER, cells, data, text.summary(found.state, run, MANY))
 
 
 def listed(found: Found, number: str) -> Checkpoint:
@@ -231,7 +223,7 @@ def _one(store: Store, found: Found, number: str) -> Report:
     pointer = data["pointer"]
     lines = [
         f"{found.state.job}, run {about.run}, attempt {about.attempt}: {about.state} {day_and_time(checkpoint.ended_at)}".rstrip(),
-        *texts.checkpoint_lines(found.state, checkpoint),
+        *text.checkpoint_lines(found.state, checkpoint),
         *_saved(checkpoint),
         *([labelled("pointer", pointer)] if pointer else []),
         *(f" {line}" for line in (table(STATES, rows) if rows else [])),

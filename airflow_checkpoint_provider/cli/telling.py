@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint import statistics as numbers
-from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound
-from airflow_checkpoint_provider.checkpoint.restoring import Candidate, Restored, recalled
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, Attempt, Checkpoint, Launch, State
-from airflow_checkpoint_provider.checkpoint.texts.story import own_stages
-from airflow_checkpoint_provider.checkpoint.texts.units import duration, size, table
+from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.cli import finding, report
 from airflow_checkpoint_provider.cli.finding import Found
 from airflow_checkpoint_provider.cli.report import Report
+from airflow_checkpoint_provider.coordinator import statistics as numbers
+from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, recalled
+from airflow_checkpoint_provider.errors import CheckpointNotFound
+from airflow_checkpoint_provider.protocol.state import ABORTED, Attempt, Checkpoint, Launch, State
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text.story import own_stages
+from airflow_checkpoint_provider.text.units import duration, size, table
 
 # -- statistics ----------------------------------------------------------------------------------------------------------
 
@@ -28,7 +28,7 @@ def statistics(store: Store, job: str, run: str | None, number: str | None, item
         return _of_one(store, found, report.listed(found, number))
     answer = numbers.checkpoints(found.state, store.uri)
     data = answer | {"config": numbers.config(found.state, store.uri)}
-    return Report(texts.SPREAD, texts.spreads(answer), data, texts.statistics(found.state, answer))
+    return Report(text.SPREAD, text.spreads(answer), data, text.statistics(found.state, answer))
 
 
 def _of_one(store: Store, found: Found, checkpoint: Checkpoint) -> Report:
@@ -41,7 +41,7 @@ def _of_one(store: Store, found: Found, checkpoint: Checkpoint) -> Report:
         for one in task["subtasks"]
     ]  # fmt: skip
     lines = [
-        *texts.checkpoint_lines(found.state, checkpoint),
+        *text.checkpoint_lines(found.state, checkpoint),
         *(f" {line}" for line in (table(SUBTASKS, rows) if rows else [])),
     ]
     return Report(SUBTASKS, rows, answer | {"tasks": tasks}, lines)
@@ -70,7 +70,7 @@ def story(store: Store, job: str, run: str | None, epoch: int | None, item: str 
         for one in restored.candidates
     ]  # fmt: skip
     return Report(
-        STORY, rows, _story_data(found.state, launch, attempt, restored), texts.retold(found.state, launch, attempt)
+        STORY, rows, _story_data(found.state, launch, attempt, restored), text.retold(found.state, launch, attempt)
     )
 
 

@@ -11,7 +11,7 @@ from airflow.configuration import get_airflow_home
 
 import airflow_checkpoint_provider
 
-FOLDERS = ("checkpoint", "storage", "spark")
+FOLDERS = ("protocol", "policies", "storage", "coordinator", "text", "checkpoint", "spark")
 STAMP = (1980, 1, 1, 0, 0, 0)  # the same content is the same archive
 
 
@@ -20,6 +20,8 @@ def driver_archive() -> Path:
     package = Path(airflow_checkpoint_provider.__file__).parent
     sources = [
         package / "__init__.py",
+        package / "errors.py",
+        package / "codes.py",
         *(path for folder in FOLDERS for path in sorted((package / folder).rglob("*.py"))),
     ]
     members = {str(path.relative_to(package.parent)): path.read_bytes() for path in sources}

@@ -11,15 +11,15 @@ from typing import Any
 from airflow.configuration import get_airflow_home
 from airflow.sdk import BaseHook, Connection
 
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.kinds import kind_named
-from airflow_checkpoint_provider.checkpoint.metadata import Seal, StateSnapshot
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, SavepointPointer, pointer_of, safe_token
-from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
+from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer, pointer_of, safe_token
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.storage import Store, open_store, probe
 
 SHARED = re.compile(r"/|(?!memory:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)  # the same place in every process and directory

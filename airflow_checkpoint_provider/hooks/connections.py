@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow.sdk import Connection
 
 from airflow_checkpoint_provider import _airflow
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, StoreMisconfigured
+from airflow_checkpoint_provider.errors import CheckpointError, StoreMisconfigured
 
 
 class ConnectionUnreadable(CheckpointError, ConnectionError):

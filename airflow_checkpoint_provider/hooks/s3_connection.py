@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import Connection
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+from airflow_checkpoint_provider.errors import StoreMisconfigured
 from airflow_checkpoint_provider.storage import S3Settings
 
 PLAIN = ("endpoint_url", "region_name", "addressing_style", "role_arn", "profile_name")

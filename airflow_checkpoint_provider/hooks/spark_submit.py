@@ -10,8 +10,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_checkpoint_provider import _airflow
-from airflow_checkpoint_provider.checkpoint import texts
+from airflow_checkpoint_provider import _airflow, text
 from airflow_checkpoint_provider.hooks.connections import find_connection
 
 
@@ -77,5 +76,5 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         super()._process_spark_submit_log(self._heard(line) for line in itr)
 
     def _heard(self, line: str) -> str:
-        self.refusal = texts.refusal_in(line.strip()) or self.refusal
+        self.refusal = text.refusal_in(line.strip()) or self.refusal
         return line

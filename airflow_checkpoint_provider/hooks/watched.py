@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import Beats, Pulse, seen_alive
+from airflow_checkpoint_provider.errors import (
     Aborted,
     CheckpointNotFound,
     InvalidConfig,
@@ -19,10 +21,9 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     NotPending,
     StoreDenied,
 )
-from airflow_checkpoint_provider.checkpoint.failures import LOST
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beats, Pulse, seen_alive
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import (
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.protocol.failures import LOST
+from airflow_checkpoint_provider.protocol.keys import (
     History,
     Keys,
     Pointer,
@@ -30,10 +31,9 @@ from airflow_checkpoint_provider.checkpoint.names import (
     checkpoint_id,
     pointer_of,
 )
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, Checkpoint, State
-from airflow_checkpoint_provider.checkpoint.texts import will_not_complete
-from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text import will_not_complete
 
 ACKNOWLEDGED, COMPLETED = "acknowledged", "completed"
 """What can be awaited."""

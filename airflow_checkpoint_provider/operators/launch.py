@@ -15,31 +15,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.decide import decide
-from airflow_checkpoint_provider.checkpoint.disposing import tidy
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import (
-    Fenced,
-    HistoryGone,
-    Refused,
-    Stopping,
-    StoreError,
-    Superseded,
-)
-from airflow_checkpoint_provider.checkpoint.events import LaunchPlanned, Token
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart, beats_of, read_beat, seen_alive
-from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
-from airflow_checkpoint_provider.checkpoint.names import History, Keys
-from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, id_above, resolve
-from airflow_checkpoint_provider.checkpoint.state import Attempt, Launch, State
-from airflow_checkpoint_provider.checkpoint.sweeping import Swept, sweep_older
-from airflow_checkpoint_provider.checkpoint.texts import Seen
+from airflow_checkpoint_provider import text
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import tidy
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, beats_of, read_beat, seen_alive
+from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_above, resolve
+from airflow_checkpoint_provider.coordinator.sweeping import Swept, sweep_older
+from airflow_checkpoint_provider.errors import Fenced, HistoryGone, Refused, Stopping, StoreError, Superseded
 from airflow_checkpoint_provider.metrics import Metrics
 from airflow_checkpoint_provider.operators.follower import Follower
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.decisions import decide
+from airflow_checkpoint_provider.protocol.events import LaunchPlanned, Token
+from airflow_checkpoint_provider.protocol.keys import History, Keys
+from airflow_checkpoint_provider.protocol.state import Attempt, Launch, State
 from airflow_checkpoint_provider.storage import Store, probe, s3_handover
+from airflow_checkpoint_provider.text import Seen
 
 Say = Callable[[Iterable[str]], None]
 POLL = 1.0  # seconds between two looks at the journal
@@ -113,7 +106,7 @@ class Launching:
             raise Refused(f"{self.wanted.history.job}: this task was killed")
         if not self.adopted:
             self._heart().pulse()  # who looks at this launch from now on sees that it lives
-        self.say(texts.launch_story(self._before, self.state, self.launch, self.restored, self._seen))
+        self.say(text.launch_story(self._before, self.state, self.launch, self.restored, self._seen))
         return self.launch
 
     @property
@@ -195,9 +188,9 @@ class Launching:
         state = self.coordinator.journal.catch_up()
         current = state.current_launch()
         if current is None:
-            raise Fenced(texts.left_by_restore(state))
+            raise Fenced(text.left_by_restore(state))
         if self.launch is None or current.number != self.launch.number or current.latest_try > self.wanted.try_number:
-            raise Superseded(texts.superseded(state, self.wanted.token.run))
+            raise Superseded(text.superseded(state, self.wanted.token.run))
 
     def end(self, how: str, exit_code: int | None, said_by: str = "task") -> None:
         """Say how the driver of our launch ended, if it could not itself; one that was replaced needs no word."""
@@ -275,7 +268,7 @@ class Launching:
                 f"state of the run could not be deleted now ({error}); it costs storage under {where}, nothing else"
             ]
         gone = before - {one.id for one in self.state.retained}
-        return [texts.deleted_line(len(gone), self.state)] if gone or not self.state.retained else []
+        return [text.deleted_line(len(gone), self.state)] if gone or not self.state.retained else []
 
     def sweep_older(self, stop: threading.Event) -> None:
         """Beside the driver: sweep and close what is due of older runs; one line, if there was anything. Whatever is not done
@@ -289,7 +282,7 @@ class Launching:
             done += sweep_older(self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set)
         except StoreError as error:
             done.append(Swept("", error=error))
-        self.say(texts.swept(history.job, done))
+        self.say(text.swept(history.job, done))
 
     def wait_for_process(self) -> None:
         """A driver that finished may still run what stands behind its ``with``, and read its stages there. On this host its
@@ -308,7 +301,7 @@ class Launching:
     def summary(self) -> list[str]:
         """The table; a store that fails costs only that."""
         try:
-            return texts.summary(self.coordinator.journal.catch_up(), self.wanted.token.run)
+            return text.summary(self.coordinator.journal.catch_up(), self.wanted.token.run)
         except StoreError as error:
             return [f"no summary, the journal cannot be read now: {error}"]
 
@@ -325,5 +318,5 @@ class _Look:
         keys = tuple(beats_of(mine.keys, state))
         if keys not in self._seen:
             look = mine.beats.look
-            self._seen[keys] = seen_alive(mine.store, keys, mine.beats, lambda: mine.say([texts.looking(state, look)]))
+            self._seen[keys] = seen_alive(mine.store, keys, mine.beats, lambda: mine.say([text.looking(state, look)]))
         return self._seen[keys]

@@ -9,13 +9,13 @@ from typing import Any
 from airflow.sdk import BaseOperator, TaskGroup
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, NotSupportedYet
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, check_job_id
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator, history_of
+from airflow_checkpoint_provider.protocol.keys import History, Keys, check_job_id
 from airflow_checkpoint_provider.storage import Store
 
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider._failing import failing_for_good
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.apply import token_text
-from airflow_checkpoint_provider.checkpoint.assignment import renaming
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import claimed
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, InvalidConfig, NotSupportedYet
-from airflow_checkpoint_provider.checkpoint.events import Token
-from airflow_checkpoint_provider.checkpoint.journal import utc_now
-from airflow_checkpoint_provider.checkpoint.names import Pointer, checkpoint_id, pointer_of
-from airflow_checkpoint_provider.checkpoint.restoring import GoingBack
-from airflow_checkpoint_provider.checkpoint.savepoints import CLAIM, NO_CLAIM
-from airflow_checkpoint_provider.checkpoint.savepoints import claim_mode as known_claim_mode
-from airflow_checkpoint_provider.checkpoint.state import Branch, State
+from airflow_checkpoint_provider.coordinator.assignment import renaming
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import claimed
+from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.coordinator.restore import GoingBack
+from airflow_checkpoint_provider.coordinator.savepoint import CLAIM, NO_CLAIM
+from airflow_checkpoint_provider.coordinator.savepoint import claim_mode as known_claim_mode
+from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.hooks.watched import stands, where_in
 from airflow_checkpoint_provider.operators.killed import Killable
 from airflow_checkpoint_provider.operators.of_job import OfJob
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.keys import Pointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.protocol.state import Branch, State
+from airflow_checkpoint_provider.protocol.transitions import token_text
 
 WORDS = ("latest", "run-start", "none")
 
@@ -104,7 +104,7 @@ class RestoreOperator(Killable, OfJob):
             return claimed(coordinator, now, wanted, utc_now())
 
         coordinator.journal.append(command)
-        for line in texts.restored(going.state, going.restored, claim=claims, rename=going.names(self.rename)):
+        for line in text.restored(going.state, going.restored, claim=claims, rename=going.names(self.rename)):
             self.log.info("%s", line)
 
     def _done(self, coordinator: Coordinator, token: Token) -> bool:

@@ -14,12 +14,12 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
-from airflow_checkpoint_provider import __version__, _airflow
+from airflow_checkpoint_provider import __version__, _airflow, text
 from airflow_checkpoint_provider._failing import failing_for_good
-from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.assignment import allowance
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider.coordinator.assignment import allowance
+from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
+from airflow_checkpoint_provider.coordinator.liveness import read_beat
+from airflow_checkpoint_provider.errors import (
     AlreadyFinished,
     CheckpointError,
     CommitStateUnknown,
@@ -29,17 +29,16 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     Refused,
     Superseded,
 )
-from airflow_checkpoint_provider.checkpoint.events import Token
-from airflow_checkpoint_provider.checkpoint.heartbeat import read_beat
-from airflow_checkpoint_provider.checkpoint.journal import utc_now, utc_text
-from airflow_checkpoint_provider.checkpoint.names import History, check_job_id, checkpoint_id
-from airflow_checkpoint_provider.checkpoint.state import Attempt
 from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.hooks.watched import stands, where_in
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
 from airflow_checkpoint_provider.operators.stopping import OVER, publish, stopped
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.keys import History, check_job_id, checkpoint_id
+from airflow_checkpoint_provider.protocol.state import Attempt
 from airflow_checkpoint_provider.storage import s3_handover
 
 WORDS = ("latest", "none")
@@ -148,7 +147,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             try:
                 self._plan(launching)
             except AlreadyFinished:
-                self._say(texts.finished(launching.state, ti.run_id))
+                self._say(text.finished(launching.state, ti.run_id))
                 launching.wait_for_process()
                 return self._finished(launching)
             context["task_state_store"].set(HISTORY_KEY, launching.state.incarnation)
@@ -166,13 +165,13 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             publish(launching.coordinator)
             self._wait_suspended(launching)
         except CheckpointError as error:
-            self._say(texts.refused(f"{launching.wanted.history.job}, run {launching.wanted.token.run}", error))
+            self._say(text.refused(f"{launching.wanted.history.job}, run {launching.wanted.token.run}", error))
             raise
 
     def _wait_suspended(self, launching: Launching) -> NoReturn:
         """Not in this process: what is rendered must be rendered anew. A try that waits is no try that failed. It looks again
         after as long as a silent driver is borne with: a minute."""
-        self._say(texts.suspended(launching.state))
+        self._say(text.suspended(launching.state))
         again = datetime.now(UTC) + timedelta(seconds=launching.beats.still)
         raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
 
@@ -301,7 +300,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
 
     def _succeed(self, launching: Launching, attempt: Attempt | None) -> dict[str, Any]:
         if attempt is None:
-            for line in texts.not_attached():
+            for line in text.not_attached():
                 self.log.warning(line)
             return self._result(launching)
         if attempt.how is None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import publish_due
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import publish_due
+from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.operators.launch import Launching
 
 OVER = 79  # exit code of a driver that is over: replaced, or stopped with a savepoint

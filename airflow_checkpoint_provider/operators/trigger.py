@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
-from airflow_checkpoint_provider.checkpoint.kinds import CHECKPOINT, kind_named
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.operators.asking import AsksForCheckpoint
+from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, kind_named
 
 
 class TriggerCheckpointOperator(AsksForCheckpoint):

@@ -11,12 +11,12 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from airflow_checkpoint_provider._failing import failing_for_good
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, StoreError
-from airflow_checkpoint_provider.checkpoint.state import PENDING, Checkpoint
-from airflow_checkpoint_provider.checkpoint.texts import acknowledged, checkpoint_line
+from airflow_checkpoint_provider.errors import CheckpointError, StoreError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 from airflow_checkpoint_provider.hooks.watched import ACKNOWLEDGED, Watched
+from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint
+from airflow_checkpoint_provider.text import acknowledged, checkpoint_line
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, LookingTrigger, seconds_to
 
 EVERY = 5.0  # seconds between two looks

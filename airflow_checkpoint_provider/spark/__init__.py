@@ -1,9 +1,13 @@
 """The runtime in the driver: what a job imports. Runs in the Spark driver; never imports Airflow."""
 
 from airflow_checkpoint_provider.spark.job import CheckpointedJob, CheckpointRef
-from airflow_checkpoint_provider.spark.opened import OpenedCheckpoint, open_checkpoint
-from airflow_checkpoint_provider.spark.registered import CheckpointedObject, InitializationContext, SnapshotContext
-from airflow_checkpoint_provider.spark.states import Value
+from airflow_checkpoint_provider.spark.open_checkpoint import OpenedCheckpoint, open_checkpoint
+from airflow_checkpoint_provider.spark.state.registered import (
+    CheckpointedObject,
+    InitializationContext,
+    SnapshotContext,
+)
+from airflow_checkpoint_provider.spark.state.states import Value
 
 __all__ = [
     "CheckpointRef",

@@ -16,23 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from airflow_checkpoint_provider import __version__
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import (
-    CheckpointError,
-    CommitStateUnknown,
-    Fenced,
-    JobAlreadyRunning,
-    JobSuspended,
-    Refused,
-    StoreError,
-    StoreMisconfigured,
-)
-from airflow_checkpoint_provider.checkpoint.events import Point, Token
-from airflow_checkpoint_provider.checkpoint.heartbeat import (
+from airflow_checkpoint_provider import __version__, text
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.liveness import (
     Beat,
     Beats,
     Heart,
@@ -42,14 +30,25 @@ from airflow_checkpoint_provider.checkpoint.heartbeat import (
     read_beat,
     seen_alive,
 )
-from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
-from airflow_checkpoint_provider.checkpoint.metadata import Versions
-from airflow_checkpoint_provider.checkpoint.names import Keys
-from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine, resolve
-from airflow_checkpoint_provider.checkpoint.state import Attempt as AttemptRecord
-from airflow_checkpoint_provider.checkpoint.state import Run, State
-from airflow_checkpoint_provider.spark.exits import Exit, leave
+from airflow_checkpoint_provider.coordinator.restore import Restored, examine, resolve
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    CommitStateUnknown,
+    Fenced,
+    JobAlreadyRunning,
+    JobSuspended,
+    Refused,
+    StoreError,
+    StoreMisconfigured,
+)
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.keys import Keys
+from airflow_checkpoint_provider.protocol.metadata import Versions
+from airflow_checkpoint_provider.protocol.state import Attempt as AttemptRecord
+from airflow_checkpoint_provider.protocol.state import Run, State
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.process.exits import Exit, leave
 from airflow_checkpoint_provider.spark.settings import Settings
 from airflow_checkpoint_provider.storage import Store, open_store, probe
 
@@ -175,7 +174,7 @@ class Attempt:
         """Replaced: print by whom, and end before the next side effect."""
         if self._leaving.is_set():
             threading.Event().wait()  # the last entry is our own, and so is the exit code
-        leave(Exit.OVER, "\n".join(texts.fenced(self.state, self.epoch, self.doing())))
+        leave(Exit.OVER, "\n".join(text.fenced(self.state, self.epoch, self.doing())))
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -265,7 +264,7 @@ def refuse(journal: Journal, launch: int | None, error: CheckpointError, code: E
 
 def tell_task(store: Store, keys: Keys, launch: int, error: CheckpointError) -> None:
     """Leave the text where the task that launched this driver reads it, and print it, should the store fail."""
-    say(texts.refusal(error))
+    say(text.refusal(error))
     Heart(
         store, keys.driver_beat(launch), Beat(launch=launch, refused=Refusal(code=error.code, text=error.message))
     ).pulse()
@@ -324,7 +323,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
     except JobAlreadyRunning:  # one that was faster by a moment
         raise _already_running(journal) from None
     attempt = _started(journal, driver, restored)
-    say(texts.restore_story(journal.state, attempt.restored))
+    say(text.restore_story(journal.state, attempt.restored))
     return attempt
 
 
@@ -376,7 +375,7 @@ class _Observer:
     def _alive(self, state: State, keys: tuple[str, ...]) -> bool:
         if keys not in self._seen:
             beats = Beats.configured()
-            say_so = functools.partial(say, texts.looking(state, beats.look))
+            say_so = functools.partial(say, text.looking(state, beats.look))
             self._seen[keys] = seen_alive(self._journal.store, keys, beats, say_so)
         return self._seen[keys]
 

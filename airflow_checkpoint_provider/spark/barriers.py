@@ -18,10 +18,8 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from airflow_checkpoint_provider import __version__
-from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider import __version__, text
+from airflow_checkpoint_provider.errors import (
     Busy,
     CheckpointError,
     Damaged,
@@ -31,19 +29,20 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     StoreError,
     TooLarge,
 )
-from airflow_checkpoint_provider.checkpoint.failures import DECLINED, EXPIRED, STORE_FAILED
-from airflow_checkpoint_provider.checkpoint.kinds import kind_named
-from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, StateSnapshot, Versions
-from airflow_checkpoint_provider.checkpoint.requests import ungated
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.failures import DECLINED, EXPIRED, STORE_FAILED
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot, Versions
+from airflow_checkpoint_provider.protocol.requests import ungated
+from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import copies
 from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.gates import Gates
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.manual_completion import Gates
 from airflow_checkpoint_provider.spark.protection import Protection
-from airflow_checkpoint_provider.spark.registered import Registered
 from airflow_checkpoint_provider.spark.savepoints import Pinned, Savepoints
-from airflow_checkpoint_provider.spark.states import States, new_in
+from airflow_checkpoint_provider.spark.state.registered import Registered
+from airflow_checkpoint_provider.spark.state.states import States, new_in
 
 Held = dict[str, StateSnapshot]
 """What a completed checkpoint holds, by uid."""
@@ -156,7 +155,7 @@ class Barriers:
                         self._registered.asked_for(one.id)
                         missing = (self._attempt.record.application,)
                         coordinator.abort(one.id, DECLINED, missing=missing, words=declined.message)
-                        say(texts.aborted(coordinator.state, coordinator.state.checkpoint(one.id) or one))
+                        say(text.aborted(coordinator.state, coordinator.state.checkpoint(one.id) or one))
         except CheckpointError as error:
             self.protection.failed(f"to decline the checkpoint at {barrier}", error)
         return held
@@ -250,7 +249,7 @@ class Barriers:
                 coordinator.abort(one.id, reason, missing=(self._attempt.record.application,), words=words)
             found = coordinator.state.checkpoint(one.id)
             if found and found.status == ABORTED:
-                say(texts.aborted(coordinator.state, found))
+                say(text.aborted(coordinator.state, found))
 
     def _number(self, barrier: str) -> int:
         """The pending checkpoint that waits for us and for nobody else, or a new one."""
@@ -294,7 +293,7 @@ class Barriers:
             self._registered.stands_in(ack.id)
         if stands and checkpoint:
             self.protection.restored()
-            say(texts.checkpoint_line(checkpoint, time.monotonic() - began))
+            say(text.checkpoint_line(checkpoint, time.monotonic() - began))
         return stands
 
     def _acknowledgement(self, number: int, pinned: Pinned) -> Acknowledgement:
@@ -320,9 +319,9 @@ class Barriers:
                 if found and found.status == RETAINED:
                     held = coordinator.read_seal(found).states
                     self.protection.restored()
-                    say(texts.outcome_known(found))
+                    say(text.outcome_known(found))
                 elif found and found.over:
-                    say(texts.aborted(coordinator.state, found))
+                    say(text.aborted(coordinator.state, found))
             self._unsettled = None
         except CheckpointError as error:
             self.protection.failed(f"chk-{number}", error)

@@ -13,25 +13,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.assignment import divided
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CommitStateUnknown, WrongUse
-from airflow_checkpoint_provider.checkpoint.events import Point
-from airflow_checkpoint_provider.checkpoint.names import Keys, Pointer, check_uid
-from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider import text
+from airflow_checkpoint_provider.coordinator.assignment import divided
+from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.keys import Keys, Pointer, check_uid
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import copies, s3a
-from airflow_checkpoint_provider.spark.application import Application, check_versions, digest, refuse_connect
 from airflow_checkpoint_provider.spark.attempt import Program, begin, tell_task
 from airflow_checkpoint_provider.spark.barriers import Barriers
-from airflow_checkpoint_provider.spark.exits import Exit
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.progress import Progress
-from airflow_checkpoint_provider.spark.registered import CheckpointedObject, Registered
+from airflow_checkpoint_provider.spark.process.exits import Exit
+from airflow_checkpoint_provider.spark.process.progress import Progress
+from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
 from airflow_checkpoint_provider.spark.settings import Settings, launched, script, settings_of
-from airflow_checkpoint_provider.spark.stages import Stages
-from airflow_checkpoint_provider.spark.states import States, Value
-from airflow_checkpoint_provider.spark.watchdog import Watchdog, jvm_pid
+from airflow_checkpoint_provider.spark.stages.application import (
+    Application,
+    check_versions,
+    digest,
+    refuse_connect,
+)
+from airflow_checkpoint_provider.spark.stages.stage import Stages
+from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
+from airflow_checkpoint_provider.spark.state.states import States, Value
 from airflow_checkpoint_provider.storage import open_store
 
 if TYPE_CHECKING:
@@ -142,7 +147,7 @@ class CheckpointedJob:
             key=lambda one: one.epoch,
             default=None,
         )
-        said = texts.application_line(application.digest, before, self._attempt.run)
+        said = text.application_line(application.digest, before, self._attempt.run)
         say(f"attempt {self._attempt.epoch} of {settings.job}, run {self._attempt.run.key}: {said}")
         self._attempt.attach(said)
         self._barriers.sweep()
@@ -198,7 +203,7 @@ class CheckpointedJob:
         unclaimed = {one.uid: one for one in self._states.unclaimed()}
         dropped, kept = divided(unclaimed, self._settings.allow_non_restored_state)
         self._states.drop(dropped)
-        for uids, line in ((dropped, texts.left_behind), (kept, texts.handed_on)):
+        for uids, line in ((dropped, text.left_behind), (kept, text.handed_on)):
             if uids:
                 say(line([unclaimed[uid] for uid in uids]))
 

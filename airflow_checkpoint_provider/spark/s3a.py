@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
 
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider.errors import (
     CheckpointError,
     NotInstalled,
     NotSupportedYet,

@@ -16,13 +16,13 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from airflow_checkpoint_provider.checkpoint import texts
-from airflow_checkpoint_provider.checkpoint.disposing import clear, publish_due, target_of
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CommitStateUnknown, NotPending
-from airflow_checkpoint_provider.checkpoint.kinds import kind_named
-from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, StateSnapshot
-from airflow_checkpoint_provider.checkpoint.savepoints import exported
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, PENDING, RETAINED, Checkpoint
+from airflow_checkpoint_provider import text
+from airflow_checkpoint_provider.coordinator.disposal import clear, publish_due, target_of
+from airflow_checkpoint_provider.coordinator.savepoint import exported
+from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, NotPending
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot
+from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import copies
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
@@ -74,7 +74,7 @@ class Savepoints:
             with self._attempt.journal() as coordinator:
                 publish_due(coordinator)
         except CheckpointError as error:
-            say(texts.not_published(error.message))
+            say(text.not_published(error.message))
 
     def sweep(self) -> None:
         """Delete what aborted ones have left at their targets."""
@@ -90,7 +90,7 @@ class Savepoints:
         except (copies.Over, NotPending):
             self._gone(one)
         except CommitStateUnknown as error:
-            say(texts.not_known(one, error.message))
+            say(text.not_known(one, error.message))
         except Exception as error:  # noqa: BLE001 - a savepoint is no reason for the job to end
             if not isinstance(error, CheckpointError | copies.Late):
                 traceback.print_exc()
@@ -113,7 +113,7 @@ class Savepoints:
                 coordinator.acknowledge(self._acknowledgement(one.id, pinned))
             coordinator.complete(one.id)
             completed = coordinator.state.checkpoint(one.id) or one
-        say(texts.checkpoint_line(completed, time.monotonic() - began))
+        say(text.checkpoint_line(completed, time.monotonic() - began))
         self.publish()
 
     def _copy(self, one: Checkpoint, pinned: Pinned, deadline: float) -> None:
@@ -125,7 +125,7 @@ class Savepoints:
             target.overwrite(f"{pointer.name}/tried", b"")
             target.delete([f"{pointer.name}/tried"])
         check = functools.partial(self._wanted, one, deadline)
-        copies.copy(texts.savepoint(one), coordinator.store, target, pairs, total, check)
+        copies.copy(text.savepoint(one), coordinator.store, target, pairs, total, check)
         copies.verify(target, pointer.keys, pinned)
 
     def _wanted(self, one: Checkpoint, deadline: float = math.inf) -> None:
@@ -140,7 +140,7 @@ class Savepoints:
             with self._attempt.journal() as coordinator, contextlib.suppress(NotPending):
                 coordinator.abort(one.id, reason, missing=(self._attempt.record.application,), words=words)
         except CheckpointError as error:
-            say(texts.not_known(one, error.message))
+            say(text.not_known(one, error.message))
         self._gone(one)
 
     def _gone(self, one: Checkpoint) -> None:
@@ -148,7 +148,7 @@ class Savepoints:
         state = self._attempt.state
         found = state.checkpoint(one.id)
         if found and found.status == ABORTED:
-            say(texts.aborted(state, found))
+            say(text.aborted(state, found))
             self._clear(one)
 
     def _clear(self, one: Checkpoint) -> None:
@@ -175,6 +175,6 @@ class Savepoints:
         state = self._attempt.state
         found = state.checkpoint(one.id) or one
         if found.status == RETAINED:
-            self._attempt.end_suspended(lambda unended: texts.stopped(self._attempt.state, found, barrier, unended))
+            self._attempt.end_suspended(lambda unended: text.stopped(self._attempt.state, found, barrier, unended))
         if found.status == ABORTED:
-            say(texts.goes_on(state, found))
+            say(text.goes_on(state, found))

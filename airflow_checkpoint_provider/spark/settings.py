@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider import __version__
-from airflow_checkpoint_provider.checkpoint.assignment import Allowed, allowance
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.errors import InvalidName, VersionMismatch
-from airflow_checkpoint_provider.checkpoint.events import Token
-from airflow_checkpoint_provider.checkpoint.names import History, check_job_id
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, allowance
+from airflow_checkpoint_provider.errors import InvalidName, VersionMismatch
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.keys import History, check_job_id
 from airflow_checkpoint_provider.storage import S3Settings, Store, open_store, s3_handover
 
 if TYPE_CHECKING:

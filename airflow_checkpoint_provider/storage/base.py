@@ -15,7 +15,7 @@ from random import uniform
 from time import monotonic, sleep
 from typing import Protocol
 
-from airflow_checkpoint_provider.checkpoint.errors import Damaged, InvalidName, StoreError, StoreUnavailable
+from airflow_checkpoint_provider.errors import Damaged, InvalidName, StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 

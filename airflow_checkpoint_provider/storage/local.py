@@ -15,12 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from airflow_checkpoint_provider.checkpoint.errors import (
-    StoreDenied,
-    StoreError,
-    StoreMisconfigured,
-    StoreUnavailable,
-)
+from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage.base import Listed, Put, checked, is_hidden, missing, pieces
 
 TEMPORARY = ".tmp-"

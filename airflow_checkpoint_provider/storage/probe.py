@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreError, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 
 SCRATCH = ".probe"

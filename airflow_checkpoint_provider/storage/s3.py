@@ -17,7 +17,7 @@ from itertools import chain, islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, CommitStateUnknown, InvalidName, NotInstalled
+from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, InvalidName, NotInstalled
 from airflow_checkpoint_provider.storage.base import PART, Listed, Put, Store, checked, is_hidden, missing
 from airflow_checkpoint_provider.storage.s3_errors import Meaning, explain, meaning, not_s3
 from airflow_checkpoint_provider.storage.s3_settings import S3Settings

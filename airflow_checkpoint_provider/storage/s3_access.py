@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+from airflow_checkpoint_provider.errors import StoreMisconfigured
 from airflow_checkpoint_provider.storage.s3 import S3Store, clients, explained, source
 from airflow_checkpoint_provider.storage.s3_settings import S3Settings
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
 
 
 class Meaning(enum.Enum):

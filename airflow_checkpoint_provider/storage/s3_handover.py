@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_checkpoint_provider.checkpoint.errors import NotSupportedYet
+from airflow_checkpoint_provider.errors import NotSupportedYet
 from airflow_checkpoint_provider.storage.base import Store
 from airflow_checkpoint_provider.storage.s3 import S3Store
 from airflow_checkpoint_provider.storage.s3_settings import S3Settings

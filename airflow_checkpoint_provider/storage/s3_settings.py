@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+from airflow_checkpoint_provider.errors import StoreMisconfigured
 
 _ENDPOINT = re.compile(r"https?://[^/@?#\s]+/?", re.IGNORECASE)
 _STYLES = ("auto", "path", "virtual")

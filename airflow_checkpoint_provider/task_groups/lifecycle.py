@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import TaskGroup
 from airflow.sdk.definitions._internal.mixins import DependencyMixin
 
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
+from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.operators import (
     AbortCheckpointOperator,
     CheckpointedSparkSubmitOperator,

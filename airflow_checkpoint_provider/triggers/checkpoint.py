@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_checkpoint_provider.checkpoint.errors import Aborted, CheckpointError
-from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.errors import Aborted, CheckpointError
 from airflow_checkpoint_provider.hooks.watched import Followed, Watched
+from airflow_checkpoint_provider.protocol.keys import History
 
 COMPLAINS_EVERY = 60.0  # seconds between two lines saying that nothing can be seen
 

@@ -7,10 +7,10 @@ import secrets
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.entry import Entry
-from airflow_checkpoint_provider.checkpoint.events import Event, HistoryOpened, Resumed, Suspended
-from airflow_checkpoint_provider.checkpoint.journal import utc_now
-from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.coordinator.entry import Entry
+from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.protocol.events import Event, HistoryOpened, Resumed, Suspended
+from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import Put
 from tests.e2e.conftest import REFUSED
 from tests.e2e.lab import PATIENCE, RESULT, TASK, Lab

@@ -99,7 +99,7 @@ def test_a_command_sees_connections_of_the_database(stack: Stack) -> None:
 
 def test_without_the_connection_only_a_local_master_has_a_place(stack: Stack) -> None:
     code = """
-from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+from airflow_checkpoint_provider.errors import StoreMisconfigured
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 for master in ("local[*]", "yarn", None):
     try:
@@ -116,7 +116,7 @@ for master in ("local[*]", "yarn", None):
 def test_a_task_that_knows_no_master_uses_that_place_if_it_holds_the_job(stack: Stack) -> None:
     (stack.home / "checkpoints" / "jobs" / "known").mkdir(parents=True)
     code = """
-from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+from airflow_checkpoint_provider.errors import StoreMisconfigured
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 for job in ("known", "unknown"):
     try:

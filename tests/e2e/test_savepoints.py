@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.names import History, SavepointPointer
-from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
-from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer
+from airflow_checkpoint_provider.protocol.state import State
 from tests.e2e.lab import PATIENCE, Lab
 from tests.support.stack import PROJECT
 

@@ -14,11 +14,11 @@ import pytest
 from airflow.sdk import DAG, task
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.checkpoint.codes import CODES
+from airflow_checkpoint_provider.codes import CODES
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.spark import CheckpointedJob
-from airflow_checkpoint_provider.spark.exits import Exit
+from airflow_checkpoint_provider.spark.process.exits import Exit
 from airflow_checkpoint_provider.spark.s3a import advice
 from airflow_checkpoint_provider.storage import S3Store
 from tests.support.drivers import ROOT, environment, fast_confs, submit

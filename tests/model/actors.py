@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.closing import close
-from airflow_checkpoint_provider.checkpoint.codec import canonical
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
-from airflow_checkpoint_provider.checkpoint.entry import By, Entry
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider.coordinator.closing import close
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import publish_due, target_of
+from airflow_checkpoint_provider.coordinator.entry import By, Entry
+from airflow_checkpoint_provider.coordinator.journal import Answer, Journal
+from airflow_checkpoint_provider.coordinator.restore import Restored, examine
+from airflow_checkpoint_provider.coordinator.savepoint import exported, imported
+from airflow_checkpoint_provider.errors import (
     AlreadyFinished,
     Busy,
     CheckpointError,
@@ -29,15 +29,15 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     StoreError,
     Superseded,
 )
-from airflow_checkpoint_provider.checkpoint.events import Point, Token
-from airflow_checkpoint_provider.checkpoint.journal import Answer, Journal
-from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, File, Group, Seal, StateSnapshot
-from airflow_checkpoint_provider.checkpoint.names import Keys, group_path
-from airflow_checkpoint_provider.checkpoint.requests import ungated
-from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine
-from airflow_checkpoint_provider.checkpoint.retention import KeepLatest
-from airflow_checkpoint_provider.checkpoint.savepoints import exported, imported
-from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
+from airflow_checkpoint_provider.policies.retention import KeepLatest
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.keys import Keys, group_path
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, Group, Seal, StateSnapshot
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.requests import ungated
+from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Put, put
 from tests.model.explore import TRIES_TWICE, Asked, Next, Process
 

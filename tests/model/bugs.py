@@ -13,25 +13,17 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.checkpoint import (
-    apply,
-    closing,
-    coordinator,
-    decide,
-    journal,
-    launching,
-    lifetime,
-    requests,
-)
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import events as e
-from airflow_checkpoint_provider.checkpoint.commands import DoneAlready, Refusal
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.decide import HANDLERS, Decision
-from airflow_checkpoint_provider.checkpoint.errors import Busy, Refused, StoreUnavailable
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, digest
-from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, PENDING, Checkpoint, State
+from airflow_checkpoint_provider.coordinator import closing, coordinator, journal
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.errors import Busy, Refused, StoreUnavailable
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import decisions, launches, lifetime, requests, transitions
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.decisions import HANDLERS, Decision
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
+from airflow_checkpoint_provider.protocol.state import CONDEMNED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 from tests.model import actors
 from tests.model.explore import Process
@@ -128,7 +120,7 @@ def closed_at_once() -> Iterator[None]:
         yield
 
 
-KNOWN = launching._known
+KNOWN = launches._known
 
 JOURNAL = {
     "1": Bug("no boundary check after a win", replaced(Journal, "_void", lambda self, n: False), "writers", ("P7",)),
@@ -137,15 +129,15 @@ JOURNAL = {
     "4": Bug("pruning before the next boundary is seen", replaced(actors, "prune", prune_what_is_open), "writers", ("P7", "P2")),
     "5": Bug("unknown + read-back absent = not done", replaced(journal, "put", absent_is_not_done), "writers", ("P7",)),
     "6": Bug("'exists' = somebody else's, and the caller is told", replaced(journal, "put", exists_is_anothers), "writers", ("P7",)),
-    "7": Bug("re-decided command without its token", replaced(launching, "_known", lambda state, command: None), "writers", ("P11",)),
+    "7": Bug("re-decided command without its token", replaced(launches, "_known", lambda state, command: None), "writers", ("P11",)),
     "29": Bug("close that skips history_closing", closed_at_once, "closers", ("P7",)),
     "50": Bug(
         "old boundaries deleted instead of stubbed",
         replaced(actors, "shorten", lambda process, number, state: process.delete([actors.KEYS.entry(number)])),
         "a_long_sleep", ("P7",),
     ),
-    "51": Bug("only the last token is remembered", replaced(apply, "KEPT_TOKENS", 1), "writers", ("P11",)),
-    "52": Bug("a repeated command is answered 'refused'", replaced(launching, "_known", known_is_refused), "writers", ("P7",)),
+    "51": Bug("only the last token is remembered", replaced(transitions, "KEPT_TOKENS", 1), "writers", ("P11",)),
+    "52": Bug("a repeated command is answered 'refused'", replaced(launches, "_known", known_is_refused), "writers", ("P7",)),
     "a": Bug("what was read half-way stays in the state", replaced(Journal, "catch_up", read_into_the_state), "phantoms_and_silence", ("P7",)),
     "b": Bug("silence after a void win = nothing was put", replaced(Journal, "append", silence_is_nothing), "writers", ("P7",)),
 }  # fmt: skip
@@ -211,8 +203,8 @@ CHECKPOINTS = {
     "13": Bug("ids counted from what is retained", decided(c.Trigger, counted_from_retained), "a_zombie", ("P2",)),
     "30": Bug("a gated one finalized by the driver", replaced(Coordinator, "complete", driver_finalizes), "an_audit", ("P1",)),
     "33": Bug("states not yet reached are left out", replaced(actors, "handed_on", lambda before, new: (new,)), "a_state_reached_late", ("P4",)),
-    "44": Bug("older pending ones not subsumed", replaced(decide, "subsumed_by", lambda state, checkpoint: ()), "two_at_once", ("P5",)),
-    "h": Bug("a gated one subsumed", replaced(decide, "subsumed_by", gates_are_subsumed), "an_audit", ("P1",)),
+    "44": Bug("older pending ones not subsumed", replaced(decisions, "subsumed_by", lambda state, checkpoint: ()), "two_at_once", ("P5",)),
+    "h": Bug("a gated one subsumed", replaced(decisions, "subsumed_by", gates_are_subsumed), "an_audit", ("P1",)),
     "c": Bug("sealed before all acknowledgements were there", replaced(Coordinator, "complete", sealed_too_early), "another_coordinator", ("P4",)),
 }  # fmt: skip
 
@@ -221,7 +213,7 @@ CHECKPOINTS = {
 
 
 def same_epoch(state: State, command: c.StartAttempt) -> Decision:
-    decision = launching.start_attempt(state, command)
+    decision = launches.start_attempt(state, command)
     before = state.attempt_of(state.current.get(""))
     if not isinstance(decision, tuple) or before is None or before.how is not None:
         return decision
@@ -229,7 +221,7 @@ def same_epoch(state: State, command: c.StartAttempt) -> Decision:
 
 
 def point_of_the_launch(state: State, command: c.StartAttempt) -> Decision:
-    decision = launching.start_attempt(state, command)
+    decision = launches.start_attempt(state, command)
     launch = state.current_launch()
     if not isinstance(decision, tuple) or launch is None:
         return decision
@@ -248,7 +240,7 @@ def stopping_is_adopted(state: State, command: c.PlanLaunch) -> Decision | None:
 
 
 def nobody_lives(state: State, command: c.StartAttempt) -> Decision:
-    return launching.start_attempt(state, replace(command, seen_alive=False))
+    return launches.start_attempt(state, replace(command, seen_alive=False))
 
 
 def only_fenced(self: State, epoch: int) -> bool:
@@ -261,7 +253,7 @@ def adopted_for_an_older_generation(state: State, event: e.LaunchAdopted) -> Sta
 
 
 def restored_again(state: State, command: c.Restore) -> Decision:
-    return decide.restore(replace(state, tokens={}), command)
+    return decisions.restore(replace(state, tokens={}), command)
 
 
 def launch_stays_current(state: State, event: e.BranchOpened) -> State:
@@ -272,31 +264,31 @@ def nothing_is_missing(*arguments: Any) -> None:
     return None
 
 
-ALIVE, OVER, ADOPTED = launching._alive, State.over, apply._FOLDS[e.LaunchAdopted]
-BRANCHED = apply._FOLDS[e.BranchOpened]
+ALIVE, OVER, ADOPTED = launches._alive, State.over, transitions._FOLDS[e.LaunchAdopted]
+BRANCHED = transitions._FOLDS[e.BranchOpened]
 
 ATTEMPTS = {
-    "11": Bug("launch that leaves pending ones", replaced(launching, "settled", lambda *arguments: ()), "another_coordinator", ("P3",)),
+    "11": Bug("launch that leaves pending ones", replaced(launches, "settled", lambda *arguments: ()), "another_coordinator", ("P3",)),
     "12": Bug("second driver keeps the epoch", decided(c.StartAttempt, same_epoch), "a_driver_starts_again", ("P2",)),
     "14": Bug("restore point older than the entry", decided(c.StartAttempt, point_of_the_launch), "a_driver_starts_again", ("P9",)),
-    "26": Bug("an earlier try replaces a later one", replaced(launching, "_earlier_try", lambda *arguments: None), "tries_of_one_run", ("P10",)),
+    "26": Bug("an earlier try replaces a later one", replaced(launches, "_earlier_try", lambda *arguments: None), "tries_of_one_run", ("P10",)),
     "34": Bug("Restore without token", decided(c.Restore, restored_again), "a_restore_that_is_repeated", ("P11",)),
     "35": Bug(
         "Restore that leaves the launch current",
-        lambda: patch.dict(apply._FOLDS, {e.BranchOpened: launch_stays_current}), "a_restore", ("P3", "P7", "P9"),
+        lambda: patch.dict(transitions._FOLDS, {e.BranchOpened: launch_stays_current}), "a_restore", ("P3", "P7", "P9"),
     ),
-    "36": Bug("retry taken for a clear", replaced(launching, "is_clear", lambda run, command: run is not None), "a_finished_run", ("P11",)),
-    "37": Bug("a queued launch counts as dead", replaced(launching, "_alive", queued_is_dead), "two_runs", ("P10",)),
+    "36": Bug("retry taken for a clear", replaced(launches, "is_clear", lambda run, command: run is not None), "a_finished_run", ("P11",)),
+    "37": Bug("a queued launch counts as dead", replaced(launches, "_alive", queued_is_dead), "two_runs", ("P10",)),
     "38": Bug("drivers of one launch fence each other", decided(c.StartAttempt, nobody_lives), "drivers_of_one_launch", ("P10",)),
-    "41": Bug("a stopping launch adopted", replaced(launching, "_alive", stopping_is_adopted), "tries_of_one_run", ("P10",)),
+    "41": Bug("a stopping launch adopted", replaced(launches, "_alive", stopping_is_adopted), "tries_of_one_run", ("P10",)),
     "42": Bug("ended but not fenced driver goes on", replaced(State, "over", only_fenced), "a_driver_that_was_ended", ("P3",)),
-    "43": Bug("a driver's command without epoch", replaced(launching, "fenced", lambda *arguments: None), "a_zombie", ("P3",)),
+    "43": Bug("a driver's command without epoch", replaced(launches, "fenced", lambda *arguments: None), "a_zombie", ("P3",)),
     "d": Bug(
         "a retry of the clear that adopted counts as another clear",
-        lambda: patch.dict(apply._FOLDS, {e.LaunchAdopted: adopted_for_an_older_generation}), "a_cleared_run", ("P11",),
+        lambda: patch.dict(transitions._FOLDS, {e.LaunchAdopted: adopted_for_an_older_generation}), "a_cleared_run", ("P11",),
     ),
-    "e": Bug("a clear to a deleted start", replaced(launching, "_missing_state", nothing_is_missing), "retiring_under_an_older_clear", ("P5",)),
-    "f": Bug("a start that was deleted since", replaced(launching, "_missing_state", nothing_is_missing), "retiring_under_a_restore", ("P5",)),
+    "e": Bug("a clear to a deleted start", replaced(launches, "_missing_state", nothing_is_missing), "retiring_under_an_older_clear", ("P5",)),
+    "f": Bug("a start that was deleted since", replaced(launches, "_missing_state", nothing_is_missing), "retiring_under_a_restore", ("P5",)),
 }  # fmt: skip
 
 
@@ -308,16 +300,16 @@ def nothing_restoring_is_held() -> Iterator[None]:
     """Three rules hold the point of a restore here: *restoring*, *restore point*, *where the newest run started*."""
 
     def only_policy(state: State, now: Any) -> frozenset[int]:
-        return decide.retained_by_policy(state, now) | {one.id for one in state.pending}
+        return decisions.retained_by_policy(state, now) | {one.id for one in state.pending}
 
     with ExitStack() as stack:
-        for module in (decide, coordinator):
+        for module in (decisions, coordinator):
             stack.enter_context(patch.object(module, "held", only_policy))
         yield
 
 
 def retirable(self: Coordinator) -> tuple[int, ...]:
-    held = decide.held(self.state, datetime.fromisoformat(self._now()))
+    held = decisions.held(self.state, datetime.fromisoformat(self._now()))
     return tuple(one.id for one in self.state.retained if one.id not in held)
 
 
@@ -352,8 +344,8 @@ def restored_is_not_held(self: State) -> frozenset[int]:
 @contextmanager
 def retired_without_epoch() -> Iterator[None]:
     nameless: dict[type[c.Command], Any] = {
-        c.Condemn: lambda state, command: decide.condemn(state, replace(command, epoch=None)),
-        c.Forget: lambda state, command: decide.forget(state, replace(command, epoch=None)),
+        c.Condemn: lambda state, command: decisions.condemn(state, replace(command, epoch=None)),
+        c.Forget: lambda state, command: decisions.forget(state, replace(command, epoch=None)),
     }
     with patch.dict(HANDLERS, nameless):
         yield

@@ -19,8 +19,8 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol
 from unittest import mock
 
-from airflow_checkpoint_provider.checkpoint.entry import Entry
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError, StoreUnavailable
+from airflow_checkpoint_provider.coordinator.entry import Entry
+from airflow_checkpoint_provider.errors import CheckpointError, StoreUnavailable
 from airflow_checkpoint_provider.storage import base
 from airflow_checkpoint_provider.storage.base import Listed, Put, missing
 from airflow_checkpoint_provider.storage.memory import MemoryStore

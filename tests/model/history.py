@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from airflow_checkpoint_provider.checkpoint import events as e
-from airflow_checkpoint_provider.checkpoint.entry import Entry
-from airflow_checkpoint_provider.checkpoint.events import Point
+from airflow_checkpoint_provider.coordinator.entry import Entry
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.events import Point
 
 T = TypeVar("T")
 

@@ -30,14 +30,14 @@ import json
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from airflow_checkpoint_provider.checkpoint import events as e
-from airflow_checkpoint_provider.checkpoint.apply import fold
-from airflow_checkpoint_provider.checkpoint.entry import Entry
-from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, Seal, digest
-from airflow_checkpoint_provider.checkpoint.names import SEGMENT, Keys, SavepointPointer, group_epoch
-from airflow_checkpoint_provider.checkpoint.savepoints import DISPOSAL
-from airflow_checkpoint_provider.checkpoint.savepoints import Claim as Lock
-from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.coordinator.entry import Entry
+from airflow_checkpoint_provider.coordinator.savepoint import DISPOSAL
+from airflow_checkpoint_provider.coordinator.savepoint import Claim as Lock
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys, SavepointPointer, group_epoch
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.transitions import fold
 from tests.model.explore import Claim, Disk
 from tests.model.history import Checkpoint, History
 

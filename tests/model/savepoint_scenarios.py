@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from airflow_checkpoint_provider.checkpoint import commands as c
+from airflow_checkpoint_provider.protocol import commands as c
 from tests.model import actors as a
 from tests.model import savers as s
 from tests.model.actors import Try

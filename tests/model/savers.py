@@ -10,16 +10,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from unittest import mock
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import coordinator as coordinating
-from airflow_checkpoint_provider.checkpoint import disposing, restoring, savepoints
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import claim_for, dispose, publish_due
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import Busy, CheckpointNotFound, Refused, StoreError
-from airflow_checkpoint_provider.checkpoint.events import Point, Token
-from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, File, Group, StateSnapshot
-from airflow_checkpoint_provider.checkpoint.names import Keys, SavepointPointer, group_path
+from airflow_checkpoint_provider.coordinator import coordinator as coordinating
+from airflow_checkpoint_provider.coordinator import disposal, restore, savepoint
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import claim_for, dispose, publish_due
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.errors import Busy, CheckpointNotFound, Refused, StoreError
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, group_path
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, Group, StateSnapshot
 from airflow_checkpoint_provider.storage.base import Store
 from tests.model.actors import AT, NOTHING, ROWS, Memory, Try, Watched, now
 from tests.model.explore import Next, Process
@@ -35,9 +35,9 @@ def in_one_store() -> Iterator[None]:
         return Watched(store, keys=keys)
 
     with ExitStack() as stack:
-        for module in (coordinating, disposing, restoring, savepoints):
+        for module in (coordinating, disposal, restore, savepoint):
             stack.enter_context(mock.patch.object(module, "open_beside", lambda store, uri: store))
-        stack.enter_context(mock.patch.object(disposing, "Journal", opened))
+        stack.enter_context(mock.patch.object(disposal, "Journal", opened))
         yield
 
 

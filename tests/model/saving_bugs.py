@@ -9,24 +9,17 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.checkpoint import (
-    apply,
-    coordinator,
-    decide,
-    disposing,
-    launching,
-    requests,
-    savepoints,
-)
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import events as e
-from airflow_checkpoint_provider.checkpoint.codec import canonical
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.decide import HANDLERS, Decision
-from airflow_checkpoint_provider.checkpoint.kinds import kind_named
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
-from airflow_checkpoint_provider.checkpoint.savepoints import Savepoint, Stub
-from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
+from airflow_checkpoint_provider.coordinator import coordinator, disposal, savepoint
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.savepoint import Savepoint, Stub
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import decisions, launches, requests, transitions
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.decisions import HANDLERS, Decision
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Store, put
 from tests.model import actors, savers
 from tests.model.bugs import Bug, Patch, replaced
@@ -34,11 +27,11 @@ from tests.model.explore import TRIES_TWICE
 
 
 def folded(event: type[e.Event], fold: Callable[[State, Any], State]) -> Patch:
-    return lambda: patch.dict(apply._FOLDS, {event: fold})
+    return lambda: patch.dict(transitions._FOLDS, {event: fold})
 
 
-BRANCHED, COMPLETED = apply._FOLDS[e.BranchOpened], apply._FOLDS[e.CheckpointCompleted]
-PUT_SEAL, PUBLISH, DISPOSE = Coordinator._put_seal, disposing.publish_due, savepoints.dispose
+BRANCHED, COMPLETED = transitions._FOLDS[e.BranchOpened], transitions._FOLDS[e.CheckpointCompleted]
+PUT_SEAL, PUBLISH, DISPOSE = Coordinator._put_seal, disposal.publish_due, savepoint.dispose
 AT = datetime.fromisoformat(actors.AT)
 
 
@@ -50,7 +43,7 @@ def suspended_afterwards() -> Iterator[None]:
     """The driver says so when it ends."""
 
     def end(state: State, command: c.EndAttempt) -> Decision:
-        decision = launching.end_attempt(state, command)
+        decision = launches.end_attempt(state, command)
         said = e.Suspended(by="driver", why="stopped with a savepoint")
         return (*decision, said) if isinstance(decision, tuple) and command.how == "suspended" else decision
 
@@ -59,7 +52,7 @@ def suspended_afterwards() -> Iterator[None]:
         return self.end("suspended") if stopped else self.known
 
     with (
-        patch.object(decide, "_suspended_by", lambda checkpoint: ""),
+        patch.object(decisions, "_suspended_by", lambda checkpoint: ""),
         patch.dict(HANDLERS, {c.EndAttempt: end}),
         patch.dict(actors.STEPS, {"stop": stop}),
     ):
@@ -75,7 +68,7 @@ REQUESTS = {
     "j": Bug("the queue is served by another entry", replaced(requests, "asked_again", lambda state: ()), "a_queue", ("P10",)),
     "k": Bug("a request is served whose attempt is over", replaced(State, "unserved", lambda self: ()), "a_queue", ("P3",)),
     "l": Bug("any number may be pending", replaced(requests, "may_run", lambda state, request: True), "a_queue", ("P10",)),
-    "m": Bug("a pending savepoint subsumed", replaced(decide, "subsumed_by", everything_older), "a_savepoint_behind_a_checkpoint", ("P8",)),
+    "m": Bug("a pending savepoint subsumed", replaced(decisions, "subsumed_by", everything_older), "a_savepoint_behind_a_checkpoint", ("P8",)),
 }  # fmt: skip
 
 
@@ -85,7 +78,7 @@ REQUESTS = {
 def published_with_its_seal(self: Coordinator, number: int, body: bytes) -> bytes:
     found, checkpoint = PUT_SEAL(self, number, body), self.state.checkpoint(number)
     if checkpoint and checkpoint.target:
-        put(self.store, disposing.target_of(checkpoint).metadata, found, patience=TRIES_TWICE)
+        put(self.store, disposal.target_of(checkpoint).metadata, found, patience=TRIES_TWICE)
     return found
 
 
@@ -98,20 +91,20 @@ def confirmed_first(coordinator: Coordinator) -> None:
 def interned(state: State, event: e.CheckpointCompleted) -> State:
     """A savepoint's groups are entered as the history's are."""
     after = COMPLETED(state, event)
-    after, numbers = apply._intern(after, [path for one in event.states for path in one.groups])
+    after, numbers = transitions._intern(after, [path for one in event.states for path in one.groups])
     found = after.checkpoint(event.id)
     assert found
-    return replace(after, checkpoints=apply._swap(after.checkpoints, found, replace(found, groups=numbers)))
+    return replace(after, checkpoints=transitions._swap(after.checkpoints, found, replace(found, groups=numbers)))
 
 
 def anything_is_first(state: State, event: e.CheckpointCompleted) -> State:
     after = COMPLETED(state, event)
     found = after.checkpoint(event.id)
-    return replace(after, attempts=apply._first_own(after, found)) if found else after
+    return replace(after, attempts=transitions._first_own(after, found)) if found else after
 
 
 def stub_last(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
-    savepoints.claim(store, pointer, owner, by, at)
+    savepoint.claim(store, pointer, owner, by, at)
     for name in store.folders(pointer.name):
         store.delete_under(f"{pointer.name}/{name}")
     store.overwrite(pointer.metadata, canonical(Stub(by=by, at=at).to_json()))
@@ -125,28 +118,28 @@ def no_stub(store: Store, pointer: SavepointPointer, owner: str, by: str, at: st
 @contextmanager
 def a_policy_deletes_them() -> Iterator[None]:
     def retirable(self: Coordinator, now: str) -> tuple[int, ...]:
-        return tuple(one.id for one in self.state.retained if one.id not in decide.held(self.state, AT))
+        return tuple(one.id for one in self.state.retained if one.id not in decisions.held(self.state, AT))
 
     def condemn(state: State, command: c.Condemn) -> Decision:
-        return decide.condemn(state, replace(command, disposing=True))
+        return decisions.condemn(state, replace(command, disposing=True))
 
     with patch.object(Coordinator, "retirable", retirable), patch.dict(HANDLERS, {c.Condemn: condemn}):
         yield
 
 
 def claimed_in_silence(coordinator: Coordinator, pointer: SavepointPointer, by: str, now: str) -> Savepoint:
-    found = savepoints.open_savepoint(pointer, coordinator.store)
-    own = disposing._own_history(coordinator.store, found.seal, pointer)
+    found = savepoint.open_savepoint(pointer, coordinator.store)
+    own = disposal._own_history(coordinator.store, found.seal, pointer)
     if own is not None:
-        disposing._refuse_held(*own, now)
-    savepoints.claim(found.store, pointer, coordinator.state.incarnation, by, now)
+        disposal._refuse_held(*own, now)
+    savepoint.claim(found.store, pointer, coordinator.state.incarnation, by, now)
     return found
 
 
 @contextmanager
 def no_claim_is_held() -> Iterator[None]:
     with ExitStack() as stack:
-        for module in (decide, coordinator):
+        for module in (decisions, coordinator):
             stack.enter_context(patch.object(module, "claims_held", lambda state, now: frozenset()))
         yield
 
@@ -157,7 +150,7 @@ def counted_from_its_own(state: State, event: e.BranchOpened) -> State:
 
 SAVEPOINTS = {
     "24": Bug("published before its entry", replaced(Coordinator, "_put_seal", published_with_its_seal), "a_savepoint", ("P8",)),
-    "25": Bug("claim without lock", replaced(savepoints, "claim", lambda *arguments: None), "a_claim", ("P5", "P8")),
+    "25": Bug("claim without lock", replaced(savepoint, "claim", lambda *arguments: None), "a_claim", ("P5", "P8")),
     "n": Bug("said to be published before it is", replaced(actors, "publish_due", confirmed_first), "a_savepoint", ("P8",)),
     "o": Bug(
         "a savepoint's groups are the history's", folded(e.CheckpointCompleted, interned), "a_savepoint", ("P12",), walks=50,
@@ -167,11 +160,11 @@ SAVEPOINTS = {
         "a_savepoint_of_what_was_restored", ("P9",),
     ),
     "q": Bug(
-        "disposed of without asking its history", replaced(disposing, "_own_history", lambda *arguments: None),
+        "disposed of without asking its history", replaced(disposal, "_own_history", lambda *arguments: None),
         "a_savepoint_to_go_on_from", ("P5", "P8"),
     ),
-    "r": Bug("the stub comes last", replaced(savepoints, "dispose", stub_last), "disposals", ("P8",)),
-    "s": Bug("nothing is left of a savepoint", replaced(savepoints, "dispose", no_stub), "a_disposal", ("P8",)),
+    "r": Bug("the stub comes last", replaced(savepoint, "dispose", stub_last), "disposals", ("P8",)),
+    "s": Bug("nothing is left of a savepoint", replaced(savepoint, "dispose", no_stub), "a_disposal", ("P8",)),
     "t": Bug("a policy deletes savepoints", a_policy_deletes_them, "disposals", ("P8",)),
     "u": Bug("a claimed base is not held", no_claim_is_held, "a_claim", ("P5",)),
     "w": Bug(

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import Keys
-from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 from tests.model import actors as a
 from tests.model.actors import KEYS, Memory, Try

@@ -19,19 +19,19 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from airflow_checkpoint_provider.checkpoint import apply as applying
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import events as e
-from airflow_checkpoint_provider.checkpoint.apply import fold
-from airflow_checkpoint_provider.checkpoint.codec import canonical
-from airflow_checkpoint_provider.checkpoint.commands import DoneAlready
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.decide import decide
-from airflow_checkpoint_provider.checkpoint.entry import Entry
-from airflow_checkpoint_provider.checkpoint.events import Point, StateEntry, Token
-from airflow_checkpoint_provider.checkpoint.names import group_path
-from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin, Retention
-from airflow_checkpoint_provider.checkpoint.state import CONDEMNED, KEPT_RECORDS, Checkpoint, State
+from airflow_checkpoint_provider.coordinator.entry import Entry
+from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol import transitions as applying
+from airflow_checkpoint_provider.protocol.commands import DoneAlready
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.decisions import decide
+from airflow_checkpoint_provider.protocol.events import Point, StateEntry, Token
+from airflow_checkpoint_provider.protocol.keys import group_path
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.state import CONDEMNED, KEPT_RECORDS, Checkpoint, State
+from airflow_checkpoint_provider.protocol.transitions import fold
 from tests.model.history import SAVEPOINTS, History
 
 T = TypeVar("T")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.events import Token
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Heart, Process
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys
-from airflow_checkpoint_provider.checkpoint.restoring import place
-from airflow_checkpoint_provider.checkpoint.state import Checkpoint, State
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, Process
+from airflow_checkpoint_provider.coordinator.restore import place
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.keys import History, Keys
+from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.storage import Store
+from tests.support.acknowledgements import ROWS, acknowledgement, stage, value
+from tests.support.acknowledgements import group as group_of
 from tests.support.waiting import wait_until
-from tests.unit.checkpoint.acknowledgements import ROWS, acknowledgement, stage, value
-from tests.unit.checkpoint.acknowledgements import group as group_of
 
 RUN = "manual__1"
 

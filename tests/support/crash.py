@@ -19,11 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint import savepoints as saved
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.spark import copies, groups, job, savepoints, stages, states
+from airflow_checkpoint_provider.coordinator import savepoint as saved
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.spark import copies, job, savepoints
+from airflow_checkpoint_provider.spark.stages import parquet_files, stage
+from airflow_checkpoint_provider.spark.state import states
 from airflow_checkpoint_provider.storage import open_store
 
 Reached = Callable[[str], None]
@@ -118,9 +120,9 @@ class Steps:
 
     def watch(self) -> None:
         self._wrap(job.CheckpointedJob, "_begin", lambda *_: "attempt", "", "attached")
-        self._wrap(groups, "write", lambda df, uri, **_: _stage(uri), "", "rows-written")
-        self._wrap(groups, "count_rows", lambda spark, written: _stage(written.uri), "", "rows-counted")
-        self._wrap(stages.Stages, "_keep_plan", lambda _, path, plan: _stage(path), "", "plan-kept")
+        self._wrap(parquet_files, "write", lambda df, uri, **_: _stage(uri), "", "rows-written")
+        self._wrap(parquet_files, "count_rows", lambda spark, written: _stage(written.uri), "", "rows-counted")
+        self._wrap(stage.Stages, "_keep_plan", lambda _, path, plan: _stage(path), "", "plan-kept")
         self._wrap(
             Coordinator,
             "acknowledge",
@@ -186,7 +188,7 @@ class Steps:
 
     def _wrap_writing(self) -> None:
         """``stage/<uid>/writing``: some rows are in the directory, and nothing is committed."""
-        original = groups.write
+        original = parquet_files.write
 
         def write(df: Any, uri: str, **options: Any) -> Any:
             over = threading.Event()
@@ -197,7 +199,7 @@ class Steps:
             watching.join()
             return written
 
-        groups.write = write
+        parquet_files.write = write
 
     def _see_files(self, uri: str, over: threading.Event) -> None:
         seen, pause = (_seen_in_s3(uri), 0.05) if uri.startswith("s3a:") else (_seen_in_folder(uri), 0.001)

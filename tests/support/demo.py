@@ -24,11 +24,11 @@ from typing import Any
 
 import pyarrow.parquet
 
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys
-from airflow_checkpoint_provider.checkpoint.texts.units import size
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.storage import LocalStore, S3Store, Store
+from airflow_checkpoint_provider.text.units import size
 from tests.support.drivers import WITH_S3A
 from tests.support.processes import drivers
 from tests.support.stack import PROJECT, Stack

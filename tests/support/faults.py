@@ -19,7 +19,7 @@ from threading import RLock
 from typing import NoReturn, TypeVar
 from unittest import mock
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreDenied, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.errors import StoreDenied, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage import base
 from airflow_checkpoint_provider.storage.base import Listed, Put, Store
 

@@ -7,15 +7,15 @@ import secrets
 from typing import Any
 
 from airflow_checkpoint_provider import __version__
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.events import Token
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, read_beat
-from airflow_checkpoint_provider.checkpoint.journal import Journal, utc_now
-from airflow_checkpoint_provider.checkpoint.names import History, Keys
-from airflow_checkpoint_provider.checkpoint.state import Attempt, State
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.liveness import Beat, read_beat
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.keys import History, Keys
+from airflow_checkpoint_provider.protocol.state import Attempt, State
 from airflow_checkpoint_provider.storage import Store, s3_handover
 
 RUN = "scheduled__2026-11-20T00:00:00+00:00"

@@ -6,15 +6,15 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.entry import By, Entry
-from airflow_checkpoint_provider.checkpoint.events import Suspended, Token
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement, File, Group, Measures, StateSnapshot
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, group_path
-from airflow_checkpoint_provider.checkpoint.restoring import Restored, examine
-from airflow_checkpoint_provider.checkpoint.state import Launch, State
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By, Entry
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.restore import Restored, examine
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Suspended, Token
+from airflow_checkpoint_provider.protocol.keys import History, Keys, group_path
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, Group, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.state import Launch, State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 
 RUN = "scheduled__2026-11-20"

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.storage import LocalStore, S3Store, Store
 from tests.support.drivers import ROOT, WITH_S3A, environment, fast_confs
 from tests.support.processes import command, find

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import NotSupportedYet, StoreMisconfigured
+from airflow_checkpoint_provider.errors import NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 import airflow_checkpoint_provider
-from airflow_checkpoint_provider.checkpoint import events, heartbeat, metadata, savepoints, state
-from airflow_checkpoint_provider.checkpoint.codec import Record, canonical, parse
-from airflow_checkpoint_provider.checkpoint.codes import CODES
-from airflow_checkpoint_provider.checkpoint.entry import Entry
-from airflow_checkpoint_provider.checkpoint.kinds import KINDS, Kind
+from airflow_checkpoint_provider.codes import CODES
+from airflow_checkpoint_provider.coordinator import liveness, savepoint
+from airflow_checkpoint_provider.coordinator.entry import Entry
+from airflow_checkpoint_provider.protocol import events, metadata, state
+from airflow_checkpoint_provider.protocol.kinds import KINDS, Kind
+from airflow_checkpoint_provider.protocol.records import Record, canonical, parse
 
 PACKAGE = Path(airflow_checkpoint_provider.__file__).parent
 ROOT = PACKAGE.parent
@@ -27,7 +28,9 @@ BEHAVIOUR = (ROOT / "docs" / "behaviour.md").read_text()
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
-FILE = re.compile(r"`((?:checkpoint|storage|spark|operators|sensors|triggers|hooks|cli|tests)/[\w/.]+|_airflow\.py)`")
+FILE = re.compile(
+    r"`((?:protocol|policies|coordinator|text|checkpoint|storage|spark|operators|sensors|triggers|hooks|cli|tests)/[\w/.]+|(?:_airflow|errors|codes)\.py)`"
+)
 NAME = re.compile(r"`([^`]+)`")
 
 Table = list[list[str]]
@@ -85,9 +88,9 @@ EXAMPLES = {
 READERS: dict[str, type[Record]] = {
     "Acknowledgement": metadata.Acknowledgement,
     "Seal": metadata.Seal,
-    "Heartbeat": heartbeat.Beat,
-    "Claim": savepoints.Claim,
-    "Stub of a savepoint": savepoints.Stub,
+    "Heartbeat": liveness.Beat,
+    "Claim": savepoint.Claim,
+    "Stub of a savepoint": savepoint.Stub,
 }
 EXPLAINED: dict[str, type] = {
     "A **token**": events.Token,
@@ -105,7 +108,7 @@ EXPLAINED: dict[str, type] = {
     "A **stage**": metadata.StageDetail,
     "A group is": metadata.Group,
     "A **file**": metadata.File,
-    "Its **process**": heartbeat.Process,
+    "Its **process**": liveness.Process,
 }
 
 

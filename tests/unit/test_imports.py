@@ -21,10 +21,29 @@ MODULES = {
 }
 
 
+# Lower layers first: a module knows its own layer and those that its row names.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "codes": (),
+    "errors": (),
+    "policies": ("errors",),
+    "protocol": ("errors", "policies"),
+    "storage": ("errors",),
+    "coordinator": ("errors", "policies", "protocol", "storage.base"),
+    "text": ("errors", "policies", "protocol", "coordinator"),
+    "checkpoint": ("errors", "policies", "protocol"),
+    "spark": ("errors", "policies", "protocol", "storage", "coordinator", "text", "checkpoint"),
+}
+ANYWHERE = tuple(layer for layer in LAYERS if layer != "spark")
+NOT_YET = {  # which store a URI opens is not handed in yet
+    f"{ROOT}.storage.open_beside",
+    f"{ROOT}.storage.open_store",
+}
+
+
 def place(module: str) -> str:
-    """``checkpoint``, ``storage`` or ``spark``; everything else is Airflow's side."""
+    """Return the layer of a module that travels to the driver; everything else is Airflow's side."""
     folder = module.removeprefix(f"{ROOT}.").split(".")[0]
-    return folder if folder in ("checkpoint", "storage", "spark") else "airflow"
+    return folder if folder in LAYERS else "airflow"
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -52,46 +71,28 @@ def below(name: str, *modules: str) -> bool:
     return any(f"{name}.".startswith(f"{ROOT}.{module}.") for module in modules)
 
 
-def test_all_three_places_are_looked_at() -> None:
-    assert {place(module) for module in MODULES} == {"checkpoint", "storage", "spark", "airflow"}
+def test_all_places_are_looked_at() -> None:
+    assert {place(module) for module in MODULES} == {*LAYERS, "airflow"}
 
 
 def test_the_protocol_and_the_stores_need_the_standard_library_alone_and_one_module_boto3() -> None:
     foreign = [
         (module, name.split(".")[0])
-        for module, name in of("checkpoint", "storage")
+        for module, name in of(*ANYWHERE)
         if not own(name) and name.split(".")[0] not in sys.stdlib_module_names
     ]
     assert set(foreign) == {(f"{ROOT}.storage.s3", name) for name in ("boto3", "botocore", "mypy_boto3_s3")}
 
 
-def test_the_protocol_knows_stores_only_by_their_interface() -> None:
-    allowed = (f"{ROOT}.storage.open_beside",)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_knows_the_layers_below_alone(layer: str) -> None:
+    """The driver's side never knows Airflow: it ships with the job, to clusters that have none."""
+    allowed = NOT_YET | {f"{ROOT}.__version__"} | {f"{ROOT}.{one}" for one in LAYERS[layer]}
     others = [
         (module, name)
-        for module, name in of("checkpoint")
-        if own(name) and not below(name, "checkpoint", "storage.base") and name not in allowed
-    ]
-    assert others == []
-
-
-def test_the_stores_know_the_protocols_errors_alone() -> None:
-    others = [
-        (module, name)
-        for module, name in of("storage")
-        if own(name) and not below(name, "storage", "checkpoint.errors")
-    ]
-    assert others == []
-
-
-def test_the_driver_never_knows_airflow() -> None:
-    """It ships with the job, to clusters that have no Airflow."""
-    allowed = (f"{ROOT}.__version__",)
-    others = [
-        (module, name)
-        for module, name in of("spark")
+        for module, name in of(layer)
         if name.split(".")[0] == "airflow"
-        or (own(name) and not below(name, "spark", "checkpoint", "storage") and name not in allowed)
+        or (own(name) and name not in allowed and not below(name, layer, *LAYERS[layer]))
     ]
     assert others == []
 
@@ -111,8 +112,8 @@ def test_a_module_says_where_it_runs(module: str) -> None:
     assert docstring
     first = docstring.splitlines()[0]
     spark = ("Runs in the Spark driver", "Runs anywhere")
-    words = {"checkpoint": ("Runs anywhere",), "storage": ("Runs anywhere",), "spark": spark, "airflow": ("Runs ",)}
-    assert any(one in first for one in words[place(module)]), first
+    words = {"spark": spark, "airflow": ("Runs ",)}
+    assert any(one in first for one in words.get(place(module), ("Runs anywhere",))), first
 
 
 # -- what an import brings -----------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ print(json.dumps(sorted(sys.modules)))
 
 def test_the_protocol_and_the_stores_import_in_a_bare_interpreter() -> None:
     """No site packages, nothing from the environment: as they travel to a driver in an archive."""
-    loaded = loaded_by((module for module in MODULES if place(module) in ("checkpoint", "storage")), "-I", "-S")
+    loaded = loaded_by((module for module in MODULES if place(module) in ANYWHERE), "-I", "-S")
     assert {name.split(".")[0] for name in loaded} <= sys.stdlib_module_names | {ROOT, "__main__"}
 
 

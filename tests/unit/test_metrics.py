@@ -17,10 +17,10 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
 from airflow_checkpoint_provider import metrics
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart
-from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
 from airflow_checkpoint_provider.metrics import EVERY, Metrics, gauges
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
+from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.faults import Fault, FaultyStore
 from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages

@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIServer, make_server
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import NotSupportedYet, StoreMisconfigured
+from airflow_checkpoint_provider.errors import NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.storage import S3Settings, S3Store
 from tests.support.s3server import Key, S3Server, reading

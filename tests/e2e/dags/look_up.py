@@ -6,7 +6,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, task
 
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointError
+from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.hooks.connections import find_connection
 from tests.support.waiting import wait_until
 

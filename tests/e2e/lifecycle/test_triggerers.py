@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.heartbeat import Process
+from airflow_checkpoint_provider.coordinator.liveness import Process
 from tests.e2e.lifecycle.conftest import SECONDS, Run, Stage
 from tests.support.processes import send
 from tests.support.waiting import wait_until

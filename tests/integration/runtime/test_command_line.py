@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.spark.exits import Exit
+from airflow_checkpoint_provider.spark.process.exits import Exit
 from tests.support.drivers import environment
 from tests.support.runs import PATIENCE, Home
 from tests.support.waiting import wait_until

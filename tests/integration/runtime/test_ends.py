@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, InvalidName, WrongUse
+from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from tests.integration.runtime.conftest import Broken, Script
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
-from airflow_checkpoint_provider.checkpoint.errors import CheckpointNotFound, NotPending, Queued
-from airflow_checkpoint_provider.checkpoint.names import Pointer
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.errors import CheckpointNotFound, NotPending, Queued
+from airflow_checkpoint_provider.protocol.keys import Pointer
+from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
-from airflow_checkpoint_provider.spark.registered import SnapshotContext
+from airflow_checkpoint_provider.spark.state.registered import SnapshotContext
 from tests.integration.runtime.conftest import Script
 from tests.support.waiting import wait_until
 from tests.unit.spark.test_registered import Own

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.protocol.state import State
 from tests.integration.runtime.conftest import Undisturbed
 from tests.support.runs import Ended, Home
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, CheckpointNotFound, KeepLatest
-from airflow_checkpoint_provider.checkpoint.errors import StoreUnavailable, WrongUse
+from airflow_checkpoint_provider.errors import StoreUnavailable, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
-from airflow_checkpoint_provider.spark.exits import Exit
+from airflow_checkpoint_provider.spark.process.exits import Exit
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Broken, Launch, Script
 from tests.support.launches import RUN, Launches

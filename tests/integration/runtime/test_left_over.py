@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, KindChanged
-from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot
+from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Broken, Launch, Script

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.spark.exits import Exit
+from airflow_checkpoint_provider.spark.process.exits import Exit
 from tests.integration.runtime.conftest import Undisturbed
 from tests.support.launches import Launches
 from tests.support.runs import Home, Running

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, CheckpointNotFound, Damaged, KeepAll
-from airflow_checkpoint_provider.checkpoint.errors import InvalidName
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
-from airflow_checkpoint_provider.checkpoint.savepoints import exported, publish
+from airflow_checkpoint_provider.coordinator.savepoint import exported, publish
+from airflow_checkpoint_provider.errors import InvalidName
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.spark import open_checkpoint
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from tests.integration.runtime.conftest import Script

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.config import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator, Deleted
-from airflow_checkpoint_provider.checkpoint.errors import CommitStateUnknown
-from airflow_checkpoint_provider.checkpoint.retention import KeepLatest
-from airflow_checkpoint_provider.checkpoint.state import State
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, Deleted
+from airflow_checkpoint_provider.errors import CommitStateUnknown
+from airflow_checkpoint_provider.policies.retention import KeepLatest
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, barriers
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script

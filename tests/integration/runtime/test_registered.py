@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
-from airflow_checkpoint_provider.checkpoint.errors import CommitStateUnknown, Declined, InvalidName, WrongUse
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.errors import CommitStateUnknown, Declined, InvalidName, WrongUse
+from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, open_checkpoint
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script, Undisturbed

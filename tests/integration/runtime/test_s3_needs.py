@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.spark.exits import Exit
+from airflow_checkpoint_provider.spark.process.exits import Exit
 from airflow_checkpoint_provider.spark.s3a import HADOOP_AWS
 from airflow_checkpoint_provider.storage import S3Store, s3_handover
 from tests.support.drivers import JARS, ROOT

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.errors import Damaged, Queued, SavepointDisposed
-from airflow_checkpoint_provider.checkpoint.events import Point, Token
-from airflow_checkpoint_provider.checkpoint.heartbeat import VARIABLE, Beat, read_beat
-from airflow_checkpoint_provider.checkpoint.journal import utc_now
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, SavepointPointer
-from airflow_checkpoint_provider.checkpoint.savepoints import DISPOSAL, dispose
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, read_beat
+from airflow_checkpoint_provider.coordinator.savepoint import DISPOSAL, dispose
+from airflow_checkpoint_provider.errors import Damaged, Queued, SavepointDisposed
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer
+from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, copies, open_checkpoint, savepoints
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from tests.integration.runtime.conftest import Script

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.events import Token
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
-from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer
+from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from tests.integration.runtime.conftest import Undisturbed
 from tests.integration.runtime.test_kills import CLEAN, NAMED, PRICED, TOTALS, stages
 from tests.integration.runtime.test_living import asleep

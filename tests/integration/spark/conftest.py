@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_checkpoint_provider.checkpoint.metadata import File
-from airflow_checkpoint_provider.spark import groups
+from airflow_checkpoint_provider.protocol.metadata import File
+from airflow_checkpoint_provider.spark.stages import parquet_files
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Stage:
         return self.folder / self.files[0].name
 
     def read(self, files: tuple[File, ...] | None = None) -> DataFrame:
-        return groups.read(self.spark, self.uri, self.files if files is None else files, self.schema)
+        return parquet_files.read(self.spark, self.uri, self.files if files is None else files, self.schema)
 
 
 @pytest.fixture
 def staged(spark: SparkSession, tmp_path: Path) -> Callable[[DataFrame], Stage]:
     def stage(frame: DataFrame) -> Stage:
         folder = tmp_path / "state" / "clean" / "1-aa"
-        written = groups.write(frame, f"file://{folder}", codec="lz4_raw")
-        return Stage(spark, folder, groups.count_rows(spark, written), written.schema)
+        written = parquet_files.write(frame, f"file://{folder}", codec="lz4_raw")
+        return Stage(spark, folder, parquet_files.count_rows(spark, written), written.schema)
 
     return stage
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as fn
 from pyspark.sql.functions import col, lit
 
-from airflow_checkpoint_provider.spark.plans import Plan, identify
+from airflow_checkpoint_provider.spark.stages.plan import Plan, identify
 from tests.support.drivers import fast_confs
 
 Kind = Callable[[SparkSession, str], DataFrame]

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from airflow_checkpoint_provider.checkpoint.errors import VersionMismatch, WrongUse
-from airflow_checkpoint_provider.spark import application
-from airflow_checkpoint_provider.spark.application import check_versions, digest, refuse_connect
+from airflow_checkpoint_provider.errors import VersionMismatch, WrongUse
+from airflow_checkpoint_provider.spark.stages import application
+from airflow_checkpoint_provider.spark.stages.application import check_versions, digest, refuse_connect
 from tests.support.drivers import started, submit
 
 
@@ -74,7 +74,7 @@ DIGESTS = """
 import json, os, sys, zipfile
 from pathlib import Path
 from pyspark.sql import SparkSession
-from airflow_checkpoint_provider.spark.application import digest
+from airflow_checkpoint_provider.spark.stages.application import digest
 
 spark = SparkSession.builder.getOrCreate()
 library, ours, loose = (Path(path) for path in sys.argv[1:])

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.functions import col, lit
 
-from airflow_checkpoint_provider.spark import groups
-from airflow_checkpoint_provider.spark.differences import difference
-from airflow_checkpoint_provider.spark.plans import Plan, identify
+from airflow_checkpoint_provider.spark.stages import parquet_files
+from airflow_checkpoint_provider.spark.stages.plan import Plan, identify
+from airflow_checkpoint_provider.spark.stages.plan_diff import difference
 
 SCHEMA = "id long, day date, s string"
 
@@ -117,8 +117,8 @@ def test_a_column_type_and_a_nullability(spark: SparkSession, folder: str) -> No
 
 def test_a_stage_that_was_computed_anew(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
     uri = f"file://{tmp_path_factory.mktemp('stage')}/1-aa"
-    written = groups.write(spark.range(3), uri, codec="lz4_raw")
-    frame = groups.read(spark, uri, groups.count_rows(spark, written), written.schema)
+    written = parquet_files.write(spark.range(3), uri, codec="lz4_raw")
+    frame = parquet_files.read(spark, uri, parquet_files.count_rows(spark, written), written.schema)
     plans = [identify(frame, {uri: stage}) for stage in (("clean", "1-aa"), ("clean", "2-bb"), ("raw", "1-aa"))]
     assert difference(plans[0], plans[1]) == "its input, stage 'clean', was computed anew"
     assert difference(plans[0], plans[2]) == "its input: stage `clean` → `raw`"

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 from pyspark.sql.types import LongType
 
-from airflow_checkpoint_provider.spark import groups
-from airflow_checkpoint_provider.spark.plans import Plan, identify
+from airflow_checkpoint_provider.spark.stages import parquet_files
+from airflow_checkpoint_provider.spark.stages.plan import Plan, identify
 from tests.integration.spark import plan_kinds
 from tests.integration.spark.plan_kinds import CODE, KINDS, LOCAL, SAFE
 from tests.support.drivers import started
@@ -153,25 +153,27 @@ def test_an_order_that_a_stage_would_lose_is_seen(spark: SparkSession) -> None:
 
 
 @pytest.fixture
-def stage(spark: SparkSession, tmp_path: Path) -> tuple[groups.Written, Path]:
-    written = groups.write(spark.range(5).repartition(2), f"file://{tmp_path}/state/clean/1-aa", codec="lz4_raw")
+def stage(spark: SparkSession, tmp_path: Path) -> tuple[parquet_files.Written, Path]:
+    written = parquet_files.write(spark.range(5).repartition(2), f"file://{tmp_path}/state/clean/1-aa", codec="lz4_raw")
     return written, tmp_path / "state" / "clean"
 
 
-def test_a_read_back_counts_as_its_stage_and_group(spark: SparkSession, stage: tuple[groups.Written, Path]) -> None:
+def test_a_read_back_counts_as_its_stage_and_group(
+    spark: SparkSession, stage: tuple[parquet_files.Written, Path]
+) -> None:
     written, folder = stage
-    files = groups.count_rows(spark, written)
+    files = parquet_files.count_rows(spark, written)
     shutil.copytree(folder / "1-aa", folder / "copy")
 
     def plan(place: str, group: str) -> Plan:
         uri = f"file://{folder}/{place}"
-        return identify(groups.read(spark, uri, files, written.schema).filter("id > 2"), {uri: ("clean", group)})
+        return identify(parquet_files.read(spark, uri, files, written.schema).filter("id > 2"), {uri: ("clean", group)})
 
     first = plan("1-aa", "state/clean/1-aa")
     assert first.inputs == ("clean",)
     assert plan("copy", "state/clean/1-aa") == first, "the same group in another place is the same input"
     assert plan("1-aa", "state/clean/2-bb").digest != first.digest, "a recomputed stage is another input"
-    part = groups.read(spark, written.uri, files[:1], written.schema).filter("id > 2")
+    part = parquet_files.read(spark, written.uri, files[:1], written.schema).filter("id > 2")
     assert identify(part, {written.uri: ("clean", "state/clean/1-aa")}).digest != first.digest
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_checkpoint_provider.checkpoint.errors import Damaged
-from airflow_checkpoint_provider.spark import groups
+from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.spark.stages import parquet_files
 from tests.integration.spark.conftest import Stage, hadoop_conf
 
 LISTED = "spark.sql.sources.parallelPartitionDiscovery.threshold"
@@ -160,12 +160,12 @@ def test_order_and_partitions_are_not_kept(spark: SparkSession, staged: Callable
 
 def test_a_place_that_cannot_be_looked_at_is_no_absence(spark: SparkSession, stage: Stage) -> None:
     with pytest.raises(Exception, match="cannot be listed") as refused:
-        groups.verify(spark, "nosuch://bucket/1-aa", stage.files)
+        parquet_files.verify(spark, "nosuch://bucket/1-aa", stage.files)
     assert type(refused.value).__name__ == "StoreUnavailable"
 
 
 def test_other_rows_than_were_acknowledged_are_damage(spark: SparkSession, stage: Stage) -> None:
-    groups.verify_rows(spark, stage.uri, stage.files)
+    parquet_files.verify_rows(spark, stage.uri, stage.files)
     more = [replace(file, rows=file.rows + (file.name == stage.first.name)) for file in stage.files]
     with pytest.raises(Damaged, match=f"{stage.first.name} holds 10000 rows, 10001 were written"):
-        groups.verify_rows(spark, stage.uri, more)
+        parquet_files.verify_rows(spark, stage.uri, more)

@@ -12,9 +12,9 @@ from pyspark.errors import PySparkValueError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StructField, StructType, UserDefinedType
 
-from airflow_checkpoint_provider.checkpoint.errors import UnsupportedType
-from airflow_checkpoint_provider.spark import groups
-from airflow_checkpoint_provider.spark.schemas import refuse_types
+from airflow_checkpoint_provider.errors import UnsupportedType
+from airflow_checkpoint_provider.spark.stages import parquet_files
+from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 
 REFUSED = {
     "time'01:02:03' as t": "column `t` is of type TIME",
@@ -65,8 +65,8 @@ def test_kept(spark: SparkSession, tmp_path: Path, columns: str) -> None:
     frame = spark.sql(f"select {columns}")
     refuse_types(frame, "clean")
     uri = f"file://{tmp_path}/rows"
-    written = groups.write(frame, uri, codec="lz4_raw")
-    back = groups.read(spark, uri, groups.count_rows(spark, written), written.schema)
+    written = parquet_files.write(frame, uri, codec="lz4_raw")
+    back = parquet_files.read(spark, uri, parquet_files.count_rows(spark, written), written.schema)
     assert back.dtypes == frame.dtypes
     assert all(field.nullable for field in back.schema)
     assert _as_text(back) == _as_text(frame)
@@ -104,17 +104,17 @@ Point.__UDT__ = PointType()  # type: ignore[attr-defined]
 
 def test_a_python_type_comes_back_by_the_name_of_its_class(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.createDataFrame([(Point(3),)], StructType([StructField("p", PointType())])).coalesce(1)
-    written = groups.write(frame, f"file://{tmp_path}/rows", codec="lz4_raw")
+    written = parquet_files.write(frame, f"file://{tmp_path}/rows", codec="lz4_raw")
     assert '"serializedClass":""' in written.schema
-    back = groups.read(spark, written.uri, groups.count_rows(spark, written), written.schema)
+    back = parquet_files.read(spark, written.uri, parquet_files.count_rows(spark, written), written.schema)
     assert back.collect()[0].p.x == 3
 
 
 def test_a_stored_schema_runs_no_code(spark: SparkSession, tmp_path: Path) -> None:
-    written = groups.write(spark.range(1), f"file://{tmp_path}/rows", codec="lz4_raw")
-    files = groups.count_rows(spark, written)
+    written = parquet_files.write(spark.range(1), f"file://{tmp_path}/rows", codec="lz4_raw")
+    files = parquet_files.count_rows(spark, written)
     pickled = base64.b64encode(pickle.dumps(print)).decode()
     kind = {"type": "udt", "pyClass": f"{__name__}.NoSuch", "serializedClass": pickled, "sqlType": "long"}
     schema = {"type": "struct", "fields": [{"name": "id", "type": kind, "nullable": True, "metadata": {}}]}
     with pytest.raises(PySparkValueError, match="unpickling"):
-        groups.read(spark, written.uri, files, json.dumps(schema))
+        parquet_files.read(spark, written.uri, files, json.dumps(schema))

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.spark.exits import Exit
-from airflow_checkpoint_provider.spark.watchdog import jvm_pid
+from airflow_checkpoint_provider.spark.process.exits import Exit
+from airflow_checkpoint_provider.spark.process.watchdog import jvm_pid
 from tests.support.drivers import environment, started, submit, wait_for_line
 from tests.support.processes import alive, command
 from tests.support.waiting import wait_until
@@ -21,8 +21,8 @@ from tests.support.waiting import wait_until
 WATCHED = """
 import os, signal
 from pyspark.java_gateway import launch_gateway
-from airflow_checkpoint_provider.spark.exits import Exit, leave
-from airflow_checkpoint_provider.spark.watchdog import Watchdog
+from airflow_checkpoint_provider.spark.process.exits import Exit, leave
+from airflow_checkpoint_provider.spark.process.watchdog import Watchdog
 
 jvm = launch_gateway().jvm
 pid = jvm.java.lang.ProcessHandle.current().pid()

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreError
-from airflow_checkpoint_provider.spark import groups
+from airflow_checkpoint_provider.errors import StoreError
+from airflow_checkpoint_provider.spark.stages import parquet_files
 from tests.integration.spark.conftest import Stage, hadoop_conf
 
 FAILING = "if(id = 99, raise_error('the last row cannot be had'), id) as id"
@@ -29,46 +29,48 @@ def _parts(uri: str) -> dict[str, int]:
 
 
 def test_what_was_written_is_listed_and_counted(spark: SparkSession, uri: str) -> None:
-    written = groups.write(spark.range(0, 100, 1, 3), uri, codec="lz4_raw")
+    written = parquet_files.write(spark.range(0, 100, 1, 3), uri, codec="lz4_raw")
     assert written.rows == 100
     assert written.sizes == _parts(uri)
     assert len(written.sizes) == 3
     assert all(name.endswith(".lz4raw.parquet") for name in written.sizes)
     assert not Path(uri.removeprefix("file://"), "_SUCCESS").exists()
 
-    files = groups.count_rows(spark, written)
+    files = parquet_files.count_rows(spark, written)
     assert [file.rows for file in files] == [33, 33, 34]
     assert {file.name: file.bytes for file in files} == written.sizes
 
 
 def test_a_frame_without_rows_is_one_file_without_rows(spark: SparkSession, uri: str) -> None:
-    files = groups.count_rows(spark, groups.write(spark.range(100).filter("id < 0"), uri, codec="lz4_raw"))
+    files = parquet_files.count_rows(
+        spark, parquet_files.write(spark.range(100).filter("id < 0"), uri, codec="lz4_raw")
+    )
     assert [file.rows for file in files] == [0]
 
 
 def test_a_session_that_cuts_files_makes_more_of_them(spark: SparkSession, uri: str) -> None:
     spark.conf.set("spark.sql.files.maxRecordsPerFile", "10")
     try:
-        files = groups.count_rows(spark, groups.write(spark.range(0, 35, 1, 1), uri, codec="lz4_raw"))
+        files = parquet_files.count_rows(spark, parquet_files.write(spark.range(0, 35, 1, 1), uri, codec="lz4_raw"))
     finally:
         spark.conf.unset("spark.sql.files.maxRecordsPerFile")
     assert sorted(file.rows for file in files) == [5, 10, 10, 10]
 
 
 def test_a_directory_is_written_once(spark: SparkSession, uri: str) -> None:
-    groups.write(spark.range(3), uri, codec="lz4_raw")
+    parquet_files.write(spark.range(3), uri, codec="lz4_raw")
     with pytest.raises(Exception, match="PATH_ALREADY_EXISTS"):
-        groups.write(spark.range(3), uri, codec="lz4_raw")
+        parquet_files.write(spark.range(3), uri, codec="lz4_raw")
 
 
 def test_a_failed_write_leaves_nothing_to_acknowledge(spark: SparkSession, uri: str) -> None:
     """Also where the cluster says to commit task by task, which leaves the files of tasks that went well."""
     two = hadoop_conf(spark, "mapreduce.fileoutputcommitter.algorithm.version", "2")
     with two, pytest.raises(Exception, match="the last row cannot be had"):
-        groups.write(spark.range(0, 100, 1, 4).selectExpr(FAILING), uri, codec="lz4_raw")
+        parquet_files.write(spark.range(0, 100, 1, 4).selectExpr(FAILING), uri, codec="lz4_raw")
     assert _parts(uri) == {}
     with pytest.raises(Exception, match="PATH_ALREADY_EXISTS"):
-        groups.write(spark.range(3), uri, codec="lz4_raw")
+        parquet_files.write(spark.range(3), uri, codec="lz4_raw")
 
 
 def test_a_second_writer_in_the_directory_is_noticed(spark: SparkSession, uri: str) -> None:
@@ -80,30 +82,30 @@ def test_a_second_writer_in_the_directory_is_noticed(spark: SparkSession, uri: s
         yield from batches
 
     with pytest.raises(StoreError, match="files of 2 writes"):
-        groups.write(spark.range(0, 3, 1, 1).mapInPandas(intrude, "id long"), uri, codec="lz4_raw")
+        parquet_files.write(spark.range(0, 3, 1, 1).mapInPandas(intrude, "id long"), uri, codec="lz4_raw")
 
 
 def test_rows_lost_after_the_commit_are_noticed(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    written = groups.write(spark.range(0, 100, 1, 2), uri, codec="lz4_raw")
-    shorter = groups.write(spark.range(0, 10, 1, 1), f"file://{tmp_path}/other", codec="lz4_raw")
+    written = parquet_files.write(spark.range(0, 100, 1, 2), uri, codec="lz4_raw")
+    shorter = parquet_files.write(spark.range(0, 10, 1, 1), f"file://{tmp_path}/other", codec="lz4_raw")
     file, other = (Path(w.uri.removeprefix("file://"), min(w.sizes)) for w in (written, shorter))
     other.replace(file)
     file.with_name(f".{file.name}.crc").unlink()
     with pytest.raises(StoreError, match=r"100 rows were written .* files hold 60"):
-        groups.count_rows(spark, written)
+        parquet_files.count_rows(spark, written)
 
 
 def test_an_emptied_file_is_noticed_by_its_rows(spark: SparkSession, uri: str) -> None:
-    written = groups.write(spark.range(0, 100, 1, 2), uri, codec="lz4_raw")
+    written = parquet_files.write(spark.range(0, 100, 1, 2), uri, codec="lz4_raw")
     Path(uri.removeprefix("file://"), min(written.sizes)).write_bytes(b"")
     with pytest.raises(StoreError, match="100 rows were written"):
-        groups.count_rows(spark, written)
+        parquet_files.count_rows(spark, written)
 
 
 def test_timestamps_are_not_int96(spark: SparkSession, uri: str) -> None:
     spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     try:
-        written = groups.write(spark.sql("select timestamp'2026-11-20 01:02:03' as t"), uri, codec="lz4_raw")
+        written = parquet_files.write(spark.sql("select timestamp'2026-11-20 01:02:03' as t"), uri, codec="lz4_raw")
     finally:
         spark.conf.unset("spark.sql.parquet.outputTimestampType")
     file = pq.ParquetFile(next(Path(uri.removeprefix("file://")).glob("*.parquet")))
@@ -114,13 +116,13 @@ def test_timestamps_are_not_int96(spark: SparkSession, uri: str) -> None:
 
 @pytest.mark.parametrize(("scheme", "codec"), [("file", "lz4_raw"), ("s3a", "zstd"), ("hdfs", "zstd")])
 def test_the_codec_follows_the_store(scheme: str, codec: str) -> None:
-    assert groups.codec_for(scheme) == codec
+    assert parquet_files.codec_for(scheme) == codec
 
 
 def test_letters_that_spark_takes_for_patterns(spark: SparkSession, tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/a [1]{{b}}*?c%20ä/1-aa"
-    written = groups.write(spark.range(10), uri, codec="lz4_raw")
-    assert groups.read(spark, uri, groups.count_rows(spark, written), written.schema).count() == 10
+    written = parquet_files.write(spark.range(10), uri, codec="lz4_raw")
+    assert parquet_files.read(spark, uri, parquet_files.count_rows(spark, written), written.schema).count() == 10
 
 
 def test_the_work_is_done_once(spark: SparkSession, uri: str, staged: Callable[..., Stage]) -> None:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.texts.units import NONE
 from airflow_checkpoint_provider.cli.main import main
 from airflow_checkpoint_provider.storage import LocalStore
+from airflow_checkpoint_provider.text.units import NONE
 from tests.support.acting import Job
 from tests.support.recorded import RUN, Recorded, second_attempt, three_stages
 

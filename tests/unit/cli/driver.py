@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Heart
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.kinds import kind_named
-from airflow_checkpoint_provider.checkpoint.state import Checkpoint
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import publish_due, target_of
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.state import Checkpoint
 from airflow_checkpoint_provider.storage import open_beside
+from tests.support.acknowledgements import ROWS, acknowledgement, group, stage
 from tests.support.acting import Job
-from tests.unit.checkpoint.acknowledgements import ROWS, acknowledgement, group, stage
 
 LIVES = 30  # seconds after which a driver that nobody has ended ends by itself
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreUnavailable
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
-from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
-from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.cli import asking
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.errors import StoreUnavailable
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import RUN, Job
 from tests.unit.cli.conftest import Command

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider.cli import main as command
+from airflow_checkpoint_provider.errors import (
     Aborted,
     CheckpointError,
     CheckpointNotFound,
@@ -26,7 +27,6 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
-from airflow_checkpoint_provider.cli import main as command
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
 from tests.unit.cli.conftest import ABORTED, FLIGHTS, Command
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.disposing import target_of
-from airflow_checkpoint_provider.checkpoint.state import FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.cli import acting, main
+from airflow_checkpoint_provider.coordinator.disposal import target_of
+from airflow_checkpoint_provider.protocol.state import FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import RUN, Job
 from tests.unit.cli.conftest import Command

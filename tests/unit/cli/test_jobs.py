@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from airflow_checkpoint_provider.checkpoint.codec import canonical
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Heart, Process
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, Process
+from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import RUN, Job
 from tests.support.recorded import Recorded

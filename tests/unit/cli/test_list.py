@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.names import Pointer
+from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
 from tests.support.recorded import RUN, Recorded

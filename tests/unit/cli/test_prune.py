@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.commands import CloseHistory
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import target_of
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, group_path
-from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time
 from airflow_checkpoint_provider.cli import acting
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import target_of
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.protocol.commands import CloseHistory
+from airflow_checkpoint_provider.protocol.keys import History, Keys, group_path
 from airflow_checkpoint_provider.storage import LocalStore
+from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.acting import Job
 from tests.support.recorded import Recorded, three_stages
 from tests.unit.cli.conftest import FLIGHTS, Command

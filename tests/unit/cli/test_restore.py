@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.closing import close
-from airflow_checkpoint_provider.checkpoint.commands import CloseHistory
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import target_of
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, Refused
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.names import History, Keys, Pointer, SavepointPointer
-from airflow_checkpoint_provider.checkpoint.savepoints import claim
-from airflow_checkpoint_provider.checkpoint.state import State
 from airflow_checkpoint_provider.cli import acting
+from airflow_checkpoint_provider.coordinator.closing import close
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import target_of
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.savepoint import claim
+from airflow_checkpoint_provider.errors import InvalidConfig, Refused
+from airflow_checkpoint_provider.protocol.commands import CloseHistory
+from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
 from tests.support.recorded import Recorded

@@ -10,7 +10,7 @@ import pytest
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
 from tests.support.recorded import RUN, Recorded
-from tests.unit.checkpoint import texts
+from tests.unit import text as texts
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
 from tests.unit.cli.driver import savepoint
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from airflow_checkpoint_provider.checkpoint import statistics
-from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time
+from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.storage import LocalStore
+from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.acting import Job
 from tests.support.recorded import RUN, Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.recorded import RUN, Recorded
-from tests.unit.checkpoint import texts
+from tests.unit import text as texts
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
 
 TEXTS = Path(texts.__file__).parent

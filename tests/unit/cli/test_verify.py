@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.names import Pointer
 from airflow_checkpoint_provider.cli.main import main
+from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.recorded import Recorded
-from tests.unit.checkpoint.saved import Saved
+from tests.support.saved import Saved
 from tests.unit.cli.conftest import Command
 
 

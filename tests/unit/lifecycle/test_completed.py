@@ -12,12 +12,12 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.disposing import publish_due
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
-from airflow_checkpoint_provider.checkpoint.events import Point, Token
-from airflow_checkpoint_provider.checkpoint.state import KEPT_RECORDS
+from airflow_checkpoint_provider.coordinator.disposal import publish_due
+from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.triggers.checkpoint import CompletedTrigger

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_checkpoint_provider.checkpoint.retention import KeepAll
 from airflow_checkpoint_provider.operators import (
     AbortCheckpointOperator,
     FinalizeCheckpointOperator,
     NotifyCheckpointCompleteOperator,
 )
+from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor, CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import open_store
 from tests.support.acting import Job

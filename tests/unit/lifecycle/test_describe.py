@@ -8,18 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import (
-    Aborted,
-    CheckpointNotFound,
-    InvalidConfig,
-    NotPending,
-    SavepointDisposed,
-)
+from airflow_checkpoint_provider.errors import Aborted, CheckpointNotFound, InvalidConfig, NotPending, SavepointDisposed
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acknowledgements import ROWS
 from tests.support.acting import Job
-from tests.unit.checkpoint.acknowledgements import ROWS
-from tests.unit.checkpoint.saved import Saved
+from tests.support.saved import Saved
 from tests.unit.lifecycle.stage import run, trigger
 
 

@@ -10,9 +10,9 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
-from airflow_checkpoint_provider.checkpoint.errors import Held, SavepointDisposed
-from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
+from airflow_checkpoint_provider.coordinator.disposal import publish_due, target_of
+from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.errors import Held, SavepointDisposed
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import DisposeSavepointOperator, RestoreOperator
 from tests.support.acting import Job

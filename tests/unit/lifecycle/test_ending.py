@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_checkpoint_provider.checkpoint.errors import NotPending
+from airflow_checkpoint_provider.errors import NotPending
 from airflow_checkpoint_provider.hooks.watched import Watched
 from airflow_checkpoint_provider.operators import AbortCheckpointOperator, FinalizeCheckpointOperator
 from tests.support.acting import Job

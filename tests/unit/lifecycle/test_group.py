@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import DAG, TaskGroup, task
 from airflow.sdk.bases.operator import BaseOperator
 
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig
+from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.task_groups import checkpoint
 

@@ -12,9 +12,9 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from airflow_checkpoint_provider.checkpoint.failures import LOST
-from airflow_checkpoint_provider.checkpoint.heartbeat import VARIABLE, Beat, Heart, Process
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart, Process
 from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator, TriggerSavepointOperator
+from airflow_checkpoint_provider.protocol.failures import LOST
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
 from airflow_checkpoint_provider.sensors.checkpoint import CheckpointSensor
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger

@@ -8,11 +8,10 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_checkpoint_provider.checkpoint import restoring
-from airflow_checkpoint_provider.checkpoint.commands import CloseHistory
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import dispose, publish_due
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider.coordinator import restore as restoring
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import dispose, publish_due
+from airflow_checkpoint_provider.errors import (
     AlreadyClaimed,
     HistoryClosed,
     InvalidConfig,
@@ -20,11 +19,12 @@ from airflow_checkpoint_provider.checkpoint.errors import (
     NotSupportedYet,
     RenameConflict,
 )
-from airflow_checkpoint_provider.checkpoint.events import Point
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
-from airflow_checkpoint_provider.checkpoint.retention import KeepAll
-from airflow_checkpoint_provider.checkpoint.state import RETAINED, State
 from airflow_checkpoint_provider.operators import RestoreOperator, TriggerSavepointOperator
+from airflow_checkpoint_provider.policies.retention import KeepAll
+from airflow_checkpoint_provider.protocol.commands import CloseHistory
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer
+from airflow_checkpoint_provider.protocol.state import RETAINED, State
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
 from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger

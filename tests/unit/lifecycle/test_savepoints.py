@@ -11,19 +11,9 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.disposing import publish_due, target_of
-from airflow_checkpoint_provider.checkpoint.errors import (
-    InvalidConfig,
-    NotRunning,
-    SavepointDisposed,
-    StoreMisconfigured,
-)
-from airflow_checkpoint_provider.checkpoint.events import Point
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
-from airflow_checkpoint_provider.checkpoint.retention import KeepAll, KeepLatest, KeepWithin
-from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
-from airflow_checkpoint_provider.checkpoint.state import CONDEMNED
+from airflow_checkpoint_provider.coordinator.disposal import publish_due, target_of
+from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.errors import InvalidConfig, NotRunning, SavepointDisposed, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.watched import Watched
 from airflow_checkpoint_provider.operators import (
     AbortCheckpointOperator,
@@ -32,6 +22,11 @@ from airflow_checkpoint_provider.operators import (
     savepoint,
 )
 from airflow_checkpoint_provider.operators.asking import request_of
+from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer
+from airflow_checkpoint_provider.protocol.state import CONDEMNED
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
 from tests.unit.lifecycle.stage import OTHER, kill_in, run, soon, ti

@@ -9,14 +9,14 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, JobSuspended, NotRunning, NotStopped
-from airflow_checkpoint_provider.checkpoint.names import SavepointPointer
-from airflow_checkpoint_provider.checkpoint.savepoints import open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.errors import InvalidConfig, JobSuspended, NotRunning, NotStopped
 from airflow_checkpoint_provider.operators import (
     CheckpointedSparkSubmitOperator,
     RestoreOperator,
     StopWithSavepointOperator,
 )
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
 from tests.unit.lifecycle.stage import OTHER, run, soon

@@ -15,13 +15,7 @@ from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout, TaskDeferred
 from airflow.sdk.execution_time.timeout import TimeoutPosix
 
-from airflow_checkpoint_provider.checkpoint.errors import (
-    InvalidConfig,
-    InvalidName,
-    NotRunning,
-    NotSupportedYet,
-    Queued,
-)
+from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, NotRunning, NotSupportedYet, Queued
 from airflow_checkpoint_provider.hooks.watched import Watched
 from airflow_checkpoint_provider.operators import (
     CheckpointedSparkSubmitOperator,

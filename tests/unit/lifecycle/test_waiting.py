@@ -11,12 +11,12 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from airflow_checkpoint_provider.checkpoint import commands as c
-from airflow_checkpoint_provider.checkpoint.errors import StoreDenied
-from airflow_checkpoint_provider.checkpoint.events import Point, Token
+from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.watched import Watched
 from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
 from airflow_checkpoint_provider.sensors.checkpoint import EVERY, CheckpointSensor
 from airflow_checkpoint_provider.storage import Store

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
-from airflow_checkpoint_provider.checkpoint.names import History
+from airflow_checkpoint_provider.protocol.keys import History
 from tests.unit.operators.conftest import MASTERS, DagRun, TaskInstance, confs, execute, values
 
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key")  # Spark's own expression for what its pages hide

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.closing import close
-from airflow_checkpoint_provider.checkpoint.commands import CloseHistory, PlanLaunch, Restore
-from airflow_checkpoint_provider.checkpoint.coordinator import Coordinator
-from airflow_checkpoint_provider.checkpoint.disposing import target_of
-from airflow_checkpoint_provider.checkpoint.entry import By
-from airflow_checkpoint_provider.checkpoint.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
-from airflow_checkpoint_provider.checkpoint.events import Point
-from airflow_checkpoint_provider.checkpoint.heartbeat import Beat, Beats, Heart
-from airflow_checkpoint_provider.checkpoint.journal import Journal
-from airflow_checkpoint_provider.checkpoint.lifetime import FINISHED
-from airflow_checkpoint_provider.checkpoint.names import History
-from airflow_checkpoint_provider.checkpoint.texts.units import day_and_time
+from airflow_checkpoint_provider.coordinator.closing import close
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import target_of
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
+from airflow_checkpoint_provider.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
+from airflow_checkpoint_provider.protocol.commands import CloseHistory, PlanLaunch, Restore
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.protocol.lifetime import FINISHED
 from airflow_checkpoint_provider.storage import MemoryStore
+from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.faults import Fault, FaultyStore
 from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
-from tests.unit.checkpoint.saved import memory
+from tests.support.saved import memory
 
 BEATS = Beats(every=0.05, look=1, still=1)
 

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, InvalidName, NotSupportedYet
+from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, NotSupportedYet
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 
 

@@ -11,14 +11,14 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 
-from airflow_checkpoint_provider.checkpoint.commands import Restore
-from airflow_checkpoint_provider.checkpoint.disposing import target_of
-from airflow_checkpoint_provider.checkpoint.errors import Fenced, JobSuspended
-from airflow_checkpoint_provider.checkpoint.metadata import Acknowledgement
-from airflow_checkpoint_provider.checkpoint.savepoints import exported, open_savepoint
+from airflow_checkpoint_provider.coordinator.disposal import target_of
+from airflow_checkpoint_provider.coordinator.savepoint import exported, open_savepoint
+from airflow_checkpoint_provider.errors import Fenced, JobSuspended
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.operators.launch import Launching
 from airflow_checkpoint_provider.operators.stopping import stopped
+from airflow_checkpoint_provider.protocol.commands import Restore
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.storage import copy_all, open_beside, open_store
 from tests.support.recorded import RUN, Recorded, at, three_stages
 from tests.unit.operators.conftest import execute

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import Declined, KindChanged, WrongUse
-from airflow_checkpoint_provider.checkpoint.metadata import StateSnapshot
-from airflow_checkpoint_provider.checkpoint.state import ABORTED, FORGOTTEN, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.errors import Declined, KindChanged, WrongUse
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.state import ABORTED, FORGOTTEN, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.spark import InitializationContext, SnapshotContext
-from airflow_checkpoint_provider.spark.registered import LONGEST_WORDS, Registered
-from airflow_checkpoint_provider.spark.states import LARGEST_VALUE, States
+from airflow_checkpoint_provider.spark.state.registered import LONGEST_WORDS, Registered
+from airflow_checkpoint_provider.spark.state.states import LARGEST_VALUE, States
 from tests.unit.spark.test_states import RUN, held, registered, seal, stage, value
 
 Calls = list[tuple[Any, ...]]

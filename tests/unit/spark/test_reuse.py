@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.metadata import StageDetail
-from airflow_checkpoint_provider.spark.plans import Plan
-from airflow_checkpoint_provider.spark.reuse import Now, Verdict, judge, unbuilt
+from airflow_checkpoint_provider.protocol.metadata import StageDetail
+from airflow_checkpoint_provider.spark.stages.plan import Plan
+from airflow_checkpoint_provider.spark.stages.reuse import Now, Verdict, judge, unbuilt
 
 SAME, OTHER = "same", "other"
 BEFORE = {"clean": "state/clean/1-aa", "named": "state/named/1-bb"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import InvalidConfig, KindChanged
-from airflow_checkpoint_provider.checkpoint.metadata import (
+from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged
+from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
     File,
     Group,
@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.checkpoint.metadata import (
     StageDetail,
     StateSnapshot,
 )
-from airflow_checkpoint_provider.spark.states import LARGEST_VALUE, States, Value, new_in
+from airflow_checkpoint_provider.spark.state.states import LARGEST_VALUE, States, Value, new_in
 
 RUN = "day-1"
 

@@ -12,13 +12,13 @@ import botocore.auth
 import pytest
 from botocore.exceptions import ClientError
 
-from airflow_checkpoint_provider.checkpoint.errors import Fenced, StoreDenied, StoreMisconfigured
-from airflow_checkpoint_provider.checkpoint.restoring import verified
-from airflow_checkpoint_provider.checkpoint.retention import KeepLatest
+from airflow_checkpoint_provider.coordinator.restore import verified
+from airflow_checkpoint_provider.errors import Fenced, StoreDenied, StoreMisconfigured
+from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.storage import Put, S3Store, probe, s3
+from tests.support.acknowledgements import bystander, driver, take
 from tests.support.ceph import Ceph
 from tests.support.s3faults import FaultProxy
-from tests.unit.checkpoint.acknowledgements import bystander, driver, take
 from tests.unit.storage.test_s3_errors import ACTS, EACH, refusal
 from tests.unit.storage.test_s3_hurt import (  # noqa: F401  # collected here again, with the fixtures below
     test_a_body_that_was_changed_on_the_way_is_refused_and_sent_again,

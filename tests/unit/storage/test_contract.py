@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import InvalidName
+from airflow_checkpoint_provider.errors import InvalidName
 from airflow_checkpoint_provider.storage import Listed, LocalStore, MemoryStore, Put, S3Store, Store
 from tests.support.faults import FaultyStore
 

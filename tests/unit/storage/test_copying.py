@@ -13,7 +13,7 @@ from threading import Event
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import Damaged, InvalidName, StoreDenied, StoreError
+from airflow_checkpoint_provider.errors import Damaged, InvalidName, StoreDenied, StoreError
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, S3Store, Store, base, copy, copy_all, copying
 from airflow_checkpoint_provider.storage import s3 as s3_module
 from tests.support.faults import Call, Fault, FaultyStore, Killed

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+from airflow_checkpoint_provider.errors import StoreMisconfigured
 from airflow_checkpoint_provider.storage import LocalStore, Put
 from airflow_checkpoint_provider.storage.local import LEFT_OVER
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage import LocalStore, Put, put
 
 Refuse = Callable[..., None]
@@ -144,7 +144,7 @@ def test_denied_is_said_so_and_is_never_absent(store: LocalStore, act: str) -> N
     store.create("secret/0", b"x")
     code = (
         "import sys; from airflow_checkpoint_provider.storage import LocalStore\n"
-        "from airflow_checkpoint_provider.checkpoint.errors import StoreDenied\n"
+        "from airflow_checkpoint_provider.errors import StoreDenied\n"
         f"store = LocalStore(sys.argv[1])\ntry: {ACTS[act]}\nexcept StoreDenied as error: print(error)"
     )
     modes = {"": 0o555, "journal": 0o555, "secret": 0o000}

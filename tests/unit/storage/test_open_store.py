@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider import storage
-from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+from airflow_checkpoint_provider.errors import StoreMisconfigured
 from airflow_checkpoint_provider.storage import MemoryStore, S3Settings, S3Store, open_beside, open_store
 
 
@@ -21,9 +21,7 @@ def test_exports_are_what_they_were() -> None:
     assert all(hasattr(storage, name) for name in storage.__all__)
 
 
-@pytest.mark.parametrize(
-    "module", ["storage", "storage.base", "storage.local", "storage.s3", "checkpoint", "checkpoint.errors"]
-)
+@pytest.mark.parametrize("module", ["storage", "storage.base", "storage.local", "storage.s3", "checkpoint", "errors"])
 def test_each_part_can_be_imported_first(module: str) -> None:
     code = f"import airflow_checkpoint_provider.{module}, sys; print('boto3' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

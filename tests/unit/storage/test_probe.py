@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import (
-    StoreDenied,
-    StoreError,
-    StoreMisconfigured,
-    StoreUnavailable,
-)
+from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Put, probe
 from tests.support.faults import Call, Fault, FaultyStore, nth, virtual_time
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import InvalidName, StoreDenied, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.errors import InvalidName, StoreDenied, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage import MemoryStore, Put, put
 from airflow_checkpoint_provider.storage.base import LONGEST_WAIT
 from tests.support.faults import Call, Fault, FaultyStore, Killed, Time, nth, virtual_time

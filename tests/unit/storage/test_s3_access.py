@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreMisconfigured
+from airflow_checkpoint_provider.errors import StoreMisconfigured
 from airflow_checkpoint_provider.storage import S3Settings, S3Store
 from airflow_checkpoint_provider.storage import s3 as module
 from airflow_checkpoint_provider.storage.s3_access import Access, access

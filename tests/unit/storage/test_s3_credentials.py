@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import StoreDenied
+from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.storage import Put, S3Settings, S3Store
 from tests.support.s3server import Key, S3Server
 

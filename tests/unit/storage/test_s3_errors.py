@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider.errors import (
     CommitStateUnknown,
     StoreDenied,
     StoreError,

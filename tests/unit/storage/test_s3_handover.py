@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import NotSupportedYet
+from airflow_checkpoint_provider.errors import NotSupportedYet
 from airflow_checkpoint_provider.storage import LocalStore, S3Settings, S3Store, s3_handover
 
 ALL = S3Settings(

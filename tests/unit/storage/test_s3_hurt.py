@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import CommitStateUnknown, StoreDenied, StoreUnavailable
+from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.storage import Put, S3Store, put, s3
 from tests.support.faults import virtual_time
 from tests.support.s3faults import FaultProxy, Harm

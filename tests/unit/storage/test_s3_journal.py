@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import (
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.errors import (
     CommitStateUnknown,
     StoreDenied,
     StoreMisconfigured,
     StoreUnavailable,
     Superseded,
 )
-from airflow_checkpoint_provider.checkpoint.journal import Journal
 from airflow_checkpoint_provider.storage import S3Store, s3
+from tests.support.acknowledgements import acknowledgement, driver, stage
 from tests.support.faults import virtual_time
+from tests.support.histories import launch
+from tests.support.journals import KEYS, SHORT, open_journal, write
 from tests.support.s3faults import FaultProxy, Harm
 from tests.support.s3server import Key, S3Server
-from tests.unit.checkpoint.acknowledgements import acknowledgement, driver, stage
-from tests.unit.checkpoint.histories import launch
-from tests.unit.checkpoint.journals import KEYS, SHORT, open_journal, write
 
 WRITERS, ENTRIES = 6, 12
 MODEST = 0.05  # of all puts, for each harm

@@ -10,12 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_checkpoint_provider.checkpoint.errors import (
-    InvalidName,
-    StoreDenied,
-    StoreMisconfigured,
-    StoreUnavailable,
-)
+from airflow_checkpoint_provider.errors import InvalidName, StoreDenied, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage import Listed, Put, S3Settings, S3Store
 from airflow_checkpoint_provider.storage import s3 as s3_module
 from tests.support.s3faults import FaultProxy, Harm

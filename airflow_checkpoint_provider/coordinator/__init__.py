@@ -1,0 +1,1 @@
+"""The protocol over a store: journal, checkpoints, restores, savepoints, garbage. Runs anywhere."""

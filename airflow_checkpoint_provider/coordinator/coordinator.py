@@ -1,0 +1,410 @@
+"""The thin shell round the state machine: what takes more than one store operation. Runs anywhere.
+
+Each step may be done by anyone who sees that it is due, more than once; only the journal says what happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_checkpoint_provider.coordinator import savepoint
+from airflow_checkpoint_provider.coordinator.journal import Answer, Journal, utc_now
+from airflow_checkpoint_provider.coordinator.pruning import prune
+from airflow_checkpoint_provider.errors import (
+    AlreadyClaimed,
+    CheckpointNotFound,
+    CommitStateUnknown,
+    Damaged,
+    Fenced,
+    Held,
+    InvalidConfig,
+    NotPending,
+    OtherIncarnation,
+    Queued,
+    StoreError,
+    TooLarge,
+)
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import requests
+from airflow_checkpoint_provider.protocol.decisions import claims_held, held, outcome
+from airflow_checkpoint_provider.protocol.events import StateEntry
+from airflow_checkpoint_provider.protocol.failures import TOO_LARGE
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer, group_epoch
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateSnapshot, digest
+from airflow_checkpoint_provider.protocol.state import (
+    ABORTED,
+    CONDEMNED,
+    FORGOTTEN,
+    PENDING,
+    RETAINED,
+    Checkpoint,
+    State,
+)
+from airflow_checkpoint_provider.storage import open_beside
+from airflow_checkpoint_provider.storage.base import Put, put
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """What is gone of the condemned, and why the rest is not."""
+
+    ids: tuple[int, ...]
+    claims: tuple[str, ...]
+    failed: tuple[StoreError, ...]
+
+
+class Coordinator:
+    """Drives checkpoints of one history. ``epoch`` is the driver's own; None for tasks and people."""
+
+    def __init__(self, journal: Journal, epoch: int | None = None, now: Callable[[], str] = utc_now) -> None:
+        self.journal, self.epoch = journal, epoch
+        self.store, self.keys = journal.store, journal.keys
+        self._now = now
+        self._own: dict[
+            tuple[int, str], Acknowledgement
+        ] = {}  # acknowledgements put by this process, so not read again
+
+    @property
+    def state(self) -> State:
+        return self.journal.state
+
+    def still_mine(self) -> None:
+        """Before any effect outside the journal: catch up, and raise ``Fenced`` if this attempt is over."""
+        state = self.journal.catch_up()
+        if self.epoch is not None and state.over(self.epoch):
+            raise Fenced(f"attempt {self.epoch} of {state.job} is over", epoch=self.epoch)
+
+    # -- one checkpoint --------------------------------------------------------------------------------------------
+
+    def trigger(
+        self,
+        request: str,
+        *,
+        try_number: int = 1,
+        run: str | None = None,
+        timeout_s: float | None = None,
+        barrier: str = "",
+        origin: str = "barrier",
+        gated: bool = False,
+        kind: str = "checkpoint",
+        target: str | None = None,
+        name: str | None = None,
+        pinned: bool = False,
+        owner: str = "",
+    ) -> int:
+        """The id of the checkpoint that answers ``request``; a request that is known answers with its newest one.
+
+        A savepoint needs a ``target``, the URI of a folder. Raises ``Queued`` while the request waits for its turn; asking
+        again then costs a read.
+        """
+        if self._waits(request):
+            self.journal.poll()
+            self._refuse_waiting(request)
+        if name and _CONTROL.search(name):
+            raise InvalidConfig(f"name={name!r} breaks the rows of lists; write it in one line, without tabs")
+        if kind_named(kind).savepoint:
+            if not target:
+                raise InvalidConfig(
+                    f"kind={kind!r} needs target=, the folder in which the savepoint gets one of its own"
+                )
+            target = open_beside(self.store, target).uri
+        command = c.Trigger(
+            request=request, try_number=try_number, epoch=self.epoch, run=run, timeout_s=timeout_s, barrier=barrier,
+            origin=origin, gated=gated, kind=kind, target=target, nonce=self.journal.nonce()[:8] if target else "", name=name, pinned=pinned,
+            owner=owner,
+        )  # fmt: skip
+        self.journal.append(command)
+        self._refuse_waiting(request)
+        return self.state.requests[request]
+
+    def _waits(self, request: str) -> bool:
+        return any(one.token == request for one in self.state.queue)
+
+    def _refuse_waiting(self, request: str) -> None:
+        waiting = [one.token for one in requests.in_order(self.state.queue)]
+        if request in waiting:
+            place = f"{waiting.index(request) + 1} of {len(waiting)}"
+            raise Queued(f"{self.state.job}: the request waits, {place}; ask again when a checkpoint has its outcome")
+
+    def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:
+        """Put the acknowledgement of one application; returns the one that counts, which is another's if that was first."""
+        epochs = self._listed(ack.id).epochs
+        if ack.epoch not in epochs:  # put first, it would stand for the attempt whose checkpoint that is
+            raise Fenced(f"chk-{ack.id} waits for attempt {epochs[-1]}, not for attempt {ack.epoch}", epoch=ack.epoch)
+        key = self.keys.acknowledgement(ack.id, ack.application)
+        outcome, found = put(self.store, key, ack.to_bytes(), patience=self.journal.patience)
+        if outcome is Put.UNKNOWN:
+            raise CommitStateUnknown(
+                f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced"
+            )
+        stands = self._read_acknowledgement(found, ack.id) if outcome is Put.EXISTS and found else ack
+        self._own[ack.id, ack.application] = stands
+        return stands
+
+    def missing(self, checkpoint: Checkpoint) -> tuple[str, ...]:
+        """The applications that have not acknowledged it yet; one GET for each."""
+        acks = self._acknowledgements(checkpoint)
+        return tuple(one for one in checkpoint.plan if one not in acks)
+
+    def complete(self, number: int, *, finalize: bool = False) -> Answer:
+        """All acknowledgements -> seal put and read back -> *completed*, with the digest of what was read.
+
+        ``finalize`` is said by who may complete a gated one.
+        """
+        checkpoint = self._listed(number)
+        shut = checkpoint.gated and not finalize
+        acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING and not shut else {}
+        if len(acks) < len(checkpoint.plan):
+            return self._unsealed(number, finalize)
+        body = self._put_seal(number, self._seal(checkpoint, acks).to_bytes())
+        seal = Seal.from_bytes(body)
+        if _nonces(seal.applications) != _nonces(acks):
+            raise Damaged(f"{self.keys.seal(number)} is not made of the acknowledgements of chk-{number}; abort it")
+        answer = self._completed(number, seal, digest(body), finalize)
+        self._own = {key: ack for key, ack in self._own.items() if key[0] != number}
+        return answer
+
+    def _completed(self, number: int, seal: Seal, sealed: str, finalize: bool) -> Answer:
+        """The entry. A completion that does not fit into one is an abort: pending, it would be in the way of all others."""
+        states = state_entries(seal)
+        command = c.Complete(
+            id=number, digest=sealed, bytes=sum(one.bytes for one in states), states=states,
+            acknowledged=tuple(seal.applications), epoch=self.epoch, finalize=finalize,
+        )  # fmt: skip
+        try:
+            return self.journal.append(command)
+        except TooLarge as error:
+            self.abort(number, TOO_LARGE, phase="complete", words=error.message)
+            raise
+
+    def _unsealed(self, number: int, finalize: bool) -> Answer:
+        """The answer about a checkpoint that has its outcome, lacks an acknowledgement, or is gated. It is not sealed: a
+        seal is written once, and one of the acknowledgements there were would stand for the checkpoint when the others came."""
+
+        def completion(state: State) -> c.Complete:
+            known = state.checkpoint(number)
+            sealed = known.digest if known else ""
+            return c.Complete(
+                id=number, digest=sealed, bytes=0, states=(), acknowledged=(), epoch=self.epoch, finalize=finalize
+            )
+
+        self.journal.catch_up()
+        return self.journal.append(completion)
+
+    def abort(
+        self, number: int, reason: str, *, phase: str = "acknowledge", missing: Iterable[str] = (), words: str = ""
+    ) -> Answer:
+        command = c.Abort(id=number, reason=reason, phase=phase, missing=tuple(missing), words=words, epoch=self.epoch)
+        return self.journal.append(command)
+
+    def _listed(self, number: int) -> Checkpoint:
+        found = self.state.checkpoint(number) or self.journal.catch_up().checkpoint(number)
+        if found is None:
+            raise CheckpointNotFound(f"chk-{number} is not listed in {self.keys.prefix}; see `checkpoints show`")
+        return found
+
+    def _acknowledgements(self, checkpoint: Checkpoint) -> dict[str, Acknowledgement]:
+        acks = {}
+        for application in checkpoint.plan:
+            ack = self._own.get((checkpoint.id, application))
+            if ack is None:
+                body = self.store.read(self.keys.acknowledgement(checkpoint.id, application))
+                ack = self._read_acknowledgement(body, checkpoint.id) if body is not None else None
+            if ack is not None:
+                acks[application] = ack
+        return acks
+
+    def _read_acknowledgement(self, body: bytes, number: int) -> Acknowledgement:
+        """Ids begin anew where somebody deleted a journal by hand, and its checkpoints may still be there."""
+        ack = Acknowledgement.from_bytes(body)
+        if ack.inc != self.state.incarnation:
+            raise OtherIncarnation(
+                f"chk-{number} was acknowledged by another incarnation of this history, whose journal was deleted by hand:"
+                f" delete {self.keys.checkpoint(number)} and its neighbours, too"
+            )
+        return ack
+
+    def _seal(self, checkpoint: Checkpoint, acks: dict[str, Acknowledgement]) -> Seal:
+        state = self.state
+        return Seal(
+            inc=state.incarnation, job=state.job, scope=state.scope, item=state.item, id=checkpoint.id, kind=checkpoint.kind,
+            branch=checkpoint.branch, epochs=checkpoint.epochs, plan=checkpoint.plan, applications=acks,
+        )  # fmt: skip
+
+    def _put_seal(self, number: int, body: bytes) -> bytes:
+        """The seal as it stands in the store: read back, not remembered."""
+        key = self.keys.seal(number)
+        outcome, _ = put(self.store, key, body, patience=self.journal.patience)
+        found = self.store.read(key)
+        if outcome is Put.UNKNOWN or found is None:
+            raise CommitStateUnknown(
+                f"the store did not say whether the seal of chk-{number} was written; nothing was cleaned up"
+            )
+        return found
+
+    def contents(self, checkpoint: Checkpoint) -> tuple[Seal, bool]:
+        """What it holds, and whether it is sealed. A pending one that all have acknowledged can be looked at before.
+
+        Raises ``NotPending`` if it lacks an acknowledgement or was aborted, ``CheckpointNotFound`` if it was deleted.
+        """
+        if checkpoint.status == RETAINED:
+            return self.read_seal(checkpoint), True
+        if checkpoint.status in (CONDEMNED, FORGOTTEN):
+            raise CheckpointNotFound(
+                f"chk-{checkpoint.id} was deleted; retention=KeepWithin(days=7) keeps it next time"
+            )
+        acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING else {}
+        if len(acks) < len(checkpoint.plan):
+            said = outcome(checkpoint) if checkpoint.status == ABORTED else "not acknowledged yet; wait for that"
+            raise NotPending(f"chk-{checkpoint.id} cannot be looked at: {said}", status=checkpoint.status)
+        return self._seal(checkpoint, acks), False
+
+    def read_seal(self, checkpoint: Checkpoint) -> Seal:
+        """The seal of a completed checkpoint, compared with the digest of its entry."""
+        key = self.keys.seal(checkpoint.id)
+        body = self.store.read(key)
+        if body is None:
+            raise Damaged(f"{key} is missing, though the journal says that chk-{checkpoint.id} was completed")
+        if digest(body) != checkpoint.digest:
+            raise Damaged(f"{key} is not what the journal says was sealed; somebody or something changed it")
+        return Seal.from_bytes(body)
+
+    # -- deleting --------------------------------------------------------------------------------------------------
+
+    def retire(self) -> tuple[int, ...]:
+        """Condemn what nothing holds, delete it, forget it; and finish what another began. Returns the forgotten ids.
+
+        The journal, too, is pruned behind a boundary that this process wrote.
+        """
+        return self.forget(self.delete(self.condemn_due()))
+
+    def condemn_due(self) -> State:
+        """The first step of three: the entry. Returns the state that says what is to be deleted, whoever condemned it."""
+        if self.journal.wrote_boundary:
+            prune(self.journal)
+            self.journal.wrote_boundary = False
+        now = self._now()
+        ids, claims = self.retirable(now), self.claims_over(now)
+        if ids or claims:
+            with contextlib.suppress(Held):  # somebody came to need one of them meanwhile: next time
+                self.journal.append(c.Condemn(ids=ids, claims=claims, now=now, epoch=self.epoch))
+        return self.state
+
+    def delete(self, state: State) -> Deleted:
+        """The second, which may take long and needs nothing of the journal but the ``state`` that ``condemn_due`` returned:
+        nobody refers again to what that condemned. One that cannot be deleted now is not in the way of the others."""
+        ids, claims, failed = [], [], []
+        now = self._now()
+        for checkpoint in state.with_status(CONDEMNED):
+            try:
+                self._delete(checkpoint, state, now)
+                ids.append(checkpoint.id)
+            except StoreError as error:
+                failed.append(error)
+        for claim in state.claims:
+            try:
+                if claim.status == CONDEMNED:
+                    self._dispose(claim.pointer, state.incarnation, now)
+                    claims.append(claim.pointer)
+            except StoreError as error:
+                failed.append(error)
+        return Deleted(tuple(ids), tuple(claims), tuple(failed))
+
+    def forget(self, deleted: Deleted) -> tuple[int, ...]:
+        """The third: the entry. What is gone is forgotten, then the error of the first that is not gone is raised."""
+        if deleted.ids or deleted.claims:
+            self.journal.append(c.Forget(ids=deleted.ids, claims=deleted.claims, epoch=self.epoch))
+        if deleted.failed:
+            raise deleted.failed[0]
+        return deleted.ids
+
+    def claims_over(self, now: str) -> tuple[str, ...]:
+        """Claimed savepoints that nothing holds any more."""
+        own = {one.pointer for one in self.state.claims if one.status == RETAINED}
+        return tuple(sorted(own - claims_held(self.state, datetime.fromisoformat(now))))
+
+    def _dispose(self, text: str, owner: str, now: str) -> None:
+        pointer = SavepointPointer.parse(text)
+        target = open_beside(self.store, pointer.root)
+        savepoint.dispose(target, pointer, owner, f"the history of {self.state.job}", now)
+
+    def retirable(self, now: str) -> tuple[int, ...]:
+        """The completed checkpoints that nothing holds any more; savepoints are the user's."""
+        own = {one.id for one in self.state.retained if not one.savepoint}
+        return tuple(sorted(own - held(self.state, datetime.fromisoformat(now))))
+
+    def _delete(self, checkpoint: Checkpoint, state: State, now: str) -> None:
+        """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then groups that nobody refers to. Of a
+        savepoint whose disposer died, what lies at its target, unless another history has claimed that."""
+        if checkpoint.target:
+            with contextlib.suppress(AlreadyClaimed):
+                self._dispose(checkpoint.target, savepoint.DISPOSAL, now)
+        self.store.delete([self.keys.seal(checkpoint.id)])
+        self.store.delete_under(self.keys.checkpoint(checkpoint.id))
+        paths, referred = state.paths(), state.referred()
+        for number in checkpoint.groups:
+            path = paths.get(number)
+            if path and number not in referred and state.deletable(path):
+                self.store.delete_under(self.keys.group(path))
+
+    def orphans(self) -> tuple[str, ...]:
+        """Keys of folders that nobody will refer to again: groups of attempts that are over, checkpoints that never were.
+
+        Call it on a believed state. Lemma on which a sweeper that slept relies: an attempt that is over acknowledges
+        nothing that can still complete, and later attempts refer only to what a checkpoint or they themselves hold.
+        """
+        return (*self._orphaned_groups(), *self._orphaned_checkpoints())
+
+    def _orphaned_groups(self) -> Iterator[str]:
+        paths = self.state.paths()
+        named = {paths[number] for number in self.state.named()}
+        for uid in self.store.folders(self.keys.states):
+            for name in self.store.folders(f"{self.keys.states}/{uid}"):
+                path = f"state/{uid}/{name}"
+                if path not in named and _is_group(path) and self.state.deletable(path):
+                    yield self.keys.group(path)
+
+    def _orphaned_checkpoints(self) -> Iterator[str]:
+        alive = {one.id for one in self.state.with_status(PENDING, RETAINED, CONDEMNED)}
+        for name in self.store.folders(self.keys.prefix):
+            found = _CHECKPOINT.fullmatch(name)
+            if found and int(found[1]) < self.state.next_id and int(found[1]) not in alive:
+                yield f"{self.keys.prefix}/{name}"
+
+    def sweep(self) -> int:
+        """Delete the orphans; how many there were."""
+        found = self.orphans()
+        for key in found:
+            self.store.delete_under(key)
+        return len(found)
+
+
+def _nonces(acks: Mapping[str, Acknowledgement]) -> dict[str, str]:
+    return {application: ack.nonce for application, ack in acks.items()}
+
+
+def _is_group(path: str) -> bool:
+    try:
+        return group_epoch(path) > 0
+    except ValueError:
+        return False
+
+
+def state_entries(seal: Seal) -> tuple[StateEntry, ...]:
+    """What the journal remembers of each state."""
+    return tuple(_entry(state, seal.id) for state in sorted(seal.states.values(), key=lambda one: one.uid))
+
+
+def _entry(state: StateSnapshot, number: int) -> StateEntry:
+    return StateEntry(
+        uid=state.uid, kind=state.kind, run=state.run, groups=tuple(group.path for group in state.groups), bytes=state.bytes,
+        rows=state.rows, new=state.measures.checkpoint == number, measures=state.measures,
+    )  # fmt: skip

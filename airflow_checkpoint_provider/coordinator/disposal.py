@@ -1,0 +1,194 @@
+"""What a savepoint needs of journal and target together: publish it, claim it, dispose of it. Runs anywhere.
+
+Its own history may still need a savepoint: as the point where the next attempt starts, or where one has just started. Whoever
+wants to own its deletion asks that history first, if there is one beside it: one that was moved belongs to nobody's journal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_checkpoint_provider.coordinator import savepoint as at_target
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.savepoint import DISPOSAL, Savepoint
+from airflow_checkpoint_provider.errors import CheckpointError, Held, InvalidConfig, InvalidName, SavepointDisposed
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.decisions import decide, held
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.protocol.metadata import Seal
+from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.storage import open_beside
+from airflow_checkpoint_provider.storage.base import Store
+
+
+@dataclass(frozen=True)
+class Disposed:
+    """What was, or would be, deleted. ``own`` says that its history was found and knows of it."""
+
+    pointer: SavepointPointer
+    job: str
+    files: int
+    bytes: int
+    own: bool
+
+
+def publish_due(coordinator: Coordinator, only: int | None = None) -> tuple[int, ...]:
+    """Publish each completed savepoint whose ``_metadata`` is not said to stand at its target, and confirm that.
+
+    Anyone may, again and again, on a believed state. Returns the ids. Where one cannot be, the others are published first;
+    then its error is raised. ``only``: who waits for one of them is not concerned with the others.
+    """
+    due = [one for one in coordinator.state.savepoints if not one.published and only in (None, one.id)]
+    failed: list[CheckpointError] = []
+    for checkpoint in due:
+        try:
+            _publish(coordinator, checkpoint)
+        except CheckpointError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return tuple(one.id for one in due)
+
+
+def _publish(coordinator: Coordinator, checkpoint: Checkpoint) -> None:
+    pointer, seal = target_of(checkpoint), coordinator.keys.seal(checkpoint.id)
+    target = open_beside(coordinator.store, pointer.root)
+    at_target.publish(coordinator.store, seal, checkpoint.digest, target, pointer)
+    coordinator.journal.append(c.ConfirmPublished(id=checkpoint.id))
+
+
+def tidy(coordinator: Coordinator) -> tuple[tuple[int, ...], int]:
+    """Delete what nothing needs any more, also at the targets of savepoints; anyone may, again and again. Returns the forgotten
+    ids, and how many leftovers there were. Raises ``StoreError`` and ``Refused``."""
+    done = coordinator.retire(), coordinator.sweep()
+    _clear_aborted(coordinator)
+    return done
+
+
+def _clear_aborted(coordinator: Coordinator) -> None:
+    for one in coordinator.state.with_status(ABORTED):
+        if one.savepoint:
+            clear(coordinator.store, one)
+
+
+def clear(beside: Store, aborted: Checkpoint) -> None:
+    """Each name at a target is used once, so all below it is this savepoint's."""
+    pointer = target_of(aborted)
+    open_beside(beside, pointer.root).delete_under(pointer.name)
+
+
+def target_of(checkpoint: Checkpoint) -> SavepointPointer:
+    """Where a savepoint lies."""
+    assert checkpoint.target
+    return SavepointPointer.parse(checkpoint.target)
+
+
+def claimable(point: Point | None) -> SavepointPointer:
+    """Only a savepoint that a history did not make can become its own. Raises ``InvalidConfig``."""
+    pointer = pointer_of(point.pointer) if point and point.pointer else None
+    if not isinstance(pointer, SavepointPointer):
+        raise InvalidConfig(
+            f"{point or 'nothing'} is no savepoint from elsewhere and cannot be claimed: what this history made is its own already."
+            " Leave the claim out, or name the directory of one"
+        )
+    return pointer
+
+
+def claimed(coordinator: Coordinator, state: State, restore: c.Restore, now: str) -> c.Restore:
+    """``restore`` as it is; what it claims is the history's by then. Nothing is where ``state`` refuses it."""
+    if restore.claimed:
+        pointer = claimable(restore.base)
+        if not isinstance(decide(state, restore), c.Refusal):
+            claim_for(coordinator, pointer, restore.by, now)
+    return restore
+
+
+def claim_for(
+    coordinator: Coordinator, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool = False
+) -> Savepoint:
+    """The savepoint, owned by the history of ``coordinator`` from now on: what restores from it may delete it one day. The
+    history that made it lists it no more, so that nobody goes back there to what another deletes.
+
+    Raises ``AlreadyClaimed``, ``Held`` while its own history needs it, and what opening and verifying raise.
+    """
+    savepoint = at_target.open_savepoint(pointer, coordinator.store)
+    at_target.refuse_claimed(savepoint.store, pointer, coordinator.state.incarnation)
+    own = _own_history(coordinator.store, savepoint.seal, pointer)
+    if own is not None:
+        _refuse_held(own[0], own[1], now)
+    if dry_run:
+        return savepoint
+    at_target.claim(savepoint.store, pointer, coordinator.state.incarnation, by, now)
+    savepoint.verify()
+    if own is not None:
+        own[0].journal.append(c.Condemn(ids=(own[1],), now=now, disposing=True))
+        own[0].journal.append(c.Forget(ids=(own[1],)))
+    return savepoint
+
+
+def dispose(beside: Store, text: str, by: str, now: str, *, dry_run: bool = False) -> Disposed:
+    """Delete the savepoint at the pointer ``text``, and let its history forget it. Done twice is done once.
+
+    ``beside`` is the store of its history. Raises ``Held`` while that needs it, ``AlreadyClaimed``, ``CheckpointNotFound``,
+    and ``InvalidName`` for a checkpoint of a history, which its own policy deletes.
+    """
+    pointer = pointer_of(text)
+    if isinstance(pointer, Pointer):
+        raise InvalidName(f"{text} is no savepoint: its history deletes it, see `checkpoints prune` and retention=")
+    try:
+        savepoint = at_target.open_savepoint(pointer, beside)
+    except SavepointDisposed:
+        return _finish(beside, pointer, by, now, dry_run=dry_run)
+    at_target.refuse_claimed(savepoint.store, pointer, DISPOSAL)  # its own history has forgotten it since
+    own = _own_history(beside, savepoint.seal, pointer)
+    if own is not None:
+        _refuse_held(own[0], own[1], now)
+    files = [file for state in savepoint.seal.states.values() for group in state.groups for file in group.files]
+    told = Disposed(pointer, savepoint.seal.job, len(files), sum(one.bytes for one in files), own is not None)
+    if dry_run:
+        return told
+    at_target.claim(savepoint.store, pointer, DISPOSAL, by, now)
+    if own is not None:
+        own[0].journal.append(c.Condemn(ids=(own[1],), now=now, disposing=True))
+    at_target.dispose(savepoint.store, pointer, DISPOSAL, by, now)
+    if own is not None:
+        own[0].journal.append(c.Forget(ids=(own[1],)))
+    return told
+
+
+def _finish(beside: Store, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool) -> Disposed:
+    """A disposal that somebody began: its stub stands, so nobody opens the savepoint any more."""
+    if not dry_run:
+        at_target.dispose(open_beside(beside, pointer.root), pointer, DISPOSAL, by, now)
+    return Disposed(pointer, "", 0, 0, own=False)
+
+
+def _own_history(beside: Store, seal: Seal, pointer: SavepointPointer) -> tuple[Coordinator, int] | None:
+    """The history that made the savepoint, if it lies in ``beside`` and lists this directory."""
+    keys = Keys(History(seal.job, seal.scope or None, seal.item).prefix)
+    coordinator = Coordinator(Journal(beside, keys, By("savepoint", "", "")))
+    state = coordinator.journal.catch_up()
+    found = state.checkpoint(seal.id) if state.incarnation == seal.inc else None
+    if found is None or found.status not in (RETAINED, CONDEMNED) or not found.target:
+        return None
+    return (coordinator, found.id) if _place(beside, target_of(found)) == _place(beside, pointer) else None
+
+
+def _place(beside: Store, pointer: SavepointPointer) -> tuple[str, str]:
+    """One place has many spellings."""
+    return open_beside(beside, pointer.root).uri, pointer.name
+
+
+def _refuse_held(coordinator: Coordinator, number: int, now: str) -> None:
+    state = coordinator.state
+    if number in held(state, datetime.fromisoformat(now)):
+        raise Held(
+            f"{state.job} may still start from savepoint chk-{number}; nothing was changed. Wait for its next checkpoint, or"
+            f" let it start elsewhere: {wording.restore(state, '…')}",
+            ids=[number],
+        )

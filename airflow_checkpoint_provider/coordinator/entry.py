@@ -1,0 +1,92 @@
+"""One entry of the journal as bytes, format version 1. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.protocol.events import Event, event_from_json, event_to_json
+from airflow_checkpoint_provider.protocol.records import VERSION, canonical, parse
+from airflow_checkpoint_provider.protocol.state import State
+
+CLOSED = "closed"  # what a closed history's last stub keeps: of its state, what says something
+LARGEST_EVENTS = 256 * 1024  # bytes of one entry's events; a snapshot has no limit
+
+
+@dataclass(frozen=True)
+class By:
+    """Who wrote an entry; for people."""
+
+    place: str  # driver, task, cli
+    owner: str
+    host: str
+    epoch: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"place": self.place, "owner": self.owner, "host": self.host, "epoch": self.epoch}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """``snapshot`` is the whole state before the events, at boundaries only. A stub has no events: its number stays taken."""
+
+    inc: str
+    n: int
+    nonce: str
+    at: str
+    by: Mapping[str, Any]
+    events: tuple[Event, ...]
+    snapshot: State | None = None
+    stub: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        data: dict[str, Any] = {**self.extra, "v": VERSION, "inc": self.inc, "n": self.n}
+        if self.stub:
+            return canonical({**data, "stub": True})
+        data |= {
+            "nonce": self.nonce, "at": self.at, "by": self.by,
+            "events": [event_to_json(event) for event in self.events],
+        }  # fmt: skip
+        if self.snapshot is not None:
+            data["snapshot"] = self.snapshot.to_json()
+        return canonical(data)
+
+    @property
+    def closed(self) -> State | None:
+        """The state that this entry, the last stub of a closed history, leaves."""
+        kept = self.extra.get(CLOSED) if self.stub else None
+        return None if kept is None else State.from_json(kept)
+
+    @classmethod
+    def from_bytes(cls, body: bytes, key: str) -> Entry:
+        data = parse(body, key)
+        extra = {name: value for name, value in data.items() if name not in _KNOWN}
+        try:
+            if data.get("stub"):
+                return cls(data["inc"], data["n"], "", "", {}, (), stub=True, extra=extra)
+            return cls(
+                inc=data["inc"], n=data["n"], nonce=data["nonce"], at=data["at"], by=data["by"],
+                events=tuple(event_from_json(event) for event in data["events"]),
+                snapshot=State.from_json(data["snapshot"]) if "snapshot" in data else None, extra=extra,
+            )  # fmt: skip
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Damaged(
+                f"{key} cannot be read as an entry of a journal: {error!r}; somebody or something changed it"
+            ) from None
+
+
+def closed_stub(state: State) -> Entry:
+    """The stub that the last boundary of a closed history becomes: all of ``state`` that is not as in an empty one."""
+    nothing = State().to_json()
+    kept = {name: value for name, value in state.to_json().items() if name not in nothing or value != nothing[name]}
+    return Entry(inc=state.incarnation, n=state.n, nonce="", at="", by={}, events=(), stub=True, extra={CLOSED: kept})
+
+
+_KNOWN = frozenset({"v", "inc", "n", "nonce", "at", "by", "events", "snapshot", "stub"})
+
+
+def events_size(events: tuple[Event, ...]) -> int:
+    return len(canonical([event_to_json(event) for event in events]))

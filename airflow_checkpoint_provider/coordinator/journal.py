@@ -1,0 +1,290 @@
+"""The journal of one history: read, decide, append by put-if-absent. Runs anywhere.
+
+Numbers fall into segments of 64. Number k * 64 is a *boundary*: it holds, beside its events, the whole state before them,
+and once written it is never deleted. Everything else in a segment may go once the next boundary stands. Hence the one rule
+of reading: what was read, found absent or won inside a segment is believed only after a GET of the next boundary, sent
+afterwards, answers "absent". If it is there, the segment is forgotten and reading goes on from that boundary's snapshot.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from airflow_checkpoint_provider.coordinator.entry import LARGEST_EVENTS, By, Entry, events_size
+from airflow_checkpoint_provider.errors import (
+    CommitStateUnknown,
+    Damaged,
+    HistoryClosed,
+    OtherIncarnation,
+    StoreError,
+    TooLarge,
+)
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.commands import Command, DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.decisions import Decision, decide
+from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.transitions import fold
+from airflow_checkpoint_provider.storage.base import Put, Store, put
+
+PATIENCE = 30.0  # seconds that one append may take to learn its outcome
+
+
+def utc_now() -> str:
+    """For people and for retention by age; order comes from the numbers."""
+    return utc_text(datetime.now(UTC))
+
+
+def utc_text(moment: datetime) -> str:
+    """ISO, UTC, milliseconds: such texts compare as the moments do."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an append did: the entry's number and events, or ``done`` if an earlier entry already said the same."""
+
+    n: int
+    events: tuple[e.Event, ...] = ()
+    done: DoneAlready | None = None
+
+
+class Journal:
+    """A reader and writer of one history's journal; not for more than one thread at a time.
+
+    ``state`` is what was last believed. ``nonce`` and ``clock`` are seams for models, which need neither chance nor time.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        by: By,
+        *,
+        segment: int = SEGMENT,
+        patience: float = PATIENCE,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+        clock: Callable[[], str] = utc_now,
+    ) -> None:
+        self.store, self.keys, self.by = store, keys, by
+        self.segment, self.patience = segment, patience
+        self.nonce, self._clock = nonce, clock
+        self.state = State()
+        self._polls = 0
+        self._incarnation = ""  # of the first entry that was read or won; no other is believed
+        self._believed = False  # whether ``state`` follows from a caught-up read or a believed win
+        self.wrote_boundary = False  # so that the segments before may be pruned
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> State:
+        """Read to the tail and believe it. An absent history is the empty state, whose ``n`` is -1.
+
+        Where the store does not answer half-way, nothing of it is believed: ``state`` stays as it was.
+        """
+        reading = self._tail() if self.state.n < 0 else self.state
+        while True:
+            reading = self._read_on(reading)
+            beyond = self._beyond(reading)
+            if beyond is None:
+                break
+            reading = beyond
+        self.state, self._believed = reading, True
+        return reading
+
+    def poll(self) -> State:
+        """One look for something new; an idle poll costs one GET. Every tenth looks at the next boundary instead, because
+        the next entry of a segment that was closed and pruned stays absent for ever."""
+        self._polls += 1
+        at = self._boundary_after(self.state.n) if self._polls % 10 == 0 else self.state.n + 1
+        if self.state.n < 0 or self.entry(at) is not None:
+            return self.catch_up()
+        return self.state
+
+    def _read_on(self, state: State) -> State:
+        """Entries one by one to the first absent one, or up to the next boundary, which is never read in passing."""
+        while (state.n + 1) % self.segment:
+            entry = self.entry(state.n + 1)
+            if entry is None:
+                break
+            state = fold(state, entry.n, entry.at, entry.events)
+        return state
+
+    def _beyond(self, state: State) -> State | None:
+        """What the next boundary says if it stands: what was read before it is then forgotten."""
+        entry = self.entry(self._boundary_after(state.n))
+        if entry is None:
+            return None
+        return self._tail(entry.n // self.segment) if entry.stub else self._at_boundary(entry)
+
+    def _boundary_after(self, n: int) -> int:
+        return (n // self.segment + 1) * self.segment
+
+    def _tail(self, hint: int = 0) -> State:
+        """The state at the last boundary, as its snapshot says. ``hint`` is a segment whose boundary is thought to stand."""
+        last = self._last_boundary(hint)
+        while (
+            last is not None and last.stub and last.closed is None
+        ):  # overwritten while we galloped: there are newer ones
+            newer = self._last_boundary(last.n // self.segment)
+            if newer is None or newer.n == last.n:
+                raise HistoryClosed(
+                    f"{self.keys.entry(last.n)} is the last boundary and only a stub, not of a closed history: a part of it was"
+                    " deleted by hand. Bring the files back, or begin another history with another job_id or root"
+                )
+            last = newer
+        return State() if last is None else self._at_boundary(last)
+
+    def _last_boundary(self, hint: int) -> Entry | None:
+        """Gallop over the boundaries, which have no gaps."""
+        low, high = -1, hint
+        last: Entry | None = None
+        while (entry := self.entry(high * self.segment)) is not None:
+            last, low, high = entry, high, max(1, high * 2)
+        while high - low > 1:
+            middle = (low + high) // 2
+            entry = self.entry(middle * self.segment)
+            if entry is None:
+                high = middle
+            else:
+                last, low = entry, middle
+        return last
+
+    def _at_boundary(self, entry: Entry) -> State:
+        if entry.closed is not None:
+            return entry.closed
+        if entry.snapshot is None and entry.n:
+            raise Damaged(
+                f"{self.keys.entry(entry.n)} is a boundary without a snapshot; nothing after it can be believed"
+            )
+        return fold(entry.snapshot or State(), entry.n, entry.at, entry.events)
+
+    def entry(self, n: int) -> Entry | None:
+        """What stands at number ``n``, believed or not; None if nothing does."""
+        key = self.keys.entry(n)
+        body = self.store.read(key)
+        if body is None:
+            return None
+        entry = Entry.from_bytes(body, key)
+        if entry.n != n:
+            raise Damaged(f"{key} says that it is entry {entry.n}; somebody moved or copied it")
+        if entry.inc != (self._incarnation or entry.inc):
+            raise OtherIncarnation(
+                f"{key} belongs to another incarnation of this history: it was deleted by hand and begun anew."
+                " This process must not go on; start it again. If that does not help, a process of the old one wrote the file"
+                " since: delete it"
+            )
+        self._incarnation = entry.inc
+        return entry
+
+    # -- appending -------------------------------------------------------------------------------------------------
+
+    def append(self, command: Command | Callable[[State], Command]) -> Answer:
+        """Decide on ``command`` and write what follows.
+
+        A command that holds an observation is given as a function of the state: when the state moved, it is asked again.
+        Raises the refusal's error, or ``CommitStateUnknown`` if the store did not say in time what became of the put. After
+        any other ``StoreError`` nothing was put.
+        *Done already* and refusals are told only about a caught-up state.
+        """
+        tried = False
+        while True:
+            try:
+                answer = self._append_once(command, tried)
+            except CommitStateUnknown:
+                raise
+            except StoreError as error:
+                if not tried:
+                    raise
+                raise CommitStateUnknown(
+                    f"an entry after {self.keys.entry(self.state.n)} was put, and the store did not say what became of it"
+                    f" ({error.message}); read back before you act, nothing was cleaned up"
+                ) from error
+            if answer is not None:
+                return answer
+            tried = True  # another's entry was first; or ours was, and counts only if it is read: decide again
+
+    def foresee(self, command: Command | Callable[[State], Command]) -> None:
+        """Raise what would refuse ``command`` now. Nothing is written; call it on a caught-up state."""
+        decision = self._decide(command)
+        if isinstance(decision, Refusal):
+            raise decision.error
+
+    def _append_once(self, command: Command | Callable[[State], Command], again: bool) -> Answer | None:
+        fresh = again or not self._believed
+        if fresh:
+            self.catch_up()
+        decision = self._decide(command)
+        if not fresh and not isinstance(decision, tuple):
+            before = self.state.n
+            self.catch_up()
+            if self.state.n != before:
+                decision = self._decide(command)
+        if not isinstance(decision, tuple):
+            return self._answer(decision)
+        if not self._won(decision) or self.state.closed:  # closed on the way to something else: decide again
+            return None
+        return Answer(self.state.n, decision)
+
+    def _decide(self, command: Command | Callable[[State], Command]) -> Decision:
+        return decide(self.state, command(self.state) if callable(command) else command)
+
+    def _answer(self, decision: DoneAlready | Refusal) -> Answer:
+        if isinstance(decision, Refusal):
+            raise decision.error
+        return Answer(self.state.n, done=decision)
+
+    def _won(self, events: tuple[e.Event, ...]) -> bool:
+        """Put the next entry. False if another's stands there, or if the win is void: its segment was closed meanwhile."""
+        if (size := events_size(events)) > LARGEST_EVENTS:
+            raise TooLarge(
+                f"{size} bytes of events do not fit into one entry of {LARGEST_EVENTS}: too many groups in one checkpoint, or too"
+                " long a text; use fewer states, or shorten what you wrote",
+                size=size,
+            )
+        n = self._number(events)
+        entry = Entry(
+            inc=self.state.incarnation or _incarnation(events), n=n, nonce=self.nonce(), at=self._clock(), by=self.by.to_json(),
+            events=events, snapshot=self.state if n % self.segment == 0 else None,
+        )  # fmt: skip
+        outcome, _ = put(self.store, self.keys.entry(n), entry.to_bytes(), patience=self.patience)
+        if outcome is Put.UNKNOWN:
+            self._believed = False
+            raise CommitStateUnknown(
+                f"the store did not say whether {self.keys.entry(n)} was written; read back before you act, nothing was cleaned up"
+            )
+        if outcome is Put.EXISTS or self._void(n):
+            return False
+        self._incarnation = entry.inc
+        self.state = fold(self.state, n, entry.at, entry.events)
+        self.wrote_boundary |= entry.snapshot is not None
+        return True
+
+    def _number(self, events: tuple[e.Event, ...]) -> int:
+        """The next. Only a history that is closing skips some, up to the next boundary: nothing else is accepted of anybody
+        who has read *closing*, and who has not finds the boundary there."""
+        closed = any(isinstance(event, e.HistoryClosed) for event in events)
+        return self._boundary_after(self.state.n) if closed else self.state.n + 1
+
+    def _void(self, n: int) -> bool:
+        """Whether the next boundary stands, so that number ``n``, won just now, may have been won before and pruned."""
+        if n % self.segment == 0:
+            return False
+        try:
+            return self.entry(self._boundary_after(n)) is not None
+        except StoreError as error:
+            self._believed = False
+            raise CommitStateUnknown(
+                f"{self.keys.entry(n)} was written, but the store did not say whether it counts ({error.message});"
+                " read back before you act, nothing was cleaned up"
+            ) from error
+
+
+def _incarnation(events: tuple[e.Event, ...]) -> str:
+    opened = next((event for event in events if isinstance(event, e.HistoryOpened)), None)
+    if opened is None:
+        raise Damaged("the first entry of a history must open it")
+    return opened.incarnation

@@ -1,0 +1,154 @@
+"""What the next run of a job does for the histories of those before it: sweep and close them. Runs anywhere.
+
+Nobody builds a DAG that cleans up, and a run that failed for good has no process left that could. So each start looks at a
+few of the older runs' histories: the oldest, as far as their names tell, and others at random, since those that are kept would
+keep the rest from ever being looked at. One LIST says which are closed already; what it says is a hint, and each history is read
+before anything is done to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+
+from airflow_checkpoint_provider.coordinator.closing import close, finish
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import publish_due, tidy
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.liveness import beats_of, read_beat
+from airflow_checkpoint_provider.errors import CheckpointError, StillNeeded
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.decisions import policy_of
+from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys, safe_token, time_in
+from airflow_checkpoint_provider.protocol.lifetime import QUIET, in_the_way, outlived, over_for_good, quiet, why
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.storage.base import Store
+
+LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many that hold none any more
+LISTED = 100_000  # keys at one start: some 50,000 closed histories
+
+_KEY = re.compile(
+    r"(?P<history>jobs/[^/]+/runs/[^/]+(?:/items/[^/]+)?)/(?P<part>journal|heartbeat|state|chk-\d+)/(?P<rest>.+)"
+)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What became of one history: the ids that were deleted, how many leftovers, whether it was closed; or why not."""
+
+    run: str
+    deleted: tuple[int, ...] = ()
+    leftovers: int = 0
+    closed: bool = False
+    error: CheckpointError | None = None
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.deleted or self.leftovers or self.closed)
+
+
+def sweep_older(
+    store: Store, job: str, by: By, *, own: str, stop: Callable[[], bool] = lambda: False, now: str = ""
+) -> Iterator[Swept]:
+    """Sweep and close what is due among the histories of the job's runs, but not ``own``, a prefix. ``stop`` is asked between two
+    of them. Raises only where they cannot be listed; one that cannot be read is told with its error."""
+    now = now or utc_now()
+    for histories in _left(store, job, own):
+        for prefix in _some(histories):
+            if stop():
+                return
+            coordinator = Coordinator(Journal(store, Keys(prefix), by), now=lambda: now)
+            try:
+                done = tend(coordinator, now)
+            except CheckpointError as error:
+                yield Swept(prefix.rsplit("/", 1)[1], error=error)
+                continue
+            if done is not None:
+                yield done
+
+
+def _left(store: Store, job: str, own: str) -> tuple[list[str], list[str]]:
+    """Histories that are not closed, oldest first, and last those whose names tell no time: those that hold checkpoints or files of
+    them, and the others."""
+    boundaries: dict[str, int] = {}
+    parts: dict[str, set[str]] = {}
+    for one in islice(store.list(f"jobs/{safe_token(job)}/runs"), LISTED):
+        found = _KEY.fullmatch(one.key)
+        if not found or found["history"] == own:
+            continue
+        seen = parts.setdefault(found["history"], set())
+        if found["part"] == "journal" and found["rest"].isdecimal() and int(found["rest"]) % SEGMENT == 0:
+            boundaries[found["history"]] = boundaries.get(found["history"], 0) + 1
+        else:
+            seen.add(found["part"])
+    left = sorted(
+        (one for one in parts if parts[one] or boundaries.get(one) == 1), key=lambda one: (time_in(one) or "~", one)
+    )
+    holding = [one for one in left if parts[one] - {"journal", "heartbeat"}]
+    return holding, [one for one in left if one not in set(holding)]
+
+
+def _some(histories: list[str]) -> list[str]:
+    """Half of them the oldest."""
+    half = LOOKED_AT // 2
+    oldest, others = histories[:half], histories[half:]
+    return [*oldest, *random.sample(others, min(half, len(others)))]
+
+
+def tend(coordinator: Coordinator, now: str) -> Swept | None:
+    """Sweep a history that is over for good, and close it once its table, too, has been kept for long enough. None: it is too
+    young for either."""
+    moment = datetime.fromisoformat(now)
+    state = coordinator.journal.catch_up()
+    if state.closing is not None:
+        finish(coordinator)
+        return Swept(state.scope, closed=True)
+    if state.n < 0 or state.suspended or (quiet(state, moment) and _may_live(coordinator, moment)):
+        return Swept(state.scope)
+    if not quiet(state, moment) or not over_for_good(state, policy_of(state), moment):
+        return None
+    with contextlib.suppress(CheckpointError):  # what cannot be published keeps the history open, nothing else
+        publish_due(coordinator)
+    gone = tidy(coordinator)  # before it is closed: nobody would know of leftovers then
+    done = Swept(state.scope, *gone, close_if_due(coordinator, now))
+    return done if done.changed else None
+
+
+def _may_live(coordinator: Coordinator, now: datetime) -> bool:
+    """A driver whose task was lost with it has nobody who says so. One that has not beaten for a day is lost from now on, and
+    what it left is kept as that of any that failed."""
+    state = coordinator.state
+    beats = (read_beat(coordinator.store, key) for key in beats_of(coordinator.keys, state))
+    if any(beat and now - datetime.fromisoformat(beat.at) <= QUIET for beat in beats):
+        return True
+    living = [one.epoch for one in state.living()]
+    for epoch in living:
+        coordinator.journal.append(c.EndAttempt(epoch=epoch, how="lost", said_by="a later run"))
+    return bool(living)
+
+
+def close_if_due(coordinator: Coordinator, now: str) -> bool:
+    """Whether it was closed; looked at once more if it moves meanwhile."""
+
+    def command(state: State) -> c.CloseHistory:
+        if not is_due(state, now):
+            raise StillNeeded(f"{state.job}, run {state.scope}: not to be closed yet; nothing was changed")
+        return c.CloseHistory(why=why(state), now=now)
+
+    try:
+        close(coordinator, command)
+    except StillNeeded:
+        return False
+    return True
+
+
+def is_due(state: State, now: str, without: Collection[int] = ()) -> bool:
+    """Whether it may be closed, once the checkpoints ``without`` are deleted."""
+    left = {one.id for one in in_the_way(state)}.difference(without)
+    return state.closing is None and not left and outlived(state, policy_of(state), datetime.fromisoformat(now))

@@ -1,0 +1,1 @@
+"""Policies: pure functions over lists of records. Runs anywhere."""

@@ -1,0 +1,147 @@
+"""How a job is checkpointed: one class for DAG and job. Runs anywhere."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
+from airflow_checkpoint_provider.policies.retention import KeepLatest, Retention, retention_from_json
+
+if TYPE_CHECKING:
+    from airflow_checkpoint_provider.protocol.state import State
+
+_UNITS = {
+    "ms": 0.001,
+    "s": 1,
+    "sec": 1,
+    "second": 1,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hour": 3600,
+    "d": 86400,
+    "day": 86400,
+}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[a-z]+?)s?\s*")
+
+
+def seconds(value: str | float | timedelta, name: str) -> float:
+    """A duration in seconds: a number of seconds, a ``timedelta``, or text such as ``"10 min"``, ``"500 ms"``, ``"2 h"``."""
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf:
+        return float(number)
+    found = _DURATION.fullmatch(value.lower()) if isinstance(value, str) else None
+    if not found or found[2] not in _UNITS:
+        raise InvalidConfig(
+            f"{name}={value!r} is no duration; write seconds, a timedelta, or text such as '10 min' or '500 ms'"
+        )
+    return float(found[1]) * _UNITS[found[2]]
+
+
+SHORTEST = 0.01  # seconds, of an interval and of a timeout
+LONGEST_PAUSE = 365 * 86400.0  # seconds
+MOST_FAILURES = 100  # as many are remembered
+MODES = ("exactly_once", "at_least_once")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """Flink's options by Flink's names, checked as Flink checks them.
+
+    Every end of a stage is a checkpoint. ``interval`` and ``min_pause`` pace the periodic ones between them, which only
+    iterations and queries have. ``timeout`` counts from the barrier, not from the trigger: a batch stage may run for two
+    hours before it can acknowledge. ``max_concurrent`` is how many may be pending that somebody asked for; the next waits
+    in a queue. ``tolerable_failures`` is how many checkpoints in a row may fail before the job does; None: it lives on,
+    loudly. ``retention`` is the policy while a history lives; after its end only its age part (or ``KeepAll()``) goes on
+    holding. ``mode`` and ``aligned_timeout`` speak of records in flight between tasks; a barrier here has none.
+    """
+
+    interval: str | float | timedelta = "10 min"
+    min_pause: str | float | timedelta = "0 s"
+    timeout: str | float | timedelta = "10 min"
+    max_concurrent: int = 1
+    tolerable_failures: int | None = None
+    mode: str = "exactly_once"
+    aligned_timeout: str | float | timedelta | None = None
+    retention: Retention = field(default_factory=lambda: KeepLatest(2))
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.retention, Retention):
+            raise InvalidConfig(
+                f"retention={self.retention!r}: write KeepLatest(2), KeepWithin(days=7) or KeepAll(), joined with | and &"
+            )
+        for name, what in (("interval", "between two checkpoints"), ("timeout", "an acknowledgement may take")):
+            if seconds(getattr(self, name), name) < SHORTEST:
+                raise InvalidConfig(
+                    f"{name}={getattr(self, name)!r} is shorter than 10 ms; write how long {what}, e.g. '10 min'"
+                )
+        seconds(self.min_pause, "min_pause")
+        _whole("max_concurrent", self.max_concurrent, least=1)
+        if self.tolerable_failures is not None:
+            _whole("tolerable_failures", self.tolerable_failures, least=0)
+            if self.tolerable_failures >= MOST_FAILURES:
+                raise InvalidConfig(f"tolerable_failures={self.tolerable_failures}: to tolerate any number, write None")
+        self._check_mode()
+
+    def _check_mode(self) -> None:
+        if self.mode not in MODES:
+            raise InvalidConfig(f"mode={self.mode!r}: write 'exactly_once'")
+        unaligned = self.aligned_timeout is not None
+        if unaligned and self.mode == "at_least_once":
+            raise InvalidConfig(
+                "aligned_timeout= needs mode='exactly_once': unaligned barriers cannot be at least once"
+            )
+        if unaligned and self.max_concurrent > 1:
+            raise InvalidConfig("aligned_timeout= needs max_concurrent=1: unaligned checkpoints do not overlap")
+        for name, default in (("mode", "exactly_once"), ("aligned_timeout", None)):
+            if getattr(self, name) != default:
+                raise NotSupportedYet(
+                    f"CheckpointConfig({name}={getattr(self, name)!r}) does nothing: a barrier is the end of a stage, where no"
+                    " record is in flight; leave it out"
+                )
+
+    @property
+    def timeout_s(self) -> float:
+        return seconds(self.timeout, "timeout")
+
+    @property
+    def min_pause_s(self) -> float:
+        """At most a year, as in Flink."""
+        return min(seconds(self.min_pause, "min_pause"), LONGEST_PAUSE)
+
+    @property
+    def interval_s(self) -> float:
+        """Never shorter than the pause."""
+        return max(seconds(self.interval, "interval"), self.min_pause_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """What is in force, durations in seconds; what is as always is left out."""
+        changed = {
+            "interval_s": self.interval_s, "min_pause_s": self.min_pause_s, "max_concurrent": self.max_concurrent,
+            "tolerable_failures": self.tolerable_failures,
+        }  # fmt: skip
+        said = {name: value for name, value in changed.items() if value != _DEFAULTS[name]}
+        return {"timeout_s": self.timeout_s, "retention": self.retention.to_json(), **said}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        given = {name.removesuffix("_s"): value for name, value in data.items() if name in _DEFAULTS}
+        return cls(timeout=data["timeout_s"], retention=retention_from_json(data["retention"]), **given)
+
+
+_DEFAULTS: dict[str, Any] = {"interval_s": 600.0, "min_pause_s": 0.0, "max_concurrent": 1, "tolerable_failures": None}
+
+
+def _whole(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidConfig(f"{name}={value!r}: write a whole number, {least} or more")
+
+
+def config_of(state: State) -> CheckpointConfig:
+    """The newest attempt's, because that is what its author last wrote; the default before there is one."""
+    in_force = state.attempts[-1].checkpointing if state.attempts else None
+    return CheckpointConfig.from_json(in_force) if in_force else CheckpointConfig()

@@ -1,0 +1,270 @@
+"""What can stand in the journal: the events, as they are stored. Runs anywhere.
+
+One dataclass per event; its JSON is its fields plus ``kind``. What each does to the state is in ``apply``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_checkpoint_provider.errors import FormatTooNew
+from airflow_checkpoint_provider.protocol.metadata import Measures, Versions
+from airflow_checkpoint_provider.protocol.records import Record, added
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point(Record):
+    """Where an attempt starts: a checkpoint of this history by ``id``, or another history's by ``pointer``."""
+
+    id: int | None = None
+    pointer: str | None = None
+
+    def __str__(self) -> str:
+        return f"chk-{self.id}" if self.pointer is None else self.pointer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token(Record):
+    """Who asks. The generation changes on a clear and not on a retry (Airflow's ``max_tries``)."""
+
+    dag: str
+    run: str
+    task: str
+    item: str | None = None
+    generation: int = 0
+
+    @property
+    def owner(self) -> str:
+        return f"{self.dag}.{self.task}" if self.dag else self.task
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateEntry(Record):
+    """One state of a completed checkpoint, as the journal remembers it: enough for retention, progress and the summary."""
+
+    uid: str
+    kind: str
+    run: str
+    groups: tuple[str, ...] = ()  # paths
+    bytes: int = 0
+    rows: int = 0
+    new: bool = False  # snapshotted for this checkpoint, not handed on
+    measures: Measures = field(default_factory=Measures)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Record):
+    """Who wants a checkpoint of which kind, while it waits for its turn. ``target`` and ``nonce`` name a savepoint's place."""
+
+    token: str
+    try_number: int
+    checkpoint_kind: str
+    epoch: int  # of the attempt that would take it
+    application: str
+    timeout_s: float
+    barrier: str = ""
+    origin: str = ""
+    gated: bool = False
+    target: str | None = None
+    nonce: str = ""
+    name: str | None = None
+    pinned: bool = False
+    owner: str = ""
+    queued_at: str = ""
+
+
+class Event(Record):
+    """Base of the events."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryOpened(Event):
+    incarnation: str
+    job: str
+    scope: str  # the run's key, empty in job scope
+    item: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryClosing(Event):
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryClosed(Event):
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlanned(Event):
+    launch: int
+    application: str
+    token: Token
+    try_number: int
+    owner: str
+    run: str
+    run_after: str | None
+    started_at: str
+    restore: str  # as asked
+    restore_point: Point | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchAdopted(Event):
+    launch: int
+    token: Token
+    try_number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRequested(Event):
+    launch: int
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptStarted(Event):
+    epoch: int
+    launch: int
+    driver: str  # nonce
+    restore_point: Point | None
+    application_digest: str
+    versions: Versions
+    checkpointing: dict[str, Any]  # in force: retention, timeout
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptEnded(Event):
+    epoch: int
+    how: str  # finished, failed, cancelled, suspended, lost
+    exit_code: int | None
+    said_by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchOpened(Event):
+    branch: int
+    application: str
+    base: Point | None
+    token: Token
+    by: str
+    reason: str
+    above: int = added(0)  # ids go on above that of a base from elsewhere
+    claimed: bool = added(False)  # the base is a savepoint that belongs to this history from now on
+    rename: dict[str, str] = added(factory=dict)  # uid in the base -> uid from now on
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestQueued(Event):
+    request: Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestDropped(Event):
+    token: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueDropped(Event):
+    """All requests that nobody will serve: their attempts are over, or the job was suspended."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointTriggered(Event):
+    id: int
+    request: str
+    try_number: int
+    checkpoint_kind: str
+    epochs: tuple[int, ...]
+    branch: int
+    plan: tuple[str, ...]
+    timeout_s: float
+    barrier: str = ""
+    gated: bool = False
+    target: str | None = None  # a savepoint's own folder
+    origin: str = "barrier"
+    name: str | None = None
+    pinned: bool = False
+    base: int | None = None
+    owner: str = added("")  # DAG and task that asked for it
+    queued_at: str = added("")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointCompleted(Event):
+    id: int
+    digest: str
+    bytes: int
+    states: tuple[StateEntry, ...]
+    subsumed: tuple[int, ...] = ()
+    positions: dict[str, Any] = field(default_factory=dict)
+    transactions: tuple[Any, ...] = ()
+    suspended: str = added("")  # by whom: a stop-savepoint completes and suspends in one entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointAborted(Event):
+    id: int
+    reason: str
+    phase: str
+    missing: tuple[str, ...] = ()
+    words: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavepointPublished(Event):
+    id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointsCondemned(Event):
+    ids: tuple[int, ...]
+    claims: tuple[str, ...] = added(factory=tuple)  # pointers of claimed savepoints
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointsForgotten(Event):
+    ids: tuple[int, ...]
+    claims: tuple[str, ...] = added(factory=tuple)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspended(Event):
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Event):
+    by: str
+    why: str
+
+
+def kind_of(event: type[Event]) -> str:
+    """``CheckpointTriggered`` is ``checkpoint_triggered`` in the journal."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
+
+
+KINDS: dict[str, type[Event]] = {kind_of(event): event for event in Event.__subclasses__()}
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    return {"kind": kind_of(type(event)), **event.to_json()}
+
+
+def event_from_json(data: Mapping[str, Any]) -> Event:
+    """An event of a kind that this version does not know is never skipped."""
+    kind = data.get("kind")
+    if kind not in KINDS:
+        raise FormatTooNew(
+            f"the journal holds an event {kind!r} that this version does not know: upgrade airflow-checkpoint-provider here"
+        )
+    return KINDS[kind].from_json({name: value for name, value in data.items() if name != "kind"})

@@ -1,0 +1,227 @@
+"""Names of jobs, runs and states, and the keys made of them. Runs anywhere.
+
+A name becomes a *safe token* before it is part of a key, so no key leaves its root, and nothing in it means anything to
+Hadoop (``:``, ``{``) or to partition discovery (``=``, a leading ``_`` or ``.``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from airflow_checkpoint_provider.errors import InvalidName
+
+LONGEST = 200
+KEPT = 160
+SEGMENT = 64
+ALONE = "-"  # the file name of the application that has no name
+
+_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:T[\d:.]+)?")
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def safe_token(name: str) -> str:
+    """``name`` as one path segment: ``[A-Za-z0-9._-]`` as they are, other UTF-8 bytes as ``~hh``; never empty."""
+    if not name:
+        raise InvalidName("an empty name cannot be part of a key; give it at least one character")
+    encoded = "".join(chr(byte) if byte in _SAFE else f"~{byte:02x}" for byte in name.encode())
+    if encoded[0] in "._-":
+        encoded = f"~{ord(encoded[0]):02x}{encoded[1:]}"
+    if len(encoded) <= LONGEST:
+        return encoded
+    return f"{encoded[:KEPT]}~.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def time_in(token: str) -> str | None:
+    """The first time in a name that became part of a key, as a run's name often holds one; such texts compare as times do."""
+    found = _TIME.search(unquote(token.replace("~", "%")))
+    return found[0] if found else None
+
+
+def check_job_id(job: str) -> str:
+    """A job id is static and readable as it is: letters, digits, ``.``, ``_``, ``-``; no placeholders."""
+    if not isinstance(job, str) or not _JOB_ID.fullmatch(job) or len(job) > LONGEST:
+        raise InvalidName(
+            f"job_id={job!r}: a job id is static text of letters, digits, '.', '_' and '-', beginning with a letter or digit,"
+            f" at most {LONGEST} long; put what changes from run to run into scope= or item="
+        )
+    return job
+
+
+def check_uid(uid: str) -> str:
+    """The name of a state: any text without control characters, not blank, at most 200 characters."""
+    if not isinstance(uid, str) or not uid.strip() or len(uid) > LONGEST or not uid.isprintable():
+        raise InvalidName(f"uid {uid!r}: a state's name is printable text of 1 to {LONGEST} characters, not blank")
+    return uid
+
+
+@dataclass(frozen=True)
+class History:
+    """Which history: a job, in job scope (``run`` is None) or of one scope key, perhaps of one mapped item."""
+
+    job: str
+    run: str | None = None
+    item: str | None = None
+
+    @property
+    def prefix(self) -> str:
+        scope = ("job",) if self.run is None else ("runs", safe_token(self.run))
+        item = () if self.item is None else ("items", safe_token(self.item))
+        return "/".join(("jobs", safe_token(self.job), *scope, *item))
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of one history, relative to the store's root."""
+
+    prefix: str
+
+    @property
+    def journal(self) -> str:
+        return f"{self.prefix}/journal"
+
+    def entry(self, number: int) -> str:
+        return f"{self.journal}/{number:016d}"
+
+    @property
+    def heartbeats(self) -> str:
+        return f"{self.prefix}/heartbeat"
+
+    def attempt_beat(self, epoch: int) -> str:
+        return f"{self.heartbeats}/{epoch}"
+
+    def launch_beat(self, launch: int) -> str:
+        return f"{self.heartbeats}/launch-{launch}"
+
+    def driver_beat(self, launch: int) -> str:
+        return f"{self.heartbeats}/driver-{launch}"
+
+    def checkpoint(self, number: int) -> str:
+        return f"{self.prefix}/chk-{number}"
+
+    def acknowledgement(self, number: int, application: str) -> str:
+        return f"{self.checkpoint(number)}/acks/{safe_token(application) if application else ALONE}"
+
+    def seal(self, number: int) -> str:
+        return f"{self.checkpoint(number)}/_metadata"
+
+    @property
+    def states(self) -> str:
+        return f"{self.prefix}/state"
+
+    def group(self, path: str) -> str:
+        """The key of a group, whose ``path`` is relative to the history."""
+        return f"{self.prefix}/{path}"
+
+
+def beat_number(key: str) -> int | None:
+    """The epoch or the launch whose heartbeat is at ``key``; None of what is none."""
+    number = key.rsplit("/", 1)[1].rpartition("-")[2]
+    return int(number) if number.isdecimal() else None
+
+
+def is_attempt_beat(key: str) -> bool:
+    """Whether a heartbeat's ``key`` is that of an attempt, not of a launch."""
+    return key.rsplit("/", 1)[1].isdecimal()
+
+
+def group_path(uid: str, epoch: int, nonce: str) -> str:
+    """Where one snapshot of one state is written, relative to its history."""
+    return f"state/{safe_token(uid)}/{epoch}-{nonce}"
+
+
+def group_epoch(path: str) -> int:
+    """The epoch of the attempt that wrote the group at ``path``."""
+    return int(path.rsplit("/", 1)[1].split("-", 1)[0])
+
+
+def savepoint_name(job: str, number: int, nonce: str) -> str:
+    """The folder of a savepoint at its target; ``nonce`` keeps two histories of one job id apart."""
+    return f"savepoint-{safe_token(job)}-{number}-{nonce}"
+
+
+_POINTER = re.compile(r"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-(?P<id>[1-9]\d*)")
+_DIRECTORY = re.compile(r"(?P<root>.*[^/:])/(?P<name>[^/]+)")
+_BELOW = re.compile(r"/+(?:_metadata/*)?\Z")  # a directory, with a slash, and its `_metadata` are one pointer
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A checkpoint anywhere: the root's URI, the key of its history below it, and its id."""
+
+    root: str
+    prefix: str
+    id: int
+
+    def __str__(self) -> str:
+        return f"{self.root}/{self.prefix}/chk-{self.id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Pointer:
+        found = _POINTER.fullmatch(_directory(text))
+        if not found:
+            raise InvalidName(
+                f"{text!r} is no pointer to a checkpoint; it looks like <root>/jobs/<job>/job/chk-7 or"
+                " <root>/jobs/<job>/runs/<run>/chk-7, as `checkpoints show` prints it"
+            )
+        return cls(found["root"], found["prefix"], int(found["id"]))
+
+
+@dataclass(frozen=True)
+class SavepointPointer:
+    """A savepoint anywhere: the URI that its directory lies below, and the directory's name, which may be any.
+
+    Letters that mean a pattern elsewhere mean themselves here.
+    """
+
+    root: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.root}/{self.name}"
+
+    @property
+    def keys(self) -> Keys:
+        """Its groups lie below its directory as a history's do below the history."""
+        return Keys(self.name)
+
+    @property
+    def metadata(self) -> str:
+        return f"{self.name}/_metadata"
+
+    @property
+    def claim(self) -> str:
+        return f"{self.name}/_claimed"
+
+    @classmethod
+    def parse(cls, text: str) -> SavepointPointer:
+        found = _DIRECTORY.fullmatch(_directory(text))
+        if not found or found["name"] == ".":
+            raise InvalidName(
+                f"{text!r} is no pointer: write <root>/jobs/<job>/job/chk-7 or <root>/jobs/<job>/runs/<run>/chk-7, as `checkpoints show`"
+                " prints it, or the directory of a savepoint, <target>/savepoint-<job>-7-<nonce>"
+            )
+        return cls(found["root"], found["name"])
+
+
+def checkpoint_id(text: str) -> int | None:
+    """Of ``7`` and ``chk-7``; None if it is no id."""
+    number = text.removeprefix("chk-")
+    return int(number) if number.isdecimal() else None
+
+
+def pointer_of(text: str) -> Pointer | SavepointPointer:
+    """What ``text`` points to. What looks like a checkpoint of a history is found through its journal; any other directory
+    is a savepoint if it holds ``_metadata``, wherever it was moved and whatever it is called."""
+    try:
+        return Pointer.parse(text)
+    except InvalidName:
+        return SavepointPointer.parse(text)
+
+
+def _directory(text: str) -> str:
+    """Nothing, if it could lead out of where it seems to lead."""
+    return "" if ".." in text.split("/") or "\0" in text else _BELOW.sub("", text)

@@ -1,0 +1,171 @@
+"""What a checkpoint holds: acknowledgement and seal, format version 1. Runs anywhere.
+
+An acknowledgement names every state of one application; the seal (``_metadata``) is built from the trigger's entry and the
+acknowledgements alone, so every coordinator builds the same bytes. Fields that only later work fills are there and empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, canonical, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class File(Record):
+    """One file of a group. ``checksum`` only where this package wrote the bytes itself."""
+
+    name: str
+    bytes: int
+    rows: int
+    checksum: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group(Record):
+    """The files of one snapshot of one state; ``path`` is relative to the history, or to the savepoint's directory.
+
+    ``origin`` is where the rows were written first, if they were copied since: a copy is the same rows.
+    """
+
+    path: str
+    files: tuple[File, ...] = ()
+    origin: str | None = added()
+
+    @property
+    def identity(self) -> str:
+        """Equal for the same rows, wherever they lie."""
+        return self.origin or self.path
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures(Record):
+    """Which barrier a state was snapshotted at, the first checkpoint that held it, and what that took: seconds of work,
+    of the synchronous and of the asynchronous part."""
+
+    checkpoint: int = 0
+    barrier: str = ""
+    work_s: float = 0.0
+    sync_s: float = 0.0
+    async_s: float = 0.0
+    new_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageDetail(Record):
+    """What decides whether a stage may be reused, and how its rows are read back."""
+
+    plan: str
+    inputs: str  # a digest of what the plan's leaves read: paths, options, rows of the driver, groups of stages
+    python: bool
+    application: str
+    schema: str  # Spark's JSON
+    codec: str
+    sorted: bool = False
+    version: str | None = None
+    function: bool = False
+    before: dict[str, str] = field(default_factory=dict)  # uid -> group of each stage handed out earlier in its attempt
+    values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
+
+
+def kind_in_words(kind: str) -> str:
+    """A kind of state as people call it."""
+    return "registered object" if kind == "registered" else kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSnapshot(Record):
+    """One state in one checkpoint: rows in groups (oldest first), or a small value inline."""
+
+    uid: str
+    kind: str  # "stage", "value" or "registered"
+    run: str
+    groups: tuple[Group, ...] = ()
+    value: Any = None
+    measures: Measures = field(default_factory=Measures)
+    stage: StageDetail | None = None
+    transactions: tuple[Any, ...] = ()
+    max_parallelism: int | None = None
+    key_groups: tuple[Any, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        return sum(group.bytes for group in self.groups)
+
+    @property
+    def rows(self) -> int:
+        return sum(group.rows for group in self.groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versions(Record):
+    package: str = ""
+    spark: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acknowledgement(Record):
+    """All states of one application at one barrier, by the attempt ``epoch``; ``nonce`` tells two writers apart."""
+
+    inc: str
+    id: int
+    application: str
+    epoch: int
+    nonce: str
+    run: str
+    states: tuple[StateSnapshot, ...]
+    run_values: dict[str, Any] = field(default_factory=dict)  # the values with which the run began
+    versions: Versions = field(default_factory=Versions)
+    positions: dict[str, Any] = field(default_factory=dict)
+    v: int = VERSION
+
+    def to_bytes(self) -> bytes:
+        return canonical(self.to_json())
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> Acknowledgement:
+        return cls.from_json(parse(body, "the acknowledgement"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seal(Record):
+    """``_metadata``: the whole checkpoint. ``applications`` are the acknowledgements by application."""
+
+    inc: str
+    job: str
+    scope: str  # the run's key, empty in job scope
+    item: str | None
+    id: int
+    kind: str
+    branch: int
+    epochs: tuple[int, ...]
+    plan: tuple[str, ...]
+    applications: dict[str, Acknowledgement]
+    v: int = VERSION
+
+    @property
+    def states(self) -> dict[str, StateSnapshot]:
+        """All states by uid."""
+        return {state.uid: state for ack in self.applications.values() for state in ack.states}
+
+    def to_bytes(self) -> bytes:
+        return canonical(self.to_json())
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> Seal:
+        return cls.from_json(parse(body, "_metadata"))
+
+
+def digest(body: bytes) -> str:
+    """SHA-256 in hex: what the *completed* entry says of the seal that was read back."""
+    return hashlib.sha256(body).hexdigest()

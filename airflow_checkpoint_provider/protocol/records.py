@@ -1,0 +1,111 @@
+"""Canonical JSON and the records that are stored as it. Runs anywhere.
+
+A ``Record`` is a frozen dataclass whose JSON is read by its type hints. Fields that a newer writer added are kept in ``extra``
+and written back, so that folding and snapshotting by an older version loses nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Self
+
+from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
+
+VERSION = 1
+
+
+def canonical(data: Any) -> bytes:
+    """One object, one sequence of bytes: sorted keys, UTF-8, no blanks, no NaN."""
+    return json.dumps(data, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def parse(body: bytes, what: str) -> dict[str, Any]:
+    """The object in ``body``, of a version this package knows. ``what`` names it in errors."""
+    try:
+        data = json.loads(body)
+    except ValueError as error:
+        raise Damaged(f"{what} is not JSON ({error}); somebody or something changed it after it was written") from None
+    if not isinstance(data, dict) or not isinstance(data.get("v"), int):
+        raise Damaged(f"{what} is no object with a version; it was not written by this package")
+    if data["v"] > VERSION:
+        raise FormatTooNew(
+            f"{what} has format {data['v']}, this version reads up to {VERSION}: upgrade airflow-checkpoint-provider here"
+        )
+    return data
+
+
+def added(default: Any = None, *, factory: Callable[[], Any] | None = None) -> Any:
+    """A field that came to a format after its first golden file: it is written only where it says something, so that what
+    was written before stays as it is, byte by byte."""
+    make = factory or (lambda: default)
+    return field(default_factory=make, metadata={"added": make})
+
+
+def _silent(f: Field[Any], value: Any) -> bool:
+    return "added" in f.metadata and bool(value == f.metadata["added"]())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Base of everything stored. ``extra`` holds the fields that this version does not know."""
+
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        own = {f.name: (f, getattr(self, f.name)) for f in fields(self) if f.name != "extra"}
+        return {**self.extra, **{name: _plain(value) for name, (f, value) in own.items() if not _silent(f, value)}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        known = _readers(cls)  # type: ignore[arg-type]  # a class is hashable, mypy doubts it of Self
+        try:
+            own = {name: read(data[name]) for name, read in known.items() if name in data}
+            return cls(**own, extra={name: value for name, value in data.items() if name not in known})
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise Damaged(f"a stored {cls.__name__} cannot be read: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_json()
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return value
+
+
+@functools.cache
+def _readers(cls: type[Record]) -> dict[str, typing.Callable[[Any], Any]]:
+    hints = typing.get_type_hints(cls)
+    return {f.name: _reader(hints[f.name]) for f in fields(cls) if f.name != "extra"}
+
+
+def _reader(hint: Any) -> typing.Callable[[Any], Any]:
+    """A function that turns the JSON of a field into the type that its hint names."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = _reader(next(one for one in arguments if one is not types.NoneType))
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        item = _reader(arguments[0])
+        return lambda value: tuple(item(one) for one in value)
+    if origin in (dict, Mapping, typing.get_origin(Mapping[str, Any])):
+        item = _reader(arguments[1])
+        return lambda value: {name: item(one) for name, one in value.items()}
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return hint.from_json
+    if hint in (str, int, bool):
+        return functools.partial(_scalar, hint)
+    return lambda value: value
+
+
+def _scalar(hint: type, value: Any) -> Any:
+    if not isinstance(value, hint):
+        raise TypeError(f"{value!r} is no {hint.__name__}")
+    return value

@@ -1,0 +1,185 @@
+"""Who is triggered when: the queue of requests and its decider, by Flink's rules. Pure. Runs anywhere.
+
+A request that may not run yet waits in the journal. The decider is asked again by every entry that may have made room, in
+that same entry: so no actor has to come back for it, and a queued request is triggered at most once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol import launches
+from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.config import config_of
+from airflow_checkpoint_provider.protocol.keys import savepoint_name
+from airflow_checkpoint_provider.protocol.kinds import Kind, kind_named
+from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.transitions import apply
+
+LONGEST_QUEUE = 1000
+MOST_PENDING = 100  # forced and gated ones included: one entry must be able to abort them all
+AT_ONCE = 16  # requests that one entry may take from the queue
+PAUSE = "the pause between two checkpoints"
+PERIODIC, BARRIER = "periodic", "barrier"  # origins: the driver's timer, and the end of a stage; any other is a user
+
+Decision = tuple[e.Event, ...] | DoneAlready | Refusal
+
+
+def trigger(state: State, command: c.Trigger) -> Decision:
+    """A request: known, refused, triggered, or queued."""
+    if known := _known(state, command):
+        return known
+    if fenced := launches.fenced(state, command.epoch):
+        return fenced
+    if suspended := launches.suspended(state):
+        return suspended
+    running = state.running(command.application)
+    launch = state.launch(running.launch) if running else None
+    if running is None or (launch and command.run not in (None, launch.run)):
+        return _not_running(state, command.run)
+    request = _request(state, command, running.epoch)
+    if command.gated and len(state.pending) >= MOST_PENDING:
+        return _too_many(state)
+    if command.gated or (command.origin == BARRIER and not ungated(state)):
+        return (_triggered(state, request),)  # the one waits for somebody else, the other cannot: its barrier is now
+    if command.origin == BARRIER:
+        ahead = ungated(state)[0]
+        return Refusal(errors.Busy(f"{state.job}: chk-{ahead.id} is pending and waits for this barrier; serve it"))
+    return _admitted(state, request, command.pause_left_s)
+
+
+def ungated(state: State) -> tuple[Checkpoint, ...]:
+    """Pending checkpoints that wait for a barrier and for nobody else: no gated ones, and no savepoints, which a barrier
+    serves besides."""
+    return tuple(one for one in state.pending if not one.gated and not kind_named(one.kind).savepoint)
+
+
+def _known(state: State, command: c.Trigger) -> Decision | None:
+    """A request is answered with its newest checkpoint, or waits; a later try asks anew where that was aborted or dropped."""
+    if any(one.token == command.request for one in state.queue):
+        return DoneAlready(0)
+    dropped = next((one for one in reversed(state.dropped) if one.token == command.request), None)
+    if dropped and command.try_number <= dropped.try_number:
+        return Refusal(
+            errors.RequestDropped(f"{state.job}: the request was dropped: {dropped.why}", reason=dropped.why)
+        )
+    number = state.requests.get(command.request)
+    known = state.checkpoint(number)
+    again = known is not None and known.status == ABORTED and command.try_number > known.try_number
+    if number is None or again or dropped:
+        return None
+    return DoneAlready(number)  # requests are remembered for longer than what became of them
+
+
+def _not_running(state: State, run: str | None) -> Refusal:
+    """A run that has finished starts no driver any more; otherwise one may come."""
+    meant = state.run(run) if run is not None else state.runs[-1] if state.scope and state.runs else None
+    if meant is not None and meant.how == "finished":
+        return Refusal(
+            errors.RunFinished(
+                f"{state.job}, run {meant.key}: it finished at {meant.ended_at}, and nothing runs that could take a checkpoint",
+                run=meant.key,
+            )
+        )
+    return Refusal(
+        errors.NotRunning(
+            f"{state.job or 'this job'}{f', run {run}' if run else ''}: no driver is running that could take a checkpoint;"
+            " start the job first"
+        )
+    )
+
+
+def _request(state: State, command: c.Trigger, epoch: int) -> e.Request:
+    timeout_s = config_of(state).timeout_s if command.timeout_s is None else command.timeout_s
+    return e.Request(
+        token=command.request, try_number=command.try_number, checkpoint_kind=command.kind, epoch=epoch,
+        application=command.application, timeout_s=timeout_s, barrier=command.barrier, origin=command.origin,
+        gated=command.gated, target=command.target, nonce=command.nonce, name=command.name, pinned=command.pinned,
+        owner=command.owner,
+    )  # fmt: skip
+
+
+def _triggered(state: State, request: e.Request) -> e.CheckpointTriggered:
+    target = None
+    if kind_named(request.checkpoint_kind).savepoint:
+        target = f"{request.target}/{savepoint_name(state.job, state.next_id, request.nonce)}"
+    return e.CheckpointTriggered(
+        id=state.next_id, request=request.token, try_number=request.try_number, checkpoint_kind=request.checkpoint_kind,
+        epochs=(request.epoch,), branch=state.branch.number, plan=(request.application,), timeout_s=request.timeout_s,
+        barrier=request.barrier, origin=request.origin, gated=request.gated, target=target, name=request.name,
+        pinned=request.pinned, owner=request.owner, queued_at=request.queued_at,
+    )  # fmt: skip
+
+
+# -- the queue ---------------------------------------------------------------------------------------------------------
+
+
+def in_order(queue: tuple[e.Request, ...]) -> tuple[e.Request, ...]:
+    """Savepoints first, then forced, then a user's before periodic ones, then the older: ``queue`` is in order of asking."""
+    return tuple(
+        sorted(queue, key=lambda one: (not _kind(one).savepoint, not _kind(one).forced, one.origin == PERIODIC))
+    )
+
+
+def may_run(state: State, request: e.Request) -> bool:
+    """Whether the first of the queue is triggered now.
+
+    Periodic ones wait while more are being deleted than may be pending, so that deleting keeps up. Nobody else does: a
+    deletion that fails stays *condemned*, and a store that denies it must not keep people from a savepoint.
+    """
+    most = config_of(state).max_concurrent
+    if request.origin == PERIODIC and len(state.with_status(CONDEMNED)) > most:
+        return False
+    if _kind(request).forced:
+        return len(state.pending) < MOST_PENDING
+    return sum(not one.gated for one in state.pending) < most
+
+
+def _admitted(state: State, request: e.Request, pause_left_s: float) -> Decision:
+    if state.queue and len(state.queue) >= LONGEST_QUEUE and in_order(state.queue)[-1].origin != PERIODIC:
+        return _too_many(state)
+    queue = in_order((*state.queue, request))
+    if queue[0] is request and may_run(state, request):
+        if request.origin == PERIODIC and pause_left_s > 0:
+            return Refusal(
+                errors.MinPause(f"{state.job}: the pause between two checkpoints lasts {pause_left_s:g} s longer")
+            )
+        return (_triggered(state, request),)
+    last = queue[-1]
+    if len(queue) <= LONGEST_QUEUE:
+        return (e.RequestQueued(request=request),)
+    if last is request:
+        return _too_many(state)
+    return (e.RequestDropped(token=last.token, why="too many requests"), e.RequestQueued(request=request))
+
+
+def _too_many(state: State) -> Refusal:
+    waiting = len(state.queue) + len(state.pending)
+    return Refusal(errors.TooManyRequests(f"{state.job}: {waiting} requests wait already; ask again later"))
+
+
+def asked_again(state: State) -> Iterator[e.Event]:
+    """What the decider makes of the queue, as it stands after an entry's other events; the next entry goes on behind
+    ``AT_ONCE`` of them, so that each entry has its limit.
+
+    A periodic one is dropped here where a pause was asked for: no entry knows how long the last completion is past, and
+    the timer that does know asks again.
+    """
+    if state.unserved():
+        dropped = e.QueueDropped(why="the job was suspended" if state.suspended else "its attempt is over")
+        state = apply(state, dropped)
+        yield dropped
+    for _ in range(AT_ONCE):
+        if not state.queue or not may_run(state, first := in_order(state.queue)[0]):
+            return
+        paused = first.origin == PERIODIC and config_of(state).min_pause_s > 0
+        event = e.RequestDropped(token=first.token, why=PAUSE) if paused else _triggered(state, first)
+        state = apply(state, event)
+        yield event
+
+
+def _kind(request: e.Request) -> Kind:
+    return kind_named(request.checkpoint_kind)

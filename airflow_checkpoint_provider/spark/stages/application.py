@@ -1,0 +1,121 @@
+"""Which program this is: a digest of everything that its author can change, and the versions it runs with. Runs in the Spark driver.
+
+Two attempts with one digest are the same program. Files that it reads are not part of it, nor memory, cores or cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pyspark import SparkFiles
+
+from airflow_checkpoint_provider.errors import VersionMismatch, WrongUse
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.spark.stages.confs import result_changing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OUR_ARCHIVE = "airflow_checkpoint_provider*.zip"
+MOST_FILES = 2_000
+LEFT_OUT = {"__pycache__", "site-packages"}
+RELEASE = re.compile(r"\d+\.\d+\.\d+")
+
+
+@dataclass(frozen=True)
+class Application:
+    """``digest`` of the program, how many ``files`` went into it, and a ``note`` for the log where it covers less than usual."""
+
+    digest: str
+    files: int
+    note: str | None
+
+
+def digest(spark: SparkSession, script: Path, arguments: Sequence[str]) -> Application:
+    """The digest of main script, ``--py-files``, modules beside the script, arguments, Spark's version and result-changing confs."""
+    sources = {f"py-file {name}": content for name, content in _py_files(spark)}
+    modules = _modules(script.resolve())
+    note = None
+    if modules is None:
+        note = (
+            f"more than {MOST_FILES} Python files lie below {script.resolve().parent}: only the script and --py-files count as the"
+            " application. A change in another module will go unseen; keep the script in a folder of its own"
+        )
+    sources |= {f"module {name}": path.read_bytes() for name, path in (modules or {}).items()}
+    sources["script"] = script.read_bytes()
+    content = {name: hashlib.sha256(body).hexdigest() for name, body in sources.items()}
+    rest = [list(arguments), spark.version, result_changing(spark)]
+    return Application(hashlib.sha256(canonical([content, rest])).hexdigest(), len(content), note)
+
+
+def _py_files(spark: SparkSession) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each ``--py-files`` entry but our own archive."""
+    entries = spark.sparkContext.getConf().get("spark.submit.pyFiles", "") or ""
+    for entry in filter(None, entries.split(",")):
+        path = Path(urlsplit(entry).path)
+        if fnmatch(path.name, OUR_ARCHIVE):
+            continue
+        local = next((place for place in (path, Path(SparkFiles.get(path.name))) if place.is_file()), None)
+        yield path.name, _content(local) if local else entry.encode()
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file; of an archive its members, so that packing the same files again changes nothing."""
+    if not zipfile.is_zipfile(path):
+        return path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        return canonical({name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()})
+
+
+def _modules(script: Path) -> dict[str, Path] | None:
+    """The modules below the script's folder by their relative names; None if there are too many to be one program."""
+    found: dict[str, Path] = {}
+    for folder, below, files in os.walk(script.parent):
+        below[:] = [name for name in below if not name.startswith(".") and name not in LEFT_OUT]
+        for path in (Path(folder, name) for name in files if name.endswith(".py")):
+            if path != script and path.is_file():
+                found[str(path.relative_to(script.parent))] = path
+        if len(found) > MOST_FILES:
+            return None
+    return found
+
+
+def refuse_connect(spark: SparkSession) -> None:
+    """A Spark Connect session has no driver of its own here: nothing could be fenced, listed or identified."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise WrongUse(
+            "a Spark Connect session cannot be checkpointed: its driver is elsewhere. Use a session without remote()"
+        )
+
+
+def check_versions(spark: SparkSession) -> None:
+    """Raise ``VersionMismatch`` unless installed packages, imported package and JVM are one release of Spark."""
+    _agree(_versions(spark))
+
+
+def _versions(spark: SparkSession) -> dict[str, str]:
+    import pyspark
+
+    found = {"the JVM": spark.version, "pyspark as imported": pyspark.__version__}
+    for package in ("pyspark", "pyspark-client"):  # both own the same files: the one installed last wins, file by file
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[f"{package} as installed"] = importlib.metadata.version(package)
+    return found
+
+
+def _agree(versions: Mapping[str, str]) -> None:
+    releases = {found[0] if (found := RELEASE.match(version)) else version for version in versions.values()}
+    if len(releases) > 1:
+        seen = ", ".join(f"{what} {version}" for what, version in versions.items())
+        raise VersionMismatch(f"several versions of Spark in one driver: {seen}. Install one version of all of them")

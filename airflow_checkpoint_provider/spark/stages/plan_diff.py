@@ -1,0 +1,147 @@
+"""What moved between two plans, in one short line for the log. Runs anywhere."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_checkpoint_provider.spark.stages.plan import Plan
+
+LONGEST = 160
+TREE = " :+-"
+IDS = re.compile(r"#\d+L?\b")
+CAST = re.compile(r"\bcast\(([^()]*) as [^()]*\)")
+TOKENS = re.compile(r"[\w.\-:'/]+|\s+|[^\w\s]")
+OPENING = set("([{,)")
+
+
+def difference(old: Plan, new: Plan) -> str:
+    """One line, at most 160 characters, saying what moved from ``old`` to ``new``: a literal, path, option, conf, alias, column."""
+    ways: tuple[Callable[[Plan, Plan], str | None], ...] = (_conf, _leaf, _line, _schema)
+    said = next((line for way in ways if (line := way(old, new))), None)
+    return said or f"the plan differs ({_count(old.text, new.text)} lines)"
+
+
+def _conf(old: Plan, new: Plan) -> str | None:
+    before, after = (
+        dict(line[5:].split("=", 1) for line in _head(plan) if line.startswith("conf ")) for plan in (old, new)
+    )
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            return f"{name}: {_moved(before.get(name, ''), after.get(name, ''))}"
+    return None
+
+
+def _leaf(old: Plan, new: Plan) -> str | None:
+    if len(old.leaves) != len(new.leaves):
+        return None
+    return next((_one_leaf(a, b) for a, b in zip(old.leaves, new.leaves, strict=True) if a != b), None)
+
+
+def _one_leaf(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    if old["leaf"] != new["leaf"]:
+        return f"its input: {_moved(old['leaf'], new['leaf'])}"
+    if "group" in old:
+        same = old["uid"] == new["uid"]
+        return (
+            f"its input, stage '{new['uid']}', was computed anew"
+            if same
+            else f"its input: stage {_moved(old['uid'], new['uid'])}"
+        )
+    if old.get("paths") != new.get("paths"):
+        return _paths(old["paths"], new["paths"])
+    if "rows" in old:
+        return "the rows that the driver gives to it"
+    return f"an option of its input ({_cut(', '.join(new.get('options', ())), 80)})"
+
+
+def _paths(old: list[str], new: list[str]) -> str:
+    gone, come = sorted(set(old) - set(new)), sorted(set(new) - set(old))
+    if gone and come:
+        return f"its input: {_moved(_tail(gone[0]), _tail(come[0]))}{_more(len(come) - 1)}"
+    if come:
+        return f"its input: `{_tail(come[0])}` added{_more(len(come) - 1)}"
+    return f"its input: `{_tail(gone[0])}` removed{_more(len(gone) - 1)}"
+
+
+def _line(old: Plan, new: Plan) -> str | None:
+    """The deepest line of the analysed trees that differs: what stands above it mostly repeats it."""
+    before, after = _tree(old), _tree(new)
+    changes = [change for change in _changes(before, after) if change[0] != "equal"]
+    if not changes:
+        return None
+    how, i1, i2, j1, j2 = changes[-1]
+    if how == "insert":
+        return f"`{_cut(after[j2 - 1], 100)}` added{_more(j2 - j1 - 1)}"
+    if how == "delete":
+        return f"`{_cut(before[i2 - 1], 100)}` removed{_more(i2 - i1 - 1)}"
+    return _tokens(before[i2 - 1], after[j2 - 1])
+
+
+def _tokens(old: str, new: str) -> str:
+    """What differs within one line, after the words that stand before it up to the nearest bracket or comma."""
+    before, after = TOKENS.findall(old), TOKENS.findall(new)
+    first = next(
+        (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after))
+    )
+    last = 0
+    while last < min(len(before), len(after)) - first and before[-1 - last] == after[-1 - last]:
+        last += 1
+    gone, come = ("".join(tokens[first : len(tokens) - last]).strip() for tokens in (before, after))
+    if not gone or not come:
+        return f"`{_cut(gone or come, 100)}` {'removed' if gone else 'added'}"
+    start = first
+    while start > max(0, first - 6) and before[start - 1] not in OPENING:
+        start -= 1
+    return _moved("".join(before[start:first]).lstrip() + gone, come)
+
+
+def _schema(old: Plan, new: Plan) -> str | None:
+    before, after = (
+        {field["name"]: field for field in json.loads(_head(plan)[0].removeprefix("schema "))["fields"]}
+        for plan in (old, new)
+    )
+    for name in (name for name in after if name in before and before[name] != after[name]):
+        part = next(part for part in after[name] if before[name].get(part) != after[name][part])
+        return f"column `{_cut(name, 40)}`, {part}: {_moved(str(before[name].get(part)), str(after[name][part]))}"
+    return None
+
+
+def _head(plan: Plan) -> list[str]:
+    return plan.text.partition("\nanalysed\n")[0].split("\n")
+
+
+def _tree(plan: Plan) -> list[str]:
+    """The analysed tree without its drawing, ids and casts: their numbers and depths follow from what moved."""
+    tree = plan.text.partition("\nanalysed\n")[2].partition("\nexact\n")[0]
+    return [CAST.sub(r"\1", IDS.sub("", line.lstrip(TREE))) for line in tree.split("\n")]
+
+
+def _changes(old: list[str], new: list[str]) -> list[tuple[str, int, int, int, int]]:
+    return list(difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes())
+
+
+def _count(old: str, new: str) -> int:
+    changes = _changes(old.split("\n"), new.split("\n"))
+    return sum(max(i2 - i1, j2 - j1) for how, i1, i2, j1, j2 in changes if how != "equal")
+
+
+def _moved(old: str, new: str) -> str:
+    return f"`{_cut(old, 50)}` → `{_cut(new, 50)}`"
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
+
+
+def _cut(text: str, longest: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _tail(path: str) -> str:
+    return path if len(path) <= 50 else "…" + path[-49:]

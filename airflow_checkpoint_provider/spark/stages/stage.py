@@ -1,0 +1,173 @@
+"""A stage: its rows are computed once in a run, stored, and read back. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider import text
+from airflow_checkpoint_provider.errors import CheckpointError, WrongUse
+from airflow_checkpoint_provider.protocol.keys import group_path
+from airflow_checkpoint_provider.protocol.metadata import Group, Measures, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.records import VERSION, canonical, parse
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.barriers import Barriers
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.s3a import hadoop_uri
+from airflow_checkpoint_provider.spark.stages import parquet_files
+from airflow_checkpoint_provider.spark.stages.application import Application
+from airflow_checkpoint_provider.spark.stages.plan import Plan, identify
+from airflow_checkpoint_provider.spark.stages.plan_diff import difference
+from airflow_checkpoint_provider.spark.stages.reuse import Now, Verdict, judge, unbuilt
+from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
+from airflow_checkpoint_provider.spark.state.states import States
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PLAN_FILE = "plan.json"
+
+
+class Stages:
+    """The stages of one attempt."""
+
+    def __init__(
+        self, spark: SparkSession, attempt: Attempt, states: States, barriers: Barriers, application: Application
+    ) -> None:
+        self._spark, self._attempt, self._states, self._barriers = spark, attempt, states, barriers
+        self._application = application
+        self._readbacks: dict[str, tuple[str, str]] = {}
+        self._one = threading.Lock()
+
+    def run(self, uid: str, given: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
+        """The rows of stage ``uid``: the stored ones where they may stand for what is given, else computed and stored now."""
+        if not self._one.acquire(blocking=False):
+            raise WrongUse(
+                f"stage '{uid}' began in a second thread: stages come one after the other, values follow them"
+            )
+        try:
+            return self._run(uid, given, version)
+        finally:
+            self._one.release()
+
+    def _run(self, uid: str, given: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
+        self._attempt.still_mine()
+        self._barriers.stop(f"the beginning of stage '{uid}'")
+        function = callable(given)
+        now = Now(self._application.digest, version, function, dict(self._states.handed_out))
+        prior = self._states.stage(uid)
+        if function and prior and (verdict := unbuilt(prior[1], now)).reuse:
+            return self._reuse(prior[0], prior[1], verdict)
+        df = _frame(uid, given() if callable(given) else given)
+        refuse_types(df, uid)
+        plan = identify(df, self._readbacks)
+        if prior:
+            verdict = judge(prior[1], now, plan, lambda: self._difference(prior[0], plan))
+            if verdict.reuse:
+                return self._reuse(prior[0], prior[1], verdict)
+            say(text.stage_recomputed(uid, verdict.why))
+        return self._compute(uid, df, plan, now)
+
+    # -- reused ------------------------------------------------------------------------------------------------------
+
+    def _reuse(self, snapshot: StateSnapshot, detail: StageDetail, verdict: Verdict) -> DataFrame:
+        df = self._read(snapshot, detail)
+        parquet_files.verify_rows(self._spark, self._uri(snapshot.groups[0].path), snapshot.groups[0].files)
+        self._states.replay_values(detail)
+        self._states.reached(snapshot)
+        self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
+        say(text.stage_reused(snapshot, verdict.why))
+        return df
+
+    def _read(self, snapshot: StateSnapshot, detail: StageDetail) -> DataFrame:
+        group = snapshot.groups[0]
+        uri = self._uri(group.path)
+        df = parquet_files.read(self._spark, uri, group.files, detail.schema)
+        self._readbacks[uri] = (snapshot.uid, group.identity)
+        return df
+
+    def _difference(self, prior: StateSnapshot, plan: Plan) -> str:
+        key = f"{self._attempt.coordinator.keys.group(prior.groups[0].path)}/{PLAN_FILE}"
+        try:
+            body = self._attempt.coordinator.store.read(key)
+            return (
+                difference(Plan.from_json(parse(body, key)), plan)
+                if body is not None
+                else "the stored plan's text is gone"
+            )
+        except CheckpointError as error:
+            return f"the stored plan's text cannot be read ({error.message})"
+
+    # -- computed ----------------------------------------------------------------------------------------------------
+
+    def _compute(self, uid: str, df: DataFrame, plan: Plan, now: Now) -> DataFrame:
+        """One write, listed after its commit; rows, names and sizes compared; then the barrier; then read back."""
+        path = group_path(uid, self._attempt.epoch, secrets.token_hex(8))
+        uri = self._uri(path)
+        codec = parquet_files.codec_for(uri.split(":", 1)[0])
+        if plan.sorted:
+            say(text.stage_sorted(uid))
+        began = time.monotonic()
+        with self._described(uid):
+            written = parquet_files.write(df, uri, codec=codec)
+            worked = time.monotonic() - began
+            group = Group(path=path, files=parquet_files.count_rows(self._spark, written))
+        self._keep_plan(path, plan)
+        detail = StageDetail(
+            plan=plan.digest, inputs=plan.read, python=plan.python or plan.local_rows, application=self._application.digest, schema=written.schema,
+            codec=codec, sorted=plan.sorted, version=now.version, function=now.function, before=dict(now.handed_out),
+            values=dict(self._states.values),
+        )  # fmt: skip
+        barrier = f"stage '{uid}'"
+        measures = Measures(
+            barrier=barrier, work_s=worked, sync_s=time.monotonic() - began - worked, new_bytes=group.bytes
+        )
+        snapshot = StateSnapshot(
+            uid=uid, kind="stage", run=self._states.run, groups=(group,), measures=measures, stage=detail
+        )
+        self._states.reached(snapshot)
+        self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
+        self._barriers.reach(barrier)
+        return self._read(snapshot, detail)
+
+    def _keep_plan(self, path: str, plan: Plan) -> None:
+        """For the line that says what moved; without it that line is poorer, nothing else."""
+        try:
+            key = f"{self._attempt.coordinator.keys.group(path)}/{PLAN_FILE}"
+            self._attempt.coordinator.store.overwrite(key, canonical({"v": VERSION, **plan.to_json()}))
+        except CheckpointError as error:
+            say(f"the text of the plan could not be kept: {error}")
+
+    def _uri(self, path: str) -> str:
+        return hadoop_uri(f"{self._attempt.coordinator.store.uri}/{self._attempt.coordinator.keys.group(path)}")
+
+    @contextmanager
+    def _described(self, uid: str) -> Iterator[None]:
+        """Spark's UI says the stage's name while it is computed; the user's own description is back afterwards."""
+        context = self._spark.sparkContext
+        names = ("spark.jobGroup.id", "spark.job.description")
+        before: dict[str, Any] = {name: context.getLocalProperty(name) for name in names}
+        context.setLocalProperty(names[0], f"checkpointed-{uid}")
+        context.setLocalProperty(names[1], f"stage '{uid}'")
+        self._attempt.working_on(uid)
+        try:
+            yield
+        finally:
+            self._attempt.working_on(None)
+            for name, value in before.items():
+                context.setLocalProperty(name, value)
+
+
+def _frame(uid: str, given: Any) -> DataFrame:
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    if not isinstance(given, DataFrame):
+        raise WrongUse(
+            f"stage '{uid}' was given {type(given).__name__}: give a DataFrame, or a function without arguments that returns one"
+        )
+    return given

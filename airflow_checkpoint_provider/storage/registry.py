@@ -1,0 +1,80 @@
+"""Which store a URI opens. Runs anywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from airflow_checkpoint_provider.errors import InvalidName, StoreMisconfigured
+from airflow_checkpoint_provider.storage.base import Store
+from airflow_checkpoint_provider.storage.local import LocalStore
+from airflow_checkpoint_provider.storage.memory import named
+from airflow_checkpoint_provider.storage.s3 import S3Store
+from airflow_checkpoint_provider.storage.s3_settings import S3Settings
+
+_URI = re.compile(r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):)?(?P<rest>.*)", re.DOTALL)
+_ABSOLUTE = re.compile(r"(?://)?(/[^/].*)", re.DOTALL)  # after "file:"; Hadoop writes one slash
+_BUCKET = re.compile(r"//([A-Za-z0-9._-]+)((?:/.*)?)", re.DOTALL)
+_WRITE = "Write file:///absolute/path, a directory that driver and Airflow both see, or s3://bucket/prefix"
+
+
+def open_store(uri: str, *, s3: S3Settings | None = None) -> Store:
+    """The store at ``file:///absolute/path``, at a plain path, at ``s3://bucket/prefix`` (or ``s3a://``, as Hadoop says),
+    which ``s3`` says how to reach, or at ``memory://name`` (one per process and name).
+
+    Nothing is touched yet. A path is taken as it stands, as Hadoop takes it: ``%20`` is no space. A relative one is
+    taken from the current directory; ``~`` is refused, since driver and Airflow may run as different users. What cannot
+    be a store is ``StoreMisconfigured``, with what to write instead.
+    """
+    match = _URI.fullmatch(uri.strip())
+    assert match  # every text does
+    scheme, rest = (match["scheme"] or "").lower(), match["rest"]
+    if not scheme:
+        return LocalStore(_plain_path(rest))
+    if scheme == "file":
+        return LocalStore(_file_path(uri, rest))
+    if scheme == "memory":
+        return named(_memory_name(uri, rest))
+    if scheme in ("s3", "s3a"):
+        return _bucket(rest, s3)
+    raise StoreMisconfigured(
+        f"{uri}: no checkpoints on {scheme}: rows could go there, the journal could not. {_WRITE}"
+        " (a relative path with a colon begins with ./)"
+    )
+
+
+def open_beside(store: Store, uri: str) -> Store:
+    """The store at ``uri``; one in S3 is reached as ``store`` is, by the same service and with the same credentials."""
+    return open_store(uri, s3=store.settings if isinstance(store, S3Store) else None)
+
+
+def _plain_path(path: str) -> str:
+    if path.startswith("~"):
+        raise StoreMisconfigured(f"{path}: ~ is another directory for each user. Write {os.path.expanduser(path)}")
+    if not path.strip("/"):
+        raise StoreMisconfigured(f"{path!r} names no directory for checkpoints. {_WRITE}")
+    return path
+
+
+def _file_path(uri: str, rest: str) -> str:
+    match = _ABSOLUTE.fullmatch(rest)
+    if not match:
+        raise StoreMisconfigured(f"{uri} names no directory of this machine. {_WRITE}")
+    return match[1]
+
+
+def _bucket(rest: str, settings: S3Settings | None) -> S3Store:
+    match = _BUCKET.fullmatch(rest)
+    if not match:  # not shown: some write their keys there
+        raise StoreMisconfigured("the root names no bucket, or more than bucket and prefix. Write s3://bucket/prefix")
+    try:
+        return S3Store(match[1], match[2].strip("/"), settings)
+    except InvalidName as error:
+        raise StoreMisconfigured(f"s3:{rest}: {error.message}") from error
+
+
+def _memory_name(uri: str, rest: str) -> str:
+    name = rest.removeprefix("//")
+    if not name or "/" in name:
+        raise StoreMisconfigured(f"{uri}: a store in memory has a plain name. Write memory://name")
+    return name

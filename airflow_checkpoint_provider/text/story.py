@@ -1,0 +1,342 @@
+"""Why there is a new attempt and where it goes on: what stands first in a task's log. Runs anywhere; no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, recalled
+from airflow_checkpoint_provider.coordinator.statistics import failure
+from airflow_checkpoint_provider.protocol.events import Point, StateEntry
+from airflow_checkpoint_provider.protocol.metadata import kind_in_words
+from airflow_checkpoint_provider.protocol.state import ABORTED, Attempt, Launch, State
+from airflow_checkpoint_provider.protocol.wording import (
+    ENDED,
+    at_barrier,
+    cleared,
+    coded,
+    command,
+    exit_code,
+    headline,
+    labelled,
+    previous,
+    sealed,
+    title,
+)
+from airflow_checkpoint_provider.text.closed import closed
+from airflow_checkpoint_provider.text.units import (
+    ago,
+    between,
+    brief,
+    clock,
+    day_and_time,
+    duration,
+    plural,
+    size,
+    some,
+    when,
+)
+
+SHOWN_REJECTED, SHOWN_OLDER = 5, 3
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen besides the journal: where the store is, the newest beat of the driver that stood in the way, whether it
+    was alive (None: nobody can tell any more), and what time it is now."""
+
+    root: str = ""
+    beat: Beat | None = None
+    alive: bool | None = False
+    now: str = ""
+
+
+NOTHING_SEEN, LONG_AGO = Seen(), Seen(alive=None)
+
+
+def launch_story(
+    before: State, state: State, launch: Launch, restored: Restored, seen: Seen = NOTHING_SEEN
+) -> list[str]:
+    """What a task tells after it has planned or adopted ``launch``: ``before`` is the state it decided on, ``state`` what
+    that became, ``restored`` the point it verified."""
+    if launch.adopted_by and before.launch(launch.number):
+        return [_adopted(state, launch, seen)]
+    opened = [closed(before)] if before.closing is not None else []
+    return [*opened, *_story(state, launch, restored, seen)]
+
+
+def restore_story(state: State, restored: Restored, seen: Seen = NOTHING_SEEN) -> list[str]:
+    """The same for a script without Airflow, whose launch and attempt are already in ``state``."""
+    launch = state.current_launch()
+    return _story(state, launch, restored, seen) if launch else []
+
+
+def retold(state: State, launch: Launch, attempt: Attempt | None) -> list[str]:
+    """The story of an attempt, or of a launch that has none, again and from the journal alone: what its task or driver saw
+    besides is gone, what became of it since is known."""
+    epoch = attempt.epoch if attempt else state.last_epoch + 1
+    restored = recalled(state, attempt.restore_point if attempt else launch.restore_point, epoch)
+    sibling = _sibling(state, attempt)
+    told = _story(state, launch, restored, LONG_AGO) if sibling is None else []
+    if attempt and sibling:
+        told = [
+            headline(f"RESTORE {title(state, launch.run)}: try {launch.latest_try}, attempt {epoch}", "CKP101"),
+            labelled(
+                "event", f"another driver under the same launch: {_became(launch, sibling, LONG_AGO, attempt.at)}"
+            ),
+            *_fenced(launch, sibling),
+            *_candidates(restored, attempt.at),
+            labelled("continues", _where(launch, sibling, restored, LONG_AGO)),
+        ]
+    return [*told, *_went_back(state, launch), *_since(state, launch, attempt)]
+
+
+def looking(state: State, seconds: float) -> str:
+    """Before an observer waits for heartbeats; ``seconds`` at most."""
+    launch = state.current_launch()
+    attempt = state.attempt_of(launch.number) if launch else None
+    who = f"attempt {attempt.epoch}" if attempt else "the launch before this one"
+    return coded(f"{state.job}: looking whether {who} still lives ({ago(seconds)} at most)", "CKP113")
+
+
+def driver_says(beat: Beat) -> list[str]:
+    """The story's last line, which only the driver knows."""
+    said = [f"attached {clock(beat.attached)}"] if beat.attached else []
+    said += [beat.application] if beat.application else []
+    said += [f"reused {some(beat.reused)}"] if beat.reused else []
+    said += [f"now running {_doing(beat)}"] if beat.doing else []
+    return [labelled("driver says", "; ".join(said) or "nothing yet")]
+
+
+# -- short forms -------------------------------------------------------------------------------------------------------
+
+
+def _adopted(state: State, launch: Launch, seen: Seen) -> str:
+    attempt = state.attempt_of(launch.number)
+    who = (
+        f"attempt {attempt.epoch}" if attempt else f"the launch of try {launch.try_number}, whose driver still starts,"
+    )
+    about = [f"heartbeat {ago(between(seen.beat.at, seen.now))} ago"] if seen.beat and seen.now else []
+    about += [_doing(seen.beat)] if seen.beat and seen.beat.doing else []
+    known = f" ({', '.join(about)})" if about else ""
+    return coded(
+        f"ADOPT {title(state)}: {who} is alive{known}. Not submitted again; this try follows it.",
+        "CKP110",
+    )
+
+
+def _doing(beat: Beat) -> str:
+    return beat.doing + (f" {beat.fraction * 100:.0f} %" if beat.fraction is not None else "")
+
+
+def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
+    """The first attempt of a run, and nothing to start from."""
+    asked = f"RESTORE {title(state, launch.run)}: first attempt of this run,"
+    if launch.restore == "none":
+        return [coded(f'{asked} starts from nothing (restore="none").', "CKP100")]
+    if state.scope:
+        return [coded(f'{asked} starts from nothing (restore="latest" found no history, none expected).', "CKP100")]
+    has = "no history" if launch.number == 1 else "no completed checkpoint"
+    under = f" under {seen.root}" if seen.root else ""
+    warning = f"STARTS FROM NOTHING: job '{state.job}' has {has}{under}."
+    return [coded(f"{asked} {warning} If you expected one, stop now: {command(state)} jobs", "CKP102")]
+
+
+# -- the whole story -----------------------------------------------------------------------------------------------------
+
+
+def _story(state: State, launch: Launch, restored: Restored, seen: Seen) -> list[str]:
+    before = previous(state, launch)
+    if before is None and restored.point is None:
+        return _from_nothing(state, launch, seen)
+    attempt = state.attempt_of(before.number) if before else None
+    epoch = next((one.epoch for one in state.attempts if one.launch == launch.number), state.last_epoch + 1)
+    headed = f"RESTORE {title(state, launch.run)}: try {launch.try_number}, attempt {epoch}"
+    looked = [] if restored.point is None and _again(state, launch, before) else _candidates(restored, launch.at)
+    return [
+        headline(headed, "CKP101"),
+        labelled("event", _event(state, launch, before, seen)),
+        *_fenced(before, attempt),
+        *looked,
+        labelled("continues", _where(launch, attempt, restored, seen)),
+    ]
+
+
+def _event(state: State, launch: Launch, before: Launch | None, seen: Seen) -> str:
+    if before is None:
+        return f'first attempt of this run; restore="{launch.restore}"'
+    kind = "clear" if cleared(state, launch) else "retry"
+    again = "; starts again from where the run started" if _again(state, launch, before) else ""
+    return f"{kind}: {_became(before, state.attempt_of(before.number), seen, launch.at)}{again}"
+
+
+def _again(state: State, launch: Launch, before: Launch | None) -> bool:
+    """Whether this launch of a run opened a branch: nothing that the run did so far is considered."""
+    return before is not None and launch.branch != before.branch and state.branch.token == launch.token
+
+
+def _became(before: Launch, attempt: Attempt | None, seen: Seen, now: str) -> str:
+    """What became of the launch before this one, as far as anyone knows."""
+    told = f", told to stop ({before.stop})" if before.stop else ""
+    if attempt is None:
+        return f"no driver of try {before.latest_try} has attached{told}"
+    who = f"attempt {attempt.epoch}"
+    if attempt.how:
+        code = "" if attempt.how == "finished" else f" ({exit_code(attempt)})"
+        return f"{who} {ENDED.get(attempt.how, attempt.how)} {when(attempt.ended_at or '', now)}{code}{told}"
+    if seen.alive:
+        return f"{who} is alive and is replaced{told}"
+    if seen.alive is None:
+        return f"{who} had not ended, as far as the journal knows{told}"
+    last = f"last heartbeat {when(seen.beat.at, now)}, " if seen.beat else ""
+    return f"{who} vanished ({last}{exit_code(attempt)}){told}"
+
+
+def _fenced(before: Launch | None, attempt: Attempt | None) -> list[str]:
+    if before is None or (attempt and attempt.how):
+        return []
+    who = f"attempt {attempt.epoch}" if attempt else f"the launch of try {before.latest_try}"
+    return [labelled("fenced", f"{who}; whatever it still sends is refused from here on")]
+
+
+# -- candidates ----------------------------------------------------------------------------------------------------------
+
+
+def _candidates(restored: Restored, now: str) -> list[str]:
+    width = max((len(f"chk-{one.checkpoint.id}") for one in restored.candidates), default=0) + 2
+    texts = list(_considered(restored, width, now))
+    return [labelled("" if index else "candidates", text) for index, text in enumerate(texts or ["none"])]
+
+
+def _considered(restored: Restored, width: int, now: str) -> Iterator[str]:
+    """Newest first: what never was a checkpoint, the chosen one, older ones; few of each."""
+    rejected, older = _of(restored, "rejected"), _of(restored, "older")
+    for one in rejected[:SHOWN_REJECTED]:
+        yield f"{_name(one):<{width}}rejected: {one.why} ({_why_unsealed(one)})"
+    if len(rejected) > SHOWN_REJECTED:
+        yield f"and {len(rejected) - SHOWN_REJECTED} more that were never sealed"
+    for one in _of(restored, "chosen"):
+        yield f"{_name(one):<{width}}CHOSEN{f', {one.why}' if one.why else ''}: {_verified(one, now)}"
+    if restored.point and not _chosen(restored):
+        yield f"{restored.point}  CHOSEN: {_elsewhere(restored.point)}"
+    for one in older[:SHOWN_OLDER]:
+        yield f"{_name(one):<{width}}older, {one.why or 'not examined'}"
+    if len(older) > SHOWN_OLDER:
+        yield f"and {len(older) - SHOWN_OLDER} more older ones"
+
+
+def _of(restored: Restored, verdict: str) -> list[Candidate]:
+    return [one for one in restored.candidates if one.verdict == verdict]
+
+
+def _chosen(restored: Restored) -> Candidate | None:
+    return next(iter(_of(restored, "chosen")), None)
+
+
+def _name(one: Candidate) -> str:
+    return f"chk-{one.checkpoint.id}"
+
+
+def _why_unsealed(one: Candidate) -> str:
+    barrier = at_barrier(one.checkpoint.barrier)
+    return f"{one.checkpoint.reason or one.checkpoint.status} at {barrier}"
+
+
+def _verified(one: Candidate, now: str) -> str:
+    checkpoint = one.checkpoint
+    kinds = [state.kind for state in checkpoint.states]
+    held = [plural(kinds.count(kind), kind_in_words(kind)) for kind in sorted(set(kinds))]
+    found = f"all {plural(one.files, 'file')} there, sizes match" if one.files else "no files"
+    files = [] if one.files is None else [found]
+    return ", ".join([sealed(when(checkpoint.completed_at, now)), *held, size(checkpoint.bytes), *files])
+
+
+def _elsewhere(point: Point) -> str:
+    return "of another history" if point.pointer else "not listed any more"
+
+
+# -- where it goes on ------------------------------------------------------------------------------------------------------
+
+
+def _where(launch: Launch, attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
+    chosen = _chosen(restored)
+    if restored.point is None:
+        return "from nothing: everything is computed"
+    if chosen is None:
+        return f"from {restored.point}"
+    elsewhere = restored.point is not None and restored.point.pointer is not None  # whose runs may have the same names
+    stages = [] if elsewhere else own_stages(chosen.checkpoint.states, launch.run)
+    if not stages:
+        states = [one.uid for one in chosen.checkpoint.states if one.kind != "stage"]
+        kept = f"with {', '.join(states)} of {restored.point}" if states else f"from {restored.point}"
+        return f"{kept}; stages belong to their run and are computed"
+    work = sum(one.measures.work_s for one in stages)
+    parts = some([f"{one.uid} {brief(one.measures.work_s)}" for one in stages])
+    saved = f"Not run again: {duration(work)} ({parts})"
+    after = at_barrier(chosen.checkpoint.barrier or stages[-1].measures.barrier)
+    return f"after {after}. {saved}{_to_repeat(attempt, restored, seen)}"
+
+
+def own_stages(states: Iterable[StateEntry], run: str) -> list[StateEntry]:
+    """The stages of a run in the order in which they were computed; another run's are computed anew."""
+    stages = [one for one in states if one.kind == "stage" and one.run == run]
+    return sorted(stages, key=lambda one: (one.measures.checkpoint, one.uid))
+
+
+def _to_repeat(attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
+    """From the chosen checkpoint to the last that was heard of the attempt before."""
+    chosen = _chosen(restored)
+    last = (attempt and attempt.ended_at) or (seen.beat.at if seen.beat else "")
+    if chosen is None or attempt is None or attempt.how == "finished" or not last:
+        return ""
+    return f". To repeat: {duration(between(chosen.checkpoint.completed_at, last))} since {restored.point}"
+
+
+# -- told again ------------------------------------------------------------------------------------------------------------
+
+
+def _sibling(state: State, attempt: Attempt | None) -> Attempt | None:
+    """The attempt before this one under the same launch: a cluster may start its driver again."""
+    if attempt is None:
+        return None
+    before = (one for one in state.attempts if one.launch == attempt.launch and one.epoch < attempt.epoch)
+    return max(before, key=lambda one: one.epoch, default=None)
+
+
+def _went_back(state: State, launch: Launch) -> list[str]:
+    """Who opened the branch in which the launch stands, if that is known: of older branches it is not."""
+    branch = state.branch
+    if branch.number != launch.branch or branch.token is None or branch.token == launch.token:
+        return []
+    return [labelled("went back", f"to {branch.base or 'nothing'}, {day_and_time(branch.at)}: {branch.reason}")]
+
+
+def _since(state: State, launch: Launch, attempt: Attempt | None) -> Iterator[str]:
+    """What became of it: its checkpoints, and its end."""
+    if attempt is None:
+        yield labelled(
+            "since", "no driver has attached" if launch is state.current_launch() else "no driver ever attached"
+        )
+        return
+    own = [one for one in state.checkpoints if attempt.epoch in one.epochs]
+    completed = [f"chk-{one.id}" for one in own if one.completed_at]
+    yield labelled("completed", some(completed) or "nothing that is listed")
+    aborted = [one for one in own if one.status == ABORTED]
+    for one in aborted[-SHOWN_REJECTED:]:
+        yield labelled("aborted", f"chk-{one.id} at {at_barrier(one.barrier)}: {failure(one)}")
+    if len(aborted) > SHOWN_REJECTED:
+        yield labelled("", f"and {len(aborted) - SHOWN_REJECTED} older ones")
+    yield labelled("ended", _ending(state, launch, attempt))
+
+
+def _ending(state: State, launch: Launch, attempt: Attempt) -> str:
+    told = f"; told to stop ({launch.stop})" if launch.stop else ""
+    if attempt.how:
+        code = "" if attempt.how == "finished" else f" ({exit_code(attempt)})"
+        return f"{ENDED.get(attempt.how, attempt.how)} {day_and_time(attempt.ended_at or '')}{code}{told}"
+    if not state.over(attempt.epoch):
+        return f"not yet, as far as the journal knows{told}"
+    later = [one for one in state.attempts if one.epoch > attempt.epoch and one.application == attempt.application]
+    by = f"attempt {later[0].epoch}, {day_and_time(later[0].at)}" if later else "a newer launch, or a restore"
+    return f"fenced by {by}{told}"

@@ -1,0 +1,199 @@
+"""The table that closes a task's log, and that ``checkpoints show`` prints again. Runs anywhere; no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.state import (
+    ABORTED,
+    CONDEMNED,
+    FORGOTTEN,
+    RETAINED,
+    Attempt,
+    Checkpoint,
+    Run,
+    State,
+)
+from airflow_checkpoint_provider.protocol.wording import coded, exit_code, new_bytes, show, sync_s, title
+from airflow_checkpoint_provider.text.units import NONE, between, clock, duration, plural, size, table
+
+HEADER = ("id", "att", "state", "barrier", "at", "sync", "async", "new", "total", "states", "why")
+SHOWN = 50  # checkpoints in a log's table, the newest
+_STATES = {RETAINED: "completed", FORGOTTEN: "deleted", CONDEMNED: "deleting"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One checkpoint; what it has not, or never came to, is None."""
+
+    id: int
+    run: str
+    attempt: int
+    state: str
+    barrier: str | None
+    at: str | None
+    sync_s: float | None
+    async_s: float | None
+    new_bytes: int | None
+    total_bytes: int | None
+    states: int | None
+    why: str
+
+    def cells(self) -> tuple[str, ...]:
+        times = (NONE if one is None else duration(one) for one in (self.sync_s, self.async_s))
+        sizes = (NONE if one is None else size(one) for one in (self.new_bytes, self.total_bytes))
+        states = NONE if self.states is None else f"{self.states}/{self.states}"
+        barrier, at = self.barrier or NONE, clock(self.at or "") or NONE
+        return (f"chk-{self.id}", str(self.attempt), self.state, barrier, at, *times, *sizes, states, self.why)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of one run, in numbers; seconds. ``ran_s`` is the time of all its attempts, as far as the journal tells."""
+
+    job: str
+    run: str
+    how: str
+    attempts: int
+    rows: tuple[Row, ...]
+    completed: int
+    aborted: int
+    cost_s: float
+    ran_s: float
+    saved_s: float
+    next_start: Point | None
+
+
+def summarize(state: State, run: str) -> Summary:
+    attempts = attempts_of(state, run)
+    epochs = {one.epoch for one in attempts}
+    rows = tuple(row(state, one) for one in state.checkpoints if epochs & set(one.epochs))
+    found = state.run(run)
+    return Summary(
+        job=state.job,
+        run=run,
+        how=how(state, found),
+        attempts=len(attempts),
+        rows=rows,
+        completed=sum(one.total_bytes is not None for one in rows),
+        aborted=sum(one.state == ABORTED for one in rows),
+        cost_s=sum((one.sync_s or 0) + (one.async_s or 0) for one in rows),
+        ran_s=sum(between(one.at, _last_sign(state, one)) for one in attempts),
+        saved_s=sum(saved_s(state, one, run) for one in attempts),
+        next_start=None if found and found.how == "finished" and state.scope else state.restore_point(),
+    )
+
+
+def summary(state: State, run: str, shown: int = SHOWN) -> list[str]:
+    """The table, of at most so many checkpoints, and its last lines."""
+    about = summarize(state, run)
+    headed = coded(f"CHECKPOINTS {title(state, run)}: {_headline(state, about)}", "CKP202")
+    left_out = len(about.rows) - shown
+    lines = [headed, *_table(about.rows[-shown:])]
+    lines += [f"{left_out} older ones are not shown: {show(state, run)}"] if left_out > 0 else []
+    lines.append(_totals(about))
+    if about.next_start:
+        lines.append(f"the next attempt goes on from {about.next_start}; this table again: {show(state, run)}")
+    return [lines[0], *(f" {line}" for line in lines[1:])]
+
+
+# -- the parts -----------------------------------------------------------------------------------------------------------
+
+
+def how(state: State, run: Run | None) -> str:
+    """What is known of the run from the journal alone: how it ended, or whether it goes on."""
+    if run is None:
+        return "unknown"
+    current = run.launch in state.current.values()
+    if run.how == "suspended" and not current:
+        return "resumed"
+    if run.how:
+        return run.how
+    if not current:
+        return "replaced"
+    attempt = state.attempt_of(run.launch)
+    return "running" if attempt else "launched"
+
+
+def attempts_of(state: State, run: str) -> tuple[Attempt, ...]:
+    launches = {one.number for one in state.launches if one.run == run}
+    return tuple(one for one in state.attempts if one.launch in launches)
+
+
+def row(state: State, checkpoint: Checkpoint) -> Row:
+    """One checkpoint of any run."""
+    epoch = checkpoint.epochs[0]
+    attempt = state.attempt(epoch)
+    launch = state.launch(attempt.launch) if attempt else None
+    completed = bool(checkpoint.completed_at)
+    return Row(
+        id=checkpoint.id,
+        run=launch.run if launch else state.scope,
+        attempt=epoch,
+        state=_state(state, checkpoint),
+        barrier=checkpoint.barrier or None,
+        at=checkpoint.completed_at or None,
+        sync_s=sync_s(checkpoint) if completed else None,
+        async_s=_async_s(checkpoint) if completed else None,
+        new_bytes=new_bytes(checkpoint) if completed else None,
+        total_bytes=checkpoint.bytes if completed else None,
+        states=len(checkpoint.states) if completed else None,
+        why=checkpoint.reason,
+    )
+
+
+def saved_s(state: State, attempt: Attempt, run: str) -> float:
+    """The work of the stages that this attempt did not compute again: its newest checkpoint holds them as they were."""
+    point = attempt.restore_point
+    if point is None or point.id is None:
+        return 0.0
+    own = [one for one in state.checkpoints if attempt.epoch in one.epochs and one.completed_at]
+    newest = own[-1] if own else state.checkpoint(point.id)
+    stages = [one for one in newest.states if one.kind == "stage" and one.run == run] if newest else []
+    return sum(one.measures.work_s for one in stages if one.measures.checkpoint <= point.id)
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    return table(HEADER, [one.cells() for one in rows]) if rows else ["no checkpoint was taken"]
+
+
+def _state(state: State, checkpoint: Checkpoint) -> str:
+    """``restored`` says more than what became of it afterwards."""
+    restored = any(one.restore_point and one.restore_point.id == checkpoint.id for one in state.attempts)
+    return "restored" if restored else _STATES.get(checkpoint.status, checkpoint.status)
+
+
+def _async_s(checkpoint: Checkpoint) -> float:
+    """As acknowledged; where nothing was measured, from trigger to completion, if the driver triggered it at its barrier."""
+    measured = sum(one.measures.async_s for one in checkpoint.states if one.new)
+    return measured or (between(checkpoint.triggered_at, checkpoint.completed_at) if checkpoint.barrier else 0.0)
+
+
+def _last_sign(state: State, attempt: Attempt) -> str:
+    """When it ended, or the last that the journal heard of it itself: others may have aborted what it left."""
+    own = [one.completed_at or one.triggered_at for one in state.checkpoints if attempt.epoch in one.epochs]
+    return attempt.ended_at or max(own, default="")
+
+
+def _headline(state: State, about: Summary) -> str:
+    newest = attempts_of(state, about.run)[-1:]
+    if about.how == "launched":
+        return f"LAUNCHED, no driver has attached; {plural(about.attempts, 'attempt')} before"
+    if about.how == "resumed":
+        return f"RESUMED, nothing of it has started since; {plural(about.attempts, 'attempt')} before"
+    if about.how in ("running", "replaced") or not newest:
+        return about.how.upper() + (f", attempt {newest[0].epoch}" if newest else "")
+    code = f" ({exit_code(newest[0])})" if about.how in ("failed", "lost") else ""
+    return f"{about.how.upper()}{code} in {plural(about.attempts, 'attempt')}"
+
+
+def _totals(about: Summary) -> str:
+    parts = [f"{about.completed} completed, {about.aborted} aborted"]
+    if about.completed and about.ran_s:
+        share = f"{about.cost_s / about.ran_s * 100:.1f} %"
+        parts.append(f"checkpointing cost {duration(about.cost_s)} of {duration(about.ran_s)} ({share})")
+    if about.attempts > 1:
+        parts.append(f"restore saved {duration(about.saved_s) if about.saved_s else 'nothing'}")
+    return " · ".join(parts)

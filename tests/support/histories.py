@@ -1,0 +1,217 @@
+"""Histories made by commands, as a journal makes them but without a store, and decisions in short words. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from airflow_checkpoint_provider.errors import Refused
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.decisions import Decision, decide
+from airflow_checkpoint_provider.protocol.keys import group_path
+from airflow_checkpoint_provider.protocol.metadata import Measures
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.transitions import fold
+
+JOB = "flights.delays"
+BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
+Error = TypeVar("Error", bound=Refused)
+
+
+def at(minutes: float) -> str:
+    """Minutes after the history's first entry, as the journal writes it."""
+    return (BEGIN + timedelta(minutes=minutes)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def token(run: str = "day-1", *, task: str = "delays", generation: int = 0) -> e.Token:
+    return e.Token(dag="flights", run=run, task=task, generation=generation)
+
+
+def launch(
+    run: str = "day-1", try_number: int = 1, *, task: str = "delays", generation: int = 0, **other: Any
+) -> c.PlanLaunch:
+    """A submit task's wish. Runs called ``day-<n>`` come after each other; any other has no date, so it starts when it starts."""
+    asks = token(run, task=task, generation=generation)
+    day = run.removeprefix("day-")
+    known: dict[str, Any] = {
+        "token": asks,
+        "try_number": try_number,
+        "owner": asks.owner,
+        "run": run,
+        "run_after": f"2026-11-{int(day):02d}T00:00:00Z" if day.isdecimal() else None,
+        "started_at": "2026-11-20T00:00:00Z",
+        "incarnation": "1ncarnation",
+        "job": JOB,
+    }
+    return c.PlanLaunch(**known | other)
+
+
+def clear(run: str = "day-1", try_number: int = 2, **other: Any) -> c.PlanLaunch:
+    """As a person's clear of the task makes it: the next try, of another generation."""
+    return launch(run, try_number, generation=1, **other)
+
+
+def start(
+    run: str = "day-1", try_number: int = 1, *, driver: str = "", generation: int = 0, **other: Any
+) -> c.StartAttempt:
+    asks = token(run, generation=generation)
+    return c.StartAttempt(
+        token=asks, try_number=try_number, driver=driver or f"driver of try {try_number} of {run}", **other
+    )
+
+
+Given = Callable[["History"], object]
+
+
+def in_turn(*steps: Given) -> Given:
+    """One after the other."""
+
+    def given(history: History) -> None:
+        for step in steps:
+            step(history)
+
+    return given
+
+
+class History:
+    """A state, and the commands that made it.
+
+    ``do`` asks each command a second time and wants to hear *done already* (docs/protocol.md, P11), and takes the state through
+    its JSON, as a snapshot does.
+    """
+
+    def __init__(self, scope: str = "") -> None:
+        self.scope = scope
+        self.state = State()
+
+    def ask(self, command: c.Command) -> Decision:
+        return decide(self.state, command)
+
+    def do(self, command: c.Command) -> tuple[e.Event, ...]:
+        decision = self.ask(command)
+        assert isinstance(decision, tuple), said(decision)
+        self.write(*decision)
+        assert isinstance(self.ask(command), c.DoneAlready), f"{command}, asked again: {said(self.ask(command))}"
+        return decision
+
+    def write(self, *events: e.Event) -> None:
+        """One entry, decided by nobody."""
+        n = self.state.n + 1
+        events = tuple(e.event_from_json(json.loads(canonical(e.event_to_json(event)))) for event in events)
+        self.state = fold(self.state, n, at(n), events)
+        assert State.from_json(json.loads(canonical(self.state.to_json()))) == self.state
+
+    # -- what happens to a job, in short ---------------------------------------------------------------------------
+
+    def launched(self, run: str = "day-1", try_number: int = 1, **other: Any) -> int:
+        self.do(launch(run, try_number, scope=self.scope, **other))
+        return self.state.next_launch - 1
+
+    def started(
+        self, run: str = "day-1", try_number: int = 1, *, checkpointing: dict[str, Any] | None = None, **other: Any
+    ) -> int:
+        """A launch, and the attempt that it brought about; returns the epoch."""
+        self.launched(run, try_number, **other)
+        generation = other.get("generation", 0)
+        self.do(start(run, try_number, generation=generation, checkpointing=checkpointing or {}))
+        return self.state.last_epoch
+
+    def triggered(self, request: str = "", **other: Any) -> int:
+        running = self.state.running()
+        assert running
+        self.do(c.Trigger(request=request or f"barrier {self.state.next_id}", epoch=running.epoch, **other))
+        return self.state.next_id - 1
+
+    def completed(self, *handed_on: str, number: int | None = None) -> int:
+        """A checkpoint with one new group of state ``s<id>``, and with the groups at the paths ``handed_on``."""
+        number = number or self.triggered()
+        checkpoint = self.state.checkpoint(number)
+        assert checkpoint
+        entries = [entry(f"s{number}", (group(number, checkpoint.epochs[0]),), number)]
+        entries += [entry(f"handed-on-{index}", (path,), 0) for index, path in enumerate(handed_on)]
+        self.do(complete(number, *entries))
+        return number
+
+    def ended(self, how: str = "finished", **other: Any) -> None:
+        self.do(c.EndAttempt(epoch=self.state.last_epoch, how=how, exit_code=0 if how == "finished" else 1, **other))
+
+    def condemned(self, *ids: int) -> None:
+        self.do(c.Condemn(ids=ids, now=at(self.state.n)))
+
+    def suspended(self) -> None:
+        self.write(e.Suspended(by="task upgrade.stop", why="savepoint 41"))
+
+
+def group(number: int, epoch: int) -> str:
+    """Where the new group of ``History.completed`` is written."""
+    return group_path(f"s{number}", epoch, f"nonce{number}")
+
+
+def entry(uid: str, groups: tuple[str, ...], checkpoint: int) -> e.StateEntry:
+    return e.StateEntry(
+        uid=uid,
+        kind="stage",
+        run="day-1",
+        groups=groups,
+        bytes=10,
+        rows=1,
+        new=True,
+        measures=Measures(checkpoint=checkpoint),
+    )
+
+
+def complete(number: int, *entries: e.StateEntry, **other: Any) -> c.Complete:
+    known: dict[str, Any] = {"digest": f"digest {number}", "bytes": 10, "acknowledged": ("",)}
+    return c.Complete(id=number, states=tuple(entries), **known | other)
+
+
+# -- decisions in short words --------------------------------------------------------------------------------------------
+
+
+def said(decision: Decision) -> str:
+    """``"branch 1 from chk-3, launch 4 from chk-3, abort chk-5"``, ``"done 2"``, or the refusal's name."""
+    if isinstance(decision, c.DoneAlready):
+        return f"done {decision.number}"
+    if isinstance(decision, c.Refusal):
+        return type(decision.error).__name__
+    return ", ".join(_words(event) for event in decision)
+
+
+def refusal(decision: Decision, error: type[Error]) -> Error:
+    """The error of a decision that refuses."""
+    assert isinstance(decision, c.Refusal), said(decision)
+    assert isinstance(decision.error, error), repr(decision.error)
+    return decision.error
+
+
+def _words(event: e.Event) -> str:
+    match event:
+        case e.HistoryOpened():
+            return "open"
+        case e.BranchOpened(branch=number, base=point):
+            return f"branch {number} from {point or 'nothing'}"
+        case e.LaunchPlanned(launch=number, restore_point=point):
+            return f"launch {number} from {point or 'nothing'}"
+        case e.LaunchAdopted(launch=number):
+            return f"adopt launch {number}"
+        case e.StopRequested(launch=number):
+            return f"stop launch {number}"
+        case e.AttemptStarted(epoch=number, restore_point=point):
+            return f"attempt {number} from {point or 'nothing'}"
+        case e.AttemptEnded(epoch=number, how=how):
+            return f"attempt {number} {how}"
+        case e.CheckpointTriggered(id=number):
+            return f"trigger chk-{number}"
+        case e.CheckpointCompleted(id=number, subsumed=subsumed):
+            return f"complete chk-{number}" + "".join(f" subsuming chk-{one}" for one in subsumed)
+        case e.CheckpointAborted(id=number):
+            return f"abort chk-{number}"
+        case e.CheckpointsCondemned(ids=ids):
+            return "condemn " + " ".join(map(str, ids))
+        case e.CheckpointsForgotten(ids=ids):
+            return "forget " + " ".join(map(str, ids))
+    raise AssertionError(event)

@@ -1,0 +1,363 @@
+"""Which restored state goes to which state of the job, and what is refused rather than lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_checkpoint_provider.coordinator.assignment import (
+    agree,
+    allowance,
+    assign,
+    divided,
+    left_over,
+    renamed,
+    renamed_in,
+    states_of,
+)
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    InvalidConfig,
+    InvalidName,
+    KindChanged,
+    NonRestoredState,
+    RenameConflict,
+    StateNotFound,
+)
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Group, Seal, StageDetail, StateSnapshot
+
+UIDS = st.sampled_from("abcdef")
+
+
+def value(uid: str, held: Any = 1) -> StateSnapshot:
+    return StateSnapshot(uid=uid, kind="value", run="r", value=held)
+
+
+def stage(uid: str, before: Mapping[str, str] | None = None, **values: Any) -> StateSnapshot:
+    detail = StageDetail(
+        plan="p", inputs="", python=False, application="app", schema="{}", codec="zstd", before=dict(before or {}), values=values
+    )  # fmt: skip
+    return StateSnapshot(uid=uid, kind="stage", run="r", groups=(Group(path=f"state/{uid}/1-aa"),), stage=detail)
+
+
+def by_uid(*states: StateSnapshot) -> dict[str, StateSnapshot]:
+    return {state.uid: state for state in states}
+
+
+def seal(**applications: Sequence[StateSnapshot]) -> Seal:
+    acks = {
+        name: Acknowledgement(
+            inc="i", id=3, application=name, epoch=1, nonce="n", run="r", states=tuple(states),
+            run_values={one.uid: 0 for one in states if one.kind == "value"},
+        )
+        for name, states in applications.items()
+    }  # fmt: skip
+    return Seal(
+        inc="i", job="j", scope="", item=None, id=3, kind="checkpoint", branch=0, epochs=(1,), plan=tuple(acks), applications=acks
+    )  # fmt: skip
+
+
+HELD = by_uid(value("count"), stage("clean"))
+
+
+# -- matched -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted", "options", "states", "empty", "dropped"),
+    [
+        ("by uid", {"count": "value", "clean": "stage"}, {}, {"count": "count", "clean": "clean"}, (), ()),
+        (
+            "what is new begins empty",
+            {"count": "value", "clean": "stage", "b": "value", "a": "stage"},
+            {},
+            {"count": "count", "clean": "clean"},
+            ("a", "b"),
+            (),
+        ),
+        (
+            "by the new name",
+            {"total": "value", "clean": "stage"},
+            {"rename": {"count": "total"}},
+            {"total": "count", "clean": "clean"},
+            (),
+            (),
+        ),
+        ("left behind: anything", {}, {"allow_non_restored": True}, {}, (), ("clean", "count")),
+        (
+            "left behind: what is listed",
+            {"clean": "stage"},
+            {"allow_non_restored": ["count"]},
+            {"clean": "clean"},
+            (),
+            ("count",),
+        ),
+        (
+            "listed, yet claimed: it is restored",
+            {"count": "value", "clean": "stage"},
+            {"allow_non_restored": ["count"]},
+            {"count": "count", "clean": "clean"},
+            (),
+            (),
+        ),
+        (
+            "listed by its new name",
+            {"clean": "stage"},
+            {"rename": {"count": "total"}, "allow_non_restored": ["total"]},
+            {"clean": "clean"},
+            (),
+            ("total",),
+        ),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_assigned(
+    rule: str, wanted: Mapping[str, str], options: dict[str, Any], states: Mapping[str, str], empty: tuple[str, ...],
+    dropped: tuple[str, ...],
+) -> None:  # fmt: skip
+    """``states`` is the old uid for each new one."""
+    found = assign(HELD, wanted, **options)
+    assert {uid: _held(state) for uid, state in found.states.items()} == {
+        uid: _held(HELD[old]) for uid, old in states.items()
+    }
+    assert all(state.uid == uid for uid, state in found.states.items())
+    assert (found.empty, found.dropped) == (empty, dropped)
+
+
+def _held(state: StateSnapshot) -> object:
+    return state.value, state.groups
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted", "options", "error", "said"),
+    [
+        ("nobody claims it", {"count": "value"}, {}, NonRestoredState, r"stage 'clean'.*allow_non_.*\[\"clean\"\]"),
+        ("nobody claims several", {}, {}, NonRestoredState, r"stage 'clean', value 'count'"),
+        (
+            "the list holds another one",
+            {},
+            {"allow_non_restored": ["count"]},
+            NonRestoredState,
+            r"holds stage 'clean', ",
+        ),
+        (
+            "the list holds what is not there",
+            {"count": "value"},
+            {"allow_non_restored": ["clena"]},
+            StateNotFound,
+            "allow_non_restored_state names 'clena', .* 'clean', 'count'",
+        ),
+        (
+            "the list holds the old name",
+            {"clean": "stage"},
+            {"rename": {"count": "total"}, "allow_non_restored": ["count"]},
+            StateNotFound,
+            "names 'count'",
+        ),
+        (
+            "another kind",
+            {"count": "value", "clean": "value"},
+            {},
+            KindChanged,
+            "'clean' is a stage .* asks for a value",
+        ),
+        (
+            "another kind, whatever is allowed",
+            {"count": "stage"},
+            {"allow_non_restored": True},
+            KindChanged,
+            "'count' is a value",
+        ),
+        (
+            "renamed: not there",
+            {"count": "value", "clean": "stage"},
+            {"rename": {"cuont": "count"}},
+            StateNotFound,
+            "rename names 'cuont'",
+        ),
+        (
+            "renamed to what nobody asks for",
+            {"count": "value", "clean": "stage"},
+            {"rename": {"count": "total"}},
+            NonRestoredState,
+            "'total'",
+        ),
+    ],
+    ids=lambda one: one if isinstance(one, str) and " " in one else "",
+)
+def test_refused(
+    rule: str, wanted: Mapping[str, str], options: dict[str, Any], error: type[CheckpointError], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        assign(HELD, wanted, **options)
+
+
+# -- left over -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "restored", "claimed", "found"),
+    [
+        ("all claimed", [value("a"), stage("b")], "ab", ()),
+        ("by name, sorted", [value("b"), stage("a"), value("c")], "c", ("a", "b")),
+        ("claimed and not restored", [], "ab", ()),
+        ("an empty one is no loss", [value("a", None), value("b", 0), value("c", [])], "", ("b", "c")),
+        ("one with a transaction is not empty", [StateSnapshot(uid="a", kind="sink", run="r", transactions=("t",))], "", ("a",)),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)  # fmt: skip
+def test_left_over(rule: str, restored: Sequence[StateSnapshot], claimed: str, found: tuple[str, ...]) -> None:
+    assert left_over(by_uid(*restored), set(claimed)) == found
+    if not found:
+        assign(by_uid(*restored), {state.uid: state.kind for state in restored if state.uid in claimed})
+
+
+@pytest.mark.parametrize(
+    ("allowed", "dropped", "kept"),
+    [
+        (False, (), ("a", "b")),
+        ((), (), ("a", "b")),
+        (True, ("a", "b"), ()),
+        (("b",), ("b",), ("a",)),
+        (("b", "gone"), ("b",), ("a",)),
+    ],
+)
+def test_what_may_be_dropped(allowed: bool | tuple[str, ...], dropped: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    assert divided(("a", "b"), allowed) == (dropped, kept)
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [(False, False), (True, True), ([], ()), (["a", "b"], ("a", "b")), (("a",), ("a",))],
+)
+def test_what_may_be_written(given: Any, read: Any) -> None:
+    assert allowance(given) == read
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("totals", InvalidConfig),  # would be six uids
+        (1, InvalidConfig),
+        (None, InvalidConfig),
+        ([1], InvalidConfig),
+        ({"a": 1}, InvalidConfig),
+        ([""], InvalidName),
+        (["a\n"], InvalidName),
+    ],
+)
+def test_what_may_not(given: Any, error: type[CheckpointError]) -> None:
+    with pytest.raises(error):
+        allowance(given)
+
+
+def test_one_kind_stays_one_kind() -> None:
+    agree(stage("clean"), "stage")
+    with pytest.raises(KindChanged, match="'clean' is a stage"):
+        agree(stage("clean"), "value")
+
+
+# -- renamed -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "rename", "found"),
+    [
+        ("nothing", {}, {"a": 1, "b": 2}),
+        ("one", {"a": "c"}, {"c": 1, "b": 2}),
+        ("into a name that is given up", {"a": "b", "b": "c"}, {"b": 1, "c": 2}),
+        ("each other", {"a": "b", "b": "a"}, {"b": 1, "a": 2}),
+        ("to itself", {"a": "a"}, {"a": 1, "b": 2}),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_renamed(rule: str, rename: Mapping[str, str], found: Mapping[str, int]) -> None:
+    states = renamed(by_uid(value("a", 1), value("b", 2)), rename)
+    assert {uid: state.value for uid, state in states.items()} == found
+    assert all(state.uid == uid for uid, state in states.items())
+
+
+@pytest.mark.parametrize(
+    ("rule", "rename", "error", "said"),
+    [
+        ("two to one", {"a": "c", "b": "c"}, RenameConflict, "two states would be called 'c', .* 'a' and 'b'"),
+        ("to one that stays", {"a": "b"}, RenameConflict, "two states would be called 'b'"),
+        ("unknown", {"x": "y"}, StateNotFound, "rename names 'x', .* 'a', 'b'"),
+        ("no name", {"a": ""}, InvalidName, "uid ''"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_not_renamed(rule: str, rename: Mapping[str, str], error: type[CheckpointError], said: str) -> None:
+    with pytest.raises(error, match=said):
+        renamed(by_uid(value("a"), value("b")), rename)
+
+
+@given(st.dictionaries(UIDS, UIDS), st.sets(UIDS))
+def test_renaming_loses_nothing_or_is_refused(rename: dict[str, str], uids: set[str]) -> None:
+    states = by_uid(*(value(uid, uid) for uid in sorted(uids)))
+    try:
+        found = renamed(states, rename)
+    except StateNotFound:
+        assert rename.keys() - uids
+    except RenameConflict:
+        assert len({rename.get(uid, uid) for uid in uids}) < len(uids)
+    else:
+        assert {state.value: uid for uid, state in found.items()} == {uid: rename.get(uid, uid) for uid in uids}
+
+
+def test_states_name_each_other_by_the_new_names_and_files_stay_where_they_are() -> None:
+    clean = stage("clean")
+    joined = stage("joined", {"clean": clean.groups[0].path}, count=7, seen=[])
+    found = renamed(by_uid(clean, joined, value("count")), {"clean": "cleaned", "count": "total"})
+    detail = found["joined"].stage
+    assert detail
+    assert (detail.before, detail.values) == ({"cleaned": clean.groups[0].path}, {"total": 7, "seen": []})
+    assert found["cleaned"].groups == clean.groups
+
+
+def test_the_trace_of_a_state_that_is_gone_makes_room_for_its_name() -> None:
+    """A stage remembers the value ``total`` of old, which was dropped since; ``count`` takes the name over."""
+    found = renamed(by_uid(stage("clean", total=1, count=7), value("count", 7)), {"count": "total"})
+    detail = found["clean"].stage
+    assert detail
+    assert detail.values == {"total": 7}
+
+
+def test_the_values_with_which_the_run_began_are_renamed_too() -> None:
+    """Of one application; another's state of the same name keeps it."""
+    before = seal(orders=[value("count", 1), value("b", 2)], stock=[value("count", 3)])
+    found = renamed_in(before, {"count": "total"}, "orders")
+    assert {one.uid: one.value for one in found.applications["orders"].states} == {"b": 2, "total": 1}
+    assert found.applications["orders"].run_values == {"total": 0, "b": 0}
+    assert found.applications["stock"] == before.applications["stock"]
+    with pytest.raises(StateNotFound):
+        renamed_in(before, {"b": "c"}, "stock")
+
+
+# -- one application of several ------------------------------------------------------------------------------------------
+
+
+def test_only_the_states_of_the_application_are_taken() -> None:
+    """Those of the others are not left over: nothing has to be allowed."""
+    joint = seal(orders=[value("count", 1), stage("clean")], stock=[value("count", 3), value("seen")])
+    orders = states_of(joint, "orders")
+    found = assign(orders, {"count": "value", "clean": "stage"})
+    assert {uid: state.value for uid, state in found.states.items()} == {"count": 1, "clean": None}
+    assert found.dropped == ()
+
+
+def test_an_application_that_the_checkpoint_does_not_hold() -> None:
+    with pytest.raises(
+        StateNotFound, match=r"chk-3 holds nothing of application 'payments', only of 'orders', 'stock'"
+    ):
+        states_of(seal(orders=[], stock=[]), "payments")
+
+
+def test_a_job_alone_is_the_application_without_a_name() -> None:
+    alone = seal(**{"": [value("count")]})
+    assert states_of(alone).keys() == {"count"}
+    assert renamed_in(alone, {"count": "total"}).states.keys() == {"total"}

@@ -1,0 +1,242 @@
+"""Condemn and forget: what is held, what is referred to, what may go (docs/protocol.md; P5, P9, P12). Runs anywhere."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.decisions import held, policy_of
+from airflow_checkpoint_provider.protocol.events import Point
+from tests.support.histories import Given, History, at, clear, group, in_turn, refusal, said, start
+
+
+def keeping(retention: Retention, checkpoints: int) -> Given:
+    """A running attempt with so many completed checkpoints, under a policy."""
+
+    def given(h: History) -> None:
+        h.started(checkpointing=CheckpointConfig(retention=retention).to_json())
+        for _ in range(checkpoints):
+            h.completed()
+
+    return given
+
+
+three = keeping(KeepLatest(1), 3)
+
+
+def condemned(h: History) -> None:
+    three(h)
+    h.condemned(1, 2)
+
+
+def forgotten(h: History) -> None:
+    condemned(h)
+    h.do(c.Forget(ids=(1, 2)))
+
+
+def restored(h: History) -> None:
+    """Attempt 2 started from chk-3 and has completed nothing of its own."""
+    three(h)
+    h.ended("failed")
+    h.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
+
+
+def condemn(*ids: int, minute: float = 1) -> c.Condemn:
+    return c.Condemn(ids=ids, now=at(minute))
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "answer"),
+    [
+        pytest.param(three, condemn(1, 2), "condemn 1 2", id="what the policy does not keep"),
+        pytest.param(three, condemn(3), "Held", id="what it keeps"),
+        pytest.param(three, condemn(2, 3), "Held", id="nothing of it, if one is kept"),
+        pytest.param(condemned, condemn(1, 2), "done 2", id="already"),
+        pytest.param(forgotten, condemn(1), "done 1", id="already, and forgotten"),
+        pytest.param(condemned, condemn(1, 2, 3), "Held", id="already in part, the rest is kept"),
+        pytest.param(in_turn(three, lambda h: h.condemned(1)), condemn(1, 2), "condemn 2", id="already in part"),
+        pytest.param(three, condemn(9), "done 9", id="never listed"),
+        pytest.param(three, condemn(), "done 0", id="none"),
+        pytest.param(in_turn(three, lambda h: h.triggered()), condemn(4), "Held", id="pending"),
+        pytest.param(in_turn(three, lambda h: h.do(c.Abort(id=h.triggered(), reason="expired"))), condemn(4), "done 4", id="aborted"),
+        pytest.param(condemned, c.Forget(ids=(1, 2)), "forget 1 2", id="forget: what was condemned"),
+        pytest.param(forgotten, c.Forget(ids=(1, 2)), "done 2", id="forget: already"),
+        pytest.param(three, c.Forget(ids=(1,)), "Held", id="forget: not condemned"),
+        pytest.param(condemned, c.Forget(ids=(2, 3)), "Held", id="forget: nothing of it, if one was not condemned"),
+        pytest.param(in_turn(condemned, lambda h: h.do(c.Forget(ids=(1,)))), c.Forget(ids=(1, 2)), "forget 2", id="forget: in part"),
+        pytest.param(three, c.Forget(ids=(9,)), "done 9", id="forget: never listed"),
+        pytest.param(in_turn(three, lambda h: h.do(c.Abort(id=h.triggered(), reason="expired"))), c.Forget(ids=(4,)), "done 4",
+                     id="forget: aborted"),
+    ],
+)  # fmt: skip
+def test_condemn_and_forget(given: Given, asked: c.Command, answer: str) -> None:
+    history = History()
+    given(history)
+    assert said(history.ask(asked)) == answer
+
+
+def test_a_refusal_names_what_is_held() -> None:
+    history = History()
+    three(history)
+    assert refusal(history.ask(condemn(1, 3)), errors.Held).about["ids"] == [3]
+
+
+def branched(h: History) -> None:
+    """chk-1 to chk-3 on branch 0; day-2 began on a branch of its own from chk-1 and has completed nothing."""
+    keeping(KeepLatest(3), 3)(h)
+    h.ended()
+    h.started(
+        "day-2", restore="chk-1", base=Point(id=1), checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json()
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        pytest.param(three, {3}, id="by policy"),
+        pytest.param(keeping(KeepAll(), 3), {1, 2, 3}, id="by policy: all"),
+        pytest.param(in_turn(three, lambda h: h.triggered()), {3, 4}, id="pending"),
+        pytest.param(restored, {3}, id="the newest of the branch, restoring"),
+        pytest.param(in_turn(restored, lambda h: h.completed(), lambda h: h.completed()), {5}, id="no longer restoring"),
+        pytest.param(branched, {1, 3}, id="the base of a branch without a checkpoint of its own, restoring, where the run started"),
+        pytest.param(in_turn(branched, lambda h: h.completed(), lambda h: h.completed()), {1, 5},
+                     id="where the newest run started: a clear goes back there"),
+        pytest.param(in_turn(branched, lambda h: h.ended("failed"), lambda h: h.started("day-3")), {1, 2, 3},
+                     id="the base of the branch, while a run that failed left nothing"),
+        pytest.param(in_turn(restored, lambda h: h.completed(), lambda h: h.ended(), lambda h: h.started("day-2")), {3, 4},
+                     id="of a job scope whose run finished: the newest stays, it is where the next run starts"),
+    ],
+)  # fmt: skip
+def test_held(given: Given, kept: set[int]) -> None:
+    """B15: whoever restores from it, starts from it, or can only go back to it, holds it."""
+    history = History()
+    given(history)
+    assert held(history.state, datetime.fromisoformat(at(history.state.n))) == kept
+
+
+def test_a_launch_that_waits_for_its_driver_holds_its_restore_point() -> None:
+    """P9: restoring begins with the launch that chose the point."""
+    history = History()
+    three(history)
+    history.launched(try_number=2)
+    assert history.state.restoring() == {3}
+    history.do(start(try_number=2))
+    assert history.state.restoring() == {3}
+    history.completed()
+    assert history.state.restoring() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("retention", "minute", "kept"),
+    [
+        pytest.param(KeepLatest(2), 9, set(), id="KeepLatest: nothing after the end"),
+        pytest.param(KeepAll(), 9e6, {1, 2, 3}, id="KeepAll: everything"),
+        pytest.param(KeepWithin(minutes=10), 14, {2, 3}, id="KeepWithin: by age"),
+        pytest.param(KeepLatest(3) | KeepWithin(minutes=10), 14, {2, 3}, id="of a union only the age part"),
+    ],
+)
+def test_after_a_run_of_its_own_finished(retention: Retention, minute: float, kept: set[int]) -> None:
+    """chk-1 to chk-3 were completed in minutes 3, 5 and 7."""
+    history = History("day-1")
+    keeping(retention, 3)(history)
+    assert [one.completed_at for one in history.state.retained] == [at(3), at(5), at(7)]
+    history.ended()
+    assert held(history.state, datetime.fromisoformat(at(minute))) == kept
+
+
+def test_a_run_of_its_own_that_failed_keeps_its_state_for_the_retry() -> None:
+    history = History("day-1")
+    three(history)
+    history.ended("failed")
+    assert 3 in held(history.state, datetime.fromisoformat(at(9)))
+
+
+def test_a_clear_takes_back_that_the_run_had_finished() -> None:
+    """Between the end and its deletion somebody clears: what the new launch goes on from is held again."""
+    history = History("day-1")
+    three(history)
+    history.ended()
+    history.do(clear(on_clear="continue"))
+    assert said(history.ask(condemn(1, 2, 3))) == "Held"
+
+
+def test_the_policy_in_force_is_that_of_the_newest_attempt() -> None:
+    history = History()
+    assert policy_of(history.state) == KeepLatest(2)
+    keeping(KeepAll(), 1)(history)
+    history.ended("failed")
+    assert policy_of(history.state) == KeepAll()
+    history.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
+    assert policy_of(history.state) == KeepLatest(1)
+
+
+# -- groups --------------------------------------------------------------------------------------------------------------
+
+
+def paths(history: History, numbers: frozenset[int]) -> set[str]:
+    known = history.state.paths()
+    return {known[number] for number in numbers}
+
+
+def test_a_group_is_referred_to_by_every_checkpoint_that_hands_it_on() -> None:
+    """P12."""
+    history = History()
+    history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
+    history.completed()
+    history.completed(group(1, 1))
+    history.condemned(1)
+    assert paths(history, history.state.referred()) == {group(1, 1), group(2, 1)}
+
+
+def test_a_living_attempt_holds_the_groups_of_its_restore_point() -> None:
+    """B32: its DataFrames read them, whatever became of the checkpoint since."""
+    history = History()
+    restored(history)
+    history.completed()
+    history.completed()
+    history.condemned(3)
+    assert group(3, 1) in paths(history, history.state.referred())
+    history.do(c.Forget(ids=(3,)))
+    assert group(3, 1) in paths(history, history.state.referred())
+    history.ended("failed")
+    assert group(3, 1) not in paths(history, history.state.referred())
+
+
+def test_nobody_goes_on_from_what_was_condemned() -> None:
+    """The run finished, its state is on its way out, and somebody clears it to go on: refused, not half a restore."""
+    history = History("day-1")
+    three(history)
+    history.ended()
+    history.condemned(1, 2, 3)
+    assert said(history.ask(clear(on_clear="continue"))) == "StateRequired"
+    assert said(history.ask(clear())) == "branch 1 from nothing, launch 2 from nothing"
+
+
+@pytest.mark.parametrize(
+    ("path", "free"),
+    [
+        (group(1, 1), True),
+        (group(1, 2), False),
+        (group(1, 3), False),
+    ],
+    ids=["its attempt is over", "its attempt lives", "above the last epoch that is believed (B18)"],
+)
+def test_a_group_is_nobodys_once_its_attempt_is_over(path: str, free: bool) -> None:
+    history = History()
+    history.started()
+    history.started(try_number=2)
+    assert history.state.deletable(path) is free
+
+
+def test_forgetting_drops_groups_from_the_table_that_nobody_refers_to() -> None:
+    history = History()
+    three(history)
+    history.condemned(1, 2)
+    history.do(c.Forget(ids=(1, 2)))
+    assert [one.path for one in history.state.groups] == [group(3, 1)]
+    assert [one.groups for one in history.state.checkpoints] == [(), (), (3,)]

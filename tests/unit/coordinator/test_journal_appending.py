@@ -1,0 +1,346 @@
+"""What a writer of the journal may say of its entry (docs/protocol.md), whatever became of its requests. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.entry import LARGEST_EVENTS
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.errors import (
+    Busy,
+    CommitStateUnknown,
+    NotRunning,
+    StoreDenied,
+    StoreUnavailable,
+    TooLarge,
+    TwoOwners,
+)
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.commands import DoneAlready
+from airflow_checkpoint_provider.protocol.events import LaunchPlanned
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.faults import Call, Fault, FaultyStore, nth, virtual_time
+from tests.support.histories import complete, entry, launch, start
+from tests.support.journals import KEYS, SHORT, numbers, open_journal, prune, raw, write
+
+
+@pytest.fixture(autouse=True)
+def no_time_passes() -> Iterator[None]:
+    with virtual_time():
+        yield
+
+
+def hurt(fault: Fault, kind: str = "create") -> Callable[[Call], Fault]:
+    """Every request of a kind."""
+    return lambda call: fault if call.kind == kind else Fault.NONE
+
+
+def unharmed(_: Call) -> Fault:
+    return Fault.NONE
+
+
+def running(store: FaultyStore | MemoryStore, segment: int = 64) -> Journal:
+    journal = open_journal(store, segment=segment)
+    journal.append(launch())
+    journal.append(start())
+    return journal
+
+
+def test_an_answer_holds_number_and_events() -> None:
+    answer = open_journal(MemoryStore()).append(launch())
+    assert answer.n == 0
+    assert [type(event).__name__ for event in answer.events] == ["HistoryOpened", "LaunchPlanned"]
+    assert answer.done is None
+
+
+def test_the_same_again_is_done_already_and_writes_nothing() -> None:
+    store = MemoryStore()
+    open_journal(store).append(launch())
+    answer = open_journal(store).append(launch())
+    assert (answer.n, answer.events, answer.done) == (0, (), DoneAlready(1))
+    assert numbers(store) == [0]
+
+
+def test_a_refusal_is_raised_and_writes_nothing() -> None:
+    store = MemoryStore()
+    open_journal(store).append(launch())
+    with pytest.raises(TwoOwners):
+        open_journal(store).append(launch(try_number=2, task="report"))
+    assert numbers(store) == [0]
+
+
+def test_only_who_plans_a_launch_begins_a_history() -> None:
+    store = MemoryStore()
+    with pytest.raises(NotRunning):
+        open_journal(store).append(c.Trigger(request="r"))
+    assert store.objects == {}
+
+
+def test_who_loses_decides_again() -> None:
+    """B6: "exists" with another nonce is somebody else's entry; what that says counts for the decision."""
+    store = MemoryStore()
+    one, other = open_journal(store), open_journal(store)
+    write(one)
+    other.catch_up()
+    one.append(launch(try_number=2))
+    assert other.append(launch(try_number=3)).n == 2
+    assert [launch.try_number for launch in other.state.launches] == [1, 2, 3]
+
+
+def test_a_refusal_is_told_only_about_a_state_that_was_caught_up() -> None:
+    """What this reader remembers says busy; the checkpoint was aborted meanwhile."""
+    store = MemoryStore()
+    reader, other = running(store), open_journal(store)
+    reader.append(c.Trigger(request="one"))
+    with pytest.raises(Busy):
+        reader.append(c.Trigger(request="two"))
+    other.append(c.Abort(id=1, reason="expired"))
+    assert reader.append(c.Trigger(request="two")).n == 4
+
+
+def test_done_already_is_told_only_about_a_state_that_was_caught_up() -> None:
+    """The request was answered with an aborted checkpoint; since then a later try triggered another."""
+    store = MemoryStore()
+    reader = running(store)
+    reader.append(c.Trigger(request="one"))
+    reader.append(c.Abort(id=1, reason="expired"))
+    open_journal(store).append(c.Trigger(request="one", try_number=2))
+    assert reader.append(c.Trigger(request="one")).done == DoneAlready(2)
+
+
+def test_an_observation_is_made_anew_when_the_state_moved() -> None:
+    """Alive was said of attempt 1; the journal has another meanwhile."""
+    store = MemoryStore()
+    journal = running(store)
+    other = open_journal(store)
+    other.append(launch(try_number=2))
+    asked: list[int] = []
+
+    def command(state: object) -> c.Command:
+        asked.append(journal.state.n)
+        return launch(try_number=3, seen_alive=journal.state.next_launch == 2)
+
+    answer = journal.append(command)
+    assert asked == [1, 2]
+    assert isinstance(answer.events[0], LaunchPlanned)
+
+
+# -- void wins -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stubs", [False, True], ids=["boundaries stand", "boundaries are stubs"])
+@pytest.mark.parametrize("slept_at", [1, 2, 3, 5, 6, 7])
+def test_a_win_is_void_where_the_next_boundary_stands(slept_at: int, stubs: bool) -> None:
+    """B1: the number was free because it was pruned. What was decided goes behind everybody else's entries."""
+    store = MemoryStore()
+    sleeper = open_journal(store, segment=SHORT)
+    write(sleeper, slept_at)
+    write(open_journal(store, segment=SHORT), 20 - slept_at)
+    prune(store, segment=SHORT, stubs=stubs)
+    assert slept_at % SHORT == 0 or slept_at not in numbers(store)
+
+    answer = sleeper.append(launch(try_number=100))
+
+    assert answer.n == 20
+    assert slept_at in numbers(store), "the phantom stays, and nobody believes it"
+    assert sleeper.state == open_journal(store, segment=SHORT).catch_up()
+    assert [one.try_number for one in sleeper.state.launches] == [*range(1, 21), 100]
+
+
+def test_a_void_win_of_what_was_done_meanwhile_is_done_already() -> None:
+    """It may have been genuine: others wrote the rest of the segment. So deciding again must be harmless (B7)."""
+    store = MemoryStore()
+    sleeper = open_journal(store, segment=SHORT)
+    write(sleeper, 2)
+    other = open_journal(store, segment=SHORT)
+    other.append(launch(try_number=99))
+    for _ in range(10):
+        other.append(lambda state: launch("day-2", state.next_launch))
+    prune(store, segment=SHORT)
+    other.append(launch("day-1", 100))
+    assert sleeper.append(launch("day-1", 100)).done == DoneAlready(14)
+
+
+# -- answers that are lost -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {1: Fault.LOST},
+        {1: Fault.TWICE},
+        {1: Fault.DROPPED},
+        {1: Fault.NOT_SENT},
+        {1: Fault.DROPPED, 2: Fault.LOST},
+        {1: Fault.DROPPED, 2: Fault.TWICE},
+        {1: Fault.NOT_SENT, 2: Fault.DROPPED, 3: Fault.LOST},
+    ],
+)
+def test_a_lost_answer_is_settled_by_the_same_bytes(faults: dict[int, Fault]) -> None:
+    """B6: "exists" can be one's own doing; the entry is written once and taken for one's own."""
+    objects = MemoryStore()
+    store = FaultyStore(objects)
+    journal = running(store)
+    store.requests.clear()
+    store.plan = nth(faults)
+    answer = journal.append(c.Trigger(request="r"))
+    assert (answer.n, answer.done) == (2, None)
+    assert numbers(objects) == [0, 1, 2]
+    assert open_journal(store).catch_up() == journal.state
+
+
+def test_a_late_put_of_ones_own_is_ones_own() -> None:
+    store = FaultyStore(MemoryStore(), late_by=2)
+    journal = running(store)
+    store.requests.clear()
+    store.plan = nth({1: Fault.LATE})
+    assert journal.append(c.Trigger(request="r")).n == 2
+    store.land()
+    assert journal.state.next_id == 2
+    assert open_journal(store).catch_up() == journal.state
+
+
+@pytest.mark.parametrize("fault", [Fault.DROPPED, Fault.LATE])
+def test_silence_is_unknown_and_nothing_is_concluded(fault: Fault) -> None:
+    """B5: read back as absent does not mean that it was not done, or will not be."""
+    store = FaultyStore(MemoryStore())
+    journal = running(store)
+    before = journal.state
+    store.plan = hurt(fault)
+    with pytest.raises(CommitStateUnknown, match=r"0000000000000002.*nothing was cleaned up"):
+        journal.append(c.Trigger(request="r"))
+    assert journal.state == before
+
+
+@pytest.mark.parametrize("lands", ["before", "after", "never"])
+def test_what_was_unknown_is_asked_again_and_done_once(lands: str) -> None:
+    store = FaultyStore(MemoryStore())
+    journal = running(store)
+    store.plan = hurt(Fault.LATE)
+    with pytest.raises(CommitStateUnknown):
+        journal.append(c.Trigger(request="r"))
+    store.plan = unharmed
+    if lands == "before":
+        store.land()
+    answer = journal.append(c.Trigger(request="r"))
+    if lands == "after":
+        store.land()
+    assert (answer.done is not None) == (lands == "before")
+    state = open_journal(store).catch_up()
+    assert [one.id for one in state.checkpoints] == [1]
+    assert state == journal.catch_up()
+
+
+@pytest.mark.parametrize("lands", ["before", "after"])
+def test_another_command_may_take_the_number_of_an_unknown_one(lands: str) -> None:
+    store = FaultyStore(MemoryStore())
+    journal = running(store)
+    store.plan = hurt(Fault.LATE)
+    with pytest.raises(CommitStateUnknown):
+        journal.append(c.Trigger(request="r"))
+    store.plan = unharmed
+    if lands == "before":
+        store.land()
+    assert journal.append(c.EndAttempt(epoch=1, how="failed")).n == (3 if lands == "before" else 2)
+    store.land()
+    state = open_journal(store).catch_up()
+    assert state == journal.state
+    assert [one.status for one in state.checkpoints] == (["aborted"] if lands == "before" else [])
+
+
+@pytest.mark.parametrize("fault", [Fault.DROPPED, Fault.NOT_SENT, Fault.DENIED, Fault.MISCONFIGURED])
+def test_a_win_that_cannot_be_believed_is_unknown(fault: Fault) -> None:
+    """The put was answered, the look at the next boundary was not: a win may be void, so nobody may act on it."""
+    store = FaultyStore(MemoryStore())
+    journal = running(store)
+    before = journal.state
+    store.plan = hurt(fault, "read")
+    with pytest.raises(CommitStateUnknown):
+        journal.append(c.Trigger(request="r"))
+    assert journal.state == before
+    store.plan = unharmed
+    assert journal.append(c.Trigger(request="r")).done == DoneAlready(1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), [(Fault.DENIED, StoreDenied), (Fault.NOT_SENT, StoreUnavailable)], ids=["denied", "never sent"]
+)
+def test_what_cannot_have_happened_is_not_unknown(fault: Fault, error: type[Exception]) -> None:
+    store = FaultyStore(MemoryStore())
+    journal = running(store)
+    store.plan = hurt(fault)
+    with pytest.raises(error):
+        journal.append(c.Trigger(request="r"))
+    store.plan = unharmed
+    assert journal.append(c.Trigger(request="r")).n == 2
+
+
+# -- limits --------------------------------------------------------------------------------------------------------------
+
+
+def test_events_have_a_limit_and_a_snapshot_has_none() -> None:
+    """256 KiB of events; and the state of many such entries at a boundary."""
+    store = MemoryStore()
+    journal = running(store, segment=SHORT)
+    fits = [entry(f"state-{n}", (f"state/state-{n}/1-{'0' * 32}",), 1) for n in range(600)]
+    for number in range(1, 4):
+        journal.append(c.Trigger(request=f"r{number}"))
+        journal.append(complete(number, *(fits if number == 1 else [])))
+    boundaries = [len(store.objects[KEYS.entry(n)]) for n in numbers(store) if n % SHORT == 0]
+    assert max(boundaries) > 100 * 1024
+
+    journal.append(c.Trigger(request="too many"))
+    before = journal.state
+    with pytest.raises(TooLarge, match="too many groups in one checkpoint, or too long a text;") as caught:
+        journal.append(complete(4, *(entry(f"state-{n}", (f"state/state-{n}/1-{'0' * 300}",), 1) for n in range(600))))
+    assert caught.value.about["size"] > LARGEST_EVENTS
+    assert journal.state == before
+    assert journal.append(c.Abort(id=4, reason="too many groups")).events
+
+
+def test_three_hundred_entries() -> None:
+    store = MemoryStore()
+    journal = open_journal(store)
+    write(journal, 300)
+    assert numbers(store) == list(range(300))
+    assert [n for n in range(300) if "snapshot" in raw(store, n)] == [0, 64, 128, 192, 256]
+    assert len({raw(store, n)["nonce"] for n in range(300)}) == 300
+    assert journal.state == open_journal(store).catch_up()
+
+
+def test_an_entry_says_who_wrote_it() -> None:
+    store = MemoryStore()
+    write(open_journal(store, place="cli"))
+    assert raw(store, 0)["by"] == {"place": "cli", "owner": "flights.delays", "host": "host", "epoch": None}
+
+
+def test_a_refusal_can_be_foreseen_without_writing() -> None:
+    """Of a dry run: what would be refused is refused, and what would be written, or is done already, is not told."""
+    store = MemoryStore()
+    journal = running(store)
+    before = dict(store.objects)
+    with pytest.raises(TwoOwners):
+        journal.foresee(launch(try_number=2, task="another"))
+    with pytest.raises(TwoOwners):
+        journal.foresee(lambda state: launch(try_number=state.next_launch, task="another"))
+    journal.foresee(launch(try_number=2))
+    journal.foresee(start())
+    assert store.objects == before
+
+
+@pytest.mark.parametrize("fault", [Fault.NOT_SENT, Fault.DENIED])
+def test_a_void_win_after_which_nothing_is_read_is_unknown(fault: Fault) -> None:
+    """It may have been genuine, so the store's error alone would say too little."""
+    inner = MemoryStore()
+    store = FaultyStore(inner)
+    sleeper = open_journal(store, segment=SHORT)
+    write(sleeper, 2)
+    write(open_journal(inner, segment=SHORT), 10)
+    prune(inner, segment=SHORT)
+    begun = store.requests["read"]
+    store.plan = lambda call: fault if call.kind == "read" and call.nth > begun + 1 else Fault.NONE
+    with pytest.raises(CommitStateUnknown, match="was put, and the store did not say what became of it"):
+        sleeper.append(launch(try_number=100))
+    assert 2 in numbers(inner)

@@ -1,0 +1,295 @@
+"""What a reader of the journal believes (docs/protocol.md, P7). Runs anywhere."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from functools import partial
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_text
+from airflow_checkpoint_provider.errors import Damaged, FormatTooNew, HistoryClosed, OtherIncarnation
+from airflow_checkpoint_provider.protocol.events import HistoryOpened
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.faults import Call, Fault, FaultyStore
+from tests.support.histories import launch
+from tests.support.journals import KEYS, SHORT, numbers, open_journal, prune, raw, rewrite, write, written
+
+
+def truth(store: MemoryStore, segment: int = SHORT) -> State:
+    return open_journal(store, segment=segment).catch_up()
+
+
+def sleeper(store: MemoryStore, entries: int) -> Journal:
+    """A reader that believed the first ``entries`` of a journal and then slept."""
+    journal = open_journal(store, segment=SHORT)
+    write(journal, entries)
+    return journal
+
+
+def test_an_absent_history_is_the_empty_state() -> None:
+    store = MemoryStore()
+    assert open_journal(store).catch_up() == State()
+    assert open_journal(store).poll().n == -1
+    assert store.objects == {}
+
+
+@pytest.mark.parametrize("entries", [1, 2, 63, 64, 65, 127, 128, 129, 300])
+def test_a_new_reader_sees_what_the_writer_saw(entries: int) -> None:
+    store = MemoryStore()
+    writer = open_journal(store)
+    write(writer, entries)
+    state = open_journal(store).catch_up()
+    assert state == writer.state
+    assert state.n == entries - 1
+    assert state.next_launch == entries + 1
+
+
+@pytest.mark.parametrize("entries", range(1, 20))
+def test_a_reader_that_slept_sees_it_too(entries: int) -> None:
+    store = MemoryStore()
+    reader = sleeper(store, entries)
+    write(open_journal(store, segment=SHORT), 20 - entries)
+    assert reader.catch_up() == truth(store)
+    assert reader.state.n == 19
+
+
+def test_boundaries_hold_the_whole_state_before_them_and_others_none() -> None:
+    store = written(9, segment=SHORT)
+    assert [n for n in range(9) if "snapshot" in raw(store, n)] == [0, 4, 8]
+    snapshot = State.from_json(raw(store, 8)["snapshot"])
+    del store.objects[KEYS.entry(8)]
+    assert truth(store) == snapshot
+
+
+@pytest.mark.parametrize("stubs", [False, True], ids=["boundaries stand", "boundaries are stubs"])
+@pytest.mark.parametrize("entries", [5, 8, 9, 17, 33, 40])
+def test_what_was_pruned_is_not_missed(entries: int, stubs: bool) -> None:
+    """Meeting a stub means: gallop on."""
+    store = written(entries, segment=SHORT)
+    whole = truth(store)
+    prune(store, segment=SHORT, stubs=stubs)
+    assert truth(store) == whole
+
+
+@pytest.mark.parametrize("stubs", [False, True], ids=["boundaries stand", "boundaries are stubs"])
+@pytest.mark.parametrize("believed", [1, 2, 3, 4, 5, 7, 8, 11])
+def test_absent_is_not_believed_before_the_boundary_was_seen_absent(believed: int, stubs: bool) -> None:
+    """B3: the next number is absent because it was deleted, not because nothing was written."""
+    store = MemoryStore()
+    reader = sleeper(store, believed)
+    write(open_journal(store, segment=SHORT), 30 - believed)
+    prune(store, segment=SHORT, stubs=stubs)
+    assert reader.catch_up() == truth(store)
+    assert reader.state.n == 29
+
+
+def phantom(store: MemoryStore, n: int) -> None:
+    """What a writer that slept through a pruning wins at a number that was taken once."""
+    body = raw(store, max(numbers(store))) | {"n": n, "nonce": "phantom"}
+    body.pop("snapshot", None)
+    body["events"] = [{"kind": "suspended", "by": "a phantom", "why": "nobody believes it"}]
+    store.objects[KEYS.entry(n)] = canonical(body)
+
+
+def test_what_was_read_is_forgotten_where_the_boundary_stands() -> None:
+    """P7: a phantom entry is believed by nobody."""
+    store = MemoryStore()
+    reader = sleeper(store, 2)
+    write(open_journal(store, segment=SHORT), 10)
+    prune(store, segment=SHORT)
+    phantom(store, 2)
+    assert reader.catch_up().suspended is None
+    assert truth(store).suspended is None
+    assert reader.state == truth(store)
+
+
+def test_a_boundary_that_was_purged_by_hand_is_no_end() -> None:
+    """Who met the stub behind it goes on from there; who must find the way past the gap says what is wrong."""
+    store = MemoryStore()
+    reader = sleeper(store, 6)
+    write(open_journal(store, segment=SHORT), 8)
+    whole = truth(store)
+    prune(store, segment=SHORT, stubs=True)
+    del store.objects[KEYS.entry(4)]
+    assert reader.catch_up() == whole
+    with pytest.raises(HistoryClosed, match="deleted by hand"):
+        truth(store)
+
+
+def test_a_history_that_ends_in_a_stub_lacks_a_part() -> None:
+    """The last stub of a closed one says so; where none does, nothing may be appended as if it were empty."""
+    store = written(9, segment=SHORT)
+    for n in (0, 4, 8):
+        rewrite(store, n, stub=True)
+    with pytest.raises(HistoryClosed) as caught:
+        open_journal(store, segment=SHORT).append(launch(try_number=99))
+    assert KEYS.entry(8) in caught.value.message
+
+
+# -- polls ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_poll_sees_the_next_entry_at_once() -> None:
+    store = MemoryStore()
+    reader = sleeper(store, 2)
+    assert reader.poll().n == 1
+    write(open_journal(store, segment=SHORT), 1)
+    assert reader.poll().n == 2
+
+
+def test_a_poll_sees_within_ten_that_its_segment_was_closed_and_pruned() -> None:
+    store = MemoryStore()
+    reader = sleeper(store, 2)
+    write(open_journal(store, segment=SHORT), 10)
+    prune(store, segment=SHORT)
+    seen = [reader.poll().n for _ in range(10)]
+    assert seen == [1] * 9 + [11]
+
+
+def test_a_poll_of_an_absent_history_sees_its_first_entry() -> None:
+    store = MemoryStore()
+    reader = open_journal(store)
+    assert reader.poll().n == -1
+    write(open_journal(store))
+    assert reader.poll().n == 0
+
+
+# -- other incarnations --------------------------------------------------------------------------------------------------
+
+
+def begun_anew(store: MemoryStore, entries: int) -> None:
+    """Deleted by hand, and begun by somebody else."""
+    store.objects.clear()
+    write(open_journal(store, segment=SHORT), entries, incarnation="an0ther")
+
+
+@pytest.mark.parametrize("entries", [3, 4, 5, 9])
+def test_a_reader_of_a_dead_incarnation_stops_by_name(entries: int) -> None:
+    store = MemoryStore()
+    reader = sleeper(store, 2)
+    begun_anew(store, entries)
+    before = reader.state
+    with pytest.raises(OtherIncarnation, match=r"begun anew.*\[CKP622\]"):
+        reader.catch_up()
+    assert reader.state == before
+
+
+def test_so_it_does_where_the_new_one_is_shorter_and_it_had_read_further() -> None:
+    store = MemoryStore()
+    reader = sleeper(store, 6)
+    begun_anew(store, 7)
+    with pytest.raises(OtherIncarnation):
+        reader.catch_up()
+
+
+def test_what_a_dead_incarnation_writes_later_stops_readers_of_the_living_one() -> None:
+    """docs/protocol.md: also a boundary, whose snapshot would otherwise take the living history's place."""
+    store = MemoryStore()
+    zombie = sleeper(store, 4)
+    begun_anew(store, 2)
+    write(zombie)
+    assert numbers(store) == [0, 1, 4]
+    with pytest.raises(OtherIncarnation, match="0000000000000004"):
+        open_journal(store, segment=SHORT).catch_up()
+
+
+def test_the_incarnation_comes_from_who_opened_the_history() -> None:
+    store = written(1)
+    opened = raw(store, 0)["events"][0]
+    assert opened["kind"] == "history_opened"
+    assert raw(store, 0)["inc"] == HistoryOpened.from_json(opened).incarnation == "1ncarnation"
+
+
+# -- what cannot be read -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "says"),
+    [
+        ({"v": 2}, FormatTooNew, "has format 2"),
+        ({"n": 7}, Damaged, "says that it is entry 7"),
+        ({"events": [{"kind": "history_split"}]}, FormatTooNew, "'history_split'"),
+        ({"events": [{"kind": "launch_adopted", "launch": "one"}]}, Damaged, "LaunchAdopted"),
+        ({"events": "all of them"}, Damaged, "0000000000000005"),
+        ({"events": [7]}, Damaged, "0000000000000005"),
+        ({"events": None}, Damaged, "0000000000000005"),
+    ],
+)
+def test_an_entry_that_cannot_be_read_stops_the_reader(
+    fields: dict[str, object], error: type[Exception], says: str
+) -> None:
+    """Never skipped: what is decided on half a history is wrong."""
+    store = written(7, segment=SHORT)
+    rewrite(store, 5, **fields)
+    reader = open_journal(store, segment=SHORT)
+    for _ in range(2):
+        with pytest.raises(error, match=says):
+            reader.catch_up()
+        assert reader.state.n <= 4
+
+
+@pytest.mark.parametrize("field", ["inc", "n", "nonce", "at", "by", "events"])
+def test_an_entry_that_lacks_a_field_is_damaged(field: str) -> None:
+    store = written(2)
+    body = raw(store, 1)
+    del body[field]
+    store.objects[KEYS.entry(1)] = canonical(body)
+    with pytest.raises(Damaged, match=field):
+        open_journal(store).catch_up()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'"text"', b"{}", b'{"v": "1"}'])
+def test_what_is_no_entry_is_damaged(body: bytes) -> None:
+    store = written(2)
+    store.objects[KEYS.entry(1)] = body
+    with pytest.raises(Damaged, match="0000000000000001"):
+        open_journal(store).catch_up()
+
+
+def test_a_boundary_without_its_snapshot_is_damaged() -> None:
+    store = written(6, segment=SHORT)
+    body = raw(store, 4)
+    del body["snapshot"]
+    store.objects[KEYS.entry(4)] = canonical(body)
+    with pytest.raises(Damaged, match="without a snapshot"):
+        open_journal(store, segment=SHORT).catch_up()
+
+
+@pytest.mark.parametrize("boundaries", [2, 5, 9])
+def test_a_boundary_that_becomes_a_stub_while_somebody_looks_for_the_last_leads_on(boundaries: int) -> None:
+    """Whatever is written and pruned between any two of its requests: ten segments, and all boundaries but the last."""
+    for step in range(1, 12):
+        inner = written(boundaries * SHORT, segment=SHORT)
+        store = FaultyStore(inner, partial(_grown, inner, step))
+        assert open_journal(store, segment=SHORT).catch_up() == truth(inner)
+
+
+def _grown(store: MemoryStore, step: int, call: Call) -> Fault:
+    if call.number == step:
+        write(open_journal(store, segment=SHORT), 10 * SHORT)
+        prune(store, segment=SHORT, stubs=True)
+    return Fault.NONE
+
+
+@pytest.mark.parametrize("believed", [1, 2, 3])
+def test_a_boundary_is_never_read_in_passing(believed: int) -> None:
+    """A phantom at the last number before it would be believed, and the boundary taken for the next entry."""
+    store = MemoryStore()
+    reader = sleeper(store, believed)
+    write(open_journal(store, segment=SHORT), 7 - believed)
+    for n in range(believed, SHORT):
+        phantom(store, n)
+    assert reader.catch_up() == truth(store)
+    assert reader.state.suspended is None
+
+
+def test_times_compare_as_texts() -> None:
+    """All of one length, in UTC."""
+    tokyo = timezone(timedelta(hours=9))
+    moments = [datetime(2026, 11, 20, 9, 0, 0, micro, tzinfo=tokyo) for micro in (0, 1000, 999_999)]
+    assert [utc_text(one) for one in moments] == [
+        "2026-11-20T00:00:00.000Z", "2026-11-20T00:00:00.001Z", "2026-11-20T00:00:00.999Z",
+    ]  # fmt: skip

@@ -1,0 +1,315 @@
+"""Who is seen alive: at once on the same host, by two moves elsewhere (docs/protocol.md). Runs on Linux."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.liveness import (
+    VARIABLE,
+    Beat,
+    Beats,
+    Heart,
+    Process,
+    Refusal,
+    beats_of,
+    read_beat,
+    seen_alive,
+)
+from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
+from airflow_checkpoint_provider.storage.base import Store
+from tests.support.faults import Fault, FaultyStore
+from tests.support.histories import History
+from tests.support.journals import KEYS
+from tests.support.waiting import wait_until
+
+KEY = KEYS.attempt_beat(1)
+SHORT = Beats(every=0.02, look=0.3, still=0.6)
+FOREIGN = Process(host="elsewhere", boot="another boot", pidns="pid:[1]", pid=os.getpid(), started="1")
+BEATER = """
+import sys, time
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
+from airflow_checkpoint_provider.storage import open_store
+with Heart(open_store(sys.argv[1]), sys.argv[2], Beat(epoch=1), Beats(every=0.02)):
+    time.sleep(60)
+"""
+
+
+def beat(store: MemoryStore, **fields: Any) -> None:
+    store.overwrite(KEY, canonical(Beat(**{"epoch": 1, "counter": 1, **fields}).to_json()))
+
+
+def looked(store: Store, *keys: str, beats: Beats = SHORT) -> tuple[bool, bool]:
+    """Whether somebody was seen, and whether that had to be waited for."""
+    waited = threading.Event()
+    return seen_alive(store, keys or (KEY,), beats, waited.set), waited.is_set()
+
+
+def test_the_defaults() -> None:
+    """A beat every 10 s, seen by two moves within 30 s, given up after 60 s."""
+    assert Beats() == Beats(every=10.0, look=30.0, still=60.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "beats"), [(None, Beats()), ("", Beats()), ("0.5", Beats(0.5, 1.5, 3.0)), ("20", Beats(20, 60, 120))]
+)
+def test_shorter_ones_keep_the_proportion(monkeypatch: pytest.MonkeyPatch, value: str | None, beats: Beats) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if value is not None:
+        monkeypatch.setenv(VARIABLE, value)
+    assert Beats.configured() == beats
+
+
+# -- a process of this host ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def child(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(timeout=10)
+
+
+def stat(pid: int) -> list[str]:
+    """State, parent, … start time."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def process_of(pid: int) -> Process:
+    return replace(Process.this(), pid=pid, started=stat(pid)[19])
+
+
+def state_of(pid: int) -> str:
+    return stat(pid)[0]
+
+
+def test_a_driver_of_this_host_is_seen_at_once_and_so_is_its_death(tmp_path: Path) -> None:
+    """A real process that beats, and a real kill -9: neither is waited for."""
+    store = LocalStore(tmp_path)
+    with child(sys.executable, "-c", BEATER, str(tmp_path), KEY) as driver:
+        wait_until(lambda: read_beat(store, KEY), 20, lambda: "no beat")
+        assert looked(store) == (True, False)
+        driver.send_signal(signal.SIGKILL)
+        driver.wait(timeout=10)
+        assert looked(store) == (False, False)
+
+
+def test_a_corpse_is_dead() -> None:
+    """A zombie waits for a parent that may never ask; it writes nothing."""
+    store = MemoryStore()
+    with child("sleep", "60") as driver:
+        beat(store, process=process_of(driver.pid))
+        assert looked(store) == (True, False)
+        os.kill(driver.pid, signal.SIGKILL)
+        wait_until(lambda: state_of(driver.pid) == "Z", 10, lambda: state_of(driver.pid), every=0.01)
+        assert looked(store) == (False, False)
+
+
+def test_a_stopped_process_is_alive() -> None:
+    """It will go on some day, and what it does then is for the journal to refuse."""
+    store = MemoryStore()
+    with child("sleep", "60") as driver:
+        beat(store, process=process_of(driver.pid))
+        os.kill(driver.pid, signal.SIGSTOP)
+        wait_until(lambda: state_of(driver.pid) == "T", 10, lambda: state_of(driver.pid), every=0.01)
+        assert looked(store) == (True, False)
+
+
+def test_a_later_process_of_the_same_number_is_another() -> None:
+    this = Process.this()
+    assert this.lives() is True
+    assert replace(this, started=str(int(this.started) - 1)).lives() is False
+    assert replace(this, started="").lives() is False
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        FOREIGN,
+        replace(Process.this(), boot="another boot"),
+        replace(Process.this(), pidns="pid:[1]"),
+        replace(Process.this(), boot=""),
+        Process(),
+    ],
+    ids=["another host", "this host before it was booted", "another container", "a host that cannot say", "nobody"],
+)
+def test_elsewhere_nothing_is_known(elsewhere: Process) -> None:
+    """Names of hosts tell nothing: two containers share one, and one host changes its own."""
+    assert elsewhere.lives() is None
+
+
+# -- a process elsewhere -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def counting(store: MemoryStore, change: Callable[[int], dict[str, Any]]) -> Iterator[None]:
+    """A driver elsewhere: a thread that beats as told by the counter's number."""
+    stop = threading.Event()
+
+    def run() -> None:
+        number = 1
+        while not stop.wait(0.01):
+            number += 1
+            beat(store, process=FOREIGN, **change(number))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=10)
+
+
+def test_two_moves_are_alive() -> None:
+    store = MemoryStore()
+    beat(store, process=FOREIGN)
+    with counting(store, lambda number: {"counter": number}):
+        assert seen_alive(store, [KEY], Beats(every=0.02, look=30.0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda number: {"counter": 1}, id="a counter that stands still"),
+        pytest.param(lambda number: {"counter": min(number, 2)}, id="one move: a beat that was on its way"),
+        pytest.param(
+            lambda number: {"counter": 1, "at": str(number), "doing": str(number)}, id="a clock that moves alone"
+        ),
+    ],
+)
+def test_less_is_not(change: Callable[[int], dict[str, Any]]) -> None:
+    store = MemoryStore()
+    beat(store, process=FOREIGN)
+    with counting(store, change):
+        assert looked(store) == (False, True)
+
+
+def test_it_is_looked_for_as_long_as_was_promised() -> None:
+    store = MemoryStore()
+    beat(store, process=FOREIGN)
+    began = time.monotonic()
+    assert looked(store) == (False, True)
+    assert SHORT.look <= time.monotonic() - began < 10
+
+
+def test_one_of_several_is_enough() -> None:
+    """The launch's beat stands still since its task died; the driver's own moves."""
+    store = MemoryStore()
+    store.overwrite(KEYS.launch_beat(1), canonical(Beat(counter=9, launch=1, process=FOREIGN).to_json()))
+    beat(store, process=FOREIGN)
+    with counting(store, lambda number: {"counter": number}):
+        assert seen_alive(store, [KEYS.launch_beat(1), KEY], Beats(every=0.02, look=30.0))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        b"",
+        b"{",
+        canonical({"v": 2, "counter": 1}),
+        canonical({"v": 1, "counter": "one"}),
+        canonical(Beat(counter=1, process=FOREIGN, refused=Refusal(code="CKP131", text="another is alive")).to_json()),
+    ],
+    ids=["absent", "empty", "torn", "of a newer version", "of other types", "of a driver that was refused"],
+)
+def test_a_hint_that_says_nothing_is_no_hint(body: bytes | None) -> None:
+    """Never an error: heartbeats are hints."""
+    store = MemoryStore()
+    key = KEYS.launch_beat(1)
+    if body is not None:
+        store.overwrite(key, body)
+    assert looked(store, key) == (False, False)
+
+
+def test_an_attempt_that_has_not_beaten_yet_is_waited_for() -> None:
+    """It beats right after its entry: who looks in between must not take it for dead and put itself in its place."""
+    store = MemoryStore()
+    waited = threading.Event()
+
+    def begin() -> None:
+        waited.set()
+        Heart(store, KEY, Beat(epoch=1), SHORT).pulse()
+
+    assert seen_alive(store, (KEY,), Beats(every=0.02, look=30.0), begin)
+    assert waited.is_set()
+
+
+def test_an_attempt_that_never_beat_is_dead() -> None:
+    assert looked(MemoryStore()) == (False, True)
+
+
+@pytest.mark.parametrize(("fault", "error"), [(Fault.DENIED, StoreDenied), (Fault.NOT_SENT, StoreUnavailable)])
+def test_who_cannot_look_does_not_say_dead(fault: Fault, error: type[Exception]) -> None:
+    """Taken for dead, a healthy stranger would be replaced."""
+    with pytest.raises(error):
+        looked(FaultyStore(MemoryStore(), lambda call: fault))
+
+
+# -- the heart -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_heart_beats_at_once_and_goes_on() -> None:
+    store = MemoryStore()
+    with Heart(store, KEY, Beat(epoch=3, doing="starting"), SHORT):
+        first = read_beat(store, KEY)
+        assert first
+        assert (first.counter, first.epoch, first.doing) == (1, 3, "starting")
+        assert first.process == Process.this()
+        assert first.at.endswith("Z")
+        wait_until(lambda: (read_beat(store, KEY) or Beat()).counter > 3, 10, lambda: "it stands still", every=0.01)
+    last = read_beat(store, KEY)
+    time.sleep(5 * SHORT.every)
+    assert read_beat(store, KEY) == last, "and stops"
+
+
+def test_a_heart_says_what_it_was_told_last() -> None:
+    store = MemoryStore()
+    heart = Heart(store, KEY, Beat(epoch=3), SHORT)
+    heart.update(lambda beat: replace(beat, doing="stage 'clean'", fraction=0.61, reused=("a", "b")))
+    assert store.objects == {}, "with its next beat"
+    heart.pulse()
+    found = read_beat(store, KEY)
+    assert found
+    assert (found.doing, found.fraction, found.reused, found.counter) == ("stage 'clean'", 0.61, ("a", "b"), 1)
+
+
+@pytest.mark.parametrize("fault", [Fault.DENIED, Fault.NOT_SENT, Fault.DROPPED])
+def test_a_heart_outlives_its_store(fault: Fault) -> None:
+    """The job goes on; the next beat tries again."""
+    store = FaultyStore(MemoryStore(), lambda call: fault if call.nth < 4 and call.kind == "overwrite" else Fault.NONE)
+    with Heart(store, KEY, Beat(), SHORT):
+        wait_until(lambda: read_beat(store, KEY), 10, lambda: "no beat", every=0.01)
+    assert store.requests["overwrite"] >= 4
+
+
+# -- whose beats ---------------------------------------------------------------------------------------------------------
+
+
+def test_whose_beats_would_say_that_the_current_launch_lives() -> None:
+    history = History()
+    assert list(beats_of(KEYS, history.state)) == []
+    history.launched()
+    assert list(beats_of(KEYS, history.state)) == [KEYS.driver_beat(1), KEYS.launch_beat(1)]
+    history.started(try_number=2)
+    assert list(beats_of(KEYS, history.state)) == [KEYS.attempt_beat(1)]
+    history.do(c.EndAttempt(epoch=1, how="failed"))
+    assert list(beats_of(KEYS, history.state)) == []

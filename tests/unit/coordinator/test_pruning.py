@@ -1,0 +1,242 @@
+"""The journal stays as short as its newest part, and nobody who reads it notices (docs/protocol.md, P7). Runs anywhere."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.closing import close
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.pruning import prune
+from airflow_checkpoint_provider.errors import StoreUnavailable
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.keys import SEGMENT
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.acknowledgements import bystander, driver, take
+from tests.support.faults import Fault, FaultyStore, Killed, served
+from tests.support.histories import at, clear, start
+from tests.support.journals import KEYS, SHORT, numbers, open_journal, raw, write, written
+
+
+def pruned(entries: int) -> tuple[MemoryStore, Journal]:
+    """A journal of short segments that was pruned once, behind its last entry."""
+    store = written(entries, segment=SHORT)
+    journal = open_journal(store, segment=SHORT)
+    journal.catch_up()
+    prune(journal)
+    return store, journal
+
+
+def stubs(store: MemoryStore) -> list[int]:
+    return [n for n in numbers(store) if raw(store, n).get("stub")]
+
+
+def test_what_stays() -> None:
+    """The last segment and the one before; every boundary, the last four of them whole."""
+    store, _ = pruned(7 * SHORT + 2)
+    assert numbers(store) == [0, 4, 8, 12, 16, 20, *range(24, 30)]
+    assert stubs(store) == [0, 4, 8, 12]
+
+
+@pytest.mark.parametrize("entries", range(1, 2 * SHORT + 1))
+def test_a_short_journal_is_left_alone(entries: int) -> None:
+    store, _ = pruned(entries)
+    assert numbers(store) == [*range(entries)]
+    assert stubs(store) == []
+
+
+@pytest.mark.parametrize("entries", range(2 * SHORT, 8 * SHORT, 3))
+def test_who_comes_later_reads_the_same(entries: int) -> None:
+    before = open_journal(written(entries, segment=SHORT), segment=SHORT).catch_up()
+    store, _ = pruned(entries)
+    late = open_journal(store, segment=SHORT)
+    assert late.catch_up() == before
+    write(late, 2)
+    assert late.state.n == entries + 1
+
+
+@pytest.mark.parametrize("believed", range(1, 3 * SHORT))
+def test_who_slept_goes_on_from_the_boundary(believed: int) -> None:
+    store = written(believed, segment=SHORT)
+    sleeper, writer = open_journal(store, segment=SHORT), open_journal(store, segment=SHORT)
+    sleeper.catch_up()
+    write(writer, 7 * SHORT)
+    prune(writer)
+    assert sleeper.catch_up() == writer.state
+    write(sleeper)
+    assert sleeper.state.n == writer.state.n + 1
+
+
+def test_the_win_of_who_slept_is_void_and_its_phantom_goes_with_the_next_pruning() -> None:
+    store = written(3, segment=SHORT)
+    sleeper, writer = open_journal(store, segment=SHORT), open_journal(store, segment=SHORT)
+    sleeper.catch_up()
+    write(writer, 5 * SHORT)
+    prune(writer)
+    assert 3 not in numbers(store)
+    write(sleeper)
+    assert 3 in numbers(store), "its put was answered with success"
+    assert sleeper.state.n == 3 + 5 * SHORT, "and believed by nobody"
+
+
+def test_names_stay_in_the_first_stub() -> None:
+    """A folder's name may be cut; who lists the jobs of a root reads the full ones there."""
+    store, journal = pruned(6 * SHORT)
+    assert (raw(store, 0)["job"], raw(store, 0)["scope"]) == (journal.state.job, journal.state.scope)
+    assert raw(store, 4) == {"v": 1, "inc": journal.state.incarnation, "n": 4, "stub": True}
+
+
+def test_pruned_twice_is_pruned_once() -> None:
+    store, journal = pruned(7 * SHORT)
+    before = dict(store.objects)
+    prune(journal)
+    assert store.objects == before
+
+
+@pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER, Fault.LOST, Fault.DROPPED])
+@pytest.mark.parametrize("call", range(1, 40))
+def test_who_dies_half_way_is_finished_by_the_next(fault: Fault, call: int) -> None:
+    """At any request. Whatever was deleted, a reader sees the same state; the next pruning leaves what one would have left."""
+    expected, _ = pruned(7 * SHORT + 1)
+    inner = written(7 * SHORT + 1, segment=SHORT)
+    store = FaultyStore(inner)
+    journal = open_journal(store, segment=SHORT)
+    state = journal.catch_up()
+    begun = store.requests.total()
+    store.plan = lambda one: fault if one.number == begun + call else Fault.NONE
+    try:
+        prune(journal)
+    except (Killed, StoreUnavailable):
+        assert open_journal(inner, segment=SHORT).catch_up() == state
+        prune(journal)
+    assert (numbers(inner), stubs(inner)) == (numbers(expected), stubs(expected))
+
+
+def test_it_costs_the_same_however_long_the_history_is() -> None:
+    """Behind each boundary: it looks for the newest stub, lists three segments, and deletes the entries of one."""
+    costs = []
+    for segments in (10, 100):
+        store = FaultyStore(written(segments * SHORT, segment=SHORT))
+        journal = open_journal(store, segment=SHORT)
+        journal.catch_up()
+        prune(journal)
+        write(journal, SHORT)
+        store.requests.clear()
+        prune(journal)
+        costs.append(dict(store.requests))
+    assert costs[0] == costs[1] == {"read": 4, "list": 3, "delete": 3, "overwrite": 1}
+
+
+# -- who prunes ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_wrote_a_boundary_prunes_behind_it_when_it_retires() -> None:
+    store = MemoryStore()
+    coordinator = driver(store)
+    while coordinator.state.n < 5 * 64 + 10:
+        take(coordinator)
+        coordinator.retire()
+    assert [n for n in numbers(store) if n < 3 * 64] == [0, 64, 128]
+    assert stubs(store) == [0, 64]
+    assert open_journal(store).catch_up() == coordinator.state
+
+
+def test_who_wrote_none_does_not() -> None:
+    store = FaultyStore(written(3 * 64))
+    coordinator = bystander(store)
+    store.requests.clear()
+    coordinator.retire()
+    assert store.requests == {}
+
+
+def test_nor_does_who_wrote_only_what_stands_between_two() -> None:
+    journal = open_journal(MemoryStore(), segment=SHORT)
+    wrote = []
+    for _ in range(2 * SHORT):
+        journal.wrote_boundary = False
+        write(journal)
+        wrote.append(journal.wrote_boundary)
+    assert wrote == [True, False, False, False] * 2
+
+
+def test_a_store_that_fails_is_asked_again_by_the_next_checkpoint() -> None:
+    store = FaultyStore(MemoryStore())
+    coordinator = driver(store)
+    while coordinator.state.n < 3 * 64:
+        take(coordinator)
+    store.plan = lambda call: Fault.DROPPED if call.kind == "list" else Fault.NONE
+    with pytest.raises(StoreUnavailable):
+        coordinator.retire()
+    store.plan = served
+    coordinator.retire()
+    assert 63 not in numbers(store.inner)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_nothing_depends_on_how_many_checkpoints_were_ever_made() -> None:
+    """Requests and bytes after 10,000 and after 100,000 entries: of a checkpoint, of a cold start, of the newest boundary and of
+    what it remembers; and of closing the history, opening it again, and reading it from then on."""
+    inner = MemoryStore()
+    store = FaultyStore(inner)
+    coordinator = driver(store, scope="day-1")
+    costs, remembered = [], []
+    for entries in (10_000, 100_000):
+        while coordinator.state.n < entries:
+            take(coordinator)
+            coordinator.retire()
+        costs.append(_cost(inner, store, coordinator))
+        remembered.append(_remembered(coordinator.state))
+    (requests, cold, size), (later_requests, later_cold, later_size) = costs
+    assert later_requests == requests
+    assert later_cold <= cold + 2 * math.ceil(math.log2(10))
+    assert later_size <= size * 1.1, "longer numbers, and as many"
+    assert remembered[0] == remembered[1]
+    _close_and_open(inner, store, coordinator)
+
+
+def _remembered(state: State) -> dict[str, int]:
+    names = ("launches", "attempts", "runs", "checkpoints", "groups", "tokens", "requests", "counts")
+    return {name: len(getattr(state, name)) for name in names}
+
+
+def _close_and_open(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> None:
+    coordinator.journal.append(c.EndAttempt(epoch=1, how="finished"))
+    task = bystander(store)
+    task.retire()
+    # As a task's sweep does at the end, but at once: this store looks at all its keys for each folder that is listed.
+    inner.objects = {key: body for key, body in inner.objects.items() if not key.startswith(KEYS.states)}
+    store.requests.clear()
+    close(task, c.CloseHistory(why="the run finished", now=at(1)))
+    assert store.requests.total() <= 40
+    assert all(len(body) <= 400 for body in inner.objects.values()), "stubs, and nothing else"
+    assert all("/journal/" in key for key in inner.objects)
+    for attempt in (2, 3):
+        journal = open_journal(store)
+        store.requests.clear()
+        journal.append(clear(try_number=attempt, scope="day-1"))
+        assert store.requests.total() <= 4 * math.ceil(math.log2(journal.state.n / SEGMENT))
+        journal.append(start(try_number=attempt, generation=1, driver=f"driver {attempt}"))
+        assert (journal.state.last_epoch, journal.state.next_id) == (attempt, coordinator.state.next_id)
+        journal.append(c.EndAttempt(epoch=attempt, how="finished"))
+        close(Coordinator(journal), c.CloseHistory(why="the run finished", now=at(1)))
+
+
+def _cost(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> tuple[dict[str, int], int, int]:
+    """Of one segment of checkpoints with what they retire and prune; of a reader's start; bytes of the newest boundary."""
+    begun = coordinator.state.n // SEGMENT
+    while coordinator.state.n // SEGMENT == begun:
+        take(coordinator)
+        coordinator.retire()
+    store.requests.clear()
+    for _ in range(SEGMENT):
+        take(coordinator)
+        coordinator.retire()
+    requests = dict(store.requests)
+    store.requests.clear()
+    open_journal(store).catch_up()
+    newest = max(n for n in numbers(inner) if n % SEGMENT == 0)
+    return requests, store.requests.total() - (coordinator.state.n - newest), len(inner.objects[KEYS.entry(newest)])

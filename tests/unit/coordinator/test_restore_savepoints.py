@@ -1,0 +1,139 @@
+"""Savepoints as the point where an attempt starts: by pointer or by id, wherever they lie."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.restore import examine, resolve
+from airflow_checkpoint_provider.coordinator.savepoint import claim
+from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, SavepointDisposed
+from airflow_checkpoint_provider.protocol.commands import Condemn, Forget
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.storage import MemoryStore, copy_all
+from airflow_checkpoint_provider.text import restored
+from tests.support.acknowledgements import acknowledgement, driver, group, stage, take
+from tests.support.histories import at
+from tests.support.journals import KEYS, open_journal
+from tests.support.saved import Saved, memory
+
+
+@pytest.fixture
+def saved() -> Saved:
+    """By another history, whose journal is not beside it."""
+    saved = Saved(memory())
+    saved.publish()
+    return saved
+
+
+class Own:
+    """A history that has completed a savepoint, with its files at the target only."""
+
+    def __init__(self) -> None:
+        self.store = memory()
+        self.coordinator: Coordinator = driver(self.store)
+        number = self.coordinator.trigger("one", kind="savepoint", origin="task", target=f"{self.store.uri}")
+        checkpoint = self.coordinator.state.checkpoint(number)
+        assert checkpoint
+        assert checkpoint.target
+        self.pointer = SavepointPointer.parse(checkpoint.target)
+        made_of = group("s1")
+        for file in made_of.files:
+            self.store.create(f"{self.pointer.keys.group(made_of.path)}/{file.name}", b"x" * file.bytes)
+        self.coordinator.acknowledge(acknowledgement(number, stage("s1", number, made_of=made_of)))
+        self.coordinator.complete(number)
+        body = self.store.read(self.coordinator.keys.seal(number))
+        assert body
+        self.store.create(self.pointer.metadata, body)
+
+    def given_up(self) -> None:
+        """Somebody disposes of it, or claims it for another history: the entry is written, and its files are there."""
+        take(self.coordinator)
+        self.coordinator.journal.append(Condemn(ids=(1,), now=at(3), disposing=True))
+
+
+# -- what a pointer means ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "{}/_metadata"])
+def test_a_strangers_is_a_pointer(saved: Saved, form: str) -> None:
+    assert resolve(form.format(saved.pointer), State(), MemoryStore()) == Point(pointer=str(saved.pointer))
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "{}/_metadata"])
+def test_its_own_is_an_id(form: str) -> None:
+    own = Own()
+    assert resolve(form.format(own.pointer), own.coordinator.state, own.store) == Point(id=1)
+
+
+def test_a_copy_of_its_own_is_a_strangers() -> None:
+    own, elsewhere = Own(), memory()
+    keys = [one.key for one in own.store.list(own.pointer.name)]
+    copy_all(own.store, elsewhere, [(key, key.replace(own.pointer.name, "moved")) for key in keys])
+    point = resolve(f"{elsewhere.uri}/moved", own.coordinator.state, own.store)
+    assert point == Point(pointer=f"{elsewhere.uri}/moved")
+
+
+def test_its_own_is_no_point_any_more_once_somebody_began_to_dispose_of_it() -> None:
+    """Killed before the stub: what is at the target is whole, and goes with the next tidying up."""
+    own = Own()
+    own.given_up()
+    with pytest.raises(SavepointDisposed, match="being disposed of"):
+        resolve(str(own.pointer), own.coordinator.state, own.store)
+
+
+def test_its_own_that_another_owns_by_now_is_a_strangers() -> None:
+    own = Own()
+    claim(own.store, own.pointer, "another 1ncarnation", "who claims", at(3))
+    own.given_up()
+    own.coordinator.journal.append(Forget(ids=(1,)))
+    assert resolve(str(own.pointer), own.coordinator.state, own.store) == Point(pointer=str(own.pointer))
+
+
+def test_what_was_never_published_is_not_found() -> None:
+    saved = Saved(memory())
+    with pytest.raises(CheckpointNotFound, match="no _metadata"):
+        resolve(str(saved.pointer), State(), MemoryStore())
+
+
+def test_what_was_disposed_of_is_said_so(saved: Saved) -> None:
+    saved.dispose()
+    with pytest.raises(SavepointDisposed):
+        resolve(str(saved.pointer), State(), MemoryStore())
+
+
+# -- verified where it lies ----------------------------------------------------------------------------------------------
+
+
+def test_a_strangers_is_read_where_it_lies(saved: Saved) -> None:
+    mine = Coordinator(open_journal(MemoryStore()))
+    found = examine(mine, mine.state, Point(pointer=str(saved.pointer)))
+    assert (found.store, found.keys) == (saved.target, saved.pointer.keys)
+    assert [(one.checkpoint.id, one.verdict, one.files) for one in found.candidates] == [(1, "chosen", 2)]
+    assert found.above == 1
+    said = "\n".join(restored(mine.state, found))
+    assert "verified    a savepoint, 1 state, 38 B, all 2 files there, sizes match" in said
+
+
+def test_its_own_is_read_at_its_target() -> None:
+    own = Own()
+    found = examine(own.coordinator, own.coordinator.state, Point(id=1))
+    assert (found.store, found.keys) == (own.store, own.pointer.keys)
+    assert found.candidates[0].files == 2
+    assert found.above == 0
+
+
+def test_anothers_by_id_is_read_at_its_target() -> None:
+    own, mine = Own(), Coordinator(open_journal(MemoryStore()))
+    found = examine(mine, mine.state, Point(pointer=f"{own.store.uri}/{KEYS.prefix}/chk-1"))
+    assert found.keys == own.pointer.keys
+    assert found.above == 1
+
+
+def test_a_torn_one_is_damaged(saved: Saved) -> None:
+    saved.target.delete([f"{saved.pointer.name}/{group('s1').path}/part-00000.zstd.parquet"])
+    mine = Coordinator(open_journal(MemoryStore()))
+    with pytest.raises(Damaged, match="is not whole"):
+        examine(mine, mine.state, Point(pointer=str(saved.pointer)))

@@ -1,0 +1,304 @@
+"""Deleting: condemned, deleted, forgotten, in this order; and orphans (docs/protocol.md, P12). Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.errors import Fenced
+from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.acknowledgements import ROWS, acknowledgement, bystander, driver, group, stage, take
+from tests.support.faults import Call, Fault, FaultyStore, Killed
+from tests.support.histories import launch
+from tests.support.journals import KEYS
+from tests.support.saved import memory
+
+PREFIX = KEYS.prefix
+
+
+def ended(coordinator: Coordinator, how: str = "finished") -> None:
+    coordinator.journal.append(c.EndAttempt(epoch=coordinator.state.last_epoch, how=how))
+
+
+def folders(store: MemoryStore) -> set[str]:
+    """What there is of checkpoints and groups."""
+    keys = [key.removeprefix(f"{PREFIX}/").split("/") for key in store.objects]
+    return {"/".join(key[: 3 if key[0] == "state" else 1]) for key in keys if key[0] != "journal"}
+
+
+def three_of_an_attempt_that_is_over(store: MemoryStore | FaultyStore, how: str = "finished") -> Coordinator:
+    """chk-1 to chk-3 with a group each; one is kept. Seen by the task."""
+    coordinator = driver(store, retention=KeepLatest(1))
+    for _ in range(3):
+        take(coordinator)
+    ended(coordinator, how)
+    return bystander(store)
+
+
+def recorded(store: FaultyStore) -> list[tuple[str, str]]:
+    """The requests from now on that change something."""
+    requests: list[tuple[str, str]] = []
+
+    def plan(call: Call) -> Fault:
+        if call.kind not in ("read", "list"):
+            requests.append((call.kind, call.key.removeprefix(f"{PREFIX}/")))
+        return Fault.NONE
+
+    store.plan = plan
+    return requests
+
+
+def test_condemned_then_deleted_then_forgotten() -> None:
+    """B16, B17; the seal first, so that a torn rest is no checkpoint; groups last."""
+    store = FaultyStore(MemoryStore())
+    coordinator = three_of_an_attempt_that_is_over(store)
+    requests = recorded(store)
+    assert coordinator.retire() == (1, 2)
+    entry, *deletions, last = requests
+    n = coordinator.state.n
+    assert (entry, last) == (("create", f"journal/{n - 1:016d}"), ("create", f"journal/{n:016d}"))
+    assert deletions == [
+        ("delete", "chk-1/_metadata"),
+        ("delete", "chk-1"),
+        ("delete", "state/s1/1-n0nce"),
+        ("delete", "chk-2/_metadata"),
+        ("delete", "chk-2"),
+        ("delete", "state/s2/1-n0nce"),
+    ]
+    assert [one.status for one in coordinator.state.checkpoints] == [FORGOTTEN, FORGOTTEN, RETAINED]
+
+
+@pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER])
+@pytest.mark.parametrize("at", range(1, 9))
+def test_whoever_comes_next_finishes_what_was_begun(at: int, fault: Fault) -> None:
+    """Killed at each of the eight requests that change something: nothing is left over, and nothing is missing."""
+    objects = MemoryStore()
+    store = FaultyStore(objects)
+    coordinator = three_of_an_attempt_that_is_over(store)
+    changes = 0
+
+    def plan(call: Call) -> Fault:
+        nonlocal changes
+        changes += call.kind in ("create", "delete")
+        return fault if changes == at else Fault.NONE
+
+    store.plan = plan
+    with pytest.raises(Killed):
+        coordinator.retire()
+    other = bystander(objects)
+    other.retire()
+    assert folders(objects) == {"chk-3", "state/s3/1-n0nce"}
+    assert [one.status for one in other.state.checkpoints] == [FORGOTTEN, FORGOTTEN, RETAINED]
+    assert other.retire() == ()
+
+
+def test_what_another_condemned_is_finished_by_anyone() -> None:
+    store = MemoryStore()
+    coordinator = three_of_an_attempt_that_is_over(store)
+    coordinator.journal.append(c.Condemn(ids=(1,), now="2026-11-20T00:00:00Z"))
+    assert [one.id for one in coordinator.state.with_status(CONDEMNED)] == [1]
+    assert bystander(store).retire() == (1, 2)
+
+
+def test_what_another_retires_between_two_steps_is_harmless() -> None:
+    """A driver holds its journal for the two entries only; meanwhile another begins, writes, and retires the same."""
+    store = MemoryStore()
+    slow = three_of_an_attempt_that_is_over(store, "failed")
+    condemning = slow.condemn_due()
+    other = driver(store, retention=KeepLatest(1), try_number=2)
+    assert other.retire() == (1, 2)
+    deleted = slow.delete(condemning)
+    take(other)
+    assert slow.forget(deleted) == (1, 2)
+    left = folders(store)
+    assert {"chk-4", "state/s4/2-n0nce"} <= left
+    assert not left & {"chk-1", "chk-2", "state/s1/1-n0nce", "state/s2/1-n0nce"}
+
+
+def test_deleting_leaves_what_is_condemned_later() -> None:
+    """What is deleted was condemned by the state that says so, not by one that is looked at then."""
+    store = MemoryStore()
+    slow = three_of_an_attempt_that_is_over(store, "failed")
+    condemning = slow.condemn_due()
+    other = driver(store, retention=KeepLatest(1), try_number=2)
+    take(other)
+    other.condemn_due()
+    slow.journal.catch_up()
+    assert [one.id for one in slow.state.with_status(CONDEMNED)] == [1, 2, 3]
+    assert slow.delete(condemning).ids == (1, 2)
+    assert "chk-3" in folders(store)
+
+
+def test_a_group_that_is_handed_on_stays() -> None:
+    """B32: its checkpoint goes, a newer one refers to it."""
+    store = MemoryStore()
+    coordinator = driver(store, retention=KeepLatest(1))
+    take(coordinator)
+    take(coordinator, stage("s1", 1))
+    ended(coordinator)
+    assert bystander(store).retire() == (1,)
+    assert folders(store) == {"chk-2", "state/s1/1-n0nce", "state/s2/1-n0nce"}
+
+
+def test_the_groups_of_a_living_attempt_stay_and_pass_to_it() -> None:
+    """B18: its DataFrames read them. When it is over they are orphans."""
+    store = MemoryStore()
+    coordinator = driver(store, retention=KeepLatest(1))
+    for _ in range(3):
+        take(coordinator)
+    assert coordinator.retire() == (1, 2)
+    assert folders(store) == {"chk-3", "state/s1/1-n0nce", "state/s2/1-n0nce", "state/s3/1-n0nce"}
+    assert coordinator.sweep() == 0
+    ended(coordinator)
+    assert coordinator.sweep() == 2
+    assert folders(store) == {"chk-3", "state/s3/1-n0nce"}
+
+
+def test_the_groups_of_a_living_attempts_restore_point_stay() -> None:
+    """B32: also when newer checkpoints have long replaced that point."""
+    store = MemoryStore()
+    take(driver(store, retention=KeepLatest(1)))
+    second = driver(store, 2, retention=KeepLatest(1))
+    take(second)
+    assert second.retire() == (1,)
+    assert "state/s1/1-n0nce" in folders(store)
+    assert second.sweep() == 0
+    ended(second, "failed")
+    assert second.sweep() == 1
+    assert folders(store) == {"chk-2", "state/s2/2-n0nce"}
+
+
+def test_nothing_is_deleted_that_somebody_came_to_need() -> None:
+    """Retention was chosen on a state that is old: chk-1 is where another run starts, since. Next time."""
+    store = MemoryStore()
+    coordinator = driver(store, retention=KeepLatest(1))
+    for _ in range(2):
+        take(coordinator)
+    sleeper = bystander(store)
+    bystander(store).journal.append(launch("day-2", restore="chk-1", base=Point(id=1)))
+    before = dict(store.objects)
+    assert sleeper.retire() == ()
+    assert store.objects == before
+
+
+def test_a_driver_that_is_over_deletes_nothing() -> None:
+    """P3: what its retention would let go may be held by its successor's, and is not its own to judge any more."""
+    store = MemoryStore()
+    sleeper = driver(store, retention=KeepLatest(1))
+    for _ in range(2):
+        take(sleeper)
+    bystander(store).journal.append(launch(try_number=2))
+    before = dict(store.objects)
+    with pytest.raises(Fenced):
+        sleeper.retire()
+    assert store.objects == before
+
+
+def test_a_policy_that_keeps_all_deletes_nothing() -> None:
+    store = MemoryStore()
+    coordinator = driver(store, retention=KeepAll())
+    for _ in range(4):
+        take(coordinator)
+    before = dict(store.objects)
+    assert coordinator.retire() == ()
+    assert store.objects == before
+
+
+# -- orphans -------------------------------------------------------------------------------------------------------------
+
+
+def written(path: str) -> Callable[[MemoryStore], None]:
+    return lambda store: store.objects.update({f"{PREFIX}/{path}": ROWS})
+
+
+@pytest.mark.parametrize(
+    ("path", "orphan"),
+    [
+        pytest.param("state/clean/1-z0mbie/part-0", True, id="a group of an attempt that is over"),
+        pytest.param("state/clean/1-z0mbie/_temporary/0/part-0", True, id="with what Spark left in it"),
+        pytest.param("state/clean/2-l1ving/part-0", False, id="a group of the living attempt"),
+        pytest.param("state/clean/3-y0ung/part-0", False, id="a group of an attempt that is not believed yet"),
+        pytest.param("state/s1/1-n0nce/part-9", False, id="a file beside those of a group that is referred to"),
+        pytest.param("state/clean/notes/read-me", False, id="what was never a group"),
+        pytest.param("state/clean/0-first/part-0", False, id="an epoch that never was"),
+        pytest.param("state/read-me", False, id="a file where groups are"),
+        pytest.param("chk-2/acks/-", True, id="an aborted checkpoint"),
+        pytest.param("chk-2/_metadata", True, id="a seal whose entry lost to an abort"),
+        pytest.param("chk-3/acks/-", False, id="the pending checkpoint"),
+        pytest.param("chk-4/acks/-", False, id="a checkpoint that is not believed yet"),
+        pytest.param("chk-9/acks/-", False, id="nor one far beyond"),
+        pytest.param("chk-notes/read-me", False, id="what was never a checkpoint"),
+        pytest.param("chk-\N{SUPERSCRIPT TWO}/read-me", False, id="no number that was ever given"),
+        pytest.param("chk-02/read-me", False, id="nor this"),
+        pytest.param("heartbeat/1", False, id="a heartbeat"),
+    ],
+)
+def test_orphans(path: str, orphan: bool) -> None:
+    """chk-1 is retained, chk-2 aborted, chk-3 pending; attempt 1 is over, attempt 2 lives."""
+    store = MemoryStore()
+    first = driver(store)
+    take(first)
+    first.abort(first.trigger("two", timeout_s=600.0), "expired")
+    second = driver(store, 2)
+    second.trigger("three", timeout_s=600.0)
+    before = dict(store.objects)
+    written(path)(store)
+    assert second.sweep() == int(orphan)
+    assert (f"{PREFIX}/{path}" not in store.objects) is orphan
+    assert {key: store.objects.get(key) for key in before} == before
+
+
+def test_what_was_condemned_and_not_forgotten_is_no_orphan() -> None:
+    """It is deleted in its own order, by retire."""
+    store = MemoryStore()
+    coordinator = three_of_an_attempt_that_is_over(store)
+    coordinator.journal.append(c.Condemn(ids=(1,), now="2026-11-20T00:00:00Z"))
+    assert coordinator.orphans() == ()
+
+
+def test_a_zombie_writes_in_vain() -> None:
+    """What an attempt writes after it was replaced is swept, now or by a later sweep; the successor's is not."""
+    store = MemoryStore()
+    zombie = driver(store)
+    number = zombie.trigger("stage 'clean'", timeout_s=600.0)
+    successor = driver(store, 2)
+    kept = take(successor)
+    for again in range(2):
+        written(f"state/clean/1-late{again}/part-0")(store)
+        zombie.acknowledge(
+            acknowledgement(number, stage("clean", number, made_of=group("clean", nonce=f"late{again}")))
+        )
+        assert successor.sweep() == 2
+        assert folders(store) == {f"chk-{kept}", f"state/s{kept}/2-n0nce"}
+
+
+def test_a_dry_run_names_what_a_sweep_deletes() -> None:
+    store = MemoryStore()
+    coordinator = driver(store)
+    written("state/clean/1-z0mbie/part-0")(store)
+    successor = driver(store, 2)
+    assert coordinator.orphans() == ()
+    assert successor.orphans() == (f"{PREFIX}/state/clean/1-z0mbie",)
+    assert f"{PREFIX}/state/clean/1-z0mbie/part-0" in store.objects
+
+
+def test_a_sweep_of_nothing_is_nothing() -> None:
+    store = MemoryStore()
+    assert driver(store).sweep() == 0
+
+
+def test_a_savepoint_keeps_nothing_else_from_being_deleted() -> None:
+    """No policy deletes it; nor is it asked for together with what a policy does delete, and all refused with it."""
+    coordinator = driver(MemoryStore(), retention=KeepLatest(1))
+    number = coordinator.trigger("asked", kind="savepoint", origin="cli", target=memory().uri)
+    coordinator.acknowledge(acknowledgement(number, stage("s", number)))
+    coordinator.complete(number)
+    assert (take(coordinator), take(coordinator), take(coordinator)) == (2, 3, 4)
+    assert coordinator.retire() == (2, 3)
+    assert [one.id for one in coordinator.state.retained] == [1, 4]

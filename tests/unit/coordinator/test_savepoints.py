@@ -1,0 +1,371 @@
+"""A savepoint at its target: published, opened wherever it lies, claimed by one, disposed of for ever. Runs anywhere."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.savepoint import (
+    DISPOSAL,
+    Published,
+    claim,
+    claim_mode,
+    dispose,
+    exported,
+    imported,
+    open_savepoint,
+)
+from airflow_checkpoint_provider.errors import (
+    AlreadyClaimed,
+    CheckpointError,
+    CheckpointNotFound,
+    Damaged,
+    FormatTooNew,
+    InvalidConfig,
+    OtherSavepoint,
+    SavepointDisposed,
+    StoreDenied,
+)
+from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.storage import (
+    LocalStore,
+    MemoryStore,
+    S3Store,
+    open_beside,
+)
+from tests.support.acknowledgements import group, stage, take, value
+from tests.support.faults import Fault, FaultyStore
+from tests.support.histories import at
+from tests.support.saved import MINE, OTHER, Saved, memory
+
+
+@pytest.fixture
+def saved() -> Saved:
+    return Saved(memory())
+
+
+@pytest.fixture(params=["memory", "local", "s3"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Saved:
+    if request.param == "s3":
+        return Saved(S3Store(request.getfixturevalue("bucket"), "savepoints", request.getfixturevalue("s3").settings()))
+    return Saved(LocalStore(tmp_path / "savepoints") if request.param == "local" else memory())
+
+
+# -- its life ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_life(anywhere: Saved) -> None:
+    assert anywhere.is_() == "none"
+    assert anywhere.publish() is Published.THERE
+    opened = anywhere.open()
+    assert (opened.seal, opened.digest) == (
+        anywhere.coordinator.read_seal(anywhere.checkpoint),
+        anywhere.checkpoint.digest,
+    )
+    assert (opened.keys.prefix, opened.verify(), opened.bytes) == ("savepoint-flights.delays-1-9f3c", 2, 38)
+    anywhere.target.overwrite(f"{anywhere.pointer.name}/state/s1/1-n0nce/.part-0.crc", b"hidden")
+    anywhere.dispose()
+    assert anywhere.left() == ["_claimed", "_metadata"]
+    assert anywhere.target.read(f"{anywhere.pointer.name}/state/s1/1-n0nce/.part-0.crc") is None
+    with pytest.raises(SavepointDisposed, match=rf"was disposed of at {at(6)} by ann; name another") as told:
+        anywhere.open()
+    assert told.value.about == {"at": at(6), "by": "ann"}
+    assert anywhere.publish() is Published.DISPOSED
+
+
+def test_it_needs_no_history(saved: Saved) -> None:
+    saved.publish()
+    assert isinstance(saved.history, MemoryStore)
+    saved.history.objects.clear()
+    assert saved.is_() == "whole"
+
+
+@pytest.mark.parametrize("how", [shutil.move, shutil.copytree], ids=["moved", "copied"])
+def test_a_directory_may_be_anywhere_and_called_anything(tmp_path: Path, how: Callable[[str, str], object]) -> None:
+    saved = Saved(LocalStore(tmp_path / "savepoints"))
+    saved.publish()
+    there = tmp_path / "elsewhere" / "before {price} change*[1]"
+    there.parent.mkdir()
+    how(f"{saved.target.uri.removeprefix('file://')}/{saved.pointer.name}", str(there))
+    for text in (f"file://{there}", f"{there}/", f"{there}/_metadata"):
+        pointer = pointer_of(text)
+        assert isinstance(pointer, SavepointPointer)
+        assert open_savepoint(pointer, saved.history).verify() == 2
+
+
+# -- opening -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "says"),
+    [
+        (None, CheckpointNotFound, "holds no _metadata"),
+        (b"", Damaged, "is not JSON"),
+        (b"half of a se", Damaged, "is not JSON"),
+        (b"[]", Damaged, "no object with a version"),
+        (b'{"v":1}', Damaged, "Seal cannot be read"),
+        (b'{"stub":true,"v":1}', Damaged, "Stub cannot be read"),
+        (b'{"v":2}', FormatTooNew, "has format 2"),
+        (b'{"stub":true,"v":2}', FormatTooNew, "has format 2"),
+    ],
+)
+def test_what_is_no_savepoint(saved: Saved, body: bytes | None, error: type[CheckpointError], says: str) -> None:
+    if body is not None:
+        saved.target.overwrite(saved.pointer.metadata, body)
+    with pytest.raises(error, match=says) as told:
+        saved.open()
+    assert told.type is error
+
+
+def test_denied_is_not_absent(anywhere: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    anywhere.publish()
+    faulty = FaultyStore(anywhere.target, lambda _: Fault.DENIED)
+    monkeypatch.setattr("airflow_checkpoint_provider.coordinator.savepoint.open_beside", lambda *_: faulty)
+    with pytest.raises(StoreDenied):
+        anywhere.open()
+
+
+@pytest.mark.parametrize(
+    ("hurt", "says"), [(None, "is missing"), (b"short", "has 5 bytes, 19 were acknowledged")], ids=["missing", "short"]
+)
+def test_a_file_that_is_not_whole(saved: Saved, hurt: bytes | None, says: str) -> None:
+    saved.publish()
+    key = f"{saved.pointer.keys.group('state/s1/1-n0nce')}/part-00001.zstd.parquet"
+    saved.target.delete([key])
+    if hurt:
+        saved.target.overwrite(key, hurt)
+    with pytest.raises(Damaged, match=rf"is not whole: .*part-00001.* {says}.* name another"):
+        saved.open().verify()
+
+
+def test_its_store_is_reached_as_the_one_in_hand(anywhere: Saved) -> None:
+    anywhere.publish()
+    assert open_beside(anywhere.target, anywhere.pointer.root).uri == anywhere.target.uri
+    assert open_savepoint(anywhere.pointer, anywhere.target).store.uri == anywhere.pointer.root
+
+
+# -- publishing ----------------------------------------------------------------------------------------------------------
+
+
+def test_publishing_again_changes_nothing(saved: Saved) -> None:
+    before = saved.publish(), saved.target.read(saved.pointer.metadata)
+    assert (saved.publish(), saved.target.read(saved.pointer.metadata)) == before
+
+
+def test_what_lost_its_seal_was_published_or_never_will_be(saved: Saved) -> None:
+    seal = saved.history.read(saved.seal_key)
+    assert seal
+    saved.history.delete([saved.seal_key])
+    with pytest.raises(Damaged, match=r"_metadata is missing, so .* cannot be published"):
+        saved.publish()
+    saved.target.overwrite(saved.pointer.metadata, seal)
+    assert saved.publish() is Published.THERE
+    saved.dispose()
+    assert saved.publish() is Published.DISPOSED
+
+
+def test_only_what_the_journal_says_was_sealed_is_published(saved: Saved) -> None:
+    saved.history.overwrite(saved.seal_key, b'{"v":1}')
+    with pytest.raises(Damaged, match="not what the journal says"):
+        saved.publish()
+    assert saved.is_() == "none"
+
+
+def test_another_savepoint_is_not_replaced(saved: Saved) -> None:
+    take(saved.coordinator)
+    another = saved.history.read(saved.coordinator.keys.seal(2))
+    assert another
+    saved.target.overwrite(saved.pointer.metadata, another)
+    with pytest.raises(OtherSavepoint, match="another savepoint; nothing was changed"):
+        saved.publish()
+    assert saved.target.read(saved.pointer.metadata) == another
+
+
+# -- claiming ------------------------------------------------------------------------------------------------------------
+
+
+def test_who_has_it_has_it_again(anywhere: Saved) -> None:
+    anywhere.publish()
+    anywhere.claim(MINE)
+    anywhere.claim(MINE)
+    claim(anywhere.target, anywhere.pointer, MINE, "a retry", at(9))
+    with pytest.raises(AlreadyClaimed, match=rf"for another history at {at(5)} by who claims for {MINE}") as told:
+        anywhere.claim(OTHER)
+    assert (told.value.about["owner"], told.value.permanent) == (MINE, True)
+    with pytest.raises(AlreadyClaimed, match="for another history"):
+        anywhere.dispose()
+    assert anywhere.is_() == "whole"
+
+
+def test_what_is_being_disposed_of_cannot_be_claimed(saved: Saved) -> None:
+    saved.publish()
+    saved.dispose()
+    with pytest.raises(AlreadyClaimed, match="to be disposed of"):
+        saved.claim()
+
+
+def test_a_claiming_history_may_dispose_of_it(saved: Saved) -> None:
+    saved.publish()
+    saved.claim(MINE)
+    dispose(saved.target, saved.pointer, MINE, "retention", at(7))
+    assert saved.is_() == "disposed"
+
+
+def test_of_several_at_once_one_wins(anywhere: Saved) -> None:
+    anywhere.publish()
+    for _ in range(5):
+        anywhere.target.delete([anywhere.pointer.claim])
+        together = Barrier(4)
+
+        def one(owner: str, together: Barrier = together) -> str | None:
+            together.wait(10)
+            try:
+                anywhere.claim(owner)
+            except AlreadyClaimed:
+                return None
+            return owner
+
+        with ThreadPoolExecutor(4) as threads:
+            won = [owner for owner in threads.map(one, ["a", "b", "c", DISPOSAL]) if owner]
+        assert len(won) == 1
+        anywhere.claim(won[0])
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"v":1}'])
+def test_a_claim_that_cannot_be_read_is_nobodys(saved: Saved, body: bytes) -> None:
+    saved.publish()
+    saved.target.overwrite(saved.pointer.claim, body)
+    with pytest.raises(Damaged):
+        saved.claim()
+    with pytest.raises(Damaged):
+        saved.dispose()
+    assert saved.is_() == "whole"
+
+
+# -- disposing -----------------------------------------------------------------------------------------------------------
+
+
+def test_again_it_keeps_the_first_words(saved: Saved) -> None:
+    saved.publish()
+    saved.dispose(by="ann")
+    saved.target.overwrite(f"{saved.pointer.name}/state/s1/1-n0nce/late", b"of a driver that slept")
+    saved.dispose(by="bob")
+    assert saved.left() == ["_claimed", "_metadata"]
+    with pytest.raises(SavepointDisposed, match="by ann"):
+        saved.open()
+
+
+def test_what_was_never_published_never_will_be(saved: Saved) -> None:
+    saved.dispose()
+    assert saved.publish() is Published.DISPOSED
+    assert (saved.is_(), saved.left()) == ("disposed", ["_claimed", "_metadata"])
+
+
+def test_what_is_damaged_can_be_disposed_of_and_what_is_too_new_cannot(saved: Saved) -> None:
+    saved.target.overwrite(saved.pointer.metadata, b'{"v":2}')
+    with pytest.raises(FormatTooNew):
+        saved.dispose()
+    assert len(saved.left()) == 4
+    saved.target.overwrite(saved.pointer.metadata, b"half of a se")
+    saved.dispose()
+    assert saved.is_() == "disposed"
+
+
+def test_nothing_beside_it_is_touched(saved: Saved) -> None:
+    saved.publish()
+    beside = [f"{saved.pointer.name}0/_metadata", "other/_metadata", "_metadata"]
+    for key in beside:
+        saved.target.overwrite(key, b"x")
+    saved.dispose()
+    assert [one.key for one in saved.target.list("") if one.key in beside] == sorted(beside)
+
+
+# -- words and names -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["no_claim", "claim"])
+def test_two_ways_to_start_from_one(mode: str) -> None:
+    assert claim_mode(mode) == mode
+
+
+@pytest.mark.parametrize("mode", ["legacy", "NO_CLAIM", "", "none"])
+def test_no_third(mode: str) -> None:
+    says = "nobody would know when" if mode == "legacy" else "claim_mode="
+    with pytest.raises(InvalidConfig, match=says) as told:
+        claim_mode(mode)
+    assert '"no_claim"' in str(told.value)
+    assert '"claim"' in str(told.value)
+
+
+# -- copying -------------------------------------------------------------------------------------------------------------
+
+HERE, THERE = Keys("jobs/orders/job"), Keys("savepoint-orders-41-9f3c")
+
+
+def test_a_savepoint_has_the_paths_of_its_history_and_each_group_once() -> None:
+    shared = group("clean", 3, files=1)
+    states = [
+        stage("clean", 1, made_of=shared),
+        value("rows", 1, 7),
+        stage("again", 1, made_of=shared),
+        stage("a b", 1),
+    ]
+    assert exported(states, HERE, THERE) == tuple(
+        (f"{HERE.prefix}/state/{name}", f"{THERE.prefix}/state/{name}")
+        for name in (
+            "a~20b/1-n0nce/part-00000.zstd.parquet",
+            "a~20b/1-n0nce/part-00001.zstd.parquet",
+            "clean/3-n0nce/part-00000.zstd.parquet",
+        )
+    )
+
+
+def test_what_comes_from_elsewhere_belongs_to_the_attempt_that_brought_it() -> None:
+    old = replace(stage("totals", 41), groups=(group("totals", 3, "a"), group("totals", 4, "b", files=1)))
+    nonces = iter(["x", "y", "z"])
+    new, pairs = imported(old, THERE, HERE, 7, lambda: next(nonces))
+    assert [(one.path, one.origin, one.files) for one in new.groups] == [
+        ("state/totals/7-x", "state/totals/3-a", old.groups[0].files),
+        ("state/totals/7-y", "state/totals/4-b", old.groups[1].files),
+    ]
+    assert pairs == (
+        (f"{THERE.prefix}/state/totals/3-a/part-00000.zstd.parquet", f"{HERE.prefix}/state/totals/7-x/part-00000.zstd.parquet"),
+        (f"{THERE.prefix}/state/totals/3-a/part-00001.zstd.parquet", f"{HERE.prefix}/state/totals/7-x/part-00001.zstd.parquet"),
+        (f"{THERE.prefix}/state/totals/4-b/part-00000.zstd.parquet", f"{HERE.prefix}/state/totals/7-y/part-00000.zstd.parquet"),
+    )  # fmt: skip
+    assert (new.stage, new.uid, new.rows, new.bytes) == (old.stage, old.uid, old.rows, old.bytes)
+    assert (new.measures.checkpoint, new.measures.new_bytes, new.measures.work_s) == (0, old.bytes, 4320.0)
+
+
+def test_rows_stay_the_same_rows_however_often_they_are_copied() -> None:
+    """Whether a stage is reused depends on it: its plan names the groups that it was built on."""
+    old = stage("clean", 1)
+    once, _ = imported(old, THERE, HERE, 7, lambda: "x")
+    twice, _ = imported(once, HERE, THERE, 9, lambda: "y")
+    assert [one.groups[0].identity for one in (old, once, twice)] == ["state/clean/1-n0nce"] * 3
+    assert StateSnapshot.from_json(twice.to_json()) == twice
+    assert "origin" not in old.to_json()["groups"][0]
+
+
+def test_a_value_needs_no_copy() -> None:
+    assert imported(value("rows", 1, 7), THERE, HERE, 7, lambda: "x")[1] == ()
+
+
+def test_what_is_copied_says_still_what_its_work_was() -> None:
+    """And forgets what another history's checkpoints were called, and how long they took to write it."""
+    old = stage("clean", 7, made_of=group("clean", 3))
+    new, _ = imported(old, Keys("there"), Keys("here"), 1, lambda: "n")
+    assert (
+        (new.measures.barrier, new.measures.work_s)
+        == (old.measures.barrier, old.measures.work_s)
+        == ("stage 'clean'", 4320.0)
+    )
+    assert (new.measures.checkpoint, new.measures.sync_s, new.measures.async_s) == (0, 0.0, 0.0)
+    assert new.measures.new_bytes == old.bytes

@@ -1,0 +1,425 @@
+"""What the state machine says of savepoints: who is held, who may condemn, what a claim means. Runs anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint import KeepAll, KeepLatest, KeepWithin
+from airflow_checkpoint_provider.errors import Held, NotPending
+from airflow_checkpoint_provider.policies.retention import Retention
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.commands import Refusal
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.decisions import claims_held, held, retained_by_policy
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.state import RETAINED
+from tests.support.histories import Given, History, at, clear, in_turn, launch, refusal
+
+TARGET = "s3://lake/savepoints"
+FOREIGN = "s3://lake/savepoints/savepoint-orders-41-9f3c"
+NOW = datetime.fromisoformat(at(60))
+TOKEN_2, TOKEN_3 = (e.Token(dag="ops", run=f"later {n}", task="restore") for n in (2, 3))
+
+
+def running(retention: Retention | None = None) -> History:
+    history = History()
+    history.started(checkpointing=CheckpointConfig(retention=retention or KeepLatest(1)).to_json())
+    return history
+
+
+def saved(history: History, kind: str = "savepoint") -> int:
+    """A completed savepoint."""
+    number = history.triggered(kind=kind, target=TARGET, nonce="9f3c", origin="task", owner="ops.savepoint")
+    return history.completed(number=number)
+
+
+def asked(history: History, command: c.Command) -> str:
+    decision = history.ask(command)
+    return type(decision.error).__name__ if isinstance(decision, Refusal) else "accepted"
+
+
+# -- beside the sequence of checkpoints --------------------------------------------------------------------------------
+
+
+def test_no_policy_speaks_of_savepoints() -> None:
+    """``KeepLatest(1)`` keeps the newest checkpoint, however many savepoints came after it."""
+    history = running(KeepLatest(1))
+    first = history.completed()
+    for _ in range(3):
+        saved(history)
+    assert retained_by_policy(history.state, NOW) == {first}
+    assert [one.id for one in history.state.savepoints] == [2, 3, 4]
+
+
+def test_a_savepoint_is_the_restore_point_if_it_is_the_newest() -> None:
+    history = running()
+    history.completed()
+    number = saved(history)
+    assert history.state.restore_point() == Point(id=number)
+    newer = history.completed()
+    assert history.state.restore_point() == Point(id=newer)
+
+
+def test_a_plain_savepoint_subsumes_nothing_and_is_not_subsumed() -> None:
+    history = running()
+    older = history.triggered(origin="task")
+    number = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    history.completed(number=number)
+    assert [one.id for one in history.state.pending] == [older]
+    another = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    history.completed(number=older)
+    history.completed()
+    assert [one.id for one in history.state.pending] == [another]
+
+
+def test_a_stop_savepoint_subsumes_older_checkpoints() -> None:
+    history = running()
+    older = history.triggered(origin="task")
+    plain = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    saved(history, "suspend_savepoint")
+    aborted = history.state.checkpoint(older)
+    assert aborted
+    assert (aborted.status, aborted.reason) == ("aborted", "subsumed")
+    assert [one.id for one in history.state.pending] == [plain]
+
+
+def test_its_groups_are_nobodys_but_its_own() -> None:
+    history = running()
+    saved(history)
+    assert not history.state.groups
+    assert history.state.savepoints[0].groups == ()
+
+
+def test_a_savepoint_does_not_free_the_point_from_which_its_attempt_started() -> None:
+    """Flink forces full checkpoints until one *checkpoint* was stored; a savepoint in between does not count."""
+    history = running()
+    base = history.completed()
+    history.ended("failed")
+    history.started(try_number=2)
+    saved(history)
+    assert base in history.state.restoring()
+    history.completed()
+    assert not history.state.restoring()
+
+
+# -- published ---------------------------------------------------------------------------------------------------------
+
+
+def test_published_is_said_of_a_completed_savepoint_alone() -> None:
+    history = running()
+    checkpoint = history.completed()
+    number = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    assert asked(history, c.ConfirmPublished(id=checkpoint)) == "NotPending"
+    assert asked(history, c.ConfirmPublished(id=number)) == "NotPending"
+    history.completed(number=number)
+    history.do(c.ConfirmPublished(id=number))
+    assert history.state.savepoints[0].published
+
+
+# -- disposing ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_its_owner_condemns_a_savepoint() -> None:
+    history = running()
+    number = saved(history)
+    history.completed()
+    now = at(60)
+    assert asked(history, c.Condemn(ids=(number,), now=now)) == "Held"
+    history.do(c.Condemn(ids=(number,), now=now, disposing=True))
+    history.do(c.Forget(ids=(number,)))
+    assert not history.state.savepoints
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(saved, id="the restore point"),
+        pytest.param(in_turn(saved, lambda h: h.ended("failed"), lambda h: h.launched(try_number=2)), id="chosen by a launch"),
+        pytest.param(
+            in_turn(
+                saved, lambda h: h.ended("failed"), lambda h: h.started(try_number=2), saved
+            ),
+            id="an attempt started from it and has no checkpoint of its own",
+        ),
+        pytest.param(
+            in_turn(saved, lambda h: h.ended("finished"), lambda h: h.started("day-2"), lambda h: h.completed()),
+            id="where the newest run started",
+        ),
+    ],
+)  # fmt: skip
+def test_one_that_is_needed_is_held_by_its_own_history(given: Given) -> None:
+    history = running()
+    given(history)
+    assert asked(history, c.Condemn(ids=(1,), now=at(60), disposing=True)) == "Held"
+    assert 1 in held(history.state, NOW)
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+def claiming(history: History, **other: object) -> None:
+    token = e.Token(dag="ops", run="now", task="restore")
+    history.do(
+        c.Restore(
+            token=token, base=Point(pointer=FOREIGN), by="ops.restore", reason="upgrade", claimed=True, above=41,
+            rename={"sum": "total"},
+        )
+    )  # fmt: skip
+
+
+def test_ids_go_on_above_those_of_where_it_was_restored_from() -> None:
+    history = running()
+    history.completed()
+    claiming(history)
+    assert history.state.next_id == 42
+    history.started(try_number=2)
+    assert history.completed() == 42
+    assert history.state.branch.rename == {"sum": "total"}
+
+
+def test_a_claim_is_held_until_the_policy_has_enough_of_its_own() -> None:
+    history = running(KeepLatest(2))
+    claiming(history)
+    history.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepLatest(2)).to_json())
+    assert claims_held(history.state, NOW) == {FOREIGN}
+    history.completed()
+    assert asked(history, c.Condemn(ids=(), claims=(FOREIGN,), now=at(60))) == "Held"
+    history.completed()
+    history.do(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60)))
+    assert [one.status for one in history.state.claims] == ["condemned"]
+    history.do(c.Forget(ids=(), claims=(FOREIGN,)))
+    assert not history.state.claims
+
+
+@pytest.mark.parametrize(
+    ("retention", "kept"), [(KeepWithin(days=1), True), (KeepWithin(seconds=1), False), (KeepAll(), True), (KeepLatest(1), False)]
+)  # fmt: skip
+def test_a_claim_counts_in_every_policy(retention: Retention, kept: bool) -> None:
+    history = running(retention)
+    claiming(history)
+    history.started(try_number=2, checkpointing=CheckpointConfig(retention=retention).to_json())
+    history.completed()
+    assert bool(claims_held(history.state, NOW)) is kept
+
+
+def test_claims_count_together_with_each_other_and_with_what_is_its_own() -> None:
+    """The history owns four, and keeps two."""
+    history = running(KeepLatest(2))
+    policy = CheckpointConfig(retention=KeepLatest(2)).to_json()
+    for number in range(4):
+        claim_one(history, number)
+    history.started("day-2", checkpointing=policy)
+    assert claims_held(history.state, NOW) == {f"{FOREIGN}2", f"{FOREIGN}3"}
+    history.completed()
+    history.started("day-3", checkpointing=policy)
+    assert claims_held(history.state, NOW) == {f"{FOREIGN}3"}
+    history.do(c.Condemn(ids=(), claims=(f"{FOREIGN}2",), now=at(60)))
+    history.completed()
+    assert claims_held(history.state, NOW) == frozenset()
+
+
+def claim_one(history: History, number: int) -> None:
+    base = Point(pointer=f"{FOREIGN}{number}")
+    token = replace(TOKEN_2, generation=number)
+    history.do(c.Restore(token=token, base=base, by="ops", reason="", claimed=True, above=41))
+
+
+def test_one_that_is_being_deleted_takes_no_ones_place() -> None:
+    history = running(KeepLatest(1))
+    policy = CheckpointConfig(retention=KeepLatest(1)).to_json()
+    for number in range(2):
+        claim_one(history, number)
+    older = f"{FOREIGN}0"
+    history.do(c.Restore(token=TOKEN_3, base=Point(pointer=older), by="ops", reason=""))
+    history.started("day-2", checkpointing=policy)
+    history.completed()
+    history.do(c.Condemn(ids=(), claims=(f"{FOREIGN}1",), now=at(60)))
+    history.do(c.Restore(token=replace(TOKEN_3, generation=1), base=None, by="ops", reason=""))
+    history.started("day-3", checkpointing=policy)
+    assert claims_held(history.state, NOW) == {older}
+
+
+@pytest.mark.parametrize("where", [{}, {"restore": FOREIGN, "base": Point(pointer=FOREIGN)}], ids=["nothing", "there"])
+def test_a_history_that_is_over_holds_no_claim_and_is_not_closed_while_it_owns_one(where: dict[str, Any]) -> None:
+    """Wherever its run started."""
+    history = History("day-1")
+    policy = CheckpointConfig(retention=KeepLatest(5)).to_json()
+    history.started(checkpointing=policy, **where)
+    claiming(history)
+    history.started(try_number=2, checkpointing=policy)
+    assert claims_held(history.state, NOW) == {FOREIGN}
+    history.ended()
+    assert claims_held(history.state, NOW) == frozenset()
+    assert asked(history, c.CloseHistory(why="the run finished", now=at(60))) == "StillNeeded"
+    history.do(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60)))
+    history.do(c.Forget(ids=(), claims=(FOREIGN,)))
+    assert asked(history, c.CloseHistory(why="the run finished", now=at(60))) == "accepted"
+
+
+def test_a_history_is_not_closed_before_its_savepoints_are_published() -> None:
+    """Their seals lie in it, and nowhere else."""
+    history = History("day-1")
+    history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
+    number = saved(history)
+    history.ended()
+    close = c.CloseHistory(why="the run finished", now=at(60))
+    assert asked(history, close) == "StillNeeded"
+    history.do(c.ConfirmPublished(id=number))
+    assert asked(history, close) == "accepted"
+
+
+def test_a_condemned_claim_is_no_base_any_more() -> None:
+    """Whoever deletes it sleeps: its files may still be there."""
+    history = running(KeepLatest(1))
+    claiming(history)
+    policy = CheckpointConfig(retention=KeepLatest(1)).to_json()
+    history.started(try_number=2, checkpointing=policy)
+    history.completed()
+    history.do(c.Restore(token=TOKEN_2, base=Point(id=42), by="ops", reason=""))
+    history.started("day-2", checkpointing=policy)
+    history.completed()
+    history.do(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60)))
+    for claimed in (True, False):
+        again = c.Restore(token=TOKEN_3, base=Point(pointer=FOREIGN), by="ops", reason="", claimed=claimed)
+        assert asked(history, again) == "StateRequired"
+    assert asked(history, launch("day-3", restore=FOREIGN, base=Point(pointer=FOREIGN))) == "StateRequired"
+
+
+def test_a_claim_is_held_while_the_newest_run_started_there() -> None:
+    """A clear starts there again."""
+    history = running(KeepLatest(1))
+    claiming(history)
+    policy = CheckpointConfig(retention=KeepLatest(1)).to_json()
+    history.started("day-2", checkpointing=policy)
+    for _ in range(3):
+        history.completed()
+    assert claims_held(history.state, NOW) == {FOREIGN}
+    history.ended()
+    history.started("day-3", checkpointing=policy)
+    assert claims_held(history.state, NOW) == frozenset()
+
+
+OTHER = f"{TARGET}/savepoint-orders-42-77aa"
+
+
+def owning_two() -> History:
+    """A history that has claimed one savepoint after the other, and starts from the second."""
+    history = running(KeepLatest(1))
+    for number, pointer in enumerate((OTHER, FOREIGN)):
+        token = e.Token(dag="ops", run="now", task="restore", generation=number)
+        base = Point(pointer=pointer)
+        history.do(c.Restore(token=token, base=base, by="ops.restore", reason="", above=42, claimed=True))
+    return history
+
+
+def test_of_two_claims_only_what_is_named_goes() -> None:
+    history = owning_two()
+    history.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
+    history.completed()
+    (condemned,) = history.do(c.Condemn(ids=(), claims=(OTHER,), now=at(60)))
+    assert condemned == e.CheckpointsCondemned(ids=(), claims=(OTHER,))
+    assert {one.pointer: one.status for one in history.state.claims} == {OTHER: "condemned", FOREIGN: RETAINED}
+    history.do(c.Forget(ids=(), claims=(OTHER,)))
+    assert [one.pointer for one in history.state.claims] == [FOREIGN]
+
+
+def test_the_claimed_base_is_held_by_name_until_its_branch_has_a_checkpoint() -> None:
+    """Checkpoints of the branches before, and savepoints, say nothing about this one."""
+    history = running(KeepLatest(1))
+    history.completed()
+    claiming(history)
+    history.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepWithin(minutes=1)).to_json())
+    saved(history)
+    assert claims_held(history.state, NOW) == {FOREIGN}
+    held_back = refusal(history.ask(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60))), Held)
+    assert held_back.about["ids"] == [FOREIGN]
+    assert held_back.message.startswith(FOREIGN)
+    unforgotten = refusal(history.ask(c.Forget(ids=(), claims=(FOREIGN,))), Held)
+    assert unforgotten.about["ids"] == [FOREIGN]
+    assert unforgotten.message.startswith(FOREIGN)
+    history.completed()
+    assert claims_held(history.state, NOW) == frozenset()
+
+
+def test_published_is_known_of_one_that_goes_or_has_gone_and_of_no_stranger() -> None:
+    history = running()
+    number = saved(history)
+    history.completed()
+    for command in (c.Condemn(ids=(number,), now=at(60), disposing=True), c.Forget(ids=(number,))):
+        history.do(command)
+        assert history.ask(c.ConfirmPublished(id=number)) == c.DoneAlready(number)
+    unknown = refusal(history.ask(c.ConfirmPublished(id=99)), NotPending)
+    assert (unknown.about["status"], "the journal does not list it" in unknown.message) == (None, True)
+    assert refusal(history.ask(c.ConfirmPublished(id=2)), NotPending).about["status"] == RETAINED
+
+
+def test_a_driver_that_is_over_forgets_nothing() -> None:
+    history = running()
+    history.completed()
+    history.completed()
+    history.condemned(1)
+    history.started(try_number=2)
+    assert asked(history, c.Forget(ids=(1,), epoch=1)) == "Fenced"
+
+
+def test_what_is_pending_is_not_forgotten() -> None:
+    history = running()
+    number = history.triggered()
+    assert refusal(history.ask(c.Forget(ids=(number,))), Held).about["ids"] == [number]
+
+
+def test_a_restore_lifts_the_suspension_and_says_whom_it_left_waiting() -> None:
+    history = running()
+    history.completed()
+    stopped = saved(history, "suspend_savepoint")
+    token = e.Token(dag="ops", run="now", task="restore")
+    events = history.do(c.Restore(token=token, base=Point(id=stopped), by="ops", reason="go on"))
+    assert events[-1] == e.Resumed(by="ops", why="go on")
+    assert history.state.suspended is None
+    history.started(try_number=2)
+    left = history.triggered()
+    again = history.do(c.Restore(token=replace(token, generation=1), base=None, by="ops", reason="anew"))
+    assert again[1:] == (
+        e.CheckpointAborted(id=left, reason="restore", phase="acknowledge", missing=("",), words="anew"),
+    )
+
+
+# -- renamed -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_clear_starts_with_the_same_names() -> None:
+    history = running()
+    claiming(history)
+    history.started("day-2")
+    history.completed()
+    history.ended()
+    history.do(clear("day-2", run_after="2026-11-02T00:00:00Z"))
+    assert (history.state.branch.base, history.state.branch.rename) == (Point(pointer=FOREIGN), {"sum": "total"})
+
+
+def test_what_is_not_condemned_is_not_forgotten() -> None:
+    history = running()
+    claiming(history)
+    assert asked(history, c.Forget(ids=(), claims=(FOREIGN,))) == "Held"
+    assert [one.status for one in history.state.claims] == [RETAINED]
+
+
+def test_a_savepoint_that_is_the_restore_point_is_the_users_all_the_same() -> None:
+    """Held twice is held."""
+    history = running()
+    number = saved(history)
+    assert asked(history, c.Condemn(ids=(number,), now=at(60))) == "Held"
+    assert asked(history, c.Condemn(ids=(number,), now=at(60), disposing=True)) == "Held"
+
+
+def test_a_claim_that_is_needed_twice_is_held() -> None:
+    """Where the newest run started, and by the policy."""
+    history = running(KeepAll())
+    claiming(history)
+    history.started("day-2", checkpointing=CheckpointConfig(retention=KeepAll()).to_json())
+    assert claims_held(history.state, NOW) == {FOREIGN}

@@ -1,0 +1,106 @@
+"""A savepoint at its target is whole, or none, whoever was killed where; what was disposed of never comes back. Runs anywhere."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.savepoint import Published
+from airflow_checkpoint_provider.errors import AlreadyClaimed, CommitStateUnknown, StoreUnavailable
+from airflow_checkpoint_provider.storage import Store
+from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time
+from tests.support.saved import MINE, OTHER, Saved, memory
+
+HURT = (Fault.KILLED_BEFORE, Fault.KILLED_AFTER, Fault.LOST, Fault.NOT_SENT, Fault.DROPPED, Fault.LATE)
+Act = Callable[[Saved, Store], object]
+ACTS: dict[str, Act] = {
+    "publish": lambda saved, store: saved.publish(store),
+    "claim": lambda saved, store: saved.claim(MINE, store),
+    "dispose": lambda saved, store: saved.dispose(store),
+}
+
+
+def requests(act: Act, *, published: bool) -> int:
+    saved = Saved(memory())
+    if published:
+        saved.publish()
+    counting = FaultyStore(saved.target)
+    act(saved, counting)
+    return counting.requests.total()
+
+
+def after_each_hurt(act: Act, *, published: bool) -> Iterator[tuple[Saved, FaultyStore]]:
+    """A savepoint after ``act`` was hurt at one of its requests: each of them, in each way."""
+    for number, fault in itertools.product(range(1, requests(act, published=published) + 1), HURT):
+        saved = Saved(memory())
+        if published:
+            saved.publish()
+        store = FaultyStore(saved.target, partial(_only, number, fault))
+        with virtual_time(), suppress(Killed, StoreUnavailable, CommitStateUnknown):
+            act(saved, store)
+        store.plan = lambda _: Fault.NONE
+        yield saved, store
+
+
+def _only(number: int, fault: Fault, call: Call) -> Fault:
+    return fault if call.number == number else Fault.NONE
+
+
+def test_a_publisher_killed_anywhere_is_followed_by_another() -> None:
+    for saved, store in after_each_hurt(ACTS["publish"], published=False):
+        assert saved.is_() in ("none", "whole")
+        assert saved.publish() is Published.THERE
+        store.land()
+        assert saved.is_() == "whole"
+
+
+def test_a_claimer_killed_anywhere_claims_again_or_finds_another() -> None:
+    for saved, store in after_each_hurt(ACTS["claim"], published=True):
+        try:
+            saved.claim(OTHER)
+            owner = OTHER
+        except AlreadyClaimed:
+            owner = MINE
+        store.land()
+        saved.claim(owner)
+        with pytest.raises(AlreadyClaimed):
+            saved.claim(MINE if owner == OTHER else OTHER)
+        assert saved.is_() == "whole"
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_disposal_killed_anywhere_leaves_a_whole_one_or_none_and_is_finished_by_the_next(published: bool) -> None:
+    for saved, store in after_each_hurt(ACTS["dispose"], published=published):
+        assert saved.is_() in ("whole" if published else "none", "disposed")
+        saved.dispose(by="bob")
+        store.land()
+        assert (saved.is_(), saved.left()) == ("disposed", ["_claimed", "_metadata"])
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_publisher_that_slept_through_any_part_of_a_disposal_brings_nothing_back(published: bool) -> None:
+    for saved, store in after_each_hurt(ACTS["dispose"], published=published):
+        before = saved.is_()
+        assert saved.publish() is (Published.DISPOSED if before == "disposed" else Published.THERE)
+        assert saved.is_() == ("disposed" if before == "disposed" else "whole")
+        store.land()
+        saved.dispose(by="bob")
+        assert (saved.is_(), saved.left()) == ("disposed", ["_claimed", "_metadata"])
+
+
+def test_what_is_found_whole_after_ones_own_claim_stays_whole() -> None:
+    """A history that read the seal, slept through any part of a disposal, and claims then."""
+    for saved, store in after_each_hurt(ACTS["dispose"], published=True):
+        try:
+            saved.claim(MINE)
+        except AlreadyClaimed:
+            continue
+        store.land()
+        assert saved.is_() == "whole"
+        with pytest.raises(AlreadyClaimed):
+            saved.dispose()
+        assert saved.is_() == "whole"

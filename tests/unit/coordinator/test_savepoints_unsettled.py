@@ -1,0 +1,73 @@
+"""A savepoint whose store does not answer, and a claim that is only asked about. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.savepoint import DISPOSAL, refuse_claimed
+from airflow_checkpoint_provider.errors import AlreadyClaimed, CommitStateUnknown
+from tests.support.faults import Fault, FaultyStore, virtual_time
+from tests.support.histories import at
+from tests.support.saved import MINE, OTHER, Saved, memory
+
+
+@pytest.fixture
+def saved() -> Saved:
+    return Saved(memory())
+
+
+@pytest.mark.parametrize(
+    ("step", "key"),
+    [
+        pytest.param(lambda saved, target: saved.publish(target), "_metadata", id="publish"),
+        pytest.param(lambda saved, target: saved.claim(MINE, target), "_claimed", id="claim"),
+        pytest.param(lambda saved, target: saved.dispose(target), "_claimed", id="dispose"),
+    ],
+)
+def test_what_may_have_happened_is_unknown(
+    saved: Saved, step: Callable[[Saved, FaultyStore], object], key: str
+) -> None:
+    """And may be done again: then it is done once."""
+    target = FaultyStore(saved.target, lambda call: Fault.LATE if call.kind == "create" else Fault.NONE)
+    with (
+        virtual_time(),
+        pytest.raises(CommitStateUnknown, match=rf"whether .*/{key} was written; nothing was cleaned up"),
+    ):
+        step(saved, target)
+    target.land()
+    step(saved, FaultyStore(saved.target))
+    assert key in saved.left()
+
+
+@pytest.mark.parametrize("owner", [MINE, DISPOSAL])
+def test_asking_whether_it_may_be_claimed_claims_nothing(saved: Saved, owner: str) -> None:
+    saved.publish()
+    before = saved.left()
+    refuse_claimed(saved.target, saved.pointer, owner)
+    assert saved.left() == before
+    saved.claim(owner)
+    refuse_claimed(saved.target, saved.pointer, owner)
+
+
+@pytest.mark.parametrize(
+    ("stands", "asks", "whose", "advice"),
+    [
+        (MINE, OTHER, "for another history", 'without a claim (claim_mode="no_claim") several jobs may start from one'),
+        (DISPOSAL, OTHER, "to be disposed of", "Take another savepoint"),
+        (MINE, DISPOSAL, "for another history", "That deletes it when its retention keeps it no more"),
+    ],
+)
+def test_who_is_refused_hears_whose_it_is_and_what_to_do(
+    saved: Saved, stands: str, asks: str, whose: str, advice: str
+) -> None:
+    saved.publish()
+    saved.claim(stands)
+    for ask in (saved.claim, partial(refuse_claimed, saved.target, saved.pointer)):
+        with pytest.raises(AlreadyClaimed) as told:
+            ask(asks)
+        assert f"was claimed {whose} at {at(5)} by who claims for {stands}" in told.value.message
+        assert advice in told.value.message
+        assert told.value.about == {"owner": stands, "by": f"who claims for {stands}", "at": at(5)}

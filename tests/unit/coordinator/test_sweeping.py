@@ -1,0 +1,340 @@
+"""What the next run does for those before it: due ones are swept and closed, and nobody else loses anything. Runs anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from typing import Any, NoReturn
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator import sweeping
+from airflow_checkpoint_provider.coordinator.closing import close
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import target_of
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.sweeping import Swept, sweep_older
+from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
+from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.keys import History, Keys, group_path
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.storage import MemoryStore, Store
+from airflow_checkpoint_provider.text import swept
+from tests.support.faults import Fault, FaultyStore, virtual_time
+from tests.support.recorded import Recorded
+from tests.support.saved import memory
+
+JOB = "flights_etl.delays"
+RUN = "scheduled__2026-11-20"
+OWN = History(JOB, "scheduled__2027-01-01").prefix
+BY = By("task", JOB, "host")
+
+
+def day(number: int) -> str:
+    """So many days after the run began; it ends two hours after that."""
+    return f"2026-{11 + (19 + number) // 30:02d}-{(19 + number) % 30 + 1:02d}T23:59:59.000Z"
+
+
+def ran(
+    store: Store,
+    run: str = RUN,
+    how: str | None = "failed",
+    retention: Retention | None = None,
+    checkpoints: int = 1,
+    job: str = JOB,
+) -> Recorded:
+    """A run of so many checkpoints; ``how`` None: nobody said that it ended."""
+    recorded = Recorded(store, job, run)
+    recorded.launched("22:00:00")
+    config = CheckpointConfig(retention=retention or KeepLatest(2)).to_json()
+    recorded.attached("22:00:10", **config)
+    for number in range(checkpoints):
+        recorded.stage(f"s{number}", "22:10:00", "22:10:01", work_s=1, kib=1)
+    if how:
+        recorded.ended("23:00:00", how, 0 if how == "finished" else 1)
+    return recorded
+
+
+def sweep(store: Store, now: str, own: str = OWN) -> list[Swept]:
+    return [one for one in sweep_older(store, JOB, BY, own=own, now=now) if one.changed or one.error]
+
+
+def state_of(store: Store, run: str = RUN) -> State:
+    return Journal(store, Keys(History(JOB, run).prefix), BY).catch_up()
+
+
+CASES: dict[str, tuple[dict[str, Any], list[int], list[int]]] = {
+    # what ran -> days on which nothing is done; days on which it is swept and closed
+    "failed for good": ({}, [0, 1, 6], [8, 30]),
+    "failed, kept for longer": ({"retention": KeepLatest(2) | KeepWithin(days=14)}, [8, 13], [15]),
+    "failed, kept for less": ({"retention": KeepWithin(days=3)}, [2], [4]),
+    "failed, kept for hours: a day at the least": ({"retention": KeepWithin(hours=1)}, [0], [2]),
+    "failed, kept for ever": ({"retention": KeepAll()}, [8, 35], []),
+    "failed before its first checkpoint": ({"checkpoints": 0}, [6], [8]),
+    "cancelled": ({"how": "cancelled"}, [6], [8]),
+    "finished": ({"how": "finished", "checkpoints": 0}, [1, 8, 29], [32]),
+    "finished, its state kept for longer": ({"how": "finished", "retention": KeepWithin(days=35)}, [32], [36]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, number) for name, case in CASES.items() for number in case[1]])
+def test_not_yet(name: str, number: int) -> None:
+    store = MemoryStore()
+    ran(store, **CASES[name][0])
+    before = dict(store.objects)
+    assert sweep(store, day(number)) == []
+    assert store.objects == before
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, number) for name, case in CASES.items() for number in case[2]])
+def test_swept_and_closed(name: str, number: int) -> None:
+    store = MemoryStore()
+    keys = ran(store, **CASES[name][0]).keys
+    (one,) = sweep(store, day(number))
+    assert (one.run, one.closed) == (RUN, True)
+    assert sorted(store.objects) == [keys.entry(0), keys.entry(64)]
+    assert sweep(store, day(number)) == []
+    assert state_of(store).closed
+
+
+def test_what_ended_with_a_run_whose_task_never_came_back_goes_a_day_later() -> None:
+    store = MemoryStore()
+    ran(store, how="finished")
+    assert sweep(store, day(0)) == []
+    assert sweep(store, day(2)) == [Swept(RUN, deleted=(1,))]
+    assert sweep(store, day(32)) == [Swept(RUN, closed=True)]
+
+
+def test_leftovers_of_killed_writers_go_with_it() -> None:
+    store = MemoryStore()
+    keys = ran(store).keys
+    store.create(f"{keys.group(group_path('lost', 1, 'n'))}/part-0", b"rows")
+    assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), leftovers=1, closed=True)]
+
+
+def half_saved(recorded: Recorded, target: MemoryStore) -> None:
+    """A savepoint is being copied when its driver dies."""
+    number = recorded.coordinator.trigger("one", kind="savepoint", origin="task", target=target.uri)
+    aborted = recorded.state.checkpoint(number)
+    assert aborted
+    target.create(f"{target_of(aborted).keys.group(group_path('s0', 1, 'n'))}/part-0", b"rows")
+    recorded.ended("23:00:00", "failed", 1)
+
+
+def test_what_an_aborted_savepoint_has_left_at_its_target_goes_with_it() -> None:
+    store, target = MemoryStore(), memory()
+    half_saved(ran(store, how=None), target)
+    assert target.objects
+    assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), closed=True)]
+    assert target.objects == {}
+
+
+def test_it_is_not_closed_before_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, target = MemoryStore(), memory()
+    half_saved(ran(store, how=None), target)
+    with monkeypatch.context() as denied:
+        denied.setattr(target, "delete_under", _deny)
+        (one,) = sweep(store, day(8))
+    assert isinstance(one.error, StoreDenied)
+    assert not state_of(store).retained
+    assert sweep(store, day(8)) == [Swept(RUN, closed=True)]
+    assert target.objects == {}
+
+
+def _deny(prefix: str) -> NoReturn:
+    raise StoreDenied(f"{prefix}: denied; allow it")
+
+
+def test_what_a_launch_chose_whose_driver_never_came_goes_with_its_run() -> None:
+    """Its rows, too, with the checkpoint: nobody could read them without its seal."""
+    store = MemoryStore()
+    ran(store).launched("23:30:00", try_number=2)
+    assert state_of(store).restoring() == {1}
+    assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), closed=True)]
+
+
+def test_a_savepoint_that_nobody_published_stands_alone_before_its_history_is_closed() -> None:
+    store = MemoryStore()
+    recorded = ran(store, how=None)
+    coordinator = recorded.coordinator
+    number = coordinator.trigger("a person", kind="savepoint", target=memory().uri, origin="task")
+    inc = recorded.state.incarnation
+    coordinator.acknowledge(Acknowledgement(inc=inc, id=number, application="", epoch=1, nonce="n", run=RUN, states=()))
+    coordinator.complete(number)
+    (savepoint,) = recorded.state.savepoints
+    recorded.ended("23:00:00", "failed", 1)
+    assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), closed=True)]
+    assert open_savepoint(target_of(savepoint), store).seal.id == number
+
+
+# -- who may still live --------------------------------------------------------------------------------------------------
+
+
+def beat(recorded: Recorded, at: str) -> None:
+    recorded.store.overwrite(recorded.keys.attempt_beat(1), canonical(Beat(epoch=1, at=at).to_json()))
+
+
+def test_a_driver_that_beats_is_left_alone_however_long_its_stage_takes() -> None:
+    store = MemoryStore()
+    beat(ran(store, how=None), day(40))
+    assert sweep(store, day(40)) == []
+    assert not any(one.how for one in state_of(store).attempts)
+
+
+@pytest.mark.parametrize("beaten", [True, False])
+def test_one_of_whose_end_nobody_could_tell_is_lost_first_and_kept_from_then_on(beaten: bool) -> None:
+    store = MemoryStore()
+    recorded = ran(store, how=None)
+    if beaten:
+        beat(recorded, day(0))
+    assert sweep(store, day(8)) == []
+    (attempt,) = state_of(store).attempts
+    assert (attempt.how, attempt.said_by) == ("lost", "a later run")
+    assert len(state_of(store).retained) == 1
+
+
+def test_a_suspended_one_waits_for_a_person() -> None:
+    store = MemoryStore()
+    ran(store).suspended("23:30:00")
+    assert sweep(store, day(40)) == []
+
+
+def test_the_runs_own_history_and_that_of_all_runs_are_left_alone() -> None:
+    store = MemoryStore()
+    mine = ran(store).keys.prefix
+    shared = Recorded(store, JOB, "")
+    shared.started("22:00:00", run="A")
+    shared.ended("23:00:00")
+    ran(store, job="another_job")
+    assert sweep(store, day(40), own=mine) == []
+
+
+def test_one_that_was_cleared_while_it_was_looked_at_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clear comes between the last look and *closing*."""
+    store = MemoryStore()
+    recorded = ran(store, how="finished", checkpoints=0)
+
+    def cleared_before(coordinator: Coordinator, command: Any) -> None:
+        Recorded(store, JOB, RUN).started("23:30:00", try_number=2, generation=1)
+        close(coordinator, command)
+
+    monkeypatch.setattr(sweeping, "close", cleared_before)
+    assert sweep(store, day(40)) == []
+    assert state_of(store).closing is None
+    assert recorded.coordinator.journal.catch_up().last_epoch == 2
+
+
+# -- how much ------------------------------------------------------------------------------------------------------------
+
+
+def runs(store: Store, count: int, **other: Any) -> list[str]:
+    names = [f"scheduled__2026-{9 + number // 28:02d}-{number % 28 + 1:02d}" for number in range(count)]
+    for name in names:
+        ran(store, name, **other)
+    return names
+
+
+def test_twenty_at_a_time_half_of_them_the_oldest() -> None:
+    store = MemoryStore()
+    names = runs(store, 45)
+    rounds = [[one.run for one in sweep(store, day(8))] for _ in range(4)]
+    assert [len(one) for one in rounds] == [20, 20, 5, 0]
+    assert rounds[0][:10] == names[:10]
+    assert sorted(itertools.chain(*rounds)) == names
+
+
+@pytest.mark.parametrize("due", ["scheduled__2026-11-20", "a name without a time"])
+def test_those_that_stay_keep_no_other_from_being_looked_at(due: str) -> None:
+    random.seed(1)
+    store = MemoryStore()
+    runs(store, 25, retention=KeepAll())
+    ran(store, due)
+    assert [one.run for _ in range(20) for one in sweep(store, day(8))] == [due]
+
+
+def test_those_that_hold_nothing_do_not_stand_before_those_that_do() -> None:
+    store = MemoryStore()
+    runs(store, 25, how="finished", checkpoints=0)
+    ran(store)
+    assert [one.run for one in sweep(store, day(8))] == [RUN]
+
+
+def test_it_costs_little_where_nothing_is_due_however_many_were_closed() -> None:
+    costs = []
+    for count in (2, 40):
+        store = MemoryStore()
+        runs(store, count)
+        while sweep(store, day(8)):
+            pass
+        ran(store, "scheduled__2026-12-30", how="finished", checkpoints=0)
+        counting = FaultyStore(store)
+        assert sweep(counting, day(8)) == []
+        costs.append(dict(counting.requests))
+    assert costs[0] == costs[1]
+    assert costs[0]["list"] == 3, "of the runs; and of what the one that is not due may have left behind"
+
+
+def test_it_stops_when_it_is_told_to() -> None:
+    store = MemoryStore()
+    runs(store, 5)
+    looked = iter([False, False, True])
+    assert len([*sweep_older(store, JOB, BY, own=OWN, now=day(8), stop=lambda: next(looked))]) == 2
+
+
+# -- what goes wrong -----------------------------------------------------------------------------------------------------
+
+
+def test_one_that_cannot_be_read_is_told_and_the_others_are_done() -> None:
+    store = MemoryStore()
+    ran(store, "scheduled__2026-11-18")
+    damaged = ran(store, "scheduled__2026-11-19").keys
+    ran(store, "scheduled__2026-11-20")
+    store.objects[damaged.entry(1)] = b"{"
+    done = sweep(store, day(8))
+    assert [(one.run, one.closed) for one in done] == [
+        ("scheduled__2026-11-18", True), ("scheduled__2026-11-19", False), ("scheduled__2026-11-20", True),
+    ]  # fmt: skip
+    (line,) = swept(JOB, done)
+    assert line.startswith(
+        "flights_etl.delays, older runs: deleted 2 checkpoints and 0 leftovers of scheduled__2026-11-18, scheduled__2026-11-20;"
+        " closed scheduled__2026-11-18, scheduled__2026-11-20; could not tidy up scheduled__2026-11-19"
+    )
+
+
+def test_a_store_that_cannot_be_listed_is_the_callers() -> None:
+    store = FaultyStore(MemoryStore(), lambda call: Fault.DROPPED)
+    with pytest.raises(StoreUnavailable):
+        sweep(store, day(8))
+
+
+@pytest.mark.parametrize("steps", range(1, 30))
+def test_who_dies_half_way_is_finished_by_the_next_run(steps: int) -> None:
+    inner = MemoryStore()
+    keys = ran(inner).keys
+    store = FaultyStore(inner, lambda call: Fault.DROPPED if call.number > steps else Fault.NONE)
+    with contextlib.suppress(StoreUnavailable), virtual_time():
+        sweep(store, day(8))
+    sweep(inner, day(8))
+    assert sorted(inner.objects) == [keys.entry(0), keys.entry(64)]
+
+
+def test_nothing_to_say_where_nothing_was_done() -> None:
+    assert swept(JOB, [Swept(RUN)]) == []
+
+
+def test_a_restore_point_that_was_swept_is_no_start() -> None:
+    """Between sweeping and closing: what a clear would go on from is not there any more."""
+    store = MemoryStore()
+    recorded = ran(store)
+    coordinator = Coordinator(Journal(store, recorded.keys, BY), now=lambda: day(8))
+    coordinator.journal.catch_up()
+    assert coordinator.retire() == (1,)
+    recorded.coordinator.journal.catch_up()
+    assert recorded.launched("23:59:00", try_number=2).restore_point is None

@@ -1,0 +1,58 @@
+"""Which of the older runs' histories are looked at first, and which are none. Runs anywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.sweeping import Swept, is_due
+from airflow_checkpoint_provider.policies.retention import KeepAll
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.keys import History, group_path
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.unit.coordinator.test_sweeping import JOB, RUN, day, ran, runs, state_of, sweep
+
+
+def test_those_whose_names_tell_no_time_come_last() -> None:
+    store = MemoryStore()
+    for name in ("by hand", "a backfill"):
+        ran(store, name)
+    dated = runs(store, 10)
+    swept = [one.run for one in sweep(store, day(8))]
+    assert (swept[:10], set(swept[10:])) == (dated, {"by hand", "a backfill"})
+
+
+def test_a_closing_that_somebody_began_is_finished_and_told() -> None:
+    """Whatever is kept: it was decided when it began."""
+    store = MemoryStore()
+    recorded = ran(store, how="finished", checkpoints=0)
+    recorded.coordinator.journal.append(c.CloseHistory(why="the run finished", now=day(40)))
+    assert sweep(store, day(1)) == [Swept(RUN, closed=True)]
+    assert state_of(store).closed
+
+
+def test_leftovers_alone_are_told() -> None:
+    store = MemoryStore()
+    keys = ran(store, how="finished", checkpoints=0).keys
+    store.create(f"{keys.group(group_path('lost', 1, 'n'))}/part-0", b"rows")
+    assert sweep(store, day(2)) == [Swept(RUN, leftovers=1)]
+
+
+@pytest.mark.parametrize(
+    "key", ["read-me", f"{RUN}/read-me", f"{RUN}/journal/read-me", f"{RUN}/other/0000000000000000", "half/journal/1"]
+)
+def test_what_is_no_history_is_left_alone(key: str) -> None:
+    store = MemoryStore()
+    where = f"{History(JOB, 'x').prefix.rsplit('/', 1)[0]}/{key}"
+    store.create(where, b"of somebody else")
+    sweep(store, day(40))
+    assert where in store.objects
+
+
+def test_when_one_may_be_closed() -> None:
+    store = MemoryStore()
+    ran(store, how="finished", checkpoints=2, retention=KeepAll())
+    state = state_of(store)
+    assert not is_due(state, day(40)), "its checkpoints are in the way"
+    assert not is_due(state, day(40), without=[1])
+    assert is_due(state, day(40), without=[1, 2])
+    assert not is_due(state, day(20), without=[1, 2]), "its table is kept"

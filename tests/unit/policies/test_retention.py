@@ -1,0 +1,149 @@
+"""Which completed checkpoints a policy keeps, while the history lives and after its end (docs/behaviour.md). Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.policies.retention import (
+    KeepAll,
+    KeepLatest,
+    KeepWithin,
+    Retention,
+    retention_from_json,
+)
+from airflow_checkpoint_provider.protocol.records import canonical
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Taken:
+    id: int
+    completed_at: str
+
+
+def taken(*hours_ago: float) -> tuple[Taken, ...]:
+    """chk-1, chk-2, … as old as told."""
+    return tuple(
+        Taken(n, (NOW - timedelta(hours=age)).isoformat().replace("+00:00", "Z"))
+        for n, age in enumerate(hours_ago, start=1)
+    )
+
+
+FIVE = taken(48, 24, 3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        pytest.param(KeepLatest(1), {5}, id="the newest"),
+        pytest.param(KeepLatest(2), {4, 5}, id="the two newest"),
+        pytest.param(KeepLatest(9), {1, 2, 3, 4, 5}, id="more than there are"),
+        pytest.param(KeepWithin(hours=2), {4, 5}, id="within two hours, the second included"),
+        pytest.param(KeepWithin(timedelta(hours=2)), {4, 5}, id="as a timedelta"),
+        pytest.param(KeepWithin(minutes=1), set(), id="within a minute: none"),
+        pytest.param(KeepAll(), {1, 2, 3, 4, 5}, id="all"),
+        pytest.param(KeepLatest(1) | KeepWithin(days=1), {2, 3, 4, 5}, id="either"),
+        pytest.param(KeepLatest(3) & KeepWithin(hours=2), {4, 5}, id="both"),
+        pytest.param(KeepLatest(4) & KeepWithin(hours=3) | KeepLatest(1), {3, 4, 5}, id="joined further"),
+    ],
+)
+def test_what_is_kept(policy: Retention, kept: set[int]) -> None:
+    assert policy.keeps(FIVE, NOW) == kept
+    assert policy.keeps(FIVE[::-1], NOW) == kept, "in any order"
+    assert policy.keeps((), NOW) == frozenset()
+
+
+def test_newest_is_the_highest_id_and_not_the_latest_time() -> None:
+    """Order comes from the journal; times are of several machines (trap 11)."""
+    assert KeepLatest(1).keeps(taken(1, 48), NOW) == {2}
+
+
+def test_a_clock_that_runs_ahead_costs_no_checkpoint() -> None:
+    assert KeepWithin(hours=1).keeps(taken(-5), NOW) == {1}
+
+
+@pytest.mark.parametrize(
+    ("policy", "after"),
+    [
+        (KeepLatest(2), None),
+        (KeepWithin(days=7), KeepWithin(days=7)),
+        (KeepAll(), KeepAll()),
+        (KeepLatest(2) | KeepWithin(days=7), KeepWithin(days=7)),
+        (KeepWithin(days=7) & KeepLatest(2), KeepWithin(days=7)),
+        (KeepLatest(2) | KeepLatest(3), None),
+        (KeepWithin(days=7) | KeepAll(), KeepWithin(days=7) | KeepAll()),
+        (KeepWithin(days=7) & KeepAll(), KeepWithin(days=7) & KeepAll()),
+        ((KeepLatest(1) | KeepWithin(days=1)) & KeepAll(), KeepWithin(days=1) & KeepAll()),
+    ],
+)
+def test_after_the_end_only_age_counts(policy: Retention, after: Retention | None) -> None:
+    assert policy.after_end() == after
+
+
+policies = st.recursive(
+    st.integers(1, 9).map(KeepLatest)
+    | st.integers(1, 99).map(lambda hours: KeepWithin(hours=hours))
+    | st.just(KeepAll()),
+    lambda inner: (
+        st.tuples(inner, inner).map(lambda two: two[0] | two[1])
+        | st.tuples(inner, inner).map(lambda two: two[0] & two[1])
+    ),
+    max_leaves=6,
+)
+
+
+@given(policies)
+def test_a_policy_survives_the_journal(policy: Retention) -> None:
+    assert retention_from_json(json.loads(canonical(policy.to_json()))) == policy
+
+
+@given(policies, policies, st.lists(st.floats(0, 99), max_size=12))
+def test_joins_are_union_and_intersection(one: Retention, other: Retention, ages: list[float]) -> None:
+    all_taken = taken(*ages)
+    assert (one | other).keeps(all_taken, NOW) == one.keeps(all_taken, NOW) | other.keeps(all_taken, NOW)
+    assert (one & other).keeps(all_taken, NOW) == one.keeps(all_taken, NOW) & other.keeps(all_taken, NOW)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, "2", None, True])
+def test_latest_of_how_many(count: Any) -> None:
+    with pytest.raises(InvalidConfig, match="how many checkpoints to keep, 1 or more"):
+        KeepLatest(count)
+
+
+@pytest.mark.parametrize("age", [timedelta(0), timedelta(days=-1), None, "7 days", 7])
+def test_within_which_time(age: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"e\.g\. KeepWithin\(days=7\)"):
+        KeepWithin(age)
+
+
+@pytest.mark.parametrize("other", [5, "KeepAll()", None])
+def test_only_policies_join(other: Any) -> None:
+    with pytest.raises(TypeError):
+        KeepLatest(2) | other
+    with pytest.raises(TypeError):
+        KeepLatest(2) & other
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"keep": "oldest"},
+        {"keep": "latest"},
+        {"keep": "either", "of": [{"keep": "all"}]},
+        {"keep": "latest", "count": 0},
+    ],
+)
+def test_a_policy_of_a_newer_version_is_refused(data: dict[str, Any]) -> None:
+    """Taken for "keep nothing", it would delete the last checkpoint."""
+    with pytest.raises(InvalidConfig):
+        retention_from_json(data)

@@ -1,0 +1,273 @@
+"""Attempts: who starts, who is stopped, who ends how (docs/protocol.md). Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.events import Point
+from tests.support.histories import Given, History, at, clear, in_turn, launch, refusal, said, start, token
+
+
+def planned(h: History) -> None:
+    h.launched()
+
+
+def running(h: History) -> None:
+    h.started()
+
+
+def ended(how: str) -> Given:
+    return in_turn(running, lambda h: h.ended(how))
+
+
+def replaced(h: History) -> None:
+    """Attempt 1 runs; try 2 was planned and has not started."""
+    running(h)
+    h.launched(try_number=2)
+
+
+def branched(h: History) -> None:
+    """Another run opened a branch."""
+    running(h)
+    h.launched("day-2", restore="none")
+
+
+def by_hand(h: History) -> None:
+    """A person opens a branch: nothing but that entry, so there is no current launch."""
+    h.write(e.BranchOpened(branch=1, application="", base=None, token=token(), by="cli", reason="restore"))
+
+
+def stop_requested(h: History) -> None:
+    h.do(c.RequestStop(launch=1, try_number=1, by="task", reason="marked failed"))
+
+
+def second_driver(h: History) -> None:
+    """The cluster started the driver again under one launch: attempt 2 of launch 1."""
+    running(h)
+    h.do(start(driver="again"))
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "answer"),
+    [
+        pytest.param(planned, start(), "attempt 1 from nothing", id="the driver of the current launch"),
+        pytest.param(running, start(), "done 1", id="the same driver again"),
+        pytest.param(in_turn(running, lambda h: h.triggered()), start(), "done 1", id="the same driver again, later"),
+        pytest.param(replaced, start(), "Fenced", id="the same driver again, replaced since"),
+        pytest.param(ended("finished"), start(), "Fenced", id="the same driver again, ended since"),
+        pytest.param(second_driver, start(), "Fenced", id="the same driver again, another took its place"),
+        pytest.param(replaced, start(driver="late"), "Fenced", id="a driver of a launch that was replaced"),
+        pytest.param(branched, start(driver="late"), "Fenced", id="a driver of a launch on a branch that was left"),
+        pytest.param(in_turn(running, by_hand), start(driver="late"), "Fenced", id="a driver that starts after a restore (B35)"),
+        pytest.param(in_turn(running, lambda h: h.do(launch(try_number=2, seen_alive=True))), start(driver="again"),
+                     "attempt 2 from nothing", id="the token is the planned one, not the adopter's"),
+        pytest.param(in_turn(planned, stop_requested), start(), "Fenced", id="stop requested"),
+        pytest.param(in_turn(planned, History.suspended), start(), "JobSuspended", id="suspended"),
+        pytest.param(ended("finished"), start(driver="again"), "Fenced", id="the launch's attempt ended finished"),
+        pytest.param(ended("cancelled"), start(driver="again"), "Fenced", id="the launch's attempt ended cancelled"),
+        pytest.param(ended("suspended"), start(driver="again"), "Fenced", id="the launch's attempt ended suspended"),
+        pytest.param(ended("failed"), start(driver="again"), "attempt 2 from nothing", id="the launch's attempt failed"),
+        pytest.param(ended("lost"), start(driver="again"), "attempt 2 from nothing", id="the launch's attempt was lost"),
+        pytest.param(running, start(driver="again", seen_alive=True), "JobAlreadyRunning", id="another driver is alive: it wins"),
+        pytest.param(running, start(driver="again"), "attempt 2 from nothing", id="another driver was not seen"),
+        pytest.param(ended("failed"), start(driver="again", seen_alive=True), "attempt 2 from nothing",
+                     id="whose end is on record is not alive"),
+        pytest.param(in_turn(running, lambda h: h.triggered()), start(driver="again"), "attempt 2 from nothing, abort chk-1",
+                     id="what its older epoch left pending is settled"),
+        pytest.param(in_turn(running, lambda h: h.completed()), start(driver="again"), "attempt 2 from chk-1",
+                     id="the restore point is that of its own entry (P9)"),
+    ],
+)  # fmt: skip
+def test_start(given: Given, asked: c.StartAttempt, answer: str) -> None:
+    history = History()
+    given(history)
+    assert said(history.ask(asked)) == answer
+
+
+def test_epochs_rise_through_launches_runs_and_branches() -> None:
+    """P2; B12: a second driver under one launch takes a new epoch, too."""
+    history = History()
+    history.started("day-1")
+    history.do(start("day-1", driver="again"))
+    history.ended("failed")
+    history.started("day-1", 2)
+    history.ended()
+    history.started("day-2", restore="none")
+    assert [one.epoch for one in history.state.attempts] == [1, 2, 3, 4]
+
+
+def test_the_restore_point_is_not_that_of_the_launch() -> None:
+    """B14: the old driver completed a checkpoint after the entry that planned the launch could have seen it: it could not,
+    because that entry fenced it. But a driver that starts again under the launch begins after its own checkpoints."""
+    history = History()
+    history.started()
+    history.completed()
+    history.do(start(driver="again"))
+    current = history.state.current_launch()
+    attempt = history.state.attempt(2)
+    assert current
+    assert attempt
+    assert (current.restore_point, attempt.restore_point) == (None, Point(id=1))
+
+
+@pytest.mark.parametrize(
+    ("given", "by_try", "answer"),
+    [
+        pytest.param(planned, 1, "stop launch 1", id="before the driver started"),
+        pytest.param(running, 1, "stop launch 1", id="while it runs"),
+        pytest.param(in_turn(running, stop_requested), 1, "done 1", id="asked for already"),
+        pytest.param(in_turn(running, stop_requested), 7, "done 1", id="asked for already by another"),
+        pytest.param(replaced, 1, "Superseded", id="the launch was replaced"),
+        pytest.param(branched, 1, "Superseded", id="the launch's branch was left"),
+        pytest.param(in_turn(running, lambda h: h.do(launch(try_number=2, seen_alive=True))), 1, "Superseded",
+                     id="a later try adopted the launch"),
+        pytest.param(in_turn(running, lambda h: h.do(launch(try_number=2, seen_alive=True))), 2, "stop launch 1", id="its adopter asks"),
+        pytest.param(lambda h: None, 1, "Superseded", id="no such launch"),
+    ],
+)  # fmt: skip
+def test_request_stop(given: Given, by_try: int, answer: str) -> None:
+    history = History()
+    given(history)
+    assert said(history.ask(c.RequestStop(launch=1, try_number=by_try, by="task", reason="marked failed"))) == answer
+
+
+def end(how: str, epoch: int = 1, *, from_task: bool = False) -> c.EndAttempt:
+    return c.EndAttempt(epoch=epoch, how=how, exit_code=0 if how == "finished" else 1, from_task=from_task)
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "answer"),
+    [
+        pytest.param(running, end("finished"), "attempt 1 finished", id="it ends"),
+        pytest.param(ended("finished"), end("finished"), "done 1", id="the same end again"),
+        pytest.param(ended("lost"), end("lost"), "done 1", id="the same end, said by another"),
+        pytest.param(in_turn(running, lambda h: h.triggered()), end("failed"), "attempt 1 failed, abort chk-1",
+                     id="what it left pending is settled"),
+        pytest.param(ended("lost"), end("finished"), "Fenced", id="ended another way: taken for lost, it must not finish"),
+        pytest.param(ended("failed"), end("finished"), "Fenced", id="ended another way"),
+        pytest.param(ended("finished"), end("failed"), "Fenced", id="the driver cannot turn finished into failed"),
+        pytest.param(ended("finished"), end("failed", from_task=True), "attempt 1 failed", id="the task can: it saw the exit code"),
+        pytest.param(ended("finished"), end("lost", from_task=True), "Fenced", id="but only into failed"),
+        pytest.param(ended("cancelled"), end("failed", from_task=True), "Fenced", id="and only finished"),
+        pytest.param(in_turn(ended("finished"), lambda h: h.launched(try_number=2, generation=1)), end("failed", from_task=True),
+                     "Fenced", id="and not once a newer launch stands"),
+        pytest.param(replaced, end("finished"), "Fenced", id="replaced by a launch"),
+        pytest.param(branched, end("finished"), "Fenced", id="its branch was left"),
+        pytest.param(second_driver, end("finished"), "Fenced", id="replaced by another driver"),
+        pytest.param(second_driver, end("finished", 2), "attempt 2 finished", id="the driver that replaced it"),
+        pytest.param(running, end("finished", 9), "Fenced", id="no such attempt"),
+    ],
+)  # fmt: skip
+def test_end(given: Given, asked: c.EndAttempt, answer: str) -> None:
+    history = History()
+    given(history)
+    assert said(history.ask(asked)) == answer
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        pytest.param(lambda h: c.Trigger(request="late", epoch=1), id="trigger"),
+        pytest.param(
+            lambda h: c.Complete(id=1, digest="d", bytes=0, states=(), acknowledged=("",), epoch=1), id="complete"
+        ),
+        pytest.param(lambda h: c.Abort(id=2, reason="declined", epoch=1), id="abort"),
+        pytest.param(lambda h: c.EndAttempt(epoch=1, how="finished"), id="end"),
+    ],
+)
+@pytest.mark.parametrize(
+    "fence",
+    [
+        pytest.param(lambda h: h.launched(try_number=2), id="by a launch"),
+        pytest.param(lambda h: h.do(start(driver="again")), id="by another driver"),
+        pytest.param(lambda h: h.launched("day-2", restore="none"), id="by a branch"),
+        pytest.param(by_hand, id="by a restore"),
+        pytest.param(lambda h: h.ended("lost"), id="taken for lost"),
+    ],
+)
+def test_an_attempt_that_is_over_is_refused_whatever_it_sends(
+    fence: Given, late: Callable[[History], c.Command]
+) -> None:
+    """P3; B42, B43."""
+    history = History()
+    history.started()
+    history.triggered()
+    fence(history)
+    error = refusal(history.ask(late(history)), errors.Fenced)
+    assert error.about["epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fence", "why"),
+    [
+        (lambda h: h.launched(try_number=2), "launch 2 (try 2) replaced it"),
+        (lambda h: h.started(try_number=2), "attempt 2 replaced it"),
+        (lambda h: h.do(start(driver="again")), "attempt 2 replaced it"),
+        (lambda h: h.ended("lost"), "it ended lost"),
+    ],
+)
+def test_a_fence_says_who_made_it(fence: Given, why: str) -> None:
+    history = History()
+    running(history)
+    fence(history)
+    assert why in refusal(history.ask(c.Trigger(request="late", epoch=1)), errors.Fenced).message
+
+
+def test_a_run_is_as_its_newest_launch_ended() -> None:
+    history = History()
+    history.started()
+    history.ended("failed")
+    assert history.state.runs[0].how == "failed"
+    history.started(try_number=2)
+    assert history.state.runs[0].how is None
+    history.ended()
+    assert (history.state.runs[0].how, history.state.runs[0].ended_at) == ("finished", at(history.state.n))
+    history.do(clear(try_number=3))
+    assert (history.state.runs[0].how, history.state.runs[0].ended_at) == (None, None)
+
+
+def alone(try_number: int, driver: str, **other: Any) -> c.StartAlone:
+    plan = launch("alone-1", try_number, task="script", alone=True, **other)
+    return c.StartAlone(plan=plan, start=c.StartAttempt(token=plan.token, try_number=try_number, driver=driver))
+
+
+def test_a_script_takes_launch_and_attempt_in_one_entry() -> None:
+    history = History()
+    assert said(history.ask(alone(1, "first"))) == "open, launch 1 from nothing, attempt 1 from nothing"
+    history.do(alone(1, "first"))
+    assert history.state.n == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "seen_alive", "answer"),
+    [
+        pytest.param(lambda h: None, False, "launch 2 from chk-1, attempt 2 from chk-1", id="the next script goes on"),
+        pytest.param(lambda h: None, True, "JobAlreadyRunning", id="beside a living one: refused"),
+        pytest.param(
+            lambda h: h.triggered(), False, "launch 2 from chk-1, abort chk-2, attempt 2 from chk-1", id="settles"
+        ),
+        pytest.param(
+            lambda h: h.ended("failed"), True, "launch 2 from chk-1, attempt 2 from chk-1", id="its end is on record"
+        ),
+        pytest.param(lambda h: h.suspended(), False, "JobSuspended", id="suspended"),
+    ],
+)
+def test_a_script_that_is_run_again(given: Given, seen_alive: bool, answer: str) -> None:
+    history = History()
+    history.do(alone(1, "first"))
+    history.completed()
+    given(history)
+    assert said(history.ask(alone(2, "second", seen_alive=seen_alive))) == answer
+
+
+def test_two_scripts_at_once_are_not_one() -> None:
+    """Both counted the same try; the second to write hears that it was superseded, not that it is done."""
+    history = History()
+    history.do(alone(1, "first"))
+    assert said(history.ask(alone(1, "second"))) == "Superseded"

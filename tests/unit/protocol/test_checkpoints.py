@@ -1,0 +1,270 @@
+"""Trigger, complete, abort: one outcome per checkpoint (docs/protocol.md, P1 to P3). Runs anywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.decisions import outcome, subsumed_by
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
+from tests.support.histories import Given, History, complete, entry, in_turn, refusal, said
+
+
+def running(h: History) -> None:
+    h.started()
+
+
+def pending(h: History) -> None:
+    running(h)
+    h.triggered("asked")
+
+
+def completed(h: History) -> None:
+    pending(h)
+    h.completed(number=1)
+
+
+def aborted(h: History) -> None:
+    pending(h)
+    h.do(c.Abort(id=1, reason="expired"))
+
+
+def condemned(h: History) -> None:
+    """chk-1 of three; the default keeps two."""
+    completed(h)
+    h.completed()
+    h.completed()
+    h.condemned(1)
+
+
+def forgotten(h: History) -> None:
+    condemned(h)
+    h.do(c.Forget(ids=(1,)))
+
+
+def ended(h: History) -> None:
+    running(h)
+    h.ended()
+
+
+def gated(h: History) -> None:
+    running(h)
+    h.write(triggered(1, gated=True))
+
+
+def triggered(
+    number: int, *, gated: bool = False, kind: str = "checkpoint", plan: tuple[str, ...] = ("",)
+) -> e.CheckpointTriggered:
+    return e.CheckpointTriggered(
+        id=number,
+        request=f"r{number}",
+        try_number=1,
+        checkpoint_kind=kind,
+        epochs=(1,),
+        branch=0,
+        plan=plan,
+        timeout_s=600.0,
+        gated=gated,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "answer"),
+    [
+        pytest.param(running, c.Trigger(request="asked", epoch=1), "trigger chk-1", id="the driver's"),
+        pytest.param(running, c.Trigger(request="asked"), "trigger chk-1", id="anyone's"),
+        pytest.param(pending, c.Trigger(request="asked"), "done 1", id="known: pending"),
+        pytest.param(completed, c.Trigger(request="asked"), "done 1", id="known: completed"),
+        pytest.param(completed, c.Trigger(request="asked", try_number=2), "done 1", id="known: completed, and a later try asks"),
+        pytest.param(aborted, c.Trigger(request="asked"), "done 1", id="known: aborted, and the same try asks"),
+        pytest.param(aborted, c.Trigger(request="asked", try_number=2), "trigger chk-2", id="known: aborted, and a later try asks"),
+        pytest.param(in_turn(aborted, lambda h: h.triggered("asked", try_number=2)), c.Trigger(request="asked"), "done 2",
+                     id="known: answered with its newest"),
+        pytest.param(forgotten, c.Trigger(request="asked", try_number=2), "done 1", id="known: forgotten"),
+        pytest.param(in_turn(completed, lambda h: h.launched(try_number=2)), c.Trigger(request="asked", epoch=1), "done 1",
+                     id="known: also told to an attempt that is over"),
+        pytest.param(pending, c.Trigger(request="other"), "Busy", id="another is pending"),
+        pytest.param(lambda h: None, c.Trigger(request="asked"), "NotRunning", id="no history"),
+        pytest.param(lambda h: h.launched(), c.Trigger(request="asked"), "NotRunning", id="planned, no driver yet"),
+        pytest.param(ended, c.Trigger(request="asked"), "NotRunning", id="ended"),
+        pytest.param(in_turn(running, lambda h: h.launched(try_number=2)), c.Trigger(request="asked"), "NotRunning", id="replaced"),
+        pytest.param(in_turn(running, lambda h: h.launched(try_number=2)), c.Trigger(request="asked", epoch=1), "Fenced",
+                     id="by an attempt that is over"),
+    ],
+)  # fmt: skip
+def test_trigger(given: Given, asked: c.Trigger, answer: str) -> None:
+    history = History()
+    given(history)
+    assert said(history.ask(asked)) == answer
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "answer"),
+    [
+        pytest.param(pending, complete(1), "complete chk-1", id="anyone completes it"),
+        pytest.param(pending, complete(1, epoch=1), "complete chk-1", id="the driver does"),
+        pytest.param(completed, complete(1), "done 1", id="the same digest again"),
+        pytest.param(completed, complete(1, digest="other"), "NotPending", id="another digest"),
+        pytest.param(condemned, complete(1), "done 1", id="the same digest, condemned since"),
+        pytest.param(forgotten, complete(1), "done 1", id="the same digest, forgotten since"),
+        pytest.param(in_turn(completed, lambda h: h.launched(try_number=2)), complete(1, epoch=1), "done 1",
+                     id="the same digest, by an attempt that is over"),
+        pytest.param(aborted, complete(1), "NotPending", id="aborted: discarded"),
+        pytest.param(in_turn(pending, lambda h: h.launched(try_number=2)), complete(1, epoch=1), "Fenced", id="by an attempt that is over"),
+        pytest.param(in_turn(pending, lambda h: h.launched(try_number=2)), complete(1), "NotPending", id="of an attempt that is over"),
+        pytest.param(running, complete(9), "NotPending", id="never triggered"),
+        pytest.param(pending, complete(1, acknowledged=()), "NotPending", id="not acknowledged"),
+        pytest.param(gated, complete(1, epoch=1), "NotPending", id="gated: only its finalize task (B30)"),
+    ],
+)  # fmt: skip
+def test_complete(given: Given, asked: c.Complete, answer: str) -> None:
+    history = History()
+    given(history)
+    assert said(history.ask(asked)) == answer
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "answer"),
+    [
+        pytest.param(pending, c.Abort(id=1, reason="expired"), "abort chk-1", id="anyone aborts it"),
+        pytest.param(pending, c.Abort(id=1, reason="declined", epoch=1), "abort chk-1", id="the driver declines"),
+        pytest.param(aborted, c.Abort(id=1, reason="another reason"), "done 1", id="aborted already"),
+        pytest.param(in_turn(pending, lambda h: h.launched(try_number=2)), c.Abort(id=1, reason="declined", epoch=1), "done 1",
+                     id="aborted already, by the launch that replaced the attempt"),
+        pytest.param(completed, c.Abort(id=1, reason="expired"), "NotPending", id="completed"),
+        pytest.param(forgotten, c.Abort(id=1, reason="expired"), "NotPending", id="forgotten"),
+        pytest.param(running, c.Abort(id=9, reason="expired"), "NotPending", id="never triggered"),
+    ],
+)  # fmt: skip
+def test_abort(given: Given, asked: c.Abort, answer: str) -> None:
+    history = History()
+    given(history)
+    assert said(history.ask(asked)) == answer
+
+
+def test_an_incomplete_one_names_who_is_missing() -> None:
+    history = History()
+    running(history)
+    history.write(triggered(1, plan=("orders", "payments")))
+    error = refusal(history.ask(complete(1, acknowledged=("orders",))), errors.NotPending)
+    assert "payments" in error.message
+    assert "orders" not in error.message
+
+
+def test_ids_rise_and_are_never_counted_from_what_is_kept() -> None:
+    """P2; B13."""
+    history = History()
+    condemned(history)
+    history.do(c.Forget(ids=(1,)))
+    history.do(c.Abort(id=history.triggered(), reason="expired"))
+    assert history.triggered() == 5
+
+
+def test_the_newest_is_the_highest_id_of_the_branch() -> None:
+    """B44: not the one whose entry came last."""
+    history = History()
+    running(history)
+    history.write(triggered(1, gated=True))
+    history.write(triggered(2))
+    history.do(complete(2))
+    history.write(e.CheckpointCompleted(id=1, digest="d", bytes=0, states=()))
+    assert history.state.restore_point() == Point(id=2)
+
+
+def test_completing_subsumes_the_older_pending_ones_that_lie_within() -> None:
+    """B44: but no savepoint and no gated one; those may complete later, as older points. Nor one that waits for others as well."""
+    history = History()
+    running(history)
+    history.write(
+        triggered(1),
+        triggered(2, gated=True),
+        triggered(3, kind="savepoint"),
+        triggered(4, plan=("", "other")),
+        triggered(5),
+        triggered(6),
+    )
+    five = history.state.checkpoint(5)
+    assert five
+    assert subsumed_by(history.state, five) == (1,)
+    assert said(history.ask(complete(5))) == "complete chk-5 subsuming chk-1"
+    history.do(complete(5))
+    assert [one.id for one in history.state.pending] == [2, 3, 4, 6]
+    one = history.state.checkpoint(1)
+    assert one
+    assert (outcome(one), one.words) == ("aborted (subsumed)", "by chk-5")
+
+
+def test_what_an_abort_says_is_kept_for_people() -> None:
+    history = History()
+    pending(history)
+    history.do(
+        c.Abort(
+            id=1,
+            reason="expired",
+            phase="acknowledge",
+            missing=("",),
+            words="its batch 412 has been running for 14 min",
+        )
+    )
+    found = history.state.checkpoint(1)
+    assert found
+    assert (found.reason, found.phase, found.missing) == ("expired", "acknowledge", ("",))
+    assert found.words == "its batch 412 has been running for 14 min"
+    assert history.state.counts == {"aborted": 1}
+
+
+def test_a_completed_one_keeps_its_measures_and_interns_its_groups() -> None:
+    """Groups stand once in a table and checkpoints refer to them by number; so a snapshot does not grow with what is handed on."""
+    history = History()
+    running(history)
+    for _ in range(2):
+        history.do(
+            complete(
+                history.triggered(), entry("clean", ("state/clean/1-a",), 1), entry("joined", ("state/joined/1-b",), 2)
+            )
+        )
+    first, second = history.state.retained
+    assert first.groups == second.groups == (1, 2)
+    assert [group.path for group in history.state.groups] == ["state/clean/1-a", "state/joined/1-b"]
+    assert all(state.groups == () for state in second.states)
+    assert [(state.uid, state.measures.checkpoint) for state in second.states] == [("clean", 1), ("joined", 2)]
+
+
+def test_a_request_is_answered_the_same_when_its_checkpoint_is_no_longer_listed() -> None:
+    """P11: a trigger that is repeated after a hundred others must not take another checkpoint."""
+    history = History()
+    aborted(history)
+    for _ in range(KEPT_RECORDS):
+        history.do(c.Abort(id=history.triggered(), reason="expired"))
+    assert history.state.checkpoint(1) is None
+    assert said(history.ask(c.Trigger(request="asked"))) == "done 1"
+
+
+def test_an_attempt_remembers_its_first_own_checkpoint() -> None:
+    history = History()
+    completed(history)
+    history.completed()
+    history.ended("failed")
+    history.started(try_number=2)
+    assert [one.first for one in history.state.attempts] == [1, None]
+
+
+@pytest.mark.parametrize(
+    ("given", "command", "status"),
+    [
+        (completed, complete(1, digest="other"), "retained"),
+        (aborted, complete(1), "aborted"),
+        (running, complete(9), None),
+        (gated, complete(1), "pending"),
+        (pending, complete(1, acknowledged=()), "pending"),
+        (completed, c.Abort(id=1, reason="expired"), "retained"),
+        (running, c.Abort(id=9, reason="expired"), None),
+    ],
+)
+def test_who_comes_too_late_hears_of_the_outcome(given: Given, command: c.Command, status: str | None) -> None:
+    history = History()
+    given(history)
+    assert refusal(history.ask(command), errors.NotPending).about["status"] == status

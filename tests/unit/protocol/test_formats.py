@@ -1,0 +1,432 @@
+"""Golden files of format version 1: what was ever written is read for ever (docs/protocol.md). Runs anywhere.
+
+They were written once, by this module with ``WRITE_GOLDEN_FILES=1``; it never overwrites one that is there. A later format
+gets files of its own beside them. One that must be rewritten means that something stored can no longer be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By, Entry, closed_stub
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Process, Refusal
+from airflow_checkpoint_provider.coordinator.savepoint import Claim, Stub
+from airflow_checkpoint_provider.errors import Queued
+from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithin
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.keys import History, Keys
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Measures, Seal, StageDetail, Versions
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.transitions import fold
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.acknowledgements import acknowledgement, group, stage, value
+from tests.support.histories import at, clear, launch, start
+
+GOLDEN = Path(__file__).parent / "golden" / "v1"
+KEYS = Keys(History("flights.delays", "scheduled__2026-11-20").prefix)
+SAVEPOINTS_BOUNDARY = 18
+BOUNDARY = 18  # of a short segment, so that the files stay short, too
+VERSIONS = Versions(package="0.1.0", spark="4.2.0")
+PROCESS = Process(host="worker-3", boot="b4f0c2", pidns="pid:[4026531836]", pid=4711, started="123456")
+
+
+def detailed(number: int) -> Acknowledgement:
+    """An acknowledgement in which every field of version 1 says something."""
+    clean = stage("clean", number, made_of=group("clean", files=2))
+    detail = StageDetail(
+        plan="p1an", inputs="1nputs",
+        python=True, application="d1gest", schema='{"type":"struct","fields":[]}', codec="zstd", sorted=True, version="2",
+        function=True, before={"raw": "state/raw/1-a"}, values={"count": 7},
+    )  # fmt: skip
+    measures = Measures(checkpoint=1, barrier="stage 'clean'", work_s=4320.5, sync_s=0.25, async_s=8.125, new_bytes=38)
+    return acknowledgement(
+        number,
+        replace(clean, stage=detail, measures=measures),
+        value("Größe", number, {"rows": 7, "deep": [1, None, True, 2.5, "ü"]}),
+        run="scheduled__2026-11-20", run_values={"count": 0}, versions=VERSIONS,
+    )  # fmt: skip
+
+
+def life(store: MemoryStore) -> None:
+    """One of everything: checkpoints with every outcome, an adoption, a stop, a retry and a clear; entries 0 to 18."""
+    nonces = iter(f"{number:032x}" for number in range(1, 99))
+    times = iter(at(minute) for minute in range(99))
+    by = By("task", "flights.delays", "worker-3")
+    journal = Journal(store, KEYS, by, segment=BOUNDARY, nonce=lambda: next(nonces), clock=lambda: next(times))
+    scope, run = "scheduled__2026-11-20", "scheduled__2026-11-20"
+    checkpointing = CheckpointConfig(retention=KeepLatest(1) | KeepWithin(days=7)).to_json()
+    plan = launch(run, scope=scope, run_after="2026-11-20T00:00:00Z")
+    journal.append(plan)
+    first = start(run, driver="dr1ver", application_digest="d1gest", versions=VERSIONS, checkpointing=checkpointing)
+    journal.append(first)
+    coordinator = Coordinator(journal, 1, now=lambda: at(20_000))
+    for number in (1, 2):
+        coordinator.trigger(f"attempt 1 barrier {number}", timeout_s=600.0, barrier="stage 'clean'")
+        coordinator.acknowledge(detailed(number))
+        coordinator.complete(number)
+    coordinator.retire()
+    journal.append(launch(run, 2, scope=scope, seen_alive=True))
+    coordinator.trigger("attempt 1 barrier 3", timeout_s=600.0, barrier="end")
+    coordinator.abort(3, "expired", missing=("",), words="its batch has been running for 14 min")
+    coordinator.trigger("attempt 1 barrier 4", timeout_s=600.0, barrier="end")
+    journal.append(c.RequestStop(launch=1, try_number=2, by="task", reason="marked failed"))
+    journal.append(c.EndAttempt(epoch=1, how="cancelled", exit_code=1, said_by="driver"))
+    again: dict[str, Any] = {"versions": VERSIONS, "checkpointing": checkpointing}
+    journal.append(launch(run, 3, scope=scope))
+    journal.append(start(run, 3, driver="dr1ver2", **again))
+    journal.append(clear(run, 4, scope=scope, on_clear="restart"))
+    journal.append(start(run, 4, generation=1, driver="dr1ver3", **again))
+    Coordinator(journal, 3).trigger("attempt 3 barrier 1", timeout_s=600.0, barrier="stage 'clean'")
+
+
+@cache
+def lived() -> MemoryStore:
+    store = MemoryStore()
+    life(store)
+    return store
+
+
+def life_with_savepoints(store: MemoryStore) -> None:
+    """Requests that wait and are dropped, a savepoint, a stop with one, and a restore from one that is claimed."""
+    nonces = iter(f"{number:032x}" for number in range(1 << 100, (1 << 100) + 99))
+    times = iter(at(minute) for minute in range(99))
+    by = By("task", "flights.delays", "worker-3")
+    journal = Journal(
+        store, KEYS, by, segment=SAVEPOINTS_BOUNDARY, nonce=lambda: next(nonces), clock=lambda: next(times)
+    )
+    run = "scheduled__2026-11-20"
+    config = CheckpointConfig(
+        max_concurrent=2, tolerable_failures=3, interval="1 min", min_pause="5 s", retention=KeepWithin(days=7)
+    ).to_json()
+    journal.append(launch(run, run_after="2026-11-20T00:00:00Z"))
+    journal.append(start(run, driver="dr1ver", versions=VERSIONS, checkpointing=config))
+    coordinator = Coordinator(journal, 1)
+    saved: dict[str, Any] = {"origin": "task", "target": "s3://lake/savepoints", "owner": "ops.savepoint"}
+    coordinator.trigger("savepoint", kind="savepoint", name="before the change", pinned=True, **saved)
+    coordinator.trigger("one", origin="cli", owner="ann")
+    for request, origin in (("two", "task"), ("timer", "periodic")):
+        with suppress(Queued):
+            coordinator.trigger(request, origin=origin, owner="ops.checkpoint")
+    for number in (1, 2):
+        coordinator.acknowledge(detailed(number))
+        coordinator.complete(number)
+    journal.append(c.ConfirmPublished(id=1))
+    for request in ("three", "four"):
+        with suppress(Queued):
+            coordinator.trigger(request, origin="task", owner="ops.checkpoint")
+    coordinator.trigger("stop", kind="suspend_savepoint", **saved)
+    number = coordinator.state.pending[-1].id
+    coordinator.acknowledge(detailed(number))
+    coordinator.complete(number)
+    journal.append(c.EndAttempt(epoch=1, how="suspended", exit_code=79))
+    token = e.Token(dag="ops", run=run, task="restore")
+    for base in ("s3://lake/savepoints/savepoint-orders-41-9f3c", "s3://lake/savepoints/savepoint-orders-42-77aa"):
+        restore = c.Restore(
+            token=replace(token, item=base), base=e.Point(pointer=base), by="ops.restore", reason="upgrade", above=41,
+            claimed=True, rename={"sum": "total"},
+        )  # fmt: skip
+        journal.append(restore)
+    claim = journal.state.claims[0].pointer
+    journal.append(c.Condemn(ids=(1,), claims=(), now=at(20_000), disposing=True))
+    journal.append(c.Condemn(ids=(), claims=(claim,), now=at(20_000)))
+    journal.append(c.Forget(ids=(1,), claims=()))
+
+
+@cache
+def with_savepoints() -> MemoryStore:
+    store = MemoryStore()
+    life_with_savepoints(store)
+    return store
+
+
+def short_life(store: MemoryStore) -> None:
+    """A run that finished, and whose history was closed; entries 0 to 4, and 64."""
+    nonces = iter(f"{number:032x}" for number in range(1, 99))
+    times = iter(at(minute) for minute in range(99))
+    by = By("task", "flights.delays", "worker-3")
+    run = "scheduled__2026-11-20"
+    journal = Journal(store, KEYS, by, nonce=lambda: next(nonces), clock=lambda: next(times))
+    plan = launch(run, scope=run, run_after="2026-11-20T00:00:00Z")
+    journal.append(plan)
+    journal.append(start(run, driver="dr1ver", versions=VERSIONS, checkpointing=CheckpointConfig().to_json()))
+    Coordinator(journal, 1).trigger("attempt 1 barrier 1", timeout_s=600.0, barrier="end")
+    journal.append(c.EndAttempt(epoch=1, how="finished", exit_code=0))
+    journal.append(c.CloseHistory(why="the run finished", now=at(20_000)))
+    journal.append(c.FinishClosing())
+
+
+@cache
+def closed() -> MemoryStore:
+    store = MemoryStore()
+    short_life(store)
+    return store
+
+
+def closed_stub_of(body: bytes) -> bytes:
+    entry = Entry.from_bytes(body, "a boundary")
+    assert entry.snapshot
+    return closed_stub(fold(entry.snapshot, entry.n, entry.at, entry.events)).to_bytes()
+
+
+def heartbeat() -> bytes:
+    beat = Beat(
+        counter=41, at=at(3), process=PROCESS, epoch=2, launch=3, attached=at(2), application="application unchanged",
+        doing="stage 'joined'", fraction=0.61, reused=("clean",), computed=("raw",), protected_since=at(1),
+        refused=Refusal(code="CKP131", text="another driver is alive"),
+    )  # fmt: skip
+    return canonical(beat.to_json())
+
+
+def stub() -> bytes:
+    names = {"job": "flights.delays", "scope": "scheduled__2026-11-20", "item": None}
+    return Entry(inc="1ncarnation", n=0, nonce="", at="", by={}, events=(), stub=True, extra=names).to_bytes()
+
+
+WRITERS: dict[str, Callable[[], bytes]] = {
+    "entry-0": lambda: lived().objects[KEYS.entry(0)],
+    "entry-boundary": lambda: lived().objects[KEYS.entry(BOUNDARY)],
+    "entry-boundary-savepoints": lambda: with_savepoints().objects[KEYS.entry(SAVEPOINTS_BOUNDARY)],
+    "events-savepoints": lambda: canonical(
+        [json.loads(with_savepoints().objects[KEYS.entry(n)])["events"] for n in range(SAVEPOINTS_BOUNDARY + 1)]
+    ),
+    "entry-stub": stub,
+    "acknowledgement": lambda: lived().objects[KEYS.acknowledgement(2, "")],
+    "seal": lambda: lived().objects[KEYS.seal(2)],
+    "heartbeat": heartbeat,
+    "savepoint-claimed": lambda: canonical(Claim(owner="1ncarnation", by="orders, task restore", at=at(4)).to_json()),
+    "savepoint-stub": lambda: canonical(Stub(by="task savepoint", at=at(5)).to_json()),
+    "entry-closing": lambda: closed().objects[KEYS.entry(4)],
+    "entry-closed": lambda: closed().objects[KEYS.entry(64)],
+    "entry-closed-stub": lambda: closed_stub_of(closed().objects[KEYS.entry(64)]),
+    "events": lambda: canonical([json.loads(lived().objects[KEYS.entry(n)])["events"] for n in range(BOUNDARY + 1)]),
+}
+
+
+def rewritten(body: bytes) -> bytes:
+    return canonical([[e.event_to_json(e.event_from_json(one)) for one in entry] for entry in json.loads(body)])
+
+
+REWRITERS: dict[str, Callable[[bytes], bytes]] = {
+    "entry-0": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
+    "entry-boundary": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
+    "entry-boundary-savepoints": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
+    "entry-stub": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
+    "entry-closing": lambda body: Entry.from_bytes(body, "entry 4").to_bytes(),
+    "entry-closed": lambda body: Entry.from_bytes(body, "entry 64").to_bytes(),
+    "entry-closed-stub": lambda body: Entry.from_bytes(body, "entry 64").to_bytes(),
+    "acknowledgement": lambda body: Acknowledgement.from_bytes(body).to_bytes(),
+    "seal": lambda body: Seal.from_bytes(body).to_bytes(),
+    "heartbeat": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
+    "savepoint-claimed": lambda body: canonical(Claim.from_json(json.loads(body)).to_json()),
+    "savepoint-stub": lambda body: canonical(Stub.from_json(json.loads(body)).to_json()),
+    "events": rewritten,
+    "events-savepoints": rewritten,
+}
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / f"{name}.json").read_bytes().removesuffix(b"\n")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def written_once() -> None:
+    if os.environ.get("WRITE_GOLDEN_FILES") != "1":
+        return
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for name, write in WRITERS.items():
+        path = GOLDEN / f"{name}.json"
+        if not path.exists():
+            path.write_bytes(write() + b"\n")
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS))
+def test_what_was_written_is_read_and_written_back_the_same(name: str) -> None:
+    """A field that is added, renamed or dropped shows here. Added ones get a golden file of their own; this one stays."""
+    assert REWRITERS[name](golden(name)) == golden(name)
+
+
+def test_every_kind_of_event_that_is_written_is_there() -> None:
+    entries = [
+        *json.loads(golden("events")),
+        *json.loads(golden("events-savepoints")),
+        *(json.loads(golden(f"entry-{name}"))["events"] for name in ("closing", "closed")),
+    ]
+    kinds = {one["kind"] for entry in entries for one in entry}
+    assert kinds == set(e.KINDS) - {"suspended"}
+
+
+def fields(data: object) -> Iterator[str]:
+    if isinstance(data, dict):
+        for key, one in data.items():
+            yield key
+            yield from fields(one)
+    elif isinstance(data, list):
+        for one in data:
+            yield from fields(one)
+
+
+def test_the_first_entry() -> None:
+    entry = Entry.from_bytes(golden("entry-0"), "entry 0")
+    assert (entry.inc, entry.n, entry.at, entry.stub) == ("1ncarnation", 0, at(0), False)
+    assert entry.by == {"place": "task", "owner": "flights.delays", "host": "worker-3", "epoch": None}
+    assert entry.snapshot == State()
+    opened, planned = entry.events
+    assert isinstance(opened, e.HistoryOpened)
+    assert (opened.job, opened.scope, opened.item) == ("flights.delays", "scheduled__2026-11-20", None)
+    assert isinstance(planned, e.LaunchPlanned)
+    assert (planned.launch, planned.try_number, planned.run_after, planned.restore_point) == (
+        1,
+        1,
+        "2026-11-20T00:00:00Z",
+        None,
+    )
+    assert planned.token == e.Token(dag="flights", run="scheduled__2026-11-20", task="delays")
+
+
+def test_a_boundary_holds_the_state_before_it() -> None:
+    entry = Entry.from_bytes(golden("entry-boundary"), "a boundary")
+    assert entry.n == BOUNDARY
+    state = entry.snapshot
+    assert state
+    assert (state.n, state.incarnation, state.job) == (BOUNDARY - 1, "1ncarnation", "flights.delays")
+    assert [(one.id, one.status, one.reason) for one in state.checkpoints] == [
+        (1, "forgotten", ""),
+        (2, "retained", ""),
+        (3, "aborted", "expired"),
+        (4, "aborted", "attempt cancelled"),
+    ]
+    assert [(one.epoch, one.how, one.first) for one in state.attempts] == [
+        (1, "cancelled", 1),
+        (2, None, None),
+        (3, None, None),
+    ]
+    assert [(one.number, one.adopted_by, one.stop) for one in state.launches] == [
+        (1, 2, "task: marked failed"),
+        (2, 0, None),
+        (3, 0, None),
+    ]
+    restored = state.attempts[1]
+    assert (restored.restore_point, restored.holds) == (e.Point(id=2), (1,))
+    assert [group.path for group in state.groups] == ["state/clean/1-n0nce"]
+    assert (state.branch.number, state.branch.base) == (1, None)
+    assert (state.next_id, state.next_launch, state.last_epoch) == (5, 4, 3)
+    assert state.counts == {"completed": 2, "aborted": 2}
+    (triggered,) = entry.events
+    assert isinstance(triggered, e.CheckpointTriggered)
+    assert (triggered.id, triggered.epochs, triggered.plan, triggered.timeout_s) == (5, (3,), ("",), 600.0)
+
+
+def test_a_stub_keeps_its_number_and_the_names() -> None:
+    entry = Entry.from_bytes(golden("entry-stub"), "entry 0")
+    assert (entry.stub, entry.n, entry.inc, entry.events) == (True, 0, "1ncarnation", ())
+    assert entry.extra == {"job": "flights.delays", "scope": "scheduled__2026-11-20", "item": None}
+
+
+def test_a_closed_history_is_the_same_to_who_reads_its_boundary_and_to_who_reads_the_stub() -> None:
+    entry = Entry.from_bytes(golden("entry-closed"), "entry 64")
+    stub = Entry.from_bytes(golden("entry-closed-stub"), "entry 64")
+    assert (entry.n, stub.n, stub.stub, entry.events) == (64, 64, True, (e.HistoryClosed(why="the run finished"),))
+    assert entry.snapshot
+    assert (entry.snapshot.n, entry.snapshot.closing, entry.snapshot.closed) == (4, "the run finished", False)
+    assert stub.closed == fold(entry.snapshot, entry.n, entry.at, entry.events)
+    assert stub.closed == State(
+        n=64, at=at(5), incarnation="1ncarnation", job="flights.delays", scope="scheduled__2026-11-20",
+        next_launch=2, next_id=2, last_epoch=1, closing="the run finished", closed=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "boundary"), [("", BOUNDARY), ("-savepoints", SAVEPOINTS_BOUNDARY)])
+def test_the_events_fold_to_the_state_of_the_boundary(kind: str, boundary: int) -> None:
+    """Golden histories replayed against new code."""
+    state = State()
+    for n, entry in enumerate(json.loads(golden(f"events{kind}"))[:boundary]):
+        state = fold(state, n, at(n), (e.event_from_json(one) for one in entry))
+    assert state == Entry.from_bytes(golden(f"entry-boundary{kind}"), "a boundary").snapshot
+
+
+def test_a_boundary_holds_what_waits_and_what_is_owned() -> None:
+    state = Entry.from_bytes(golden("entry-boundary-savepoints"), "a boundary").snapshot
+    assert state
+    assert [(one.token, one.why) for one in state.dropped] == [
+        ("timer", "the pause between two checkpoints"),
+        ("four", "the job was suspended"),
+    ]
+    assert [(one.id, one.kind, one.status, one.published) for one in state.checkpoints if one.savepoint] == [
+        (1, "savepoint", "condemned", True),
+        (5, "suspend_savepoint", "retained", False),
+    ]
+    assert [(one.pointer[-7:], one.status) for one in state.claims] == [
+        ("41-9f3c", "condemned"),
+        ("42-77aa", "retained"),
+    ]
+    assert (state.next_id, state.branch.rename, state.suspended) == (42, {"sum": "total"}, None)
+    waited = state.checkpoint(3)
+    assert waited
+    assert (waited.request, waited.owner, waited.queued_at != "") == ("two", "ops.checkpoint", True)
+
+
+def test_an_acknowledgement_and_the_seal_of_it() -> None:
+    ack = Acknowledgement.from_bytes(golden("acknowledgement"))
+    assert (ack.inc, ack.id, ack.application, ack.epoch, ack.nonce, ack.run) == (
+        "1ncarnation", 2, "", 1, "ours", "scheduled__2026-11-20"
+    )  # fmt: skip
+    assert (ack.run_values, ack.versions) == ({"count": 0}, VERSIONS)
+    clean, count = ack.states
+    assert (count.uid, count.value) == ("Größe", {"rows": 7, "deep": [1, None, True, 2.5, "ü"]})
+    assert clean.groups == (group("clean"),)
+    assert clean.measures == Measures(
+        checkpoint=1, barrier="stage 'clean'", work_s=4320.5, sync_s=0.25, async_s=8.125, new_bytes=38
+    )
+    assert clean.stage
+    assert (clean.stage.before, clean.stage.values, clean.stage.version) == (
+        {"raw": "state/raw/1-a"},
+        {"count": 7},
+        "2",
+    )
+    seal = Seal.from_bytes(golden("seal"))
+    assert seal.applications == {"": ack}
+    assert (seal.inc, seal.job, seal.scope, seal.item) == (
+        "1ncarnation",
+        "flights.delays",
+        "scheduled__2026-11-20",
+        None,
+    )
+    assert (seal.id, seal.kind, seal.branch, seal.epochs, seal.plan) == (2, "checkpoint", 0, (1,), ("",))
+    assert [(state.uid, state.kind, state.rows, state.bytes) for state in seal.states.values()] == [
+        ("clean", "stage", 14, 38),
+        ("Größe", "value", 0, 0),
+    ]
+
+
+def test_a_heartbeat() -> None:
+    beat = Beat.from_json(json.loads(golden("heartbeat")))
+    assert (beat.counter, beat.at, beat.process, beat.epoch, beat.launch) == (41, at(3), PROCESS, 2, 3)
+    assert (beat.doing, beat.fraction, beat.reused, beat.computed) == ("stage 'joined'", 0.61, ("clean",), ("raw",))
+    assert beat.refused == Refusal(code="CKP131", text="another driver is alive")
+
+
+def test_what_lies_beside_a_savepoint() -> None:
+    claimed, stub = (json.loads(golden(f"savepoint-{name}")) for name in ("claimed", "stub"))
+    assert Claim.from_json(claimed) == Claim(owner="1ncarnation", by="orders, task restore", at=at(4))
+    assert Stub.from_json(stub) == Stub(by="task savepoint", at=at(5), stub=True)
+
+
+@pytest.mark.parametrize("name", sorted(set(WRITERS) - {"events", "events-savepoints"}))
+def test_each_says_its_version_and_nothing_secret(name: str) -> None:
+    data = json.loads(golden(name))
+    assert data["v"] == 1
+    assert not {"password", "login", "secret", "token_secret", "credentials"} & set(fields(data))

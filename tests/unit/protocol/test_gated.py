@@ -1,0 +1,214 @@
+"""Gated checkpoints: acknowledged by the driver, completed by whoever finalizes them (docs/protocol.md, P1, P4, P11). Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.errors import CheckpointNotFound, NotPending
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.metadata import digest
+from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
+from tests.support.faults import virtual_time
+from tests.support.histories import Given, History, complete, in_turn, launch, refusal, said
+from tests.support.journals import KEYS
+
+AUDIT = c.Trigger(request="audit", gated=True, origin="task")
+
+
+@pytest.fixture(autouse=True)
+def no_time_passes() -> Iterator[None]:
+    with virtual_time():
+        yield
+
+
+def running(h: History) -> None:
+    h.started(checkpointing=CheckpointConfig(timeout="2 min").to_json())
+
+
+def gated(h: History) -> None:
+    running(h)
+    h.do(AUDIT)
+
+
+def finalized(h: History) -> None:
+    gated(h)
+    h.do(complete(1, finalize=True))
+
+
+def barrier(h: History) -> None:
+    h.triggered("barrier")
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "answer"),
+    [
+        pytest.param(running, AUDIT, "trigger chk-1", id="asked for"),
+        pytest.param(in_turn(running, barrier), AUDIT, "trigger chk-2", id="beside one in flight"),
+        pytest.param(gated, c.Trigger(request="barrier", epoch=1), "trigger chk-2", id="it is in nobody's way"),
+        pytest.param(gated, c.Trigger(request="another audit", gated=True), "trigger chk-2", id="two audits"),
+        pytest.param(in_turn(gated, barrier), c.Trigger(request="task"), "Busy", id="the one beside it counts"),
+        pytest.param(gated, AUDIT, "done 1", id="asked for again"),
+        pytest.param(finalized, AUDIT, "done 1", id="asked for again by a retry, after its end"),
+        pytest.param(gated, complete(1, epoch=1), "NotPending", id="the driver does not complete it (B30)"),
+        pytest.param(gated, complete(1), "NotPending", id="nor does anyone in passing"),
+        pytest.param(gated, complete(1, finalize=True), "complete chk-1", id="finalize does"),
+        pytest.param(finalized, complete(1, finalize=True), "done 1", id="finalized twice"),
+        pytest.param(finalized, complete(1, digest="other", finalize=True), "NotPending", id="with another seal"),
+        pytest.param(gated, complete(1, acknowledged=(), finalize=True), "NotPending", id="before it was acknowledged"),
+        pytest.param(in_turn(gated, lambda h: h.do(c.Abort(id=1, reason="audit"))), complete(1, finalize=True), "NotPending",
+                     id="after the audit failed"),
+        pytest.param(in_turn(gated, lambda h: h.launched(try_number=2)), complete(1, finalize=True), "NotPending",
+                     id="after the attempt was replaced"),
+        pytest.param(in_turn(running, barrier), complete(1, finalize=True), "complete chk-1", id="finalize of one without gate"),
+    ],
+)  # fmt: skip
+def test_what_may_happen_to_it(given: Given, asked: c.Command, answer: str) -> None:
+    history = History()
+    given(history)
+    assert said(history.ask(asked)) == answer
+
+
+def test_it_waits_as_long_as_its_job_says_or_as_its_trigger_does() -> None:
+    history = History()
+    gated(history)
+    history.do(c.Trigger(request="patient", gated=True, timeout_s=7200.0))
+    assert [one.timeout_s for one in history.state.pending] == [120.0, 7200.0]
+
+
+def test_newer_ones_pass_it_and_it_completes_as_an_older_point() -> None:
+    """No later checkpoint subsumes it, and no restore goes back to it because its entry came last (B44)."""
+    history = History()
+    gated(history)
+    history.completed()
+    history.do(complete(1, finalize=True))
+    assert [one.id for one in history.state.retained] == [1, 2]
+    assert history.state.restore_point() == Point(id=2)
+
+
+def test_the_end_of_its_attempt_aborts_it() -> None:
+    history = History()
+    gated(history)
+    history.ended("failed")
+    one = history.state.checkpoint(1)
+    assert one
+    assert one.status == ABORTED
+
+
+# -- asked for when nothing runs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scope", "given", "run", "error"),
+    [
+        pytest.param("", lambda h: None, None, errors.NotRunning, id="no history yet"),
+        pytest.param("day-1", lambda h: None, "day-1", errors.NotRunning, id="no history of this run yet"),
+        pytest.param("day-1", lambda h: h.launched(), "day-1", errors.NotRunning, id="no driver yet"),
+        pytest.param("day-1", in_turn(running, lambda h: h.ended()), "day-1", errors.RunFinished, id="its run has finished"),
+        pytest.param("day-1", in_turn(running, lambda h: h.ended()), None, errors.RunFinished, id="the only run has finished"),
+        pytest.param("", in_turn(running, lambda h: h.ended()), "day-1", errors.RunFinished, id="the run that is meant has finished"),
+        pytest.param("", in_turn(running, lambda h: h.ended()), "day-2", errors.NotRunning, id="an earlier run has finished"),
+        pytest.param("", in_turn(running, lambda h: h.ended()), None, errors.NotRunning, id="some run has finished: the next may come"),
+        pytest.param("day-1", in_turn(running, lambda h: h.ended("failed")), "day-1", errors.NotRunning, id="a retry may come"),
+    ],
+)  # fmt: skip
+def test_what_is_said_when_nothing_runs(scope: str, given: Given, run: str | None, error: type[errors.Refused]) -> None:
+    history = History(scope=scope)
+    given(history)
+    refused = refusal(history.ask(c.Trigger(request="task", run=run)), error)
+    assert type(refused) is error
+    assert refused.permanent == (error is errors.RunFinished)
+
+
+# -- through the store ---------------------------------------------------------------------------------------------------
+
+
+def audited(store: MemoryStore) -> Coordinator:
+    """A driver that has acknowledged the gated chk-1."""
+    coordinator = driver(store)
+    bystander(store).trigger("audit", gated=True, origin="task")
+    coordinator.journal.catch_up()
+    coordinator.acknowledge(acknowledgement(1, stage("clean", 1)))
+    return coordinator
+
+
+def one(coordinator: Coordinator) -> Checkpoint:
+    found = coordinator.journal.catch_up().checkpoint(1)
+    assert found
+    return found
+
+
+def test_nobody_seals_it_before_its_finalize() -> None:
+    store = MemoryStore()
+    coordinator = audited(store)
+    for anyone in (coordinator, bystander(store)):
+        with pytest.raises(NotPending, match="only its finalize task"):
+            anyone.complete(1)
+    assert KEYS.seal(1) not in store.objects
+    assert one(coordinator).status == PENDING
+
+
+def test_finalizing_seals_what_was_acknowledged() -> None:
+    store = MemoryStore()
+    coordinator = audited(store)
+    assert bystander(store).complete(1, finalize=True).done is None
+    assert bystander(store).complete(1, finalize=True).done == c.DoneAlready(1)
+    assert one(coordinator).status == RETAINED
+    assert one(coordinator).digest == digest(store.objects[KEYS.seal(1)])
+
+
+def test_finalizing_before_the_acknowledgement_seals_nothing() -> None:
+    store = MemoryStore()
+    driver(store)
+    task = bystander(store)
+    task.trigger("audit", gated=True)
+    assert task.missing(one(task)) == ("",)
+    with pytest.raises(NotPending, match="not acknowledged"):
+        task.complete(1, finalize=True)
+    assert KEYS.seal(1) not in store.objects
+
+
+def test_it_can_be_looked_at_once_it_is_acknowledged() -> None:
+    store = MemoryStore()
+    coordinator = driver(store)
+    task = bystander(store)
+    task.trigger("audit", gated=True)
+    coordinator.journal.catch_up()
+    with pytest.raises(NotPending, match="not acknowledged yet"):
+        task.contents(one(task))
+    coordinator.acknowledge(acknowledgement(1, stage("clean", 1)))
+    assert task.missing(one(task)) == ()
+    seal, sealed = task.contents(one(task))
+    assert (list(seal.states), sealed) == (["clean"], False)
+    task.complete(1, finalize=True)
+    assert bystander(store).contents(one(task)) == (seal, True)
+
+
+def test_an_aborted_or_deleted_one_cannot_be_looked_at() -> None:
+    store = MemoryStore()
+    coordinator = audited(store)
+    bystander(store).abort(1, "audit failed", phase="gate")
+    with pytest.raises(NotPending, match=r"aborted \(audit failed\)"):
+        coordinator.contents(one(coordinator))
+    for _ in range(3):
+        take(coordinator)
+    coordinator.retire()
+    two = coordinator.journal.catch_up().checkpoint(2)
+    assert two
+    with pytest.raises(CheckpointNotFound, match="KeepWithin"):
+        coordinator.contents(two)
+
+
+def test_a_retry_of_the_job_aborts_it_and_a_finalize_hears_so() -> None:
+    store = MemoryStore()
+    coordinator = audited(store)
+    coordinator.journal.append(launch(try_number=2))
+    with pytest.raises(NotPending, match="aborted"):
+        bystander(store).complete(1, finalize=True)

@@ -1,0 +1,286 @@
+"""What a launch says besides who may start: places in the order of runs, names, applications of one history, scripts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.events import Point
+from tests.support.histories import Given, History, at, clear, launch, refusal, said, start, token
+
+LATER = "2026-11-21T00:00:00Z"
+KEEPS_ALL = CheckpointConfig(retention=KeepAll()).to_json()
+
+# -- the order of runs ---------------------------------------------------------------------------------------------------
+
+
+def day(history: History, run: str, **other: Any) -> None:
+    history.started(run, **other)
+    history.completed()
+    history.ended()
+
+
+def test_a_script_is_the_newest_whatever_clocks_say() -> None:
+    history = History()
+    plan = launch("alone-1", alone=True, started_at=LATER)
+    history.do(c.StartAlone(plan=plan, start=start("alone-1")))
+    history.ended()
+    earlier = launch("alone-2", alone=True, started_at="2026-11-19T00:00:00Z")
+    assert (
+        said(history.ask(c.StartAlone(plan=earlier, start=start("alone-2"))))
+        == "launch 2 from nothing, attempt 2 from nothing"
+    )
+
+
+def test_runs_of_one_scope_key_come_in_any_order() -> None:
+    history = History(scope="DE")
+    day(history, "day-2")
+    assert said(history.ask(launch("day-1", scope="DE"))) == "launch 2 from chk-1"
+
+
+def test_a_run_without_date_has_its_place_by_its_first_start() -> None:
+    """A retry is no later run than it was."""
+    history = History()
+    history.started("by hand")
+    history.ended("failed")
+    day(history, "day-21")
+    error = refusal(history.ask(launch("by hand", 2, started_at="2026-11-30T00:00:00Z")), errors.OlderRun)
+    assert error.about["newer"] == ["day-21"]
+    other = refusal(history.ask(launch("another by hand")), errors.OlderRun)
+    assert "run another by hand is older than what the state holds (day-21)" in other.message
+
+
+@pytest.fixture
+def three_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs, launches, attempts and checkpoints, instead of 100."""
+    monkeypatch.setattr("airflow_checkpoint_provider.protocol.transitions.KEPT_RECORDS", 3)
+
+
+@pytest.mark.usefixtures("three_listed")
+def test_a_run_that_is_no_longer_listed_counts_as_older() -> None:
+    """The greatest place of those dropped that are inside the state is remembered."""
+    history = History()
+    history.started("nothing came of it", run_after="2025-12-31T00:00:00Z")
+    history.ended("failed")
+    for number in range(4):
+        day(history, f"run {number}", run_after=f"2026-01-01T00:00:00Z+{number:04d}")
+    assert [history.state.run(f"run {number}") is None for number in (0, 1)] == [True, False]
+    assert history.state.dropped_run_after == "2026-01-01T00:00:00Z+0000"
+    again = launch("run 0", 2, run_after="2026-01-01T00:00:00Z+0000")
+    assert refusal(history.ask(again), errors.OlderRun).about["newer"] == ["run 1", "run 2", "run 3"]
+    history.state = replace(history.state, runs=())
+    assert "(runs no longer listed)" in refusal(history.ask(again), errors.OlderRun).message
+
+
+@pytest.mark.usefixtures("three_listed")
+def test_who_begins_anew_computes_all_runs_again_however_many_they_were() -> None:
+    history = History()
+    for number in range(7):
+        day(history, f"run {number}", run_after=f"2026-01-01T00:00:00Z+{number:04d}")
+    old = max(one.id for one in history.state.retained)
+    history.do(c.Restore(token=token("later", task="anew"), base=None, by="ops", reason="wrong prices"))
+    for number in range(7):
+        day(history, f"again {number}", run_after=f"2026-01-01T00:00:00Z+{number:04d}")
+    refusal(history.ask(launch("again 0", 2, run_after="2026-01-01T00:00:00Z+0000")), errors.OlderRun)
+    history.do(c.Restore(token=token("later", task="back"), base=Point(id=old), by="ops", reason="they were right"))
+    refusal(history.ask(launch("run 0", 2, run_after="2026-01-01T00:00:00Z+0000")), errors.OlderRun)
+
+
+def test_of_two_runs_of_one_moment_the_second_is_not_newer() -> None:
+    history = History()
+    day(history, "day-2")
+    same = launch("the same day", run_after="2026-11-02T00:00:00Z")
+    assert refusal(history.ask(same), errors.OlderRun).about["newer"] == ["day-2"]
+
+
+# -- who asks again ------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_waited_for_a_suspended_job_launches_what_stands_then() -> None:
+    """The same try: it was rescheduled, not retried."""
+    history = History()
+    history.started()
+    history.completed()
+    history.ended("suspended")
+    history.suspended()
+    refusal(history.ask(launch()), errors.JobSuspended)
+    history.do(c.Restore(token=token("later", task="resume"), base=Point(id=1), by="ops", reason="go on"))
+    assert said(history.ask(launch())) == "launch 2 from chk-1"
+
+
+@pytest.mark.parametrize(
+    ("given", "asks", "error", "about"),
+    [
+        (lambda h: h.started(), launch(), errors.Superseded, {"run": "day-1"}),
+        (lambda h: (h.launched(), h.launched(try_number=2)), launch(), errors.Superseded, {"run": "day-1"}),
+        (lambda h: day(h, "day-1"), launch(try_number=2), errors.AlreadyFinished, {"run": "day-1"}),
+        (
+            lambda h: h.started(), launch("day-2", seen_alive=True), errors.JobAlreadyRunning,
+            {"run": "day-1", "launch": 1},
+        ),
+    ],
+    ids=["its driver was there", "a later try", "finished", "another run lives"],
+)  # fmt: skip
+def test_a_refusal_names_the_run(
+    given: Given, asks: c.PlanLaunch, error: type[errors.Refused], about: dict[str, Any]
+) -> None:
+    history = History()
+    given(history)
+    assert refusal(history.ask(asks), error).about == about
+
+
+def test_a_history_says_who_opened_it() -> None:
+    opened = History().do(launch())[0]
+    assert isinstance(opened, e.HistoryOpened)
+    assert opened.why == launch().owner
+
+
+def test_on_clear_continue_needs_the_state_only_of_a_finished_run() -> None:
+    history = History()
+    history.started()
+    history.ended("failed")
+    assert said(history.ask(clear(on_clear="continue"))) == "launch 2 from nothing"
+    history = History(scope="day-1")
+    day(history, "day-1")
+    history.condemned(1)
+    refusal(history.ask(clear(on_clear="continue", scope="day-1")), errors.StateRequired)
+
+
+# -- several applications of one history -----------------------------------------------------------------------------------
+
+
+def test_what_one_application_does_is_not_the_others() -> None:
+    """Each has its launch and its attempts; only what both were to acknowledge ends with either."""
+    history = History()
+    for name in ("orders", "stock"):
+        history.do(launch(task=name, application=name, owner="both"))
+        history.do(replace(start(driver=name), token=token(task=name), application=name))
+    for name in ("orders", "stock"):
+        history.do(c.Trigger(request=name, application=name, epoch=1 if name == "orders" else 2, gated=True))
+    assert said(history.ask(launch(try_number=2, task="stock", application="stock", owner="both"))) == (
+        "launch 3 from nothing, abort chk-2"
+    )
+    assert history.state.running("orders")
+    running = history.state.running("stock")
+    assert running
+    assert (running.epoch, history.state.over(1), history.state.over(2)) == (2, False, False)
+    history.do(c.Complete(id=1, digest="d", bytes=0, states=(), acknowledged=("orders",), finalize=True))
+    assert (history.state.restore_point("orders"), history.state.restore_point("stock")) == (Point(id=1), None)
+
+
+def test_what_is_aborted_with_its_attempt_says_who_was_missing() -> None:
+    history = History()
+    history.started()
+    history.triggered()
+    aborted = history.do(launch(try_number=2))[-1]
+    assert isinstance(aborted, e.CheckpointAborted)
+    assert (aborted.missing, aborted.phase) == (("",), "acknowledge")
+
+
+# -- scripts -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_that_was_replaced_meanwhile_hears_so() -> None:
+    """The answer to its entry was lost, and another took over before it asked again."""
+    history = History()
+    mine = c.StartAlone(plan=launch("alone-1", alone=True), start=start("alone-1", driver="mine"))
+    history.do(mine)
+    history.do(c.StartAlone(plan=launch("alone-1", 2, alone=True), start=start("alone-1", 2, driver="another")))
+    refusal(history.ask(mine), errors.Fenced)
+
+
+# -- a history of one key --------------------------------------------------------------------------------------------------
+
+SAVEPOINT = "s3://lake/savepoints/savepoint-orders-41-9f3c"
+
+
+def went_back(history: History, base: Point | None, task: str = "back", **other: Any) -> None:
+    history.do(c.Restore(token=token("later", task=task), base=base, by="ops", reason="go back", **other))
+
+
+def all_gone(history: History) -> None:
+    """As the task does that reports success."""
+    now = at(history.state.n)
+    ids, claims = tuple(one.id for one in history.state.retained), tuple(one.pointer for one in history.state.claims)
+    history.do(c.Condemn(ids=ids, claims=claims, now=now))
+    history.do(c.Forget(ids=ids, claims=claims))
+
+
+@pytest.mark.parametrize(
+    ("base", "claimed"),
+    [(Point(id=1), False), (Point(pointer=SAVEPOINT), True), (Point(pointer=SAVEPOINT), False)],
+    ids=["own", "claimed", "not claimed"],
+)
+def test_the_next_run_does_not_start_from_what_one_before_it_had_gone_back_to(base: Point, claimed: bool) -> None:
+    """The state of that went with it."""
+    history = History(scope="acme")
+    history.started("day-1")
+    history.completed()
+    history.ended("failed")
+    went_back(history, base, claimed=claimed)
+    history.started("day-1", 2)
+    history.completed()
+    history.ended()
+    all_gone(history)
+    for run in ("day-2", "day-3"):
+        events = said(history.ask(launch(run, scope="acme")))
+        assert events.endswith("from nothing"), events
+        day(history, run)
+        all_gone(history)
+
+
+def test_it_starts_from_what_somebody_went_back_to_just_now() -> None:
+    history = History(scope="acme")
+    day(history, "day-1")
+    went_back(history, Point(id=1))
+    assert said(history.ask(launch("day-2", scope="acme"))) == "launch 2 from chk-1"
+
+
+def test_what_age_keeps_the_next_run_of_the_key_starts_from() -> None:
+    history = History(scope="acme")
+    day(history, "day-1", checkpointing=KEEPS_ALL)
+    went_back(history, Point(id=1))
+    history.started("day-2", checkpointing=KEEPS_ALL)
+    history.ended()
+    assert said(history.ask(launch("day-3", scope="acme"))) == "launch 3 from chk-1"
+
+
+@pytest.mark.parametrize("base", [Point(id=1), Point(pointer=SAVEPOINT)], ids=["own", "claimed"])
+def test_what_somebody_went_back_to_is_held_though_the_newest_run_finished(base: Point) -> None:
+    history = History(scope="day-1")
+    day(history, "day-1")
+    went_back(history, base, claimed=bool(base.pointer))
+    asks = c.Condemn(ids=(1,) if base.id else (), claims=(SAVEPOINT,) if base.pointer else (), now=at(60))
+    refusal(history.ask(asks), errors.Held)
+    assert said(history.ask(clear("day-1", scope="day-1"))) == f"launch 2 from {base}"
+
+
+def test_a_clear_does_not_start_from_a_savepoint_that_is_being_deleted() -> None:
+    history = History(scope="acme")
+    history.launched("day-1")
+    went_back(history, Point(pointer=SAVEPOINT), claimed=True)
+    day(history, "day-2")
+    history.do(c.Condemn(ids=(1,), claims=(SAVEPOINT,), now=at(60)))
+    error = refusal(history.ask(clear("day-2", scope="acme")), errors.StateRequired)
+    assert f"{SAVEPOINT} is being deleted" in error.message
+
+
+@pytest.mark.parametrize("base", [None, Point(pointer=SAVEPOINT)], ids=["own", "claimed"])
+def test_a_driver_that_comes_after_its_run_was_given_up_does_not_start_from_nothing(base: Point | None) -> None:
+    """It waited in a cluster's queue for longer than what is kept of a failed run."""
+    history = History(scope="day-1")
+    history.started()
+    history.completed()
+    history.ended("failed")
+    if base:
+        went_back(history, base, claimed=True)
+    history.launched(try_number=2)
+    claims = (SAVEPOINT,) if base else ()
+    history.do(c.Condemn(ids=(1,), claims=claims, now=at(30 * 24 * 60)))
+    refusal(history.ask(start(try_number=2)), errors.StateRequired)

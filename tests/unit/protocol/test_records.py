@@ -1,0 +1,282 @@
+"""Stored JSON: canonical, damaged, newer than this version, and with fields this version does not know. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_checkpoint_provider.coordinator.entry import Entry
+from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, Versions
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, canonical, parse
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.acknowledgements import acknowledgement, driver, stage, take, value
+from tests.support.histories import at
+from tests.support.journals import KEYS, SHORT, open_journal, raw, rewrite, write, written
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+def test_canonical_json_is_one_sequence_of_bytes(data: Any) -> None:
+    body = canonical(data)
+    assert json.loads(body) == data
+    assert canonical(json.loads(body)) == body
+
+
+def test_canonical_json_is_sorted_tight_and_utf8() -> None:
+    assert canonical({"b": [1, 2.5, None], "a": "Größe"}) == '{"a":"Größe","b":[1,2.5,null]}'.encode()
+
+
+def test_canonical_json_has_no_nan() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        canonical({"a": float("nan")})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"v":1',
+        b"\xff\xfe{}",
+        b"null",
+        b"7",
+        b"[1]",
+        b'"v"',
+        b"{}",
+        b'{"v":"1"}',
+        b'{"v":null}',
+        b'{"v":1.5}',
+    ],
+)
+def test_what_is_no_object_with_a_version_is_damaged(body: bytes) -> None:
+    with pytest.raises(Damaged, match=r"^chk-7/_metadata"):
+        parse(body, "chk-7/_metadata")
+
+
+def test_a_newer_format_is_refused_by_name() -> None:
+    """Never skipped, never guessed at."""
+    with pytest.raises(
+        FormatTooNew, match=rf"^chk-7/_metadata has format {VERSION + 1}.*upgrade airflow-checkpoint-provider"
+    ):
+        parse(canonical({"v": VERSION + 1}), "chk-7/_metadata")
+    for read in (Acknowledgement.from_bytes, Seal.from_bytes, lambda body: Entry.from_bytes(body, "entry 7")):
+        with pytest.raises(FormatTooNew):
+            read(canonical({"v": VERSION + 1}))
+
+
+def test_an_event_of_an_unknown_kind_is_refused_by_name() -> None:
+    with pytest.raises(FormatTooNew, match="'commits_undone'"):
+        e.event_from_json({"kind": "commits_undone", "id": 7})
+    with pytest.raises(FormatTooNew, match="None"):
+        e.event_from_json({"id": 7})
+
+
+@pytest.mark.parametrize("kind", sorted(e.KINDS))
+def test_kinds_are_named_as_the_protocol_names_them(kind: str) -> None:
+    assert kind == kind.lower()
+    assert e.kind_of(e.KINDS[kind]) == kind
+
+
+def test_the_kinds_of_this_version() -> None:
+    """A list that grows; what left it could not be read any more."""
+    assert set(e.KINDS) == {
+        *("history_opened", "launch_planned", "launch_adopted", "stop_requested", "attempt_started", "attempt_ended"),
+        *("branch_opened", "checkpoint_triggered", "checkpoint_completed", "checkpoint_aborted"),
+        *("checkpoints_condemned", "checkpoints_forgotten", "suspended", "resumed"),
+        *("request_queued", "request_dropped", "queue_dropped", "savepoint_published"),
+        *("history_closing", "history_closed"),
+    }
+
+
+# -- records -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner(Record):
+    name: str
+    size: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer(Record):
+    inner: Inner
+    perhaps: Inner | None = None
+    several: tuple[Inner, ...] = ()
+    named: dict[str, Inner] = field(default_factory=dict)
+    numbers: dict[str, int | None] = field(default_factory=dict)
+    anything: Any = None
+
+
+OUTER = {
+    "inner": {"name": "a", "size": 1},
+    "perhaps": None,
+    "several": [{"name": "b", "size": 2}],
+    "named": {"c": {"name": "c", "size": 3}},
+    "numbers": {"x": None, "y": 1},
+    "anything": {"deep": [1, {"er": None}]},
+}
+
+
+def test_a_record_is_read_by_its_types() -> None:
+    outer = Outer.from_json(OUTER)
+    assert outer.several == (Inner(name="b", size=2),)
+    assert outer.named == {"c": Inner(name="c", size=3)}
+    assert outer.to_json() == OUTER
+
+
+def test_unknown_fields_are_kept_at_every_depth() -> None:
+    later = json.loads(canonical(OUTER))
+    for part in (later, later["inner"], later["several"][0], later["named"]["c"]):
+        part["later"] = {"since": 2}
+    outer = Outer.from_json(later)
+    assert outer.to_json() == later
+    assert outer == Outer.from_json(OUTER), "but they make no difference"
+    assert replace(outer, anything=None).to_json()["later"] == {"since": 2}, "and stay with a changed copy"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"inner": None},
+        {"inner": {"name": 7}},
+        {"inner": {"name": "a", "size": "1"}},
+        {"inner": {"size": 1}},
+        {"inner": {"name": "a"}, "several": None},
+        {"inner": {"name": "a"}, "several": {"name": "b"}},
+        {"inner": {"name": "a"}, "named": []},
+        {"inner": {"name": "a"}, "numbers": {"x": "1"}},
+        {"inner": "a"},
+    ],
+)
+def test_a_record_of_other_types_is_damaged(data: dict[str, Any]) -> None:
+    with pytest.raises(Damaged, match="Outer"):
+        Outer.from_json(data)
+
+
+# -- through fold and snapshot -------------------------------------------------------------------------------------------
+
+
+def later_fields(data: Any) -> Any:
+    """What a newer version would have written: one more field in every object that is a record."""
+    if isinstance(data, list):
+        return [later_fields(one) for one in data]
+    if isinstance(data, dict):
+        return {name: later_fields(one) for name, one in data.items()} | {"later": "kept"}
+    return data
+
+
+EVENTS: tuple[e.Event, ...] = (
+    e.HistoryOpened(incarnation="i", job="j", scope=""),
+    e.BranchOpened(branch=1, application="", base=e.Point(id=7), token=e.Token(dag="d", run="r", task="t"), by="o", reason="restore=7"),
+    e.LaunchPlanned(
+        launch=1, application="", token=e.Token(dag="d", run="r", task="t"), try_number=1, owner="d.t", run="r", run_after=None,
+        started_at=at(0), restore="latest", restore_point=e.Point(id=7),
+    ),
+    e.AttemptStarted(
+        epoch=1, launch=1, driver="nonce", restore_point=None, application_digest="", versions=Versions(), checkpointing={}
+    ),
+    e.CheckpointTriggered(
+        id=1, request="r1", try_number=1, checkpoint_kind="checkpoint", epochs=(1,), branch=1, plan=("",), timeout_s=600.0
+    ),
+    e.CheckpointTriggered(
+        id=2, request="r2", try_number=1, checkpoint_kind="checkpoint", epochs=(1,), branch=1, plan=("",), timeout_s=600.0
+    ),
+    e.CheckpointCompleted(id=1, digest="d", bytes=1, states=(e.StateEntry(uid="u", kind="stage", run="r", groups=("state/u/1-a",)),)),
+    e.CheckpointAborted(id=2, reason="expired", phase="acknowledge"),
+    e.AttemptEnded(epoch=1, how="failed", exit_code=1, said_by="driver"),
+)  # fmt: skip
+
+
+def test_an_event_keeps_what_it_does_not_know() -> None:
+    for event in EVENTS:
+        data = {"kind": e.kind_of(type(event)), **later_fields(event.to_json())}
+        assert e.event_to_json(e.event_from_json(data)) == data
+
+
+def test_a_snapshot_keeps_what_a_newer_version_put_into_it() -> None:
+    """A newer writer's boundary, an older writer's entries and next boundary, a newer reader."""
+    store = written(SHORT + 2, segment=SHORT)
+    snapshot = raw(store, SHORT)["snapshot"]
+    snapshot["later"] = [1]
+    snapshot["launches"][0]["later"] = 2
+    snapshot["runs"][0]["later"] = 3
+    snapshot["branch"]["later"] = 4
+    rewrite(store, SHORT, snapshot=snapshot)
+    older = open_journal(store, segment=SHORT)
+    write(older, SHORT)
+    snapshot = raw(store, 2 * SHORT)["snapshot"]
+    assert snapshot["later"] == [1]
+    assert [launch.get("later") for launch in snapshot["launches"]] == [2, *[None] * (len(snapshot["launches"]) - 1)]
+    assert snapshot["runs"][0]["later"] == 3
+    assert snapshot["branch"]["later"] == 4
+
+
+def test_a_seal_keeps_what_a_newer_driver_acknowledged() -> None:
+    body = canonical(later_fields(acknowledgement(1, stage("clean", 1), value("count", 1, 7)).to_json()))
+    ack = Acknowledgement.from_bytes(body)
+    assert ack.to_bytes() == body
+    seal = Seal(
+        inc="i",
+        job="j",
+        scope="",
+        item=None,
+        id=1,
+        kind="checkpoint",
+        branch=0,
+        epochs=(1,),
+        plan=("",),
+        applications={"": ack},
+    )
+    assert Seal.from_bytes(seal.to_bytes()).applications[""].to_bytes() == body
+
+
+def test_what_stands_in_a_store_is_canonical() -> None:
+    store = MemoryStore()
+    coordinator = driver(store)
+    take(coordinator)
+    stored = {key: body for key, body in store.objects.items() if "/state/" not in key}
+    assert KEYS.seal(1) in stored
+    for body in stored.values():
+        assert canonical(json.loads(body)) == body
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grown(Record):
+    name: str
+    later: str | None = added(None)
+    lists: tuple[int, ...] = added(factory=tuple)
+
+
+def test_a_field_that_was_added_is_written_only_where_it_says_something() -> None:
+    assert Grown(name="a").to_json() == {"name": "a"}
+    assert Grown.from_json({"name": "a"}) == Grown(name="a")
+    said = Grown(name="a", later="b", lists=(1,))
+    assert said.to_json() == {"name": "a", "later": "b", "lists": [1]}
+    assert Grown.from_json(said.to_json()) == said
+
+
+def test_what_is_known_is_not_kept_as_unknown_too() -> None:
+    """Else what a field said before would come back where it says nothing any more."""
+    said = Grown.from_json({"name": "a", "later": "b", "lists": [1], "newest": 2})
+    assert said.extra == {"newest": 2}
+    assert replace(said, later=None, lists=()).to_json() == {"name": "a", "newest": 2}
+
+
+@pytest.mark.parametrize(("field", "value"), [("gated", "yes"), ("id", "7"), ("request", 7), ("epochs", ["1"])])
+def test_an_event_of_other_types_is_damaged(field: str, value: Any) -> None:
+    (event,) = (one for one in EVENTS if isinstance(one, e.CheckpointTriggered) and one.id == 1)
+    with pytest.raises(Damaged, match=r"CheckpointTriggered cannot be read: .* is no "):
+        e.event_from_json(e.event_to_json(event) | {field: value})

@@ -1,0 +1,387 @@
+"""What an event does to the state, whoever decided it: what arrives, what stays, what is not there any more. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.metadata import Versions
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, KEPT_TOKENS, Claim, Run, State
+from airflow_checkpoint_provider.protocol.transitions import apply, fold, launch_token, token_text
+from tests.support.histories import History, at, entry, token
+
+ELSEWHERE = "s3://other/savepoint-orders-7-9f3c"
+VERSIONS = Versions(package="0.1", spark="4.2.0")
+REQUEST = e.Request(token="asked", try_number=2, checkpoint_kind="checkpoint", epoch=1, application="", timeout_s=60.0)
+
+OPENED = e.HistoryOpened(incarnation="i2", job="orders", scope="day-2", item="north", why="flights.delays")
+PLANNED = e.LaunchPlanned(
+    launch=2, application="", token=token("day-2", generation=3), try_number=4, owner="flights.delays", run="day-2",
+    run_after=at(1), started_at=at(2), restore="chk-1", restore_point=e.Point(id=1),
+)  # fmt: skip
+ADOPTED = e.LaunchAdopted(launch=1, token=token("day-1", generation=5), try_number=6)
+STARTED = e.AttemptStarted(
+    epoch=2, launch=1, driver="n0nce", restore_point=e.Point(id=1), application_digest="sha256 of the script",
+    versions=VERSIONS, checkpointing={"timeout_s": 60.0},
+)  # fmt: skip
+ENDED = e.AttemptEnded(epoch=1, how="failed", exit_code=3, said_by="task")
+BRANCHED = e.BranchOpened(
+    branch=4, application="", base=e.Point(pointer=ELSEWHERE), token=token("day-2"), by="ann", reason="wrong rows",
+    above=9, claimed=True, rename={"old": "new"},
+)  # fmt: skip
+TRIGGERED = e.CheckpointTriggered(
+    id=5, request="r5", try_number=2, checkpoint_kind="savepoint", epochs=(1,), branch=4, plan=("",), timeout_s=60.0,
+    barrier="stage 'clean'", gated=True, target=ELSEWHERE, origin="cli", name="before the upgrade", pinned=True, base=1,
+    owner="flights.save", queued_at=at(3),
+)  # fmt: skip
+COMPLETED = e.CheckpointCompleted(
+    id=2, digest="d2", bytes=7, states=(entry("new", ("state/new/1-a",), 2),), positions={"orders": 7}, transactions=("t",)
+)  # fmt: skip
+EXPIRED = e.CheckpointAborted(id=2, reason="expired", phase="acknowledge", missing=("",), words="600 s")
+
+
+def lived() -> State:
+    """Attempt 1 with chk-1 retained, chk-2 pending, a request in the queue, and a savepoint from elsewhere that it owns."""
+    history = History()
+    history.started()
+    history.completed()
+    history.triggered(origin="periodic")
+    history.do(c.Trigger(request="waits", epoch=1, origin="cli"))
+    return replace(history.state, claims=(Claim(pointer=ELSEWHERE, at=at(0)),))
+
+
+def run(name: str, day: int, inside: int | None) -> Run:
+    return Run(key=name, owner="o", run_after=at(day), started_at=at(0), started_from=None, launch=1, inside=inside)
+
+
+def changed(before: State, after: State) -> set[str]:
+    """The fields of the state that an event changed."""
+    return {f.name for f in fields(State) if getattr(before, f.name) != getattr(after, f.name)}
+
+
+def at_place(snapshot: Any, place: str) -> Any:
+    for step in place.split():
+        snapshot = snapshot[int(step) if step.lstrip("-").isdigit() else step]
+    return snapshot
+
+
+# -- what a newer version says -----------------------------------------------------------------------------------------
+
+MADE: dict[str, tuple[e.Event, str]] = {
+    "launch_planned": (PLANNED, "launches -1"),
+    "attempt_started": (STARTED, "attempts -1"),
+    "branch_opened": (BRANCHED, "branch"),
+    "request_queued": (e.RequestQueued(request=replace(REQUEST, extra={"later": "kept"})), "queue -1"),
+    "request_dropped": (e.RequestDropped(token="waits", why="too many"), "dropped -1"),
+    "queue_dropped": (e.QueueDropped(why="its attempt is over"), "dropped -1"),
+    "checkpoint_triggered": (TRIGGERED, "checkpoints -1"),
+}
+CHANGED: dict[str, tuple[e.Event, str]] = {
+    "history_opened": (OPENED, ""),
+    "history_closing": (e.HistoryClosing(why="finished"), ""),
+    "history_closed": (e.HistoryClosed(why="finished"), ""),
+    "launch_adopted": (ADOPTED, "launches 0"),
+    "stop_requested": (e.StopRequested(launch=1, by="ann", reason="wrong"), "launches 0"),
+    "attempt_ended": (ENDED, "attempts 0"),
+    "checkpoint_completed": (COMPLETED, "checkpoints 1"),
+    "savepoint_published": (e.SavepointPublished(id=1), "checkpoints 0"),
+    "checkpoint_aborted": (EXPIRED, "checkpoints 1"),
+}
+NO_RECORD = {  # a mark or a line of text is all that they leave
+    *("checkpoints_condemned", "checkpoints_forgotten", "suspended", "resumed")
+}
+
+
+def of_a_newer_version(state: State) -> State:
+    """The same, suspended, from a snapshot in which a newer version says more of everything."""
+    data = json.loads(canonical(state.to_json())) | {"suspended": "ann: an upgrade"}
+    for one in (data, data["branch"], *data["launches"], *data["attempts"], *data["checkpoints"]):
+        one["earlier"] = "kept"
+    return State.from_json(data)
+
+
+def test_every_kind_of_event_either_keeps_what_it_does_not_know_or_leaves_no_record() -> None:
+    assert {*MADE, *CHANGED, *NO_RECORD} == set(e.KINDS)
+
+
+@pytest.mark.parametrize("kind", [*MADE, *CHANGED])
+def test_what_a_newer_version_says_of_something_stays_with_it(kind: str) -> None:
+    """This version folds a newer one's entries and writes the next boundary: nothing that stood in them may be gone."""
+    event, place = (MADE | CHANGED)[kind]
+    state = apply(of_a_newer_version(lived()), replace(event, extra={"later": "kept"}))
+    record = at_place(json.loads(canonical(state.to_json())), place)
+    assert record["later"] == "kept"
+    assert kind in MADE or record["earlier"] == "kept"
+
+
+# -- what arrives ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "place", "named", "elsewhere"),
+    [
+        (OPENED, "", {}, {"why"}),
+        (PLANNED, "launches -1", {"launch": "number"}, {"run_after", "started_at"}),
+        (PLANNED, "runs -1", {"run": "key", "restore_point": "started_from"},
+         {"application", "token", "try_number", "restore"}),
+        (STARTED, "attempts -1", {}, set()),
+        (ENDED, "attempts 0", {}, set()),
+        (BRANCHED, "branch", {"branch": "number"}, {"application", "by", "above", "claimed"}),
+        (TRIGGERED, "checkpoints -1", {"checkpoint_kind": "kind"}, set()),
+        (COMPLETED, "checkpoints 1", {}, {"states", "subsumed", "suspended"}),
+        (EXPIRED, "checkpoints 1", {}, set()),
+    ],
+    ids=lambda one: f"{type(one).__name__}" if isinstance(one, e.Event) else None,
+)  # fmt: skip
+def test_what_an_event_says_stands_in_the_state(
+    event: e.Event, place: str, named: dict[str, str], elsewhere: set[str]
+) -> None:
+    """Field by field, under the same name where no other is given."""
+    record = at_place(apply(lived(), event).to_json(), place)
+    said = {name: value for name, value in event.to_json().items() if name not in elsewhere}
+    assert said == {name: record[named.get(name, name)] for name in said}
+
+
+@pytest.mark.parametrize(
+    ("event", "moments"),
+    [
+        (PLANNED, {"launches -1 at"}),
+        (STARTED, {"attempts -1 at"}),
+        (ENDED, {"attempts 0 ended_at", "runs 0 ended_at"}),
+        (BRANCHED, {"branch at", "claims 0 at"}),
+        (e.RequestQueued(request=REQUEST), {"queue -1 queued_at"}),
+        (TRIGGERED, {"checkpoints -1 triggered_at"}),
+        (COMPLETED, {"checkpoints 1 completed_at", "checkpoints 1 ended_at"}),
+        (EXPIRED, {"checkpoints 1 ended_at"}),
+    ],
+    ids=lambda one: f"{type(one).__name__}" if isinstance(one, e.Event) else None,
+)
+def test_what_happened_has_the_time_of_its_entry(event: e.Event, moments: set[str]) -> None:
+    snapshot = fold(lived(), 20, at(20), (event,)).to_json()
+    assert snapshot["at"] == at(20)
+    assert {one: at_place(snapshot, one) for one in moments} == dict.fromkeys(moments, at(20))
+
+
+def test_a_run_has_the_generation_of_its_newest_launch_or_adopter() -> None:
+    """By it a clear is told from a retry."""
+    state = apply(lived(), PLANNED)
+    assert [one.generation for one in state.runs] == [0, 3]
+    assert [one.generation for one in apply(state, ADOPTED).runs] == [5, 3]
+
+
+def test_an_earlier_try_that_adopts_late_is_not_the_latest() -> None:
+    state = apply(apply(lived(), ADOPTED), replace(ADOPTED, try_number=2))
+    assert state.launches[0].latest_try == 6
+
+
+def test_a_closed_history_keeps_its_names_and_counts_on() -> None:
+    named = apply(lived(), replace(OPENED, incarnation="i"))
+    closed = fold(named, 9, at(9), (e.HistoryClosed(why="finished"),))
+    kept = {"job", "scope", "item", "incarnation", "next_launch", "next_id", "last_epoch", "next_group"}
+    assert {name: getattr(closed, name) for name in kept} == {name: getattr(named, name) for name in kept}
+    assert changed(State(), closed) == kept | {"n", "at", "closing", "closed"}
+
+
+# -- what is not listed any more -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        replace(ADOPTED, launch=9),
+        e.StopRequested(launch=9, by="task", reason="marked failed"),
+        replace(ENDED, epoch=9),
+        replace(COMPLETED, id=9, subsumed=(2,)),
+        replace(EXPIRED, id=9),
+        e.SavepointPublished(id=9),
+        e.CheckpointsCondemned(ids=(9,), claims=("gone",)),
+        e.CheckpointsForgotten(ids=(9,), claims=("gone",)),
+        e.RequestDropped(token="gone", why="too many"),
+        e.QueueDropped(why="its attempt is over"),
+        e.Resumed(by="ann", why="it is over"),
+    ],
+    ids=lambda event: e.kind_of(type(event)),
+)
+def test_what_is_said_of_something_that_is_not_listed_does_nothing(event: e.Event) -> None:
+    """A version that keeps longer lists wrote it, or the lists have moved on."""
+    before = lived()
+    assert changed(before, apply(before, event)) == set()
+
+
+@pytest.mark.parametrize(
+    ("gone", "event", "changes"),
+    [
+        ("launches", STARTED, {"attempts", "last_epoch"}),
+        ("runs", ADOPTED, {"launches", "tokens"}),
+        ("launches", ENDED, {"attempts"}),
+        ("runs", ENDED, {"attempts"}),
+        ("attempts", COMPLETED, {"checkpoints", "counts", "groups", "next_group"}),
+        ("launches", COMPLETED, {"checkpoints", "counts", "groups", "next_group"}),
+        ("runs", COMPLETED, {"checkpoints", "counts", "groups", "next_group"}),
+    ],
+)
+def test_what_it_belonged_to_need_not_be_listed(gone: str, event: e.Event, changes: set[str]) -> None:
+    """Launches, attempts and runs are dropped each from a list of its own."""
+    before = replace(lived(), **{gone: ()})  # type: ignore[arg-type]  # of any of them
+    assert changed(before, apply(before, event)) == changes
+
+
+def test_an_attempt_whose_launch_is_not_listed_belongs_to_the_only_application() -> None:
+    assert apply(replace(lived(), launches=()), STARTED).attempts[-1].application == ""
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_checkpoint_that_is_over_is_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never one that is pending, retained or condemned, however old."""
+    monkeypatch.setattr("airflow_checkpoint_provider.protocol.transitions.KEPT_RECORDS", 2)
+    state = lived()
+    for number in range(3, 8):
+        state = apply(state, replace(TRIGGERED, id=number, request=f"r{number}"))
+    for number in (3, 5, 4, 6):
+        state = apply(state, replace(EXPIRED, id=number))
+    state = apply(state, e.CheckpointsCondemned(ids=(1,)))
+    assert [(one.id, one.status) for one in state.checkpoints] == [
+        (1, CONDEMNED), (2, "pending"), (5, ABORTED), (6, ABORTED), (7, "pending"),
+    ]  # fmt: skip
+
+
+def test_of_attempts_that_are_dropped_those_are_counted_that_were_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_checkpoint_provider.protocol.transitions.KEPT_RECORDS", 1)
+    state = apply(lived(), STARTED)
+    assert "restored" not in state.counts, "attempt 1 began with nothing"
+    state = apply(apply(state, replace(STARTED, epoch=3)), replace(STARTED, epoch=4))
+    assert [one.epoch for one in state.attempts] == [4]
+    assert state.counts["restored"] == 2
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_the_token_of_the_oldest_launch_is_forgotten_first(newest_first: bool) -> None:
+    """By number, and of two of one launch by their text: in whatever order somebody has them, who folded all entries or who
+    read them in a snapshot."""
+    tokens = {f"t{10_000 - number}": number for number in range(3, KEPT_TOKENS + 1)} | {"z": 2, "y": 2}
+    known = dict(sorted(tokens.items(), key=lambda one: one[1], reverse=newest_first))
+    state = apply(replace(State(), tokens=known), replace(PLANNED, launch=5000))
+    assert set(tokens) - set(state.tokens) == {"y"}
+
+
+def test_the_greatest_place_of_the_runs_that_are_dropped_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those inside the branch, and of all: a step back may make any of them count."""
+    monkeypatch.setattr("airflow_checkpoint_provider.protocol.transitions.KEPT_RECORDS", 1)
+    state = apply(replace(lived(), runs=(run("inside", 1, 0), run("not inside", 3, None))), PLANNED)
+    assert (state.dropped_run_after, state.dropped_elsewhere) == (at(1), at(3))
+    back = apply(state, replace(BRANCHED, base=e.Point(id=1)))
+    assert (back.dropped_run_after, back.dropped_elsewhere) == (at(3), at(3))
+    for base in (None, e.Point(pointer=ELSEWHERE)):
+        anew = apply(state, replace(BRANCHED, base=base))
+        assert (anew.dropped_run_after, anew.dropped_elsewhere) == ("", at(3))
+    first = replace(state, dropped_elsewhere="")  # as the first version wrote it
+    assert apply(first, replace(BRANCHED, base=None)).dropped_elsewhere == at(1)
+
+
+# -- branches, runs and what belongs to which ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("base", "claimed", "owned"),
+    [
+        (e.Point(pointer="new"), True, [(ELSEWHERE, at(0)), ("new", at(20))]),
+        (e.Point(pointer=ELSEWHERE), True, [(ELSEWHERE, at(20))]),
+        (e.Point(pointer="new"), False, [(ELSEWHERE, at(0))]),
+        (e.Point(id=1), True, [(ELSEWHERE, at(0))]),
+        (None, True, [(ELSEWHERE, at(0))]),
+    ],
+)
+def test_what_was_claimed_is_owned_once(base: e.Point | None, claimed: bool, owned: list[tuple[str, str]]) -> None:
+    state = fold(lived(), 20, at(20), (replace(BRANCHED, base=base, claimed=claimed),))
+    assert [(one.pointer, one.at) for one in state.claims] == owned
+
+
+RUNS = {  # name: day, the branch inside which it counts, and whether chk-7 of branch 1, made by "its own", holds it
+    "before it": (1, 1, True),
+    "before it, moved by a step back": (2, 2, True),
+    "its own": (3, 1, True),
+    "of the same moment": (3, 1, True),
+    "after it": (4, 1, False),
+    "of an earlier branch": (1, 0, False),
+    "never completed": (1, None, False),
+}
+
+
+@pytest.mark.parametrize("whose", ["known", "unknown", "listed anew"])
+def test_runs_that_a_base_holds_count_in_its_branch(whose: str) -> None:
+    """Where nobody knows any more whose checkpoint it was, all that may be inside. A run that had been dropped from the list
+    and was launched again counts in its own checkpoint."""
+    state = fold(
+        State(), 0, at(0), (PLANNED, replace(STARTED, launch=2), replace(TRIGGERED, id=7, branch=1, epochs=(2,)))
+    )
+    runs = {name: run(name, day, inside) for name, (day, inside, _) in RUNS.items()}
+    if whose == "listed anew":
+        runs["its own"] = run("its own", 3, None)
+    launches = () if whose == "unknown" else tuple(replace(one, run="its own") for one in state.launches)
+    before = replace(state, runs=tuple(runs.values()), launches=launches)
+    after = apply(before, replace(BRANCHED, base=e.Point(id=7)))
+    counted = {one.key for one in after.runs if one.inside == 4}
+    assert counted == {name for name, (_, _, held) in RUNS.items() if held or (whose, name) == ("unknown", "after it")}
+
+
+def test_only_the_clear_that_opened_a_branch_puts_its_run_inside() -> None:
+    """A retry in a branch that somebody else opened has completed nothing there."""
+    for by, inside in (("day-2", None), ("day-1", 4)):
+        opened = replace(BRANCHED, base=None, claimed=False, token=token(by))
+        again = replace(PLANNED, run="day-1", token=token("day-1"), try_number=2)
+        state = apply(apply(replace(lived(), runs=(run("day-1", 1, None),)), opened), again)
+        assert [one.inside for one in state.runs] == [inside]
+
+
+@pytest.mark.parametrize(("point", "rename"), [(e.Point(pointer=ELSEWHERE), {"old": "new"}), (e.Point(id=1), {})])
+def test_a_run_renames_what_it_started_from_only_at_the_branchs_base(point: e.Point, rename: dict[str, str]) -> None:
+    """Checkpoints of the branch itself bear the new names already."""
+    state = apply(apply(lived(), BRANCHED), replace(PLANNED, restore_point=point))
+    assert state.runs[-1].rename == rename
+
+
+def test_a_run_is_as_its_newest_launch_ended_and_not_an_older_one() -> None:
+    state = apply(lived(), replace(PLANNED, run="day-1"))
+    assert apply(state, ENDED).runs[0].how is None
+    newest = apply(state, replace(STARTED, launch=2))
+    assert apply(newest, replace(ENDED, epoch=2)).runs[0].how == "failed"
+
+
+def test_only_attempts_of_its_epochs_have_completed_a_checkpoint() -> None:
+    """Another keeps what it restored until it has one of its own (P9)."""
+    state = apply(apply(lived(), STARTED), replace(TRIGGERED, id=5, checkpoint_kind="checkpoint", epochs=(2,)))
+    state = apply(
+        replace(state, attempts=tuple(replace(one, first=None) for one in state.attempts)), replace(COMPLETED, id=5)
+    )
+    assert [one.first for one in state.attempts] == [None, 5]
+    assert [one.first for one in apply(state, COMPLETED).attempts] == [2, 5], "once"
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", [{"dag": "d2"}, {"run": "r2"}, {"task": "t2"}, {"item": "i2"}, {"generation": 2}])
+def test_who_differs_in_any_part_of_a_token_is_another(part: dict[str, Any]) -> None:
+    one = e.Token(dag="d", run="r", task="t", item="i", generation=1)
+    other = replace(one, **part)
+    assert token_text(one) != token_text(other)
+    assert launch_token(one, 1) != launch_token(other, 1) != launch_token(other, 2)
+    assert token_text(replace(one, item=None)) == "d|r|t||1"
+
+
+def test_who_opens_a_branch_is_remembered_by_it_or_by_the_launch_in_it() -> None:
+    """A clear does both in one entry, and is answered with its launch; a restore opens a branch and launches nothing."""
+    branched = apply(lived(), replace(BRANCHED, token=PLANNED.token))
+    assert branched.tokens[token_text(PLANNED.token)] == 2
+    launched = apply(branched, PLANNED)
+    assert launched.tokens[launch_token(PLANNED.token, PLANNED.try_number)] == 2
+    assert token_text(PLANNED.token) not in launched.tokens
+    assert token_text(BRANCHED.token) in apply(apply(lived(), BRANCHED), PLANNED).tokens

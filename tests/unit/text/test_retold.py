@@ -1,0 +1,101 @@
+"""The story of an attempt, told again from the journal alone."""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider import text
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.keys import Pointer
+from airflow_checkpoint_provider.storage.memory import named
+from tests.support.recorded import Recorded, second_attempt, three_stages
+from tests.unit.text.conftest import Golden
+
+
+def retold(recorded: Recorded, epoch: int | None = None) -> list[str]:
+    """Of an attempt; or of the current launch, which has none."""
+    attempt = recorded.state.attempt(epoch)
+    launch = recorded.state.launch(attempt.launch) if attempt else recorded.state.current_launch()
+    assert launch
+    return text.retold(recorded.state, launch, attempt)
+
+
+def finished() -> Recorded:
+    recorded = Recorded()
+    three_stages(recorded)
+    second_attempt(recorded)
+    return recorded
+
+
+def test_a_retry_that_finished(golden: Golden) -> None:
+    golden("retold_retry", retold(finished(), 2))
+
+
+def test_a_first_attempt_that_was_fenced(golden: Golden) -> None:
+    golden("retold_first", retold(finished(), 1))
+
+
+def test_a_launch_whose_driver_has_not_attached(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.ended("02:51:07", "failed", 137, "task")
+    recorded.launched("03:02:10", try_number=2)
+    golden("retold_launch", retold(recorded))
+
+
+def test_the_story_is_told_of_what_was_there_then(golden: Golden) -> None:
+    """Later checkpoints are no candidates; those that were deleted since are still named."""
+    recorded = finished()
+    recorded.coordinator.retire()
+    golden("retold_deleted", retold(recorded, 2))
+
+
+def test_a_second_driver_under_one_launch(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
+    launch = recorded.state.current_launch()
+    assert launch
+    recorded.coordinator.journal.append(c.StartAttempt(token=launch.token, try_number=1, driver="another"))
+    golden("retold_driver", retold(recorded, 2))
+
+
+def test_an_attempt_after_a_restore_by_hand(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.clock = "2026-11-21T03:00:00.000Z"
+    token = recorded.token("by hand")
+    recorded.coordinator.journal.append(
+        c.Restore(token=token, base=Point(id=2), by="cli", reason="restored by hand: checkpoints restore")
+    )
+    recorded.launched("03:02:10", try_number=2)
+    recorded.attached("03:02:19")
+    golden("retold_went_back", retold(recorded, 2))
+
+
+def test_an_attempt_that_many_aborted_checkpoints_and_a_stop_ended(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    for minute in range(20, 28):
+        recorded.aborted(
+            recorded.triggered("checkpoint()", f"22:{minute}:00"), f"22:{minute}:01", "store failed", "503"
+        )
+    recorded.told_to_stop("22:30:00")
+    recorded.ended("22:30:01", "cancelled", 79)
+    golden("retold_cancelled", retold(recorded, 1))
+
+
+def test_a_run_that_began_from_another_history(golden: Golden) -> None:
+    other = Recorded(named("pointed again"), scope="scheduled__2026-11-19")
+    three_stages(other)
+    recorded = Recorded(other.store)
+    pointer = str(Pointer("s3://lake/ckp", other.keys.prefix, 3))
+    recorded.coordinator.journal.catch_up()
+    asks = recorded.token()
+    recorded.coordinator.journal.append(
+        c.PlanLaunch(
+            token=asks, try_number=1, owner=asks.owner, run=asks.run, run_after=None, started_at=recorded.clock,
+            incarnation="1ncarnation", job=recorded.job, scope=recorded.scope, restore=pointer, base=Point(pointer=pointer),
+        )
+    )  # fmt: skip
+    recorded.attached("22:00:21")
+    golden("retold_pointer", retold(recorded, 1))

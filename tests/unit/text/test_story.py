@@ -1,0 +1,183 @@
+"""What a task's log says first: why there is a new attempt, and where it goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_checkpoint_provider import text
+from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.keys import Pointer
+from airflow_checkpoint_provider.storage.memory import named
+from tests.support.recorded import Recorded, at, second_attempt, three_stages
+from tests.unit.text.conftest import Golden
+
+LAST_BEAT = Beat(counter=7, at=at("02:51:07"), epoch=1)
+
+
+def story(recorded: Recorded, seen: text.Seen | None = None) -> list[str]:
+    launch = recorded.state.current_launch()
+    assert launch
+    return text.launch_story(recorded.before, recorded.state, launch, recorded.restored, seen or text.Seen())
+
+
+def test_a_retry_after_a_driver_vanished(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.launched("03:02:10", try_number=2)
+    beat = Beat(
+        attached=at("03:02:51"), application="application unchanged", reused=("clean", "weather", "planes"), doing="stage 'delays'"
+    )  # fmt: skip
+    golden("retry", [*story(recorded, text.Seen(beat=LAST_BEAT)), *text.driver_says(beat)])
+
+
+def test_a_retry_after_a_driver_failed(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.ended("02:51:07", "failed", 137, "task")
+    recorded.launched("03:02:10", try_number=2)
+    golden("retry_after_failure", story(recorded))
+
+
+def test_a_retry_with_nothing_completed(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    recorded.triggered("stage 'clean'", "23:12:32")
+    recorded.ended("23:12:33", "failed", 1)
+    recorded.launched("23:17:40", try_number=2)
+    golden("retry_from_nothing", story(recorded))
+
+
+def test_a_retry_whose_driver_never_attached(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.launched("22:00:20")
+    recorded.launched("22:05:20", try_number=2)
+    golden("retry_never_attached", story(recorded))
+
+
+def test_a_task_marked_failed_and_cleared(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.told_to_stop("02:51:07")
+    recorded.ended("02:51:08", "cancelled", 79)
+    recorded.launched("12:30:00", try_number=2, generation=1)
+    golden("clear", story(recorded))
+
+
+def test_a_living_driver_is_replaced(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.launched("02:52:10", try_number=2, durable=False, seen_alive=True)
+    golden("replaced_alive", story(recorded, text.Seen(beat=LAST_BEAT, alive=True)))
+
+
+def test_a_clear_of_a_finished_run_starts_again(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    second_attempt(recorded)
+    recorded.launched("09:30:00", try_number=3, generation=1)
+    golden("clear_of_finished", story(recorded))
+
+
+def test_many_candidates_are_not_all_listed(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.launched("22:00:20")
+    recorded.attached("22:00:21", timeout_s=600.0, retention={"keep": "all"})
+    for minute in range(10, 16):
+        recorded.stage(f"s{minute}", f"22:{minute}:00", f"22:{minute}:01", work_s=50, kib=1)
+    for minute in range(20, 28):
+        recorded.aborted(recorded.triggered("checkpoint()", f"22:{minute}:00"), f"22:{minute}:01", "store failed")
+    recorded.launched("22:30:00", try_number=2)
+    golden("many_candidates", story(recorded))
+
+
+# -- the first attempt of a run --------------------------------------------------------------------------------------------
+
+
+def test_the_first_attempt_of_a_run(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.launched("22:00:20")
+    golden("first", story(recorded))
+
+
+def test_a_run_that_shall_start_from_nothing(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.launched("22:00:20", restore="none")
+    golden("first_none", story(recorded))
+
+
+def test_a_job_without_a_history(golden: Golden) -> None:
+    recorded = Recorded(job="etl.orders", scope="")
+    recorded.launched("22:00:20", run="scheduled__2026-11-20")
+    golden("first_of_job", story(recorded, text.Seen(root="file:///lake/ckp")))
+
+
+def test_a_job_whose_runs_completed_nothing(golden: Golden) -> None:
+    recorded = Recorded(job="etl.orders", scope="")
+    recorded.started("22:00:20", run="scheduled__2026-11-20")
+    recorded.ended("22:01:00", "failed", 1)
+    recorded.launched("23:00:20", run="scheduled__2026-11-21")
+    golden("nothing_in_job", story(recorded, text.Seen(root="file:///lake/ckp")))
+
+
+def test_the_next_run_of_a_job_goes_on(golden: Golden) -> None:
+    recorded = Recorded(job="etl.orders", scope="")
+    recorded.started("22:00:20", run="scheduled__2026-11-20")
+    recorded.value("high_water", 41)
+    recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
+    recorded.ended("22:10:03")
+    recorded.launched("23:00:20", run="scheduled__2026-11-21")
+    golden("next_run_of_job", story(recorded))
+
+
+def test_the_next_run_of_a_job_with_registered_objects(golden: Golden) -> None:
+    recorded = Recorded(job="etl.orders", scope="")
+    recorded.started("22:00:20", run="scheduled__2026-11-20")
+    recorded.value("source", {"at": 41}, kind="registered")
+    recorded.value("session", "a", kind="registered")
+    recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
+    recorded.ended("22:10:03")
+    recorded.launched("23:00:20", run="scheduled__2026-11-21")
+    golden("next_run_with_objects", story(recorded))
+
+
+def test_a_run_that_starts_from_another_history(golden: Golden) -> None:
+    other = Recorded(named("pointed"), scope="scheduled__2026-11-19")
+    three_stages(other)
+    recorded = Recorded(other.store)
+    pointer = str(Pointer(other.store.uri, other.keys.prefix, 3))
+    recorded.launched("12:30:00", restore=pointer, base=Point(pointer=pointer))
+    golden("first_from_pointer", story(recorded))
+
+
+def test_a_script_without_airflow_tells_the_same(golden: Golden) -> None:
+    recorded = Recorded(job="delays", scope="")
+    recorded.started("22:00:20", run="alone-1")
+    recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
+    recorded.launched("22:40:00", try_number=2, run="alone-1")
+    recorded.attached("22:40:01")
+    golden("alone", text.restore_story(recorded.state, recorded.restored))
+    assert text.restore_story(Recorded().state, recorded.restored) == []
+
+
+# -- nothing is submitted ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_living_driver_is_adopted(golden: Golden, attached: bool) -> None:
+    recorded = Recorded()
+    recorded.launched("22:00:20")
+    beat = Beat(counter=1, at=at("22:00:26"), doing="submitting")
+    if attached:
+        recorded.attached("22:00:21")
+        beat = Beat(counter=9, at=at("22:00:26"), doing="stage 'delays'", fraction=0.61)
+    recorded.launched("22:00:30", try_number=2, seen_alive=True)
+    golden(f"adopted_{'attached' if attached else 'queued'}", story(recorded, text.Seen(beat=beat, now=at("22:00:30"))))
+
+
+def test_looking_is_announced(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.launched("22:00:20")
+    before = text.looking(recorded.state, 30.0)
+    recorded.attached("22:00:21")
+    golden("looking", [before, text.looking(recorded.state, 30.0)])

@@ -1,0 +1,84 @@
+"""The table that closes a task's log."""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider import text
+from tests.support.recorded import Recorded, second_attempt, three_stages
+from tests.unit.text.conftest import Golden
+
+
+def summary(recorded: Recorded, run: str = "") -> list[str]:
+    return text.summary(recorded.state, run or recorded.scope)
+
+
+def test_a_run_that_finished_in_two_attempts(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    second_attempt(recorded)
+    table = summary(recorded)
+    gone = recorded.coordinator.retire()
+    golden("summary_finished", [*table, text.deleted_line(len(gone), recorded.state)])
+
+
+def test_the_same_after_its_state_was_deleted(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    second_attempt(recorded)
+    recorded.coordinator.retire()
+    golden("summary_deleted", summary(recorded))
+
+
+def test_a_driver_that_vanished(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    running = summary(recorded)
+    recorded.ended("02:51:07", "failed", 137, "task")
+    failed = summary(recorded)
+    recorded.launched("03:02:10", try_number=2)
+    golden("summary_failed", [*running, "", *failed, "", *summary(recorded)])
+
+
+def test_a_run_without_a_checkpoint(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    recorded.ended("22:00:50", "failed", 1)
+    golden("summary_empty", summary(recorded))
+
+
+def test_one_run_of_many(golden: Golden) -> None:
+    recorded = Recorded(job="etl.orders", scope="")
+    for hour, run in ((20, "one"), (21, "two")):
+        recorded.started(f"{hour}:00:00", run=run)
+        recorded.stage("clean", f"{hour}:10:00", f"{hour}:10:02", work_s=540, kib=4)
+        recorded.ended(f"{hour}:10:03")
+    recorded.launched("22:00:00", run="three")
+    golden(
+        "summary_job_scope", [*summary(recorded, "one"), "", *summary(recorded, "two"), "", *summary(recorded, "three")]
+    )
+
+
+def test_stages_computed_again_were_not_saved() -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.started("03:02:10", try_number=2)
+    recorded.stage("planes", "04:26:00", "04:26:01", work_s=4900, kib=14.1)
+    assert text.summarize(recorded.state, recorded.scope).saved_s == 4320 + 6000
+
+
+def test_each_attempt_saves_what_it_was_spared() -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.started("03:02:10", try_number=2)
+    recorded.started("03:12:10", try_number=3)
+    assert text.summarize(recorded.state, recorded.scope).saved_s == 2 * (4320 + 6000 + 4920)
+
+
+def test_a_long_table_shows_the_newest() -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    for number in range(60):
+        recorded.completed("checkpoint()", f"22:{number:02}:00", f"22:{number:02}:01")
+    lines = summary(recorded)
+    shown = [line.split()[0] for line in lines if line.startswith(" chk-")]
+    assert shown == [f"chk-{number}" for number in range(11, 61)]
+    assert any(line.startswith(" 10 older ones are not shown: ") for line in lines)
