@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from airflow_checkpoint_provider.cli import acting, asking, report, telling
-from airflow_checkpoint_provider.cli.output import write
+from airflow_checkpoint_provider.cli import change, request, show
+from airflow_checkpoint_provider.cli.output import Report, write
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import (
@@ -62,7 +62,7 @@ def _root_of(options: argparse.Namespace) -> str | None:
     if options.verb not in ("verify", "dispose"):
         return None
     root = pointer_of(options.pointer).root
-    above = root.removesuffix(f"/{asking.SAVEPOINTS}") if options.verb == "dispose" else ""
+    above = root.removesuffix(f"/{request.SAVEPOINTS}") if options.verb == "dispose" else ""
     return root if not above or above.endswith("/") else above
 
 
@@ -90,44 +90,44 @@ def run(verb: str, options: argparse.Namespace, open_: Callable[[], Store]) -> i
     return max((_failed(error) for error in told.errors), default=0)
 
 
-def tell(verb: str, options: argparse.Namespace, store: Store) -> report.Report:
+def tell(verb: str, options: argparse.Namespace, store: Store) -> Report:
     if verb == "show":
-        show = telling.statistics if options.statistics else report.show
-        return show(store, options.job, options.run, options.id, options.item)
+        told = show.statistics if options.statistics else show.show
+        return told(store, options.job, options.run, options.id, options.item)
     if verb == "story":
-        return telling.story(store, options.job, options.run, options.attempt, options.item)
+        return show.story(store, options.job, options.run, options.attempt, options.item)
     if verb == "verify":
-        return report.verify(store, options.pointer)
+        return show.verify(store, options.pointer)
     if verb in ("trigger", "savepoint"):
         at_most = None if options.timeout is None else seconds(options.timeout, "--timeout")
-        patience = asking.Patience(options.wait, at_most)
-        return asking.ask(store, options.job, options.run, options.item, _wish(verb, options), patience)
+        patience = request.Patience(options.wait, at_most)
+        return request.ask(store, options.job, options.run, options.item, _wish(verb, options), patience)
     if verb in ("stop", "restore", "dispose", "prune"):
-        return _acted(verb, options, store, acting.How(options.dry_run, options.yes))
+        return _acted(verb, options, store, change.How(options.dry_run, options.yes))
     if options.limit < 1:
         raise InvalidConfig(f"--limit {options.limit}: write 1 or more")
     if verb == "list":
-        return report.list_(store, options.job, options.run, options.item, options.limit)
-    return report.jobs(store, options.limit, utc_now())
+        return show.list_(store, options.job, options.run, options.item, options.limit)
+    return show.jobs(store, options.limit, utc_now())
 
 
-def _acted(verb: str, options: argparse.Namespace, store: Store, how: acting.How) -> report.Report:
+def _acted(verb: str, options: argparse.Namespace, store: Store, how: change.How) -> Report:
     if verb == "dispose":
-        return acting.dispose(store, options.pointer, how, guessed=vars(options).get("root", store.uri) is None)
+        return change.dispose(store, options.pointer, how, guessed=vars(options).get("root", store.uri) is None)
     meant = (store, options.job, options.run, options.item)
     if verb == "stop":
-        return asking.stop(*meant, _wish(verb, options), how)
+        return request.stop(*meant, _wish(verb, options), how)
     if verb == "restore":
-        return acting.restore(*meant, acting.Where(options.where, options.claim, _renames(options.rename)), how)
-    return acting.prune(*meant, how)
+        return change.restore(*meant, change.Where(options.where, options.claim, _renames(options.rename)), how)
+    return change.prune(*meant, how)
 
 
-def _wish(verb: str, options: argparse.Namespace) -> asking.Wish:
+def _wish(verb: str, options: argparse.Namespace) -> request.Wish:
     if verb == "trigger":
-        return asking.Wish(kind=kinds.FULL_CHECKPOINT if options.full else kinds.CHECKPOINT)
+        return request.Wish(kind=kinds.FULL_CHECKPOINT if options.full else kinds.CHECKPOINT)
     if verb == "stop":
-        return asking.Wish(kind=kinds.TERMINATE_SAVEPOINT if options.drain else kinds.SUSPEND_SAVEPOINT, to=options.to)
-    return asking.Wish(kind=kinds.SAVEPOINT, to=options.to, name=options.name, pinned=options.pinned)
+        return request.Wish(kind=kinds.TERMINATE_SAVEPOINT if options.drain else kinds.SUSPEND_SAVEPOINT, to=options.to)
+    return request.Wish(kind=kinds.SAVEPOINT, to=options.to, name=options.name, pinned=options.pinned)
 
 
 def _renames(written: Sequence[str]) -> dict[str, str]:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TextIO
+from dataclasses import dataclass, field
+from typing import Any, TextIO
 
-from airflow_checkpoint_provider.cli.report import Report
+from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.text.units import table
 
 _COLOURS = {
     "running": "green", "finished": "green", "completed": "green", "restored": "cyan", "pending": "yellow", "launched": "yellow",
     "suspended": "yellow", "deleted": "dim", "aborted": "red", "failed": "red", "lost": "red",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Report:
+    """A table; ``lines`` are what a person sees instead where it is more than that. ``notes`` say what is not in it."""
+
+    header: tuple[str, ...]
+    rows: Sequence[Sequence[str]]
+    data: Any  # the same as JSON, in seconds and bytes
+    lines: list[str] | None = None
+    notes: list[str] = field(default_factory=list)
+    errors: tuple[CheckpointError, ...] = ()
 
 
 def write(report: Report, output: str, out: TextIO) -> None:

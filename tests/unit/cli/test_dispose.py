@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.cli import acting, main
+from airflow_checkpoint_provider.cli import change, main
 from airflow_checkpoint_provider.coordinator.disposal import target_of
 from airflow_checkpoint_provider.protocol.state import FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import LocalStore
@@ -120,7 +120,7 @@ def test_it_asks(saved: Checkpoint, checkpoints: Command, monkeypatch: pytest.Mo
 
 def test_it_asks_for_the_jobs_name(job: Job, saved: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    acting.dispose(job.store, str(saved.target), acting.How(ask=lambda question: "orders"), guessed=False)
+    change.dispose(job.store, str(saved.target), change.How(ask=lambda question: "orders"), guessed=False)
     assert job.checkpoint(saved.id).status == FORGOTTEN
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.cli import acting
+from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import target_of
 from airflow_checkpoint_provider.coordinator.entry import By
@@ -64,11 +64,11 @@ def test_what_ended_with_a_run_whose_task_never_came_back(
     three_stages(recorded)
     recorded.ended("03:00:00")
     before = files(root)
-    monkeypatch.setattr(acting, "utc_now", lambda: "2026-11-22T02:59:59.000Z")
+    monkeypatch.setattr(change, "utc_now", lambda: "2026-11-22T02:59:59.000Z")
     done = checkpoints("prune", FLIGHTS, "--yes")
     assert (done.code, done.lines, files(root)) == (0, ["nothing to delete"], before)
     assert f"{FLIGHTS}, run scheduled__2026-11-20: finished less than a day ago, left to its task" in done.err
-    monkeypatch.setattr(acting, "utc_now", lambda: "2026-11-22T03:00:01.000Z")
+    monkeypatch.setattr(change, "utc_now", lambda: "2026-11-22T03:00:01.000Z")
     done = checkpoints("prune", FLIGHTS, "--yes", "-o", "json")
     (one,) = json.loads(done.out)
     assert one["checkpoints"] == ["chk-2", "chk-3"]
@@ -82,11 +82,11 @@ def test_what_finished_while_somebody_was_asked_is_left_to_its_task(
     three_stages(recorded)
     store.create(f"{recorded.keys.prefix}/chk-1/acks/-", b"left behind")
 
-    def ended(job: str, lines: list[str], how: acting.How) -> None:
+    def ended(job: str, lines: list[str], how: change.How) -> None:
         recorded.ended("03:00:00")
 
-    monkeypatch.setattr(acting, "confirm", ended)
-    monkeypatch.setattr(acting, "utc_now", lambda: "2026-11-21T03:00:01.000Z")
+    monkeypatch.setattr(change, "confirm", ended)
+    monkeypatch.setattr(change, "utc_now", lambda: "2026-11-21T03:00:01.000Z")
     done = checkpoints("prune", FLIGHTS)
     assert "left to its task" in done.err
     assert len(recorded.coordinator.journal.catch_up().retained) == 2
@@ -148,7 +148,7 @@ DUE = (
 
 @pytest.fixture
 def months_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting, "utc_now", lambda: LATER)
+    monkeypatch.setattr(change, "utc_now", lambda: LATER)
 
 
 @pytest.mark.usefixtures("months_later")

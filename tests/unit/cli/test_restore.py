@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.cli import acting
+from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import target_of
@@ -207,7 +207,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_it_asks_for_the_jobs_name(running: Recorded, store: LocalStore) -> None:
-    acting.restore(store, FLIGHTS, None, None, acting.Where("chk-2"), acting.How(ask=lambda question: FLIGHTS))
+    change.restore(store, FLIGHTS, None, None, change.Where("chk-2"), change.How(ask=lambda question: FLIGHTS))
     assert running.coordinator.journal.catch_up().branch.number == 1
 
 
@@ -229,7 +229,7 @@ def test_the_question_is_not_in_what_a_pipe_gets(
 @pytest.mark.parametrize("answer", ["yes", ""])
 def test_any_other_answer_changes_nothing(running: Recorded, store: LocalStore, answer: str) -> None:
     with pytest.raises(InvalidConfig, match="nothing was changed"):
-        acting.restore(store, FLIGHTS, None, None, acting.Where("chk-2"), acting.How(ask=lambda question: answer))
+        change.restore(store, FLIGHTS, None, None, change.Where("chk-2"), change.How(ask=lambda question: answer))
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 
@@ -240,7 +240,7 @@ def test_no_answer_changes_nothing(running: Recorded, store: LocalStore, gone: t
         raise gone
 
     with pytest.raises(InvalidConfig, match="nothing was changed"):
-        acting.restore(store, FLIGHTS, None, None, acting.Where("chk-2"), acting.How(ask=answer))
+        change.restore(store, FLIGHTS, None, None, change.Where("chk-2"), change.How(ask=answer))
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 
@@ -254,5 +254,5 @@ def test_what_was_confirmed_and_has_moved_since_is_refused(running: Recorded, st
         return FLIGHTS
 
     with pytest.raises(Refused, match="latest is chk-5 by now"):
-        acting.restore(store, FLIGHTS, None, None, acting.Where("latest"), acting.How(ask=answer))
+        change.restore(store, FLIGHTS, None, None, change.Where("latest"), change.How(ask=answer))
     assert running.coordinator.journal.catch_up().branch.number == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.cli import asking
+from airflow_checkpoint_provider.cli import request
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
 from airflow_checkpoint_provider.errors import StoreUnavailable
@@ -27,7 +27,7 @@ VERBS = [("trigger", "orders"), ("savepoint", "orders"), ("stop", "orders", "--y
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "EVERY", 0.02)
+    monkeypatch.setattr(request, "EVERY", 0.02)
 
 
 # -- what comes of it ----------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_an_interrupt_takes_nothing_back(
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("airflow_checkpoint_provider.cli.asking.time.sleep", interrupted)
+    monkeypatch.setattr("airflow_checkpoint_provider.cli.request.time.sleep", interrupted)
     done = checkpoints(*verb)
     assert done.code == 6
     assert done.err.splitlines()[-1] == (
@@ -163,11 +163,11 @@ def test_an_interrupt_while_a_driver_ends_accuses_nobody(
     wait = time.sleep
 
     def sleep(seconds: float) -> None:
-        if seconds == asking.EVERY and job.state.suspended:
+        if seconds == request.EVERY and job.state.suspended:
             raise KeyboardInterrupt
         wait(0.01)
 
-    monkeypatch.setattr("airflow_checkpoint_provider.cli.asking.time.sleep", sleep)
+    monkeypatch.setattr("airflow_checkpoint_provider.cli.request.time.sleep", sleep)
     with serving(job, Habits(ends=False, publishes=False)):
         done = checkpoints("stop", "orders", "--yes")
     assert done.code == 6

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from airflow_checkpoint_provider import text
-from airflow_checkpoint_provider.cli import finding
-from airflow_checkpoint_provider.cli.acting import DRY_RUN, How, by, confirm
-from airflow_checkpoint_provider.cli.report import Report, entry
+from airflow_checkpoint_provider.cli import locate
+from airflow_checkpoint_provider.cli.change import DRY_RUN, How, by, confirm
+from airflow_checkpoint_provider.cli.output import Report
+from airflow_checkpoint_provider.cli.show import entry
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import publish_due
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
@@ -98,7 +99,7 @@ class _Asking:
     def __init__(
         self, store: Store, job: str, run: str | None, item: str | None, wish: Wish, patience: Patience
     ) -> None:
-        self._found, self._run = finding.meant(store, job, run, item)
+        self._found, self._run = locate.meant(store, job, run, item)
         self._wish = wish
         self._coordinator = Coordinator(Journal(store, self._found.keys, by()))
         self._token = f"checkpoints {secrets.token_hex(8)}"
@@ -234,8 +235,8 @@ class _Asking:
 
     def _beat(self) -> Beat | None:
         """Of its driver, if that seems to live."""
-        beat = finding.beat_of(self._coordinator.store, replace(self._found, state=self.state))
-        return beat if finding.beats_now(beat, utc_now()) else None
+        beat = locate.beat_of(self._coordinator.store, replace(self._found, state=self.state))
+        return beat if locate.beats_now(beat, utc_now()) else None
 
     @property
     def _checkpoint(self) -> Checkpoint:

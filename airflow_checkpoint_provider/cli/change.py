@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from airflow_checkpoint_provider import text
-from airflow_checkpoint_provider.cli import finding
-from airflow_checkpoint_provider.cli.finding import Found
-from airflow_checkpoint_provider.cli.report import MANY, Report
+from airflow_checkpoint_provider.cli import locate
+from airflow_checkpoint_provider.cli.locate import Found
+from airflow_checkpoint_provider.cli.output import Report
+from airflow_checkpoint_provider.cli.show import MANY
 from airflow_checkpoint_provider.coordinator import disposal
 from airflow_checkpoint_provider.coordinator.closing import finish
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -64,7 +65,7 @@ class Where:
 
 def restore(store: Store, job: str, run: str | None, item: str | None, where: Where, how: How) -> Report:
     """Fence whatever runs, and fix where the next attempt starts: the one that was named, verified before."""
-    found, key = finding.meant(store, job, run, item)
+    found, key = locate.meant(store, job, run, item)
     coordinator = Coordinator(Journal(store, found.keys, by()))
     going = GoingBack(coordinator, where.text, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
@@ -171,9 +172,9 @@ def _to_prune(
 ) -> tuple[tuple[Found, ...], tuple[CheckpointError, ...]]:
     """The histories of a job, or of one run, and why others could not be read."""
     if run is not None:
-        return (finding.of_run(store, job, run, item)[0],), ()
-    all_of = finding.histories(store, job, item, MANY)
-    return all_of.found or (finding.newest(store, job, item, MANY),), all_of.unreadable
+        return (locate.of_run(store, job, run, item)[0],), ()
+    all_of = locate.histories(store, job, item, MANY)
+    return all_of.found or (locate.newest(store, job, item, MANY),), all_of.unreadable
 
 
 @dataclass(frozen=True)

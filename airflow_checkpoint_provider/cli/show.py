@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from airflow_checkpoint_provider import text
-from airflow_checkpoint_provider.cli import finding
-from airflow_checkpoint_provider.cli.finding import Found
-from airflow_checkpoint_provider.coordinator.restore import located, verified
+from airflow_checkpoint_provider.cli import locate
+from airflow_checkpoint_provider.cli.locate import Found
+from airflow_checkpoint_provider.cli.output import Report
+from airflow_checkpoint_provider.coordinator import statistics as numbers
+from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, located, recalled, verified
 from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound
 from airflow_checkpoint_provider.protocol.keys import Pointer, SavepointPointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal
-from airflow_checkpoint_provider.protocol.state import PENDING, RETAINED, Checkpoint
+from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Attempt, Checkpoint, Launch, State
 from airflow_checkpoint_provider.protocol.wording import labelled
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text.story import own_stages
 from airflow_checkpoint_provider.text.summary import HEADER, how, row
 from airflow_checkpoint_provider.text.units import NONE, between, day_and_time, duration, plural, size, table
 
 MANY = 10_000  # more checkpoints than a history lists
-
-
-@dataclass(frozen=True)
-class Report:
-    """A table; ``lines`` are what a person sees instead where it is more than that. ``notes`` say what is not in it."""
-
-    header: tuple[str, ...]
-    rows: Sequence[Sequence[str]]
-    data: Any  # the same as JSON, in seconds and bytes
-    lines: list[str] | None = None
-    notes: list[str] = field(default_factory=list)
-    errors: tuple[CheckpointError, ...] = ()
-
 
 # -- jobs ----------------------------------------------------------------------------------------------------------------
 
@@ -45,8 +35,8 @@ def jobs(store: Store, limit: int, now: str) -> Report:
     """Each job's newest run."""
     lines: list[dict[str, Any]] = []
     errors: list[CheckpointError] = []
-    for job in finding.jobs(store):
-        all_of = finding.histories(store, job, None, limit)
+    for job in locate.jobs(store):
+        all_of = locate.histories(store, job, None, limit)
         errors += all_of.unreadable
         if all_of.found:
             lines.append(_job(store, all_of.found[0], now))
@@ -88,7 +78,7 @@ def _state(store: Store, found: Found, now: str) -> str:
     if found.state.suspended:
         return "suspended"
     said = how(found.state, found.state.run(found.newest_run))
-    if said in ("running", "launched") and not finding.beats_now(finding.beat_of(store, found), now):
+    if said in ("running", "launched") and not locate.beats_now(locate.beat_of(store, found), now):
         return f"{said}, no heartbeat"
     return said
 
@@ -104,11 +94,11 @@ CLOSED = 3  # that are named
 def list_(store: Store, job: str, run: str | None, item: str | None, limit: int) -> Report:
     """Checkpoints, newest first; of all runs, or of one."""
     if run is None:
-        all_of = finding.histories(store, job, item, limit)
-        found = all_of.found or (finding.newest(store, job, item, limit),)
+        all_of = locate.histories(store, job, item, limit)
+        found = all_of.found or (locate.newest(store, job, item, limit),)
         not_read, errors, key = all_of.not_read, all_of.unreadable, None
     else:
-        one, key = finding.of_run(store, job, run, item)
+        one, key = locate.of_run(store, job, run, item)
         found, not_read, errors = (one,), 0, ()
     rows = [entry for one in found for entry in _checkpoints(store, one, key)]
     notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
@@ -172,7 +162,7 @@ def shown(
     """What the words after JOB name: the history, the run in it, and the checkpoint, if there is one among them."""
     if number is None and run is not None and not _names_a_run(store, job, run, item):
         run, number = None, run
-    found, key = finding.meant(store, job, run, item)
+    found, key = locate.meant(store, job, run, item)
     return found, key or found.newest_run, number
 
 
@@ -183,7 +173,7 @@ def _names_a_run(store: Store, job: str, text: str, item: str | None) -> bool:
     if text.startswith("chk-"):
         return False
     try:
-        finding.of_run(store, job, text, item)
+        locate.of_run(store, job, text, item)
     except CheckpointNotFound:
         return False
     return True
@@ -275,3 +265,107 @@ def _whole(pointer: str, about: str, seal: Seal, files: int, completed_at: str |
         {"pointer": pointer, "states": len(states), "files": files, "bytes": held, "completed_at": completed_at},
         [f"{pointer} is whole: {about}, {said}"],
     )
+
+
+# -- statistics ----------------------------------------------------------------------------------------------------------
+
+SUBTASKS = ("state", "application", "status", "sync", "async", "new", "size")
+
+
+def statistics(store: Store, job: str, run: str | None, number: str | None, item: str | None) -> Report:
+    """Of the history that holds a run, or of one checkpoint."""
+    found, _, number = shown(store, job, run, number, item)
+    if number is not None:
+        return _of_one(store, found, listed(found, number))
+    answer = numbers.checkpoints(found.state, store.uri)
+    data = answer | {"config": numbers.config(found.state, store.uri)}
+    return Report(text.SPREAD, text.spreads(answer), data, text.statistics(found.state, answer))
+
+
+def _of_one(store: Store, found: Found, checkpoint: Checkpoint) -> Report:
+    """Flink has its subtasks under an address of their own; here they stand in each task."""
+    answer = numbers.details(found.state, checkpoint.id, store.uri)
+    tasks = {uid: numbers.subtasks(found.state, checkpoint.id, uid) for uid in answer["tasks"]}
+    rows = [
+        (uid, checkpoint.plan[one["index"]], one["status"], *_took(one["checkpoint"]), size(one["checkpointed_size"]), size(one["state_size"]))
+        for uid, task in tasks.items()
+        for one in task["subtasks"]
+    ]  # fmt: skip
+    lines = [
+        *text.checkpoint_lines(found.state, checkpoint),
+        *(f" {line}" for line in (table(SUBTASKS, rows) if rows else [])),
+    ]
+    return Report(SUBTASKS, rows, answer | {"tasks": tasks}, lines)
+
+
+def _took(parts: dict[str, int]) -> tuple[str, str]:
+    return duration(parts["sync"] / 1000), duration(parts["async"] / 1000)
+
+
+# -- story ---------------------------------------------------------------------------------------------------------------
+
+STORY = ("ID", "VERDICT", "WHY", "TAKEN", "SIZE")
+
+
+def story(store: Store, job: str, run: str | None, epoch: int | None, item: str | None) -> Report:
+    """Of the newest launch of a job or a run, or of a numbered attempt. Raises ``CheckpointNotFound``."""
+    found, key = locate.meant(store, job, run, item)
+    launch, attempt = _asked_for(found.state, key, epoch)
+    restored = recalled(
+        found.state,
+        attempt.restore_point if attempt else launch.restore_point,
+        attempt.epoch if attempt else found.state.last_epoch + 1,
+    )
+    rows = [
+        (f"chk-{one.checkpoint.id}", one.verdict, _why(one), one.checkpoint.completed_at, size(one.checkpoint.bytes))
+        for one in restored.candidates
+    ]  # fmt: skip
+    return Report(
+        STORY, rows, _story_data(found.state, launch, attempt, restored), text.retold(found.state, launch, attempt)
+    )
+
+
+def _why(one: Candidate) -> str:
+    return f"{one.why} ({one.checkpoint.reason})" if one.checkpoint.reason else one.why
+
+
+def _asked_for(state: State, run: str | None, epoch: int | None) -> tuple[Launch, Attempt | None]:
+    launches = [one for one in state.launches if run in (None, one.run)]
+    attempt = state.attempt(epoch)
+    if epoch is None and launches:
+        return launches[-1], state.attempt_of(launches[-1].number)
+    launch = next((one for one in launches if attempt and one.number == attempt.launch), None)
+    if launch is None:
+        where = state.job + (f", run {run}" if run else "")
+        what = f"no attempt {epoch}" if epoch is not None else "no launch"
+        raise CheckpointNotFound(f"{where}: {what} is listed; `list {state.job}` prints runs and attempts")
+    return launch, attempt
+
+
+def _story_data(state: State, launch: Launch, attempt: Attempt | None, restored: Restored) -> dict[str, Any]:
+    chosen = next((one.checkpoint for one in restored.candidates if one.verdict == "chosen"), None)
+    kept = own_stages(chosen.states, launch.run) if chosen else []
+    own = [one for one in state.checkpoints if attempt and attempt.epoch in one.epochs]
+    return {
+        "job": state.job,
+        "run": launch.run,
+        "try": launch.latest_try,
+        "attempt": attempt.epoch if attempt else None,
+        "at": attempt.at if attempt else launch.at,
+        "restore": launch.restore,
+        "restore_point": str(restored.point) if restored.point else None,
+        "candidates": [
+            {"id": one.checkpoint.id, "verdict": one.verdict, "why": one.why, "reason": one.checkpoint.reason,
+             "at": one.checkpoint.completed_at, "bytes": one.checkpoint.bytes}
+            for one in restored.candidates
+        ],
+        "not_run_again": [{"uid": one.uid, "work_s": one.measures.work_s} for one in kept],
+        "completed": [one.id for one in own if one.completed_at],
+        "aborted": [
+            {"id": one.id, "reason": one.reason, "phase": one.phase, "words": one.words} for one in own if one.status == ABORTED
+        ],
+        "stop": launch.stop,
+        "how": attempt.how if attempt else None,
+        "exit_code": attempt.exit_code if attempt else None,
+        "ended_at": attempt.ended_at if attempt else None,
+    }  # fmt: skip
