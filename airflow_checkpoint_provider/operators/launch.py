@@ -7,12 +7,11 @@ may, because a killed task's ``execute`` goes on.
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider import text
@@ -27,8 +26,10 @@ from airflow_checkpoint_provider.errors import Fenced, HistoryGone, Refused, Sto
 from airflow_checkpoint_provider.metrics import Metrics
 from airflow_checkpoint_provider.operators.follower import Follower
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.events import LaunchPlanned, Token
+from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import Attempt, Launch, State
 from airflow_checkpoint_provider.storage import Store, probe, s3_handover
@@ -167,16 +168,22 @@ class Launching:
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 
-    def conf(self, version: str, given: Mapping[str, str | None]) -> dict[str, str]:
-        """What the driver needs, as Spark confs; nothing secret. ``given``: options that the task has a word for, as JSON."""
+    def settings(
+        self, checkpointing: CheckpointConfig | None = None, allow_non_restored_state: bool | tuple[str, ...] = False
+    ) -> LaunchSettings:
+        """Return what the driver needs; nothing secret."""
         assert self.launch is not None
-        values = {
-            "root": self.store.uri, "history": self.keys.prefix, "job": self.wanted.history.job, "launch": str(self.launch.number),
-            "task": json.dumps({"token": self.launch.token.to_json(), "try": self.launch.try_number}), "version": version,
-        }  # fmt: skip
-        values |= s3_handover.confs(self.store)
-        values |= {name: value for name, value in given.items() if value is not None}
-        return {f"spark.checkpointed.{name}": value for name, value in values.items()}
+        return LaunchSettings(
+            root=self.store.uri,
+            history=self.keys.prefix,
+            launch=self.launch.number,
+            s3=s3_handover.confs(self.store),
+            job=self.wanted.history.job,
+            token=self.launch.token,
+            try_number=self.launch.try_number,
+            checkpointing=checkpointing,
+            allow_non_restored_state=allow_non_restored_state,
+        )
 
     def attempt(self) -> Attempt | None:
         """The newest attempt of our launch, as the journal has it now."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
-from airflow_checkpoint_provider import __version__, _airflow, text
+from airflow_checkpoint_provider import _airflow, text
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.coordinator.assignment import allowance
 from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
@@ -34,15 +33,15 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStora
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.hooks.watched import stands, where_in
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
-from airflow_checkpoint_provider.operators.stopping import OVER, publish, stopped
+from airflow_checkpoint_provider.operators.stopping import publish, stopped
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id, checkpoint_id
 from airflow_checkpoint_provider.protocol.state import Attempt
 from airflow_checkpoint_provider.storage import s3_handover
 
 WORDS = ("latest", "none")
-REFUSED = 3  # exit code of a driver
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
 
 
@@ -209,12 +208,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         keys: dict[str, str] = {}
         if self._launching is not None and self._launching.launch is not None:
             keys = {} if self._cluster else s3_handover.keys(self._launching.store)
-            allowed = allowance(self.allow_non_restored_state)
-            given = {
-                "checkpointing": json.dumps(self.checkpointing.to_json()) if self.checkpointing else None,
-                "allow_non_restored_state": json.dumps(allowed) if allowed else None,
-            }
-            arguments["conf"] = {**(self.conf or {}), **self._launching.conf(__version__, given)}
+            settings = self._launching.settings(self.checkpointing, allowance(self.allow_non_restored_state))
+            arguments["conf"] = {**(self.conf or {}), **settings.to_confs()}
             arguments["py_files"] = ",".join(filter(None, (self.py_files, str(driver_archive()))))
         return CheckpointedSparkSubmitHook(**arguments, environment=keys)
 
@@ -278,13 +273,13 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         launching.metrics.tell(launching.state)  # the last that happened between two looks of whoever followed
         if failure is None and exit_code == 0:
             return self._succeed(launching, attempt)
-        if exit_code not in (REFUSED, OVER) or (attempt and attempt.how == "finished"):
+        if exit_code not in (ExitCode.REFUSED, ExitCode.OVER) or (attempt and attempt.how == "finished"):
             launching.end("failed", exit_code)
         if attempt:
             self._say(launching.summary())
-        if exit_code == REFUSED and (refusal := self._refusal(launching)):
+        if exit_code == ExitCode.REFUSED and (refusal := self._refusal(launching)):
             raise AirflowFailException(refusal)
-        if exit_code == OVER:
+        if exit_code == ExitCode.OVER:
             raise AirflowException(
                 "the driver ended because it was replaced, stopped or suspended (exit code 79); the next try looks again"
             )

@@ -8,8 +8,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import publish_due
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.operators.launch import Launching
-
-OVER = 79  # exit code of a driver that is over: replaced, or stopped with a savepoint
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 
 
 def stopped(launching: Launching) -> bool:
@@ -21,7 +20,7 @@ def stopped(launching: Launching) -> bool:
     attempt = launching.attempt()
     if attempt is None or not (attempt.how == "suspended" or (attempt.how is None and launching.state.suspended)):
         return False
-    launching.end("suspended", OVER)
+    launching.end("suspended", ExitCode.OVER)
     attempt = launching.attempt()
     if attempt is None or attempt.how != "suspended":
         return False

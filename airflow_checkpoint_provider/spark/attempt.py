@@ -43,12 +43,13 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import Versions
 from airflow_checkpoint_provider.protocol.state import Attempt as AttemptRecord
 from airflow_checkpoint_provider.protocol.state import Run, State
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.process.exits import Exit, leave
+from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.spark.settings import Settings
 from airflow_checkpoint_provider.storage import Store, open_store, probe
 
@@ -150,17 +151,17 @@ class Attempt:
             except StoreError:
                 continue
             except CheckpointError as error:
-                leave(Exit.REFUSED if error.permanent else Exit.FAILED, str(error))
+                leave(ExitCode.REFUSED if error.permanent else ExitCode.FAILED, str(error))
             except BaseException:  # noqa: BLE001 - nobody would see any more that this attempt is over
                 traceback.print_exc()
-                leave(Exit.FAILED, "the journal could not be watched")
+                leave(ExitCode.FAILED, "the journal could not be watched")
             if self._over.is_set():
                 return
             if state.over(self.epoch):
                 self.leave_over()
             launch = state.launch(self.record.launch)
             if launch and launch.stop:
-                self.end_now("cancelled", Exit.OVER, f"stopped: {launch.stop}")
+                self.end_now("cancelled", ExitCode.OVER, f"stopped: {launch.stop}")
             self._show(state)
 
     def _show(self, state: State) -> None:
@@ -174,7 +175,7 @@ class Attempt:
         """Replaced: print by whom, and end before the next side effect."""
         if self._leaving.is_set():
             threading.Event().wait()  # the last entry is our own, and so is the exit code
-        leave(Exit.OVER, "\n".join(text.fenced(self.state, self.epoch, self.doing())))
+        leave(ExitCode.OVER, "\n".join(text.fenced(self.state, self.epoch, self.doing())))
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -193,10 +194,10 @@ class Attempt:
         """A stop-savepoint stands: end the process, whatever the store says to that. ``said`` makes its last line of it."""
         unended = ""
         try:
-            self.end("suspended", Exit.OVER)
+            self.end("suspended", ExitCode.OVER)
         except CheckpointError as error:
             unended = error.message
-        leave(Exit.OVER, said(unended))
+        leave(ExitCode.OVER, said(unended))
 
     def end_failed(self, exit_code: int) -> None:
         """As ``end``, for a driver that fails anyway: what the store says to it changes nothing."""
@@ -245,15 +246,15 @@ def begin(settings: Settings, program: Program) -> Attempt:
         return _begin_launched(journal, settings, program)
     except (Fenced, JobAlreadyRunning, JobSuspended) as error:
         if settings.token is None:
-            refuse(journal, settings.launch, error, Exit.REFUSED)
-        refuse(journal, settings.launch, error, Exit.OVER)
+            refuse(journal, settings.launch, error, ExitCode.REFUSED)
+        refuse(journal, settings.launch, error, ExitCode.OVER)
     except CheckpointError as error:
         if isinstance(error, StoreError) and not error.permanent:
             raise
-        refuse(journal, settings.launch, error, Exit.REFUSED)
+        refuse(journal, settings.launch, error, ExitCode.REFUSED)
 
 
-def refuse(journal: Journal, launch: int | None, error: CheckpointError, code: Exit) -> NoReturn:
+def refuse(journal: Journal, launch: int | None, error: CheckpointError, code: ExitCode) -> NoReturn:
     """End a driver that may not start."""
     if launch is not None:
         tell_task(journal.store, journal.keys, launch, error)

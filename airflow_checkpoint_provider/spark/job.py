@@ -18,13 +18,13 @@ from airflow_checkpoint_provider.coordinator.assignment import divided
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys, Pointer, check_uid
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import copies, s3a
 from airflow_checkpoint_provider.spark.attempt import Program, begin, tell_task
 from airflow_checkpoint_provider.spark.barriers import Barriers
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.process.exits import Exit
 from airflow_checkpoint_provider.spark.process.progress import Progress
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
 from airflow_checkpoint_provider.spark.settings import Settings, launched, script, settings_of
@@ -162,7 +162,7 @@ class CheckpointedJob:
             else:
                 self._fail(error)
                 if isinstance(error, SystemExit) and _exit_code(error) == 0:  # sys.exit(256) would be success
-                    raise SystemExit(int(Exit.FAILED))
+                    raise SystemExit(int(ExitCode.FAILED))
         finally:
             self._watchdog.stop()
 
@@ -195,7 +195,7 @@ class CheckpointedJob:
         self._attempt.still_mine()
         self._barriers.protection.judge()
         self._registered.tell(self._attempt.state)
-        self._attempt.end("finished", Exit.FINISHED)
+        self._attempt.end("finished", ExitCode.FINISHED)
         CheckpointedJob._finished = True
 
     def _leave_over(self) -> None:
@@ -223,7 +223,7 @@ class CheckpointedJob:
     def _code_of(self, error: BaseException | None) -> int:
         """With which the driver is going to end."""
         if isinstance(error, CheckpointError):
-            return Exit.REFUSED if self._launched and error.permanent else Exit.FAILED
+            return ExitCode.REFUSED if self._launched and error.permanent else ExitCode.FAILED
         return _exit_code(error)
 
     def _refuse(self, error: CheckpointError) -> None:
@@ -233,7 +233,7 @@ class CheckpointedJob:
         traceback.print_exception(error)
         with contextlib.suppress(CheckpointError):
             tell_task(self._launched.store, Keys(self._launched.prefix), self._launched.number, error)
-        raise SystemExit(int(Exit.REFUSED))
+        raise SystemExit(int(ExitCode.REFUSED))
 
     def _look(self, state: State) -> None:
         """Once a second, in the attempt's watch."""
@@ -242,7 +242,7 @@ class CheckpointedJob:
         self._barriers.protection.judge()
 
     def _jvm_died(self) -> None:
-        self._attempt.end_now("failed", Exit.FAILED, "its JVM is gone; the driver ends with it")
+        self._attempt.end_now("failed", ExitCode.FAILED, "its JVM is gone; the driver ends with it")
 
     def _terminated(self) -> None:
         self._attempt.end_now("failed", 143, "SIGTERM")
@@ -325,4 +325,4 @@ class CheckpointedJob:
 def _exit_code(error: BaseException | None) -> int:
     """Which the interpreter will end with."""
     given = error.code if isinstance(error, SystemExit) else None
-    return given & 0xFF if isinstance(given, int) else Exit.FAILED
+    return given & 0xFF if isinstance(given, int) else ExitCode.FAILED

@@ -10,9 +10,9 @@ from dataclasses import replace
 from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.process.exits import Exit
 
 REMIND = 300.0  # seconds between two lines saying that the job is not protected
 
@@ -64,7 +64,7 @@ class Protection:
             if failed and not self.failures
             else self._last
         )
-        self._attempt.end_now("failed", Exit.FAILED, text.not_tolerated(failures, self._tolerable, last))
+        self._attempt.end_now("failed", ExitCode.FAILED, text.not_tolerated(failures, self._tolerable, last))
 
     def restored(self) -> None:
         """A checkpoint completed: a crash costs only what comes after it."""

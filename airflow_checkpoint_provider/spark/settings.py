@@ -1,8 +1,7 @@
-"""How a launch reaches the driver: Spark confs ``spark.checkpointed.*``, or nothing, then the script runs alone. Runs in the Spark driver."""
+"""What the driver is told: by its task in Spark confs, or, without Airflow, by its script. Runs in the Spark driver."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,18 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.coordinator.assignment import Allowed, allowance
-from airflow_checkpoint_provider.errors import InvalidName, VersionMismatch
+from airflow_checkpoint_provider.errors import InvalidName
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.handover import LaunchPlace, LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
 from airflow_checkpoint_provider.storage import S3Settings, Store, open_store, s3_handover
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PREFIX = "spark.checkpointed."
 ALONE_ROOT = "checkpoints"
 
 _keys: dict[str, str] = {}  # of this process's launch
@@ -54,18 +52,18 @@ class Launched:
 
 
 def launched(spark: SparkSession) -> Launched | None:
-    """None for a script without Airflow."""
-    confs = _confs(spark)
-    if "launch" not in confs:
+    """Return None for a script without Airflow."""
+    place = LaunchPlace.from_confs(_confs(spark))
+    if place is None:
         return None
-    store = open_store(confs["root"], s3=s3_handover.received(confs, take_keys(spark)))
-    return Launched(store, confs["history"], int(confs["launch"]))
+    store = open_store(place.root, s3=s3_handover.received(place.s3, take_keys(spark)))
+    return Launched(store, place.history, place.launch)
 
 
 def take_keys(spark: SparkSession) -> Mapping[str, str]:
-    """The keys that the task handed over: taken out of the environment, which all that this process starts inherits.
+    """Take the keys that the task handed over out of the environment, which all processes started here inherit; return them.
 
-    The JVM has it, too, and the Python workers of a local master are its children: theirs is overwritten.
+    The JVM has them, too, and the Python workers of a local master are its children: theirs are overwritten.
     """
     _keys.update({name: os.environ.pop(name) for name in s3_handover.KEYS.values() if name in os.environ})
     spark.sparkContext.environment.update(dict.fromkeys(_keys, ""))
@@ -73,8 +71,7 @@ def take_keys(spark: SparkSession) -> Mapping[str, str]:
 
 
 def _confs(spark: SparkSession) -> dict[str, str]:
-    everything = spark.sparkContext.getConf().getAll()
-    return {key.removeprefix(PREFIX): value for key, value in everything if key.startswith(PREFIX)}
+    return dict(spark.sparkContext.getConf().getAll())
 
 
 def settings_of(
@@ -86,41 +83,32 @@ def settings_of(
     restore: str,
     allow_non_restored_state: bool | Sequence[str],
 ) -> Settings:
-    """Confs win over arguments, and the log names the source; two different job ids are refused."""
-    confs = _confs(spark)
-    if "launch" not in confs:
+    """Return the task's settings, else the script's; the log names the source. Two different job ids are refused."""
+    given = LaunchSettings.from_confs(_confs(spark))
+    if given is None:
         alone = _alone(job_id, root, checkpointing, restore)
         return replace(alone, allow_non_restored_state=allowance(allow_non_restored_state))
-    _refuse_others(confs, job_id)
-    task = json.loads(confs["task"])
-    config = (
-        CheckpointConfig.from_json(json.loads(confs["checkpointing"])) if "checkpointing" in confs else checkpointing
-    )
-    allowed = allow_non_restored_state
-    if "allow_non_restored_state" in confs:
-        allowed = json.loads(confs["allow_non_restored_state"])
-    mine = {"root": root, "checkpointing": checkpointing, "allow_non_restored_state": allow_non_restored_state}
-    notes = [
-        f"{name} is the task's; the script's is not used" for name, given in mine.items() if given and name in confs
-    ]
-    return Settings(
-        root=confs["root"], job=confs["job"], prefix=confs["history"], config=config or CheckpointConfig(), launch=int(confs["launch"]),
-        token=Token.from_json(task["token"]), try_number=task["try"], notes=tuple(notes),
-        allow_non_restored_state=allowance(allowed), s3=s3_handover.received(confs, take_keys(spark)),
-    )  # fmt: skip
-
-
-def _refuse_others(confs: Mapping[str, str], job_id: str | None) -> None:
-    """Another version of the package, or another job."""
-    if confs.get("version") != __version__:
-        raise VersionMismatch(
-            f"Airflow launched this driver with version {confs.get('version')} of the package, the driver has {__version__}:"
-            " install one version on both sides, or leave the package out of the driver's image, since it travels with the job"
-        )
-    if job_id is not None and job_id != confs["job"]:
+    if job_id is not None and job_id != given.job:
         raise InvalidName(
-            f"CheckpointedJob(job_id={job_id!r}), but the task's job id is {confs['job']!r}: leave it out of the script"
+            f"CheckpointedJob(job_id={job_id!r}), but the task's job id is {given.job!r}: leave it out of the script"
         )
+    unused = {
+        "root": root,
+        "checkpointing": checkpointing and given.checkpointing,
+        "allow_non_restored_state": allow_non_restored_state and given.allow_non_restored_state,
+    }
+    return Settings(
+        root=given.root,
+        job=given.job,
+        prefix=given.history,
+        config=given.checkpointing or checkpointing or CheckpointConfig(),
+        launch=given.launch,
+        token=given.token,
+        try_number=given.try_number,
+        notes=tuple(f"{name} is the task's; the script's is not used" for name, value in unused.items() if value),
+        allow_non_restored_state=given.allow_non_restored_state or allowance(allow_non_restored_state),
+        s3=s3_handover.received(given.s3, take_keys(spark)),
+    )
 
 
 def _alone(job_id: str | None, root: str | None, checkpointing: CheckpointConfig | None, restore: str) -> Settings:
@@ -132,5 +120,5 @@ def _alone(job_id: str | None, root: str | None, checkpointing: CheckpointConfig
 
 
 def script() -> Path:
-    """The main script of this process."""
+    """Return the main script of this process."""
     return Path(sys.argv[0] or "job").absolute()

@@ -21,14 +21,14 @@ KEYS = {
 """Field of ``S3Settings`` -> variable."""
 
 CONFS = {
-    "endpoint_url": "s3.endpoint",
-    "region_name": "s3.region",
-    "addressing_style": "s3.style",
-    "verify": "s3.verify",
-    "role_arn": "s3.role",
-    "profile_name": "s3.profile",
+    "endpoint_url": "endpoint",
+    "region_name": "region",
+    "addressing_style": "style",
+    "verify": "verify",
+    "role_arn": "role",
+    "profile_name": "profile",
 }
-"""Field of ``S3Settings`` -> conf, without its prefix."""
+"""Field of ``S3Settings`` -> name in ``LaunchSettings.s3``."""
 
 
 def refuse_for_jobs(store: Store) -> None:
@@ -41,17 +41,17 @@ def refuse_for_jobs(store: Store) -> None:
 
 
 def confs(store: Store) -> dict[str, str]:
-    """What is not secret; nothing for a store that is not in S3."""
+    """Return what is not secret: ``LaunchSettings.s3``. Empty for a store that is not in S3."""
     return {name: value for field, name in CONFS.items() if isinstance(value := _of(store, field), str)}
 
 
 def keys(store: Store) -> dict[str, str]:
-    """The variables with the keys, if there are any."""
+    """Return the environment variables with the keys; empty without keys."""
     return {name: value for field, name in KEYS.items() if (value := _of(store, field))}
 
 
 def received(given: Mapping[str, str], secrets: Mapping[str, str]) -> S3Settings:
-    """The settings again, from confs and variables."""
+    """Return the settings again, from ``LaunchSettings.s3`` and the environment variables."""
     fields = {field: given[name] for field, name in CONFS.items() if name in given}
     return S3Settings(**fields, **{field: secrets[name] for field, name in KEYS.items() if name in secrets})
 

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.codes import CODES
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark import CheckpointedJob
-from airflow_checkpoint_provider.spark.process.exits import Exit
 from airflow_checkpoint_provider.spark.s3a import advice
 from airflow_checkpoint_provider.storage import S3Store
 from tests.support.drivers import ROOT, environment, fast_confs, submit
@@ -172,6 +172,6 @@ def test_the_commands_answer(data: Path) -> None:
             for verb in re.findall(r"^airflow checkpoints (\w.*?)(?:  +#.*)?$", shown, re.MULTILINE):
                 there = shlex.split(verb.replace("flights_etl.delays", "orders").replace("chk-2", "chk-1"))
                 assert said(*there, *(["--yes"] if there[0] == "stop" else []))
-            assert job.wait(60) == Exit.OVER
+            assert job.wait(60) == ExitCode.OVER
         finally:
             job.kill()

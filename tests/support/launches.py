@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from typing import Any
 
-from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
@@ -14,6 +12,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, read_beat
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import Attempt, State
 from airflow_checkpoint_provider.storage import Store, s3_handover
@@ -41,14 +40,17 @@ class Launches:
         launch = journal.state.current_launch()
         assert launch
         self.number = launch.number
-        return self.confs(task=json.dumps({"token": token.to_json(), "try": try_number}), launch=str(launch.number))
-
-    def confs(self, **values: str) -> dict[str, str]:
-        """As the operator hands them over."""
-        place = {"root": self.store.uri, "history": self.keys.prefix, "job": self.history.job, "version": __version__}
-        config = {"checkpointing": json.dumps(CheckpointConfig().to_json())}
-        given = {**config, **place, **s3_handover.confs(self.store), **values}
-        return {f"spark.checkpointed.{name}": value for name, value in given.items()}
+        settings = LaunchSettings(
+            root=self.store.uri,
+            history=self.keys.prefix,
+            launch=launch.number,
+            s3=s3_handover.confs(self.store),
+            job=self.history.job,
+            token=token,
+            try_number=try_number,
+            checkpointing=CheckpointConfig(),
+        )
+        return settings.to_confs()
 
     def stop(self, try_number: int = 1) -> None:
         """As a task that is killed asks for it."""

@@ -1,9 +1,8 @@
-"""How a driver's process ends: its exit codes, and a way out that needs nobody's help. Runs in the Spark driver."""
+"""End the driver's process from any thread. Runs in the Spark driver."""
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import logging
 import os
 import sys
@@ -11,15 +10,6 @@ import threading
 from typing import NoReturn
 
 LAST_WORDS = 5.0  # seconds; who holds a stream's lock may itself be stuck
-
-
-class Exit(enum.IntEnum):
-    """Exit codes of a driver as the Airflow side reads them; spark-submit in client mode passes them on."""
-
-    FINISHED = 0
-    FAILED = 1
-    REFUSED = 3  # for good: a retry cannot mend it
-    OVER = 79  # replaced, stopped, suspended, or another driver lives
 
 
 def leave(code: int, line: str) -> NoReturn:

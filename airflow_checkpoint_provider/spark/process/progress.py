@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
@@ -42,7 +43,7 @@ class Progress:
         """The share of finished tasks in the jobs that Spark knows of so far."""
         try:
             tracker = self._spark.sparkContext.statusTracker()
-            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(f"checkpointed-{uid}")]
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(job_group(uid))]
             stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
             total = sum(stage.numTasks for stage in stages if stage)
             return sum(stage.numCompletedTasks for stage in stages if stage) / total if total else None

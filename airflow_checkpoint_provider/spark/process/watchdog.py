@@ -19,7 +19,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_checkpoint_provider.errors import WrongUse
-from airflow_checkpoint_provider.spark.process.exits import Exit, leave
+from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.spark.process.exits import leave
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +47,7 @@ class Watchdog:
     """Watches from ``start`` to ``stop``, or for the length of a ``with``. Callbacks run in its thread, one at a time.
 
     After ``on_parent_death`` and ``on_sigterm`` the watch goes on. Nothing goes on without its JVM: after ``on_jvm_death`` the
-    process ends, with ``Exit.FAILED`` if that did not end it. SIGTERM is caught only if ``start`` is called in the main thread.
+    process ends, with ``ExitCode.FAILED`` if that did not end it. SIGTERM is caught only if ``start`` is called in the main thread.
     """
 
     def __init__(self, jvm: int, on_jvm_death: Callback, on_parent_death: Callback, on_sigterm: Callback) -> None:
@@ -105,7 +106,7 @@ class Watchdog:
 
     def _without_jvm(self) -> None:
         _call(self._on_jvm_death)
-        leave(Exit.FAILED, f"the JVM of this driver (pid {self._jvm}) is gone; the driver ends with it")
+        leave(ExitCode.FAILED, f"the JVM of this driver (pid {self._jvm}) is gone; the driver ends with it")
 
 
 def _pidfd(pid: int) -> int:

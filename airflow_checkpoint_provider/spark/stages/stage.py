@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.errors import CheckpointError, WrongUse
+from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import group_path
 from airflow_checkpoint_provider.protocol.metadata import Group, Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import VERSION, canonical, parse
@@ -152,7 +153,7 @@ class Stages:
         context = self._spark.sparkContext
         names = ("spark.jobGroup.id", "spark.job.description")
         before: dict[str, Any] = {name: context.getLocalProperty(name) for name in names}
-        context.setLocalProperty(names[0], f"checkpointed-{uid}")
+        context.setLocalProperty(names[0], job_group(uid))
         context.setLocalProperty(names[1], f"stage '{uid}'")
         self._attempt.working_on(uid)
         try:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.protocol.handover import PREFIX, job_group
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore
@@ -56,7 +57,7 @@ class Script:
 
     def computed(self, uid: str) -> int:
         """How many of Spark's jobs computed stage ``uid`` in this session."""
-        return len(self.spark.sparkContext.statusTracker().getJobIdsForGroup(f"checkpointed-{uid}"))
+        return len(self.spark.sparkContext.statusTracker().getJobIdsForGroup(job_group(uid)))
 
     def recomputes(self, uid: str) -> Callable[[], bool]:
         """A question: was stage ``uid`` computed since now?"""
@@ -92,7 +93,7 @@ def launched(spark: SparkSession, script: Script, launches: Launches) -> Iterato
 
     yield launch
     for name, _ in conf.getAll():
-        if name.startswith("spark.checkpointed."):
+        if name.startswith(PREFIX):
             conf._jconf.remove(name)
 
 

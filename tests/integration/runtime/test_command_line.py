@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.spark.process.exits import Exit
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from tests.support.drivers import environment
 from tests.support.runs import PATIENCE, Home
 from tests.support.waiting import wait_until
@@ -41,7 +41,7 @@ def test_savepoint_stop_restore_dispose(home: Home) -> None:
         assert running.process.poll() is None, "the job goes on"
         stopped = checkpoints(home, "stop", "turns", "--yes")
         ended = running.wait()
-    assert (ended.code, stopped["kind"], stopped["state"]) == (Exit.OVER, "suspend_savepoint", "completed")
+    assert (ended.code, stopped["kind"], stopped["state"]) == (ExitCode.OVER, "suspend_savepoint", "completed")
     assert stopped["pointer"] in ended.log
     (job,) = checkpoints(home, "jobs")
     assert (job["state"], int(job["next_start"].removeprefix("chk-")) >= stopped["id"]) == ("suspended", True)

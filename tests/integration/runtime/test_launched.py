@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, CheckpointNotFound, KeepLatest
 from airflow_checkpoint_provider.errors import StoreUnavailable, WrongUse
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
-from airflow_checkpoint_provider.spark.process.exits import Exit
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Broken, Launch, Script
 from tests.support.launches import RUN, Launches
@@ -101,7 +101,7 @@ def test_what_ends_with_its_run(launched: Launch, launches: Launches, spark: Spa
 def test_refused_before_it_began(
     launched: Launch, launches: Launches, confs: dict[str, str], options: dict[str, str], words: list[str]
 ) -> None:
-    assert code_of(launched({**launches.plan(), **confs}, **options)) == Exit.REFUSED
+    assert code_of(launched({**launches.plan(), **confs}, **options)) == ExitCode.REFUSED
     assert all(word in launches.refusal() for word in words)
     assert launches.state().attempts == ()
 
@@ -111,13 +111,13 @@ def test_a_damaged_restore_point(launched: Launch, launches: Launches, tmp_path:
         job.stage("clean", job.spark.range(3))
         raise Broken
     next(tmp_path.rglob("part-*.parquet")).unlink()
-    assert code_of(launched(launches.plan(2))) == Exit.REFUSED
+    assert code_of(launched(launches.plan(2))) == ExitCode.REFUSED
     assert "chk-1 cannot be restored: " in launches.refusal()
     assert launches.ends() == [("failed", 1)]
 
 
 def test_a_script_that_no_retry_can_mend(launched: Launch, launches: Launches) -> None:
-    assert code_of(launched(), WrongUse("uid 'clean' is used twice")) == Exit.REFUSED
+    assert code_of(launched(), WrongUse("uid 'clean' is used twice")) == ExitCode.REFUSED
     assert launches.refusal() == "uid 'clean' is used twice  [CKP605]"
     assert launches.ends() == [("failed", 3)], "the exit code for a task that only follows the journal"
 
@@ -138,14 +138,14 @@ def test_an_error_that_a_retry_may_mend(launched: Launch, launches: Launches) ->
 def test_a_launch_that_was_replaced_before_its_driver_began(launched: Launch, launches: Launches) -> None:
     first = launches.plan()
     launches.plan(2)
-    assert code_of(launched(first)) == Exit.OVER
+    assert code_of(launched(first)) == ExitCode.OVER
     assert launches.state().attempts == ()
 
 
 def test_a_launch_that_was_told_to_stop_before_its_driver_began(launched: Launch, launches: Launches) -> None:
     confs = launches.plan()
     launches.stop()
-    assert code_of(launched(confs)) == Exit.OVER
+    assert code_of(launched(confs)) == ExitCode.OVER
     assert "this launch was told to stop (etl.totals: the task was killed)" in launches.refusal()
 
 
@@ -153,7 +153,7 @@ def test_a_second_driver_of_a_launch_that_finished(launched: Launch, launches: L
     confs = launches.plan()
     with launched(confs):
         pass
-    assert code_of(launched(confs)) == Exit.OVER
+    assert code_of(launched(confs)) == ExitCode.OVER
     assert "attempt 1 of this launch has already ended finished" in launches.refusal()
 
 
@@ -172,6 +172,6 @@ def test_a_second_driver_beside_a_living_one_of_its_launch(launched: Launch, lau
     confs = launches.plan()
     with launched(confs):
         CheckpointedJob._active = None  # as in a process of its own
-        assert code_of(launched(confs)) == Exit.OVER
+        assert code_of(launched(confs)) == ExitCode.OVER
         assert "attempt 1 of this launch is alive; this driver ends" in launches.refusal()
     assert launches.ends() == [("finished", 0)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.spark.process.exits import Exit
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from tests.integration.runtime.conftest import Undisturbed
 from tests.support.launches import Launches
 from tests.support.runs import Home, Running
@@ -59,7 +59,7 @@ def test_a_driver_that_slept_while_another_took_over(
         told = launches.state()
         zombie.send(signal.SIGCONT)
         ended = zombie.wait()
-    assert ended.code == Exit.OVER, ended.log
+    assert ended.code == ExitCode.OVER, ended.log
     assert "FENCED: attempt 1 of etl.totals was replaced by attempt 2" in ended.log
     assert "RESULT" not in ended.log
     assert launches.state() == told, "nothing of what it may have written counts"
@@ -93,7 +93,7 @@ def test_a_driver_whose_parent_was_killed_lives_on_until_it_is_replaced(home: Ho
         wait_until(lambda: launches.beat().counter > before, 60, running.said)
         assert launches.state().running(), "nobody needs its place: it goes on"
         launches.plan(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(jvm, 0)[1]) == Exit.OVER
+        assert os.waitstatus_to_exitcode(os.waitpid(jvm, 0)[1]) == ExitCode.OVER
         assert "FENCED: attempt 1 of etl.totals was replaced by try 2" in running.said()
 
 
@@ -119,7 +119,7 @@ def test_a_stop_that_was_asked_for(home: Home, launches: Launches) -> None:
         lingering(running)
         launches.stop()
         ended = running.wait()
-    assert ended.code == Exit.OVER
+    assert ended.code == ExitCode.OVER
     assert "attempt 1 of etl.totals ends: stopped: etl.totals: the task was killed" in ended.log
     assert launches.ends() == [("cancelled", 79)]
 
@@ -142,7 +142,7 @@ def test_a_script_beside_a_living_one(home: Home) -> None:
     with home.started(("linger", "value/rows/set-1")) as first:
         pid = lingering(first)
         second = home.run()
-        assert second.code == Exit.REFUSED
+        assert second.code == ExitCode.REFUSED
         said = next(line for line in second.log.splitlines() if "[CKP131]" in line)
         assert f"totals is already running: process {pid} on " in said
         assert "(this is process " in said
@@ -153,7 +153,7 @@ def test_a_script_beside_a_living_one(home: Home) -> None:
 def test_two_scripts_started_at_once(home: Home) -> None:
     with home.started() as one, home.started() as other:
         ended = [one.wait(), other.wait()]
-    assert sorted(each.code for each in ended) == [0, Exit.REFUSED]
+    assert sorted(each.code for each in ended) == [0, ExitCode.REFUSED]
     loser = max(ended, key=lambda each: each.code)
     winner = one if ended[0].code == 0 else other
     assert f"process {winner.process.pid} on " in loser.log

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from airflow_checkpoint_provider.protocol.handover import PREFIX
 from airflow_checkpoint_provider.storage import s3_handover
 from tests.support.launches import Launches
 from tests.support.runs import Home
@@ -87,7 +88,7 @@ def home(tmp_path: Path, s3: S3Server) -> Home:
 
 def works(home: Home, **confs: str) -> None:
     """A driver that a task launched writes rows and journal."""
-    said = {f"spark.checkpointed.{name}": value for name, value in confs.items()}
+    said = {f"{PREFIX}{name}": value for name, value in confs.items()}
     ended = home.run(submit=True, confs={**Launches(home.store).plan(), **said})
     assert ended.code == 0, ended.log
     assert ended.result["rows"] == 3

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.spark.process.exits import Exit
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.s3a import HADOOP_AWS
 from airflow_checkpoint_provider.storage import S3Store, s3_handover
 from tests.support.drivers import JARS, ROOT
@@ -36,7 +36,7 @@ def refused(home: Home, launches: Launches) -> Ended:
     """A driver that a task launched, with the keys of its connection; no epoch may be taken."""
     home.env |= s3_handover.keys(home.store)
     ended = home.run(submit=True, confs=launches.plan())
-    assert ended.code == Exit.REFUSED, ended.log
+    assert ended.code == ExitCode.REFUSED, ended.log
     assert launches.state().attempts == ()
     assert ended.tasks == {}
     assert "REFUSED: " in ended.log
@@ -116,7 +116,7 @@ def test_without_credentials_it_says_where_it_looked(home: Home, launches: Launc
         "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "AWS_EC2_METADATA_DISABLED": "true",
     }  # fmt: skip
     ended = home.run(submit=True, confs=launches.plan())
-    assert ended.code == Exit.REFUSED, ended.log
+    assert ended.code == ExitCode.REFUSED, ended.log
     assert "REFUSED: there are no credentials for s3://" in ended.log
 
 
@@ -150,7 +150,7 @@ def test_a_certificate_of_ones_own(tmp_path: Path, certificate: Path) -> None:
         launches = Launches(store)
         home.env |= s3_handover.keys(store)
         ended = home.run(submit=True, confs=launches.plan())
-        assert ended.code == Exit.REFUSED, ended.log
+        assert ended.code == ExitCode.REFUSED, ended.log
         assert "The JVMs do not trust the certificate, whatever `verify` says" in launches.refusal()
         trust = f"-Djavax.net.ssl.trustStore={tmp_path / 'trust.p12'} -Djavax.net.ssl.trustStorePassword=changeit"
         ended = home.run(submit=True, confs={**launches.plan(2), "spark.driver.extraJavaOptions": trust})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.spark.process.exits import Exit
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.process.watchdog import jvm_pid
 from tests.support.drivers import environment, started, submit, wait_for_line
 from tests.support.processes import alive, command
@@ -21,7 +21,8 @@ from tests.support.waiting import wait_until
 WATCHED = """
 import os, signal
 from pyspark.java_gateway import launch_gateway
-from airflow_checkpoint_provider.spark.process.exits import Exit, leave
+from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog
 
 jvm = launch_gateway().jvm
@@ -35,7 +36,7 @@ def without_parent():
 
 def terminated():
     say("TERM seen")
-    leave(Exit.OVER, "LAST this driver is over")
+    leave(ExitCode.OVER, "LAST this driver is over")
 
 watchdog = Watchdog(pid, lambda: say("JVM gone"), without_parent, terminated).start()
 say("WATCHED", os.getpid(), pid)
@@ -82,7 +83,7 @@ def test_the_jvm_dies_while_python_loops(tmp_path: Path, log: Path) -> None:
             "a signal to a fork is the fork's alone"
         )
         os.kill(jvm, signal.SIGKILL)
-        assert process.wait(3) == Exit.FAILED
+        assert process.wait(3) == ExitCode.FAILED
     said = log.read_text().splitlines()
     assert said[-2] == "JVM gone"
     assert said[-1].endswith("is gone; the driver ends with it")
@@ -93,7 +94,7 @@ def test_sigterm_ends_a_driver_that_is_blocked_in_a_call(tmp_path: Path, log: Pa
     with started([sys.executable, str(_script(tmp_path, BLOCKED))], log) as process:
         driver, jvm = _pids(log, process)
         os.kill(driver, signal.SIGTERM)
-        assert process.wait(3) == Exit.OVER
+        assert process.wait(3) == ExitCode.OVER
         _gone(jvm, 10)
     assert log.read_text().splitlines()[-2:] == ["TERM seen", "LAST this driver is over"]
 
@@ -133,7 +134,7 @@ def test_after_stop_sigterm_is_as_before(tmp_path: Path, log: Path) -> None:
 
 STUCK = """
 import sys, threading
-from airflow_checkpoint_provider.spark import exits
+from airflow_checkpoint_provider.spark.process import exits
 exits.LAST_WORDS = 0.5
 threading.Timer(0.5, exits.leave, (79, "never read")).start()
 sys.stdout.write("x" * 10_000_000)

@@ -29,9 +29,13 @@ def test_keys_go_by_the_environment_alone() -> None:
         "CHECKPOINT_SESSION_TOKEN": "the-token",
     }
     assert s3_handover.confs(store) == {
-        "s3.endpoint": "https://store:9000", "s3.region": "eu-central-1", "s3.style": "path", "s3.verify": "/etc/ca.pem",
-        "s3.role": "arn:aws:iam::1:role/checkpoints", "s3.profile": "lake",
-    }  # fmt: skip
+        "endpoint": "https://store:9000",
+        "region": "eu-central-1",
+        "style": "path",
+        "verify": "/etc/ca.pem",
+        "role": "arn:aws:iam::1:role/checkpoints",
+        "profile": "lake",
+    }
 
 
 def test_a_directory_needs_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""What the task and its Spark driver agree on: Spark confs, exit codes, the name of a job group. Runs anywhere."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self, TypedDict
+
+from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.errors import VersionMismatch
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Token
+
+PREFIX = "spark.checkpointed."
+_S3 = "s3."
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of a driver. In client mode spark-submit passes them on; a cluster may change them."""
+
+    FINISHED = 0
+    FAILED = 1
+    REFUSED = 3  # for good: a retry cannot mend it
+    OVER = 79  # replaced, stopped, suspended, or another driver lives
+
+
+def job_group(uid: str) -> str:
+    """Return the Spark job group of the stage ``uid``."""
+    return f"checkpointed-{uid}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlace:
+    """Where the journal of a launch is. A driver of another version can still read this, and say there why it ends.
+
+    ``root`` is a URI, ``history`` the key of the history below it, ``launch`` the launch's number. ``s3`` says how to reach a
+    root in S3 (endpoint, region, ...); it holds nothing secret.
+    """
+
+    root: str
+    history: str
+    launch: int
+    s3: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_confs(cls, confs: Mapping[str, str]) -> LaunchPlace | None:
+        """Return None for a script that no task submitted."""
+        values = _without_prefix(confs)
+        return LaunchPlace(**_place(values)) if "launch" in values else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSettings(LaunchPlace):
+    """All that a task hands over to the driver of its launch. Where an option is None or False, the script's own counts."""
+
+    job: str
+    token: Token
+    try_number: int
+    version: str = __version__
+    checkpointing: CheckpointConfig | None = None
+    allow_non_restored_state: bool | tuple[str, ...] = False
+
+    def to_confs(self) -> dict[str, str]:
+        """Return the Spark confs, with their prefix."""
+        values = {
+            "root": self.root,
+            "history": self.history,
+            "job": self.job,
+            "launch": str(self.launch),
+            "task": json.dumps({"token": self.token.to_json(), "try": self.try_number}),
+            "version": self.version,
+        }
+        values |= {f"{_S3}{name}": value for name, value in self.s3.items()}
+        if self.checkpointing is not None:
+            values["checkpointing"] = json.dumps(self.checkpointing.to_json())
+        if self.allow_non_restored_state:
+            values["allow_non_restored_state"] = json.dumps(self.allow_non_restored_state)
+        return {f"{PREFIX}{name}": value for name, value in values.items()}
+
+    @classmethod
+    def from_confs(cls, confs: Mapping[str, str]) -> Self | None:
+        """Return None for a script that no task submitted. Raise ``VersionMismatch`` if another version wrote the confs."""
+        values = _without_prefix(confs)
+        if "launch" not in values:
+            return None
+        if values.get("version") != __version__:
+            raise VersionMismatch(
+                f"Airflow launched this driver with version {values.get('version')} of the package, the driver has {__version__}:"
+                " install one version on both sides, or leave the package out of the driver's image, since it travels with the job"
+            )
+        task = json.loads(values["task"])
+        checkpointing = json.loads(values.get("checkpointing", "null"))
+        allowed = json.loads(values.get("allow_non_restored_state", "false"))
+        return cls(
+            **_place(values),
+            job=values["job"],
+            token=Token.from_json(task["token"]),
+            try_number=task["try"],
+            checkpointing=CheckpointConfig.from_json(checkpointing) if checkpointing else None,
+            allow_non_restored_state=allowed if isinstance(allowed, bool) else tuple(allowed),
+        )
+
+
+def _without_prefix(confs: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(PREFIX): value for name, value in confs.items() if name.startswith(PREFIX)}
+
+
+class _Place(TypedDict):
+    root: str
+    history: str
+    launch: int
+    s3: Mapping[str, str]
+
+
+def _place(values: Mapping[str, str]) -> _Place:
+    s3 = {name.removeprefix(_S3): value for name, value in values.items() if name.startswith(_S3)}
+    return {"root": values["root"], "history": values["history"], "launch": int(values["launch"]), "s3": s3}

@@ -1,0 +1,56 @@
+"""What the task hands over to its driver, there and back. Runs anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.errors import VersionMismatch
+from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchPlace, LaunchSettings
+
+SETTINGS = LaunchSettings(
+    root="s3://lake/checkpoints",
+    history="jobs/etl.totals/job",
+    launch=3,
+    job="etl.totals",
+    token=Token(dag="etl", run="manual__1", task="totals"),
+    try_number=2,
+)
+OPTIONS = {
+    "nothing else": SETTINGS,
+    "S3": replace(SETTINGS, s3={"endpoint": "https://store:9000", "style": "path"}),
+    "checkpointing": replace(SETTINGS, checkpointing=CheckpointConfig(timeout=120.0, retention=KeepAll())),
+    "any state may be dropped": replace(SETTINGS, allow_non_restored_state=True),
+    "listed states may be dropped": replace(SETTINGS, allow_non_restored_state=("a", "ü")),
+}
+
+
+@pytest.mark.parametrize("settings", OPTIONS.values(), ids=OPTIONS)
+def test_settings_come_back_from_confs_unchanged(settings: LaunchSettings) -> None:
+    confs = settings.to_confs()
+    assert all(name.startswith(PREFIX) for name in confs)
+    assert LaunchSettings.from_confs({"spark.app.name": "totals", **confs}) == settings
+
+
+def test_options_that_are_not_set_have_no_conf() -> None:
+    names = {name.removeprefix(PREFIX) for name in SETTINGS.to_confs()}
+    assert names == {"root", "history", "job", "launch", "task", "version"}
+
+
+def test_a_script_without_task_has_no_settings() -> None:
+    assert LaunchSettings.from_confs({"spark.app.name": "totals"}) is None
+    assert LaunchPlace.from_confs({"spark.app.name": "totals"}) is None
+
+
+def test_confs_of_another_version_are_refused_and_the_place_is_still_known() -> None:
+    place = {"root": "s3://lake/checkpoints", "history": "jobs/etl.totals/job", "launch": "3"}
+    confs = {f"{PREFIX}{name}": value for name, value in (place | {"version": "0.0.1", "s3.style": "path"}).items()}
+    with pytest.raises(VersionMismatch, match=r"version 0\.0\.1 of the package, the driver has "):
+        LaunchSettings.from_confs(confs)
+    found = LaunchPlace.from_confs(confs)
+    assert found == LaunchPlace(
+        root="s3://lake/checkpoints", history="jobs/etl.totals/job", launch=3, s3={"style": "path"}
+    )
