@@ -99,6 +99,7 @@ class Coordinator:
         name: str | None = None,
         pinned: bool = False,
         owner: str = "",
+        confirm_commits: bool = False,
     ) -> int:
         """The id of the checkpoint that answers ``request``; a request that is known answers with its newest one.
 
@@ -119,7 +120,7 @@ class Coordinator:
         command = c.Trigger(
             request=request, try_number=try_number, epoch=self.epoch, run=run, timeout_s=timeout_s, barrier=barrier,
             origin=origin, gated=gated, kind=kind, target=target, nonce=self.journal.nonce()[:8] if target else "", name=name, pinned=pinned,
-            owner=owner,
+            owner=owner, confirm_commits=confirm_commits,
         )  # fmt: skip
         self.journal.append(command)
         self._refuse_waiting(request)
@@ -204,6 +205,10 @@ class Coordinator:
     ) -> Answer:
         command = c.Abort(id=number, reason=reason, phase=phase, missing=tuple(missing), words=words, epoch=self.epoch)
         return self.journal.append(command)
+
+    def confirm_commits(self, number: int) -> Answer:
+        """Record that every participant was told that the checkpoint is completed. Raises ``NotPending`` if it is not."""
+        return self.journal.append(c.ConfirmCommits(id=number, epoch=self.epoch))
 
     def _listed(self, number: int) -> Checkpoint:
         found = self.state.checkpoint(number) or self.journal.catch_up().checkpoint(number)

@@ -109,7 +109,8 @@ class Trigger(Command):
 
     ``run`` is the one that is meant, where a task asks for its own DAG run: once that has finished, nothing is waited for.
     ``timeout_s`` is by default the attempt's own. ``gated``: nobody but a finalize completes it. A savepoint has a
-    ``target`` (URI of a folder) and a ``nonce`` for its name there. ``pause_left_s``: seconds of the pause between two
+    ``target`` (URI of a folder) and a ``nonce`` for its name there. ``confirm_commits``: a task waits until the driver has
+    told every participant, and the driver says so by ``ConfirmCommits``. ``pause_left_s``: seconds of the pause between two
     periodic ones, as the driver's timer measured them.
     """
 
@@ -128,6 +129,7 @@ class Trigger(Command):
     name: str | None = None
     pinned: bool = False
     owner: str = ""
+    confirm_commits: bool = False
     pause_left_s: float = 0.0
 
 
@@ -145,6 +147,14 @@ class Complete(Command):
     acknowledged: tuple[str, ...]
     epoch: int | None = None
     finalize: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfirmCommits(Command):
+    """The driver of attempt ``epoch`` has told every participant that checkpoint ``id`` is completed."""
+
+    id: int
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

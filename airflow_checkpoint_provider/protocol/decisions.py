@@ -98,6 +98,23 @@ def subsumed_by(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
     )
 
 
+def confirm_commits(state: State, command: c.ConfirmCommits) -> Decision:
+    """Record that every participant was told. Only the attempt itself knows that; nobody is told of what is not completed."""
+    found = state.checkpoint(command.id)
+    if found and found.commits_confirmed:
+        return DoneAlready(command.id)
+    if fenced := launches.fenced(state, command.epoch):
+        return fenced
+    if found is None or found.status not in (RETAINED, CONDEMNED, FORGOTTEN):
+        return Refusal(
+            errors.NotPending(
+                f"chk-{command.id} is not completed: {outcome(found)}; no commit was confirmed",
+                status=found and found.status,
+            )
+        )
+    return (e.CommitsConfirmed(id=command.id),)
+
+
 def confirm_published(state: State, command: c.ConfirmPublished) -> Decision:
     """A savepoint's ``_metadata`` stands at its target. Nobody puts it there before the checkpoint is completed."""
     found = state.checkpoint(command.id)
@@ -259,6 +276,7 @@ HANDLERS: dict[type[c.Command], Callable[[State, Any], Decision]] = {
     c.Trigger: requests.trigger,
     c.Complete: complete,
     c.Abort: abort,
+    c.ConfirmCommits: confirm_commits,
     c.ConfirmPublished: confirm_published,
     c.Restore: restore,
     c.Condemn: condemn,

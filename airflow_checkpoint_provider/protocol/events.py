@@ -74,6 +74,7 @@ class Request(Record):
     pinned: bool = False
     owner: str = ""
     queued_at: str = ""
+    confirm_commits: bool = added(False)  # a task waits until the participants were told
 
 
 class Event(Record):
@@ -196,6 +197,7 @@ class CheckpointTriggered(Event):
     base: int | None = None
     owner: str = added("")  # DAG and task that asked for it
     queued_at: str = added("")
+    confirm_commits: bool = added(False)  # a task waits until the participants were told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +219,13 @@ class CheckpointAborted(Event):
     phase: str
     missing: tuple[str, ...] = ()
     words: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitsConfirmed(Event):
+    """Every participant was told that checkpoint ``id`` is completed. Written only where the request asks for it."""
+
+    id: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,7 +98,7 @@ def _request(state: State, command: c.Trigger, epoch: int) -> e.Request:
         token=command.request, try_number=command.try_number, checkpoint_kind=command.kind, epoch=epoch,
         application=command.application, timeout_s=timeout_s, barrier=command.barrier, origin=command.origin,
         gated=command.gated, target=command.target, nonce=command.nonce, name=command.name, pinned=command.pinned,
-        owner=command.owner,
+        owner=command.owner, confirm_commits=command.confirm_commits,
     )  # fmt: skip
 
 
@@ -111,6 +111,7 @@ def _triggered(state: State, request: e.Request) -> e.CheckpointTriggered:
         epochs=(request.epoch,), branch=state.branch.number, plan=(request.application,), timeout_s=request.timeout_s,
         barrier=request.barrier, origin=request.origin, gated=request.gated, target=target, name=request.name,
         pinned=request.pinned, owner=request.owner, queued_at=request.queued_at,
+        confirm_commits=request.confirm_commits,
     )  # fmt: skip
 
 

@@ -150,6 +150,8 @@ class Checkpoint(Record):
     transactions: tuple[Any, ...] = ()
     owner: str = added("")
     queued_at: str = added("")
+    confirm_commits: bool = added(False)  # a task waits until the participants were told
+    commits_confirmed: bool = added(False)  # every participant was told
     published: bool = added(False)  # a savepoint: its ``_metadata`` stands at its target
 
     @property

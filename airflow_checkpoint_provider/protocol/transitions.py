@@ -301,7 +301,8 @@ def _triggered(state: State, event: e.CheckpointTriggered) -> State:
         id=event.id, kind=event.checkpoint_kind, epochs=event.epochs, branch=event.branch, plan=event.plan,
         request=event.request, try_number=event.try_number, timeout_s=event.timeout_s, barrier=event.barrier,
         gated=event.gated, triggered_at=state.at, origin=event.origin, target=event.target, name=event.name,
-        pinned=event.pinned, base=event.base, owner=event.owner, queued_at=event.queued_at, extra=event.extra,
+        pinned=event.pinned, base=event.base, owner=event.owner, queued_at=event.queued_at,
+        confirm_commits=event.confirm_commits, extra=event.extra,
     )  # fmt: skip
     return replace(
         _asked(state, event.request),
@@ -385,6 +386,15 @@ def _aborted(state: State, event: e.CheckpointAborted) -> State:
     )  # fmt: skip
     checkpoints = _bounded(_swap(state.checkpoints, checkpoint, aborted))
     return replace(state, checkpoints=checkpoints, counts=_count(state, "aborted"))
+
+
+@_folds(e.CommitsConfirmed)
+def _confirmed(state: State, event: e.CommitsConfirmed) -> State:
+    found = state.checkpoint(event.id)
+    if found is None:
+        return state
+    confirmed = replace(found, commits_confirmed=True, extra=_extra(found, event))
+    return replace(state, checkpoints=_swap(state.checkpoints, found, confirmed))
 
 
 @_folds(e.SavepointPublished)

@@ -428,6 +428,11 @@ class History:
             self._break(f"P1: chk-{number} was {self.checkpoints[number].status} and aborted")
         self.checkpoints[number].status, self.checkpoints[number].reason = "aborted", reason
 
+    def was_confirmed(self, event: e.CommitsConfirmed) -> None:
+        found = self.checkpoints[event.id]
+        if found.status not in ("retained", "condemned", "forgotten"):
+            self._break(f"P6: the commits of chk-{event.id} were confirmed, which is {found.status}")
+
     def was_published(self, event: e.SavepointPublished) -> None:
         found = self.checkpoints[event.id]
         if not found.savepoint or found.status != "retained":
@@ -502,6 +507,7 @@ FOLDS: dict[type[e.Event], Callable[[History, Any], None]] = {
     e.CheckpointTriggered: History.triggered,
     e.CheckpointCompleted: History.completed,
     e.CheckpointAborted: History.aborted,
+    e.CommitsConfirmed: History.was_confirmed,
     e.SavepointPublished: History.was_published,
     e.CheckpointsCondemned: History.condemned,
     e.CheckpointsForgotten: History.forgotten,

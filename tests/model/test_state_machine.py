@@ -228,6 +228,13 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.state.checkpoints)
     @rule(data=st.data())
+    def confirm(self, data: st.DataObject) -> None:
+        epoch = self.epoch(data)
+        found = data.draw(mostly(self.state.retained, self.state.checkpoints))
+        self.send(c.ConfirmCommits(id=found.id, epoch=epoch), epoch)
+
+    @precondition(lambda self: self.state.checkpoints)
+    @rule(data=st.data())
     def publish(self, data: st.DataObject) -> None:
         found = data.draw(mostly(self.state.savepoints, self.state.checkpoints))
         self.send(c.ConfirmPublished(id=found.id))

@@ -37,6 +37,7 @@ ENTRIES: dict[type[c.Command], tuple[str, str, str]] = {
     c.Trigger: ("checkpoint", "before-trigger", "triggered"),
     c.Complete: ("checkpoint", "before-completion", "completed"),
     c.Abort: ("checkpoint", "before-abort", "aborted"),
+    c.ConfirmCommits: ("checkpoint", "before-commit-confirmation", "commits-confirmed"),
     c.ConfirmPublished: ("checkpoint", "before-confirmation", "confirmed"),
     c.Condemn: ("retire", "before-condemning", "condemned"),
     c.Forget: ("retire", "before-forgetting", "forgotten"),
@@ -182,7 +183,7 @@ class Steps:
     def _entry(self, what: str, command: c.Command) -> str:
         if isinstance(command, c.Trigger | c.Condemn):
             self._times[what] += 1
-        if isinstance(command, c.Complete | c.Abort | c.ConfirmPublished):
+        if isinstance(command, c.Complete | c.Abort | c.ConfirmCommits | c.ConfirmPublished):
             return self._checkpoint(command.id)
         return what if what == "attempt" else f"{what}/{self._times[what]}"
 

@@ -208,10 +208,11 @@ def _words(event: e.Event) -> str:
             return f"trigger chk-{number}"
         case e.CheckpointCompleted(id=number, subsumed=subsumed):
             return f"complete chk-{number}" + "".join(f" subsuming chk-{one}" for one in subsumed)
+        case e.CommitsConfirmed(id=number):
+            return f"confirm chk-{number}"
         case e.CheckpointAborted(id=number):
             return f"abort chk-{number}"
-        case e.CheckpointsCondemned(ids=ids):
-            return "condemn " + " ".join(map(str, ids))
-        case e.CheckpointsForgotten(ids=ids):
-            return "forget " + " ".join(map(str, ids))
+        case e.CheckpointsCondemned(ids=ids) | e.CheckpointsForgotten(ids=ids):
+            verb = "condemn" if isinstance(event, e.CheckpointsCondemned) else "forget"
+            return " ".join((verb, *map(str, ids)))
     raise AssertionError(event)

@@ -27,6 +27,11 @@ def completed(h: History) -> None:
     h.completed(number=1)
 
 
+def confirmed(h: History) -> None:
+    completed(h)
+    h.do(c.ConfirmCommits(id=1, epoch=1))
+
+
 def aborted(h: History) -> None:
     pending(h)
     h.do(c.Abort(id=1, reason="expired"))
@@ -124,6 +129,44 @@ def test_complete(given: Given, asked: c.Complete, answer: str) -> None:
     history = History()
     given(history)
     assert said(history.ask(asked)) == answer
+
+
+@pytest.mark.parametrize(
+    ("given", "epoch", "answer"),
+    [
+        pytest.param(completed, 1, "confirm chk-1", id="the driver confirms it"),
+        pytest.param(confirmed, 1, "done 1", id="confirmed already"),
+        pytest.param(
+            in_turn(confirmed, lambda h: h.ended()), 1, "done 1", id="confirmed already, by an attempt that is over"
+        ),
+        pytest.param(in_turn(completed, lambda h: h.ended()), 1, "Fenced", id="the attempt is over"),
+        pytest.param(condemned, 1, "confirm chk-1", id="condemned: it was completed"),
+        pytest.param(forgotten, 1, "confirm chk-1", id="forgotten: it was completed"),
+        pytest.param(pending, 1, "NotPending", id="pending"),
+        pytest.param(aborted, 1, "NotPending", id="aborted"),
+        pytest.param(running, 1, "NotPending", id="never triggered"),
+    ],
+)
+def test_confirm_commits(given: Given, epoch: int, answer: str) -> None:
+    history = History()
+    given(history)
+    assert said(history.ask(c.ConfirmCommits(id=1, epoch=epoch))) == answer
+
+
+def test_confirm_commits_of_a_request_stays_with_its_checkpoint() -> None:
+    history = History()
+    running(history)
+    history.do(c.Trigger(request="first", origin="task"))
+    history.do(c.Trigger(request="asked", origin="task", confirm_commits=True))  # waits, and keeps the flag meanwhile
+    history.completed(number=1)
+    found = history.state.checkpoint(2)
+    assert found
+    assert (found.confirm_commits, found.commits_confirmed) == (True, False)
+    history.completed(number=2)
+    history.do(c.ConfirmCommits(id=2, epoch=1))
+    found = history.state.checkpoint(2)
+    assert found
+    assert (found.commits_confirmed, found.status) == (True, "retained")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from tests.support.histories import at, clear, launch, start
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 KEYS = Keys(History("flights.delays", "scheduled__2026-11-20").prefix)
-SAVEPOINTS_BOUNDARY = 18
+SAVEPOINTS_BOUNDARY = 19
 BOUNDARY = 18  # of a short segment, so that the files stay short, too
 VERSIONS = Versions(package="0.1.0", spark="4.2.0")
 PROCESS = Process(host="worker-3", boot="b4f0c2", pidns="pid:[4026531836]", pid=4711, started="123456")
@@ -117,7 +117,7 @@ def life_with_savepoints(store: MemoryStore) -> None:
     coordinator = Coordinator(journal, 1)
     saved: dict[str, Any] = {"origin": "task", "target": "s3://lake/savepoints", "owner": "ops.savepoint"}
     coordinator.trigger("savepoint", kind="savepoint", name="before the change", pinned=True, **saved)
-    coordinator.trigger("one", origin="cli", owner="ann")
+    coordinator.trigger("one", origin="cli", owner="ann", confirm_commits=True)
     for request, origin in (("two", "task"), ("timer", "periodic")):
         with suppress(Queued):
             coordinator.trigger(request, origin=origin, owner="ops.checkpoint")
@@ -125,6 +125,7 @@ def life_with_savepoints(store: MemoryStore) -> None:
         coordinator.acknowledge(detailed(number))
         coordinator.complete(number)
     journal.append(c.ConfirmPublished(id=1))
+    coordinator.confirm_commits(2)
     for request in ("three", "four"):
         with suppress(Queued):
             coordinator.trigger(request, origin="task", owner="ops.checkpoint")
@@ -374,6 +375,8 @@ def test_a_boundary_holds_what_waits_and_what_is_owned() -> None:
         ("42-77aa", "retained"),
     ]
     assert (state.next_id, state.branch.rename, state.suspended) == (42, {"sum": "total"}, None)
+    told = [one.id for one in state.checkpoints if one.confirm_commits and one.commits_confirmed]
+    assert told == [2]
     waited = state.checkpoint(3)
     assert waited
     assert (waited.request, waited.owner, waited.queued_at != "") == ("two", "ops.checkpoint", True)

@@ -90,6 +90,7 @@ CHANGED: dict[str, tuple[e.Event, str]] = {
     "stop_requested": (e.StopRequested(launch=1, by="ann", reason="wrong"), "launches 0"),
     "attempt_ended": (ENDED, "attempts 0"),
     "checkpoint_completed": (COMPLETED, "checkpoints 1"),
+    "commits_confirmed": (e.CommitsConfirmed(id=1), "checkpoints 0"),
     "savepoint_published": (e.SavepointPublished(id=1), "checkpoints 0"),
     "checkpoint_aborted": (EXPIRED, "checkpoints 1"),
 }
@@ -199,6 +200,7 @@ def test_a_closed_history_keeps_its_names_and_counts_on() -> None:
         replace(ENDED, epoch=9),
         replace(COMPLETED, id=9, subsumed=(2,)),
         replace(EXPIRED, id=9),
+        e.CommitsConfirmed(id=9),
         e.SavepointPublished(id=9),
         e.CheckpointsCondemned(ids=(9,), claims=("gone",)),
         e.CheckpointsForgotten(ids=(9,), claims=("gone",)),
