@@ -1,7 +1,7 @@
 """Every code that a person can meet, and what it means in one line. Runs anywhere.
 
 A code never changes its meaning, so that a search for it finds the right page. Errors carry theirs (``errors``), texts
-print theirs (``texts``); a test holds all of them against this table.
+print theirs (``text``); a test holds all of them against this table.
 """
 
 from __future__ import annotations

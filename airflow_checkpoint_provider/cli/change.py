@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.locate import Found
 from airflow_checkpoint_provider.cli.output import Report
@@ -31,6 +30,7 @@ from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.lifetime import just_finished
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, State
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text import restore_story
 from airflow_checkpoint_provider.text.units import NONE, plural, size, some
 
 RESTORED = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
@@ -76,7 +76,7 @@ def restore(store: Store, job: str, run: str | None, item: str | None, where: Wh
     coordinator.journal.foresee(command)
 
     def lines() -> list[str]:
-        return text.restored(going.state, going.restored, claim=where.claim, rename=names)
+        return restore_story.restored(going.state, going.restored, claim=where.claim, rename=names)
 
     if how.dry_run:
         return _report(found, base, lines(), DRY_RUN)

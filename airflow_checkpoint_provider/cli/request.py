@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.change import DRY_RUN, How, by, confirm
 from airflow_checkpoint_provider.cli.output import Report
@@ -34,9 +33,10 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, Kind
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
-from airflow_checkpoint_provider.protocol.wording import ENDED, labelled, restore
+from airflow_checkpoint_provider.protocol.wording import restore
 from airflow_checkpoint_provider.storage import Store, open_beside
-from airflow_checkpoint_provider.text.units import NONE, table
+from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text.units import ENDED, NONE, labelled, table
 
 EVERY = 1.0  # seconds between two looks; an idle one is two small reads
 ORIGIN = "cli"
@@ -185,7 +185,7 @@ class _Asking:
         state = self._coordinator.journal.poll()
         found = self._checkpoint
         if found.status == ABORTED:
-            raise Aborted(text.will_not_complete(state, found), id=found.id)
+            raise Aborted(messages.will_not_complete(state, found), id=found.id)
         if found.status == PENDING:
             beat = self._beat()
             doing = f"; now: {beat.doing}" if beat and beat.doing else ""
@@ -231,7 +231,7 @@ class _Asking:
 
     def _not_stopped(self, why: str) -> NotStopped:
         stopped = self._checkpoint
-        return NotStopped(text.not_stopped(self.state, stopped, why), pointer=stopped.target)
+        return NotStopped(messages.not_stopped(self.state, stopped, why), pointer=stopped.target)
 
     def _beat(self) -> Beat | None:
         """Of its driver, if that seems to live."""

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.locate import Found
 from airflow_checkpoint_provider.cli.output import Report
@@ -18,11 +17,11 @@ from airflow_checkpoint_provider.protocol.keys import Pointer, SavepointPointer,
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Attempt, Checkpoint, Launch, State
-from airflow_checkpoint_provider.protocol.wording import labelled
 from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.text.story import own_stages
-from airflow_checkpoint_provider.text.summary import HEADER, how, row
-from airflow_checkpoint_provider.text.units import NONE, between, day_and_time, duration, plural, size, table
+from airflow_checkpoint_provider.text import messages, restore_story, summary_table
+from airflow_checkpoint_provider.text.restore_story import own_stages
+from airflow_checkpoint_provider.text.summary_table import HEADER, how, row
+from airflow_checkpoint_provider.text.units import NONE, between, day_and_time, duration, labelled, plural, size, table
 
 MANY = 10_000  # more checkpoints than a history lists
 
@@ -104,7 +103,7 @@ def list_(store: Store, job: str, run: str | None, item: str | None, limit: int)
     notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
     notes += [f"{plural(not_read, 'run')} with older names not looked at; name one, or see --limit"] if not_read else []
     closed = [one for one in found if one.state.closing is not None]
-    notes += [text.closed(one.state) for one in closed[:CLOSED]]
+    notes += [messages.closed(one.state) for one in closed[:CLOSED]]
     notes += [f"{len(closed) - CLOSED} more are closed"] if len(closed) > CLOSED else []
     notes += [] if rows or closed else [f"no checkpoint of {job} was ever taken"]
     shown = rows[:limit]
@@ -182,11 +181,11 @@ def _names_a_run(store: Store, job: str, text: str, item: str | None) -> bool:
 def _table(found: Found, run: str) -> Report:
     if found.state.closing is not None:
         said = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing}
-        return Report(tuple(said), [list(said.values())], said, [text.closed(found.state)])
-    about = text.summarize(found.state, run)
+        return Report(tuple(said), [list(said.values())], said, [messages.closed(found.state)])
+    about = summary_table.summarize(found.state, run)
     data = asdict(about) | {"next_start": str(about.next_start) if about.next_start else None}
     cells = [one.cells() for one in about.rows]
-    return Report(HEADER, cells, data, text.summary(found.state, run, MANY))
+    return Report(HEADER, cells, data, summary_table.summary(found.state, run, MANY))
 
 
 def listed(found: Found, number: str) -> Checkpoint:
@@ -213,7 +212,7 @@ def _one(store: Store, found: Found, number: str) -> Report:
     pointer = data["pointer"]
     lines = [
         f"{found.state.job}, run {about.run}, attempt {about.attempt}: {about.state} {day_and_time(checkpoint.ended_at)}".rstrip(),
-        *text.checkpoint_lines(found.state, checkpoint),
+        *messages.checkpoint_lines(found.state, checkpoint),
         *_saved(checkpoint),
         *([labelled("pointer", pointer)] if pointer else []),
         *(f" {line}" for line in (table(STATES, rows) if rows else [])),
@@ -279,7 +278,9 @@ def statistics(store: Store, job: str, run: str | None, number: str | None, item
         return _of_one(store, found, listed(found, number))
     answer = numbers.checkpoints(found.state, store.uri)
     data = answer | {"config": numbers.config(found.state, store.uri)}
-    return Report(text.SPREAD, text.spreads(answer), data, text.statistics(found.state, answer))
+    return Report(
+        summary_table.SPREAD, summary_table.spreads(answer), data, summary_table.statistics(found.state, answer)
+    )
 
 
 def _of_one(store: Store, found: Found, checkpoint: Checkpoint) -> Report:
@@ -292,7 +293,7 @@ def _of_one(store: Store, found: Found, checkpoint: Checkpoint) -> Report:
         for one in task["subtasks"]
     ]  # fmt: skip
     lines = [
-        *text.checkpoint_lines(found.state, checkpoint),
+        *messages.checkpoint_lines(found.state, checkpoint),
         *(f" {line}" for line in (table(SUBTASKS, rows) if rows else [])),
     ]
     return Report(SUBTASKS, rows, answer | {"tasks": tasks}, lines)
@@ -321,7 +322,10 @@ def story(store: Store, job: str, run: str | None, epoch: int | None, item: str 
         for one in restored.candidates
     ]  # fmt: skip
     return Report(
-        STORY, rows, _story_data(found.state, launch, attempt, restored), text.retold(found.state, launch, attempt)
+        STORY,
+        rows,
+        _story_data(found.state, launch, attempt, restored),
+        restore_story.retold(found.state, launch, attempt),
     )
 
 

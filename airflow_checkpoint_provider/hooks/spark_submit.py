@@ -10,8 +10,9 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_checkpoint_provider import _airflow, text
+from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.hooks.connections import find_connection
+from airflow_checkpoint_provider.text import messages
 
 
 class CheckpointedSparkSubmitHook(SparkSubmitHook):
@@ -76,5 +77,5 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         super()._process_spark_submit_log(self._heard(line) for line in itr)
 
     def _heard(self, line: str) -> str:
-        self.refusal = text.refusal_in(line.strip()) or self.refusal
+        self.refusal = messages.refusal_in(line.strip()) or self.refusal
         return line

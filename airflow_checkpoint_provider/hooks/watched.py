@@ -33,7 +33,7 @@ from airflow_checkpoint_provider.protocol.keys import (
 )
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.text import will_not_complete
+from airflow_checkpoint_provider.text.messages import will_not_complete
 
 ACKNOWLEDGED, COMPLETED = "acknowledged", "completed"
 """What can be awaited."""

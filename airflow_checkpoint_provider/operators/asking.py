@@ -9,7 +9,6 @@ from typing import Any
 from airflow.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import (
@@ -29,6 +28,7 @@ from airflow_checkpoint_provider.operators.of_job import OfJob
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig, seconds
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.sensors.checkpoint import EVERY
+from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, seconds_to
 
 SLICE = 0.5  # seconds; Airflow ends a killed task for good after 5
@@ -122,7 +122,7 @@ class AsksForCheckpoint(Killable, OfJob):
         found = coordinator.state.checkpoint(number)
         if found:
             pointer = Pointer(coordinator.store.uri, coordinator.keys.prefix, number)
-            self.log.info("%s", text.triggered(coordinator.state, found, pointer))
+            self.log.info("%s", messages.triggered(coordinator.state, found, pointer))
         return number
 
     def _wait_for(self, error: Exception, left: float) -> None:
@@ -209,7 +209,7 @@ def owner_of(ti: Any) -> str:
 def request_of(ti: Any, generation: int) -> str:
     """The request of a task that was not cleared since."""
     map_index = ti.map_index if ti.map_index is not None else -1
-    return text.request(ti.dag_id, ti.run_id, ti.task_id, map_index, generation)
+    return messages.request(ti.dag_id, ti.run_id, ti.task_id, map_index, generation)
 
 
 def _not_yet(error: CheckpointError) -> CheckpointError:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Pulse, beats_of
 from airflow_checkpoint_provider.errors import StoreError
 from airflow_checkpoint_provider.protocol.state import Attempt, State
+from airflow_checkpoint_provider.text import messages, restore_story
 
 if TYPE_CHECKING:
     from airflow_checkpoint_provider.operators.launch import Launching
@@ -78,11 +78,11 @@ class Follower:
         if beat is None or self._introduced:
             return
         self._introduced = True
-        unchanged = text.cleared_unchanged(self._journal.state, beat.epoch) if beat.epoch else []
-        self._launching.say([*text.driver_says(beat), *unchanged])
+        unchanged = restore_story.cleared_unchanged(self._journal.state, beat.epoch) if beat.epoch else []
+        self._launching.say([*restore_story.driver_says(beat), *unchanged])
 
     def _tell(self, state: State) -> None:
         for one in state.checkpoints:
             if one.ended_at and one.id not in self._said and self._tells:
                 self._said.add(one.id)
-                self._launching.say(text.checkpoint_lines(state, one))
+                self._launching.say(messages.checkpoint_lines(state, one))

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import tidy
 from airflow_checkpoint_provider.coordinator.entry import By
@@ -33,7 +32,8 @@ from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import Attempt, Launch, State
 from airflow_checkpoint_provider.storage import Store, probe, s3_handover
-from airflow_checkpoint_provider.text import Seen
+from airflow_checkpoint_provider.text import messages, restore_story, summary_table
+from airflow_checkpoint_provider.text.restore_story import Seen
 
 Say = Callable[[Iterable[str]], None]
 POLL = 1.0  # seconds between two looks at the journal
@@ -107,7 +107,7 @@ class Launching:
             raise Refused(f"{self.wanted.history.job}: this task was killed")
         if not self.adopted:
             self._heart().pulse()  # who looks at this launch from now on sees that it lives
-        self.say(text.launch_story(self._before, self.state, self.launch, self.restored, self._seen))
+        self.say(restore_story.launch_story(self._before, self.state, self.launch, self.restored, self._seen))
         return self.launch
 
     @property
@@ -195,9 +195,9 @@ class Launching:
         state = self.coordinator.journal.catch_up()
         current = state.current_launch()
         if current is None:
-            raise Fenced(text.left_by_restore(state))
+            raise Fenced(restore_story.left_by_restore(state))
         if self.launch is None or current.number != self.launch.number or current.latest_try > self.wanted.try_number:
-            raise Superseded(text.superseded(state, self.wanted.token.run))
+            raise Superseded(messages.superseded(state, self.wanted.token.run))
 
     def end(self, how: str, exit_code: int | None, said_by: str = "task") -> None:
         """Say how the driver of our launch ended, if it could not itself; one that was replaced needs no word."""
@@ -275,7 +275,7 @@ class Launching:
                 f"state of the run could not be deleted now ({error}); it costs storage under {where}, nothing else"
             ]
         gone = before - {one.id for one in self.state.retained}
-        return [text.deleted_line(len(gone), self.state)] if gone or not self.state.retained else []
+        return [summary_table.deleted_line(len(gone), self.state)] if gone or not self.state.retained else []
 
     def sweep_older(self, stop: threading.Event) -> None:
         """Beside the driver: sweep and close what is due of older runs; one line, if there was anything. Whatever is not done
@@ -289,7 +289,7 @@ class Launching:
             done += sweep_older(self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set)
         except StoreError as error:
             done.append(Swept("", error=error))
-        self.say(text.swept(history.job, done))
+        self.say(messages.swept(history.job, done))
 
     def wait_for_process(self) -> None:
         """A driver that finished may still run what stands behind its ``with``, and read its stages there. On this host its
@@ -308,7 +308,7 @@ class Launching:
     def summary(self) -> list[str]:
         """The table; a store that fails costs only that."""
         try:
-            return text.summary(self.coordinator.journal.catch_up(), self.wanted.token.run)
+            return summary_table.summary(self.coordinator.journal.catch_up(), self.wanted.token.run)
         except StoreError as error:
             return [f"no summary, the journal cannot be read now: {error}"]
 
@@ -325,5 +325,7 @@ class _Look:
         keys = tuple(beats_of(mine.keys, state))
         if keys not in self._seen:
             look = mine.beats.look
-            self._seen[keys] = seen_alive(mine.store, keys, mine.beats, lambda: mine.say([text.looking(state, look)]))
+            self._seen[keys] = seen_alive(
+                mine.store, keys, mine.beats, lambda: mine.say([restore_story.looking(state, look)])
+            )
         return self._seen[keys]

@@ -11,13 +11,13 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.errors import Aborted, CheckpointNotFound, NotPending
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.watched import COMPLETED, Watched
 from airflow_checkpoint_provider.operators.killed import Killable
 from airflow_checkpoint_provider.sensors.checkpoint import CheckpointSensor
+from airflow_checkpoint_provider.text import messages
 
 
 class CheckpointOperator(Killable):
@@ -64,7 +64,7 @@ class FinalizeCheckpointOperator(CheckpointOperator):
                 ) from error
         completed = watched.coordinator.state.checkpoint(number)
         assert completed
-        self.log.info("%s", text.checkpoint_line(completed))
+        self.log.info("%s", messages.checkpoint_line(completed))
         return watched.reference
 
 
@@ -111,5 +111,5 @@ class AbortCheckpointOperator(CheckpointOperator):
         watched.look()
         self._stop_if_killed()
         aborted = watched.abort(self.reason, f"by task {ti.dag_id}.{ti.task_id} of run {ti.run_id}")
-        for line in text.aborted(watched.coordinator.state, aborted):
+        for line in messages.aborted(watched.coordinator.state, aborted):
             self.log.info("%s", line)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.coordinator.assignment import renaming
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -23,6 +22,7 @@ from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import Pointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.state import Branch, State
 from airflow_checkpoint_provider.protocol.transitions import token_text
+from airflow_checkpoint_provider.text import restore_story
 
 WORDS = ("latest", "run-start", "none")
 
@@ -104,7 +104,7 @@ class RestoreOperator(Killable, OfJob):
             return claimed(coordinator, now, wanted, utc_now())
 
         coordinator.journal.append(command)
-        for line in text.restored(going.state, going.restored, claim=claims, rename=going.names(self.rename)):
+        for line in restore_story.restored(going.state, going.restored, claim=claims, rename=going.names(self.rename)):
             self.log.info("%s", line)
 
     def _done(self, coordinator: Coordinator, token: Token) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import Disposed, dispose, publish_due
@@ -34,6 +33,7 @@ from airflow_checkpoint_provider.protocol.keys import Pointer, SavepointPointer,
 from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, TERMINATE_SAVEPOINT, kind_named
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_beside, open_store
+from airflow_checkpoint_provider.text import messages
 
 
 class AsksForSavepoint(AsksForCheckpoint):
@@ -59,7 +59,7 @@ class AsksForSavepoint(AsksForCheckpoint):
     def _completed(self, coordinator: Coordinator, number: int) -> None:
         if not _listed(coordinator, number).published:
             publish_due(coordinator, number)
-        self.log.info("%s", text.savepoint_line(_listed(coordinator, number)))
+        self.log.info("%s", messages.savepoint_line(_listed(coordinator, number)))
 
 
 class TriggerSavepointOperator(AsksForSavepoint):
@@ -128,7 +128,7 @@ class TriggerSavepointOperator(AsksForSavepoint):
             except CheckpointError as error:
                 self.log.warning("%s was not disposed of: %s", one.target, error)
             else:
-                self.log.info("%s", text.disposed(one.target, done.files, done.bytes))
+                self.log.info("%s", messages.disposed(one.target, done.files, done.bytes))
 
 
 def superfluous(state: State, newest: int, retention: Retention, now: str) -> tuple[Checkpoint, ...]:
@@ -183,7 +183,7 @@ class StopWithSavepointOperator(AsksForSavepoint):
         stops = [one for one in state.savepoints if kind_named(one.kind).suspends]
         if state.suspended and stops and stops[-1].request.rpartition("|")[0] == mine:
             return stops[-1].id
-        raise NotRunning(text.nothing_to_stop(state))
+        raise NotRunning(messages.nothing_to_stop(state))
 
     def _completed(self, coordinator: Coordinator, number: int) -> None:
         super()._completed(coordinator, number)
@@ -193,7 +193,7 @@ class StopWithSavepointOperator(AsksForSavepoint):
             left = end - time.monotonic()
             if left <= 0:
                 why = f"its driver has not ended within {stopped.timeout_s:g} s"
-                raise NotStopped(text.not_stopped(coordinator.state, stopped, why), pointer=stopped.target)
+                raise NotStopped(messages.not_stopped(coordinator.state, stopped, why), pointer=stopped.target)
             self._sleep(left)
             self._stop_if_killed()
             coordinator.journal.poll()
@@ -236,7 +236,7 @@ class DisposeSavepointOperator(Killable):
                 self._refuse_orphan(dispose(store, pointer, by, utc_now(), dry_run=True), store.uri)
             self._stop_if_killed()
             done = dispose(store, pointer, by, utc_now())
-        self.log.info("%s", text.disposed(str(done.pointer), done.files, done.bytes))
+        self.log.info("%s", messages.disposed(str(done.pointer), done.files, done.bytes))
 
     def _refuse_orphan(self, told: Disposed, root: str) -> None:
         """One that was disposed of already names no job: there is nothing left to ask about."""

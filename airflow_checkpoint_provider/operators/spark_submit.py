@@ -13,7 +13,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
-from airflow_checkpoint_provider import _airflow, text
+from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.coordinator.assignment import allowance
 from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
@@ -40,6 +40,7 @@ from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id, checkpoint_id
 from airflow_checkpoint_provider.protocol.state import Attempt
 from airflow_checkpoint_provider.storage import s3_handover
+from airflow_checkpoint_provider.text import messages
 
 WORDS = ("latest", "none")
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
@@ -146,7 +147,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             try:
                 self._plan(launching)
             except AlreadyFinished:
-                self._say(text.finished(launching.state, ti.run_id))
+                self._say(messages.finished(launching.state, ti.run_id))
                 launching.wait_for_process()
                 return self._finished(launching)
             context["task_state_store"].set(HISTORY_KEY, launching.state.incarnation)
@@ -164,13 +165,13 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             publish(launching.coordinator)
             self._wait_suspended(launching)
         except CheckpointError as error:
-            self._say(text.refused(f"{launching.wanted.history.job}, run {launching.wanted.token.run}", error))
+            self._say(messages.refused(f"{launching.wanted.history.job}, run {launching.wanted.token.run}", error))
             raise
 
     def _wait_suspended(self, launching: Launching) -> NoReturn:
         """Not in this process: what is rendered must be rendered anew. A try that waits is no try that failed. It looks again
         after as long as a silent driver is borne with: a minute."""
-        self._say(text.suspended(launching.state))
+        self._say(messages.suspended(launching.state))
         again = datetime.now(UTC) + timedelta(seconds=launching.beats.still)
         raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
 
@@ -295,7 +296,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
 
     def _succeed(self, launching: Launching, attempt: Attempt | None) -> dict[str, Any]:
         if attempt is None:
-            for line in text.not_attached():
+            for line in messages.not_attached():
                 self.log.warning(line)
             return self._result(launching)
         if attempt.how is None:

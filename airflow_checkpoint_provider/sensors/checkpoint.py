@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStora
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 from airflow_checkpoint_provider.hooks.watched import ACKNOWLEDGED, Watched
 from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint
-from airflow_checkpoint_provider.text import acknowledged, checkpoint_line
+from airflow_checkpoint_provider.text.messages import acknowledged, checkpoint_line
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, LookingTrigger, seconds_to
 
 EVERY = 5.0  # seconds between two looks

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
 from airflow_checkpoint_provider.errors import InvalidConfig, RunFinished
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -14,6 +13,7 @@ from airflow_checkpoint_provider.operators.of_job import OfJob
 from airflow_checkpoint_provider.protocol.keys import Pointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from airflow_checkpoint_provider.sensors.checkpoint import JournalSensor
+from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.triggers.checkpoint import CompletedTrigger
 
 
@@ -55,7 +55,7 @@ class CheckpointCompletedSensor(OfJob, JournalSensor):
                 )
             return None
         for one in completed[: self.count]:
-            self.log.info("%s", text.checkpoint_line(one))
+            self.log.info("%s", messages.checkpoint_line(one))
         return followed.reference(completed[-1])
 
     def _trigger(self, context: Any, **arguments: Any) -> CompletedTrigger:

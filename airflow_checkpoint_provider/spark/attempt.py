@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from airflow_checkpoint_provider import __version__, text
+from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
@@ -52,6 +52,7 @@ from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.spark.settings import Settings
 from airflow_checkpoint_provider.storage import Store, open_store, probe
+from airflow_checkpoint_provider.text import messages, restore_story
 
 POLL = 1.0  # seconds between two looks at the journal
 GOODBYE = 3.0  # seconds that ending in order may take after a signal; Airflow kills after five
@@ -175,7 +176,7 @@ class Attempt:
         """Replaced: print by whom, and end before the next side effect."""
         if self._leaving.is_set():
             threading.Event().wait()  # the last entry is our own, and so is the exit code
-        leave(ExitCode.OVER, "\n".join(text.fenced(self.state, self.epoch, self.doing())))
+        leave(ExitCode.OVER, "\n".join(messages.fenced(self.state, self.epoch, self.doing())))
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -265,7 +266,7 @@ def refuse(journal: Journal, launch: int | None, error: CheckpointError, code: E
 
 def tell_task(store: Store, keys: Keys, launch: int, error: CheckpointError) -> None:
     """Leave the text where the task that launched this driver reads it, and print it, should the store fail."""
-    say(text.refusal(error))
+    say(messages.refusal(error))
     Heart(
         store, keys.driver_beat(launch), Beat(launch=launch, refused=Refusal(code=error.code, text=error.message))
     ).pulse()
@@ -324,7 +325,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
     except JobAlreadyRunning:  # one that was faster by a moment
         raise _already_running(journal) from None
     attempt = _started(journal, driver, restored)
-    say(text.restore_story(journal.state, attempt.restored))
+    say(restore_story.restore_story(journal.state, attempt.restored))
     return attempt
 
 
@@ -376,7 +377,7 @@ class _Observer:
     def _alive(self, state: State, keys: tuple[str, ...]) -> bool:
         if keys not in self._seen:
             beats = Beats.configured()
-            say_so = functools.partial(say, text.looking(state, beats.look))
+            say_so = functools.partial(say, restore_story.looking(state, beats.look))
             self._seen[keys] = seen_alive(self._journal.store, keys, beats, say_so)
         return self._seen[keys]
 

@@ -18,7 +18,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from airflow_checkpoint_provider import __version__, text
+from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.errors import (
     Busy,
     CheckpointError,
@@ -43,6 +43,7 @@ from airflow_checkpoint_provider.spark.protection import Protection
 from airflow_checkpoint_provider.spark.savepoints import Pinned, Savepoints
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States, new_in
+from airflow_checkpoint_provider.text import messages
 
 Held = dict[str, StateSnapshot]
 """What a completed checkpoint holds, by uid."""
@@ -155,7 +156,7 @@ class Barriers:
                         self._registered.asked_for(one.id)
                         missing = (self._attempt.record.application,)
                         coordinator.abort(one.id, DECLINED, missing=missing, words=declined.message)
-                        say(text.aborted(coordinator.state, coordinator.state.checkpoint(one.id) or one))
+                        say(messages.aborted(coordinator.state, coordinator.state.checkpoint(one.id) or one))
         except CheckpointError as error:
             self.protection.failed(f"to decline the checkpoint at {barrier}", error)
         return held
@@ -249,7 +250,7 @@ class Barriers:
                 coordinator.abort(one.id, reason, missing=(self._attempt.record.application,), words=words)
             found = coordinator.state.checkpoint(one.id)
             if found and found.status == ABORTED:
-                say(text.aborted(coordinator.state, found))
+                say(messages.aborted(coordinator.state, found))
 
     def _number(self, barrier: str) -> int:
         """The pending checkpoint that waits for us and for nobody else, or a new one."""
@@ -293,7 +294,7 @@ class Barriers:
             self._registered.stands_in(ack.id)
         if stands and checkpoint:
             self.protection.restored()
-            say(text.checkpoint_line(checkpoint, time.monotonic() - began))
+            say(messages.checkpoint_line(checkpoint, time.monotonic() - began))
         return stands
 
     def _acknowledgement(self, number: int, pinned: Pinned) -> Acknowledgement:
@@ -319,9 +320,9 @@ class Barriers:
                 if found and found.status == RETAINED:
                     held = coordinator.read_seal(found).states
                     self.protection.restored()
-                    say(text.outcome_known(found))
+                    say(messages.outcome_known(found))
                 elif found and found.over:
-                    say(text.aborted(coordinator.state, found))
+                    say(messages.aborted(coordinator.state, found))
             self._unsettled = None
         except CheckpointError as error:
             self.protection.failed(f"chk-{number}", error)

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.coordinator.assignment import renamed_in
 from airflow_checkpoint_provider.coordinator.files import verify_group
 from airflow_checkpoint_provider.coordinator.savepoint import Pairs, imported
@@ -23,6 +22,7 @@ from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.storage import Store, copy_all
+from airflow_checkpoint_provider.text import messages
 
 SAID_EVERY = 30.0  # seconds between two lines about one copy
 Check = Callable[[], object]
@@ -67,7 +67,7 @@ def copy(what: str, source: Store, target: Store, pairs: Pairs, total: int, chec
         done += size
         if time.monotonic() - said >= SAID_EVERY:
             said = time.monotonic()
-            say(text.copied(what, done, total))
+            say(messages.copied(what, done, total))
 
     copy_all(source, target, pairs, passed)
 
@@ -120,6 +120,6 @@ def brought_in(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[str,
         return dict(kept)
     files = sum(len(group.files) for state in kept.values() for group in state.groups)
     if files:
-        say(text.brought_in(str(restored.point), files, sum(state.bytes for state in kept.values())))
+        say(messages.brought_in(str(restored.point), files, sum(state.bytes for state in kept.values())))
     with attempt.copying(str(restored.point)):
         return anew(attempt, str(restored.point), kept.values(), store, keys, attempt.still_standing)

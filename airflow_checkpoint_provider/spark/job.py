@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.coordinator.assignment import divided
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
@@ -38,6 +37,7 @@ from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
 from airflow_checkpoint_provider.spark.state.states import States, Value
 from airflow_checkpoint_provider.storage import open_store
+from airflow_checkpoint_provider.text import messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -147,7 +147,7 @@ class CheckpointedJob:
             key=lambda one: one.epoch,
             default=None,
         )
-        said = text.application_line(application.digest, before, self._attempt.run)
+        said = messages.application_line(application.digest, before, self._attempt.run)
         say(f"attempt {self._attempt.epoch} of {settings.job}, run {self._attempt.run.key}: {said}")
         self._attempt.attach(said)
         self._barriers.sweep()
@@ -203,7 +203,7 @@ class CheckpointedJob:
         unclaimed = {one.uid: one for one in self._states.unclaimed()}
         dropped, kept = divided(unclaimed, self._settings.allow_non_restored_state)
         self._states.drop(dropped)
-        for uids, line in ((dropped, text.left_behind), (kept, text.handed_on)):
+        for uids, line in ((dropped, messages.left_behind), (kept, messages.handed_on)):
             if uids:
                 say(line([unclaimed[uid] for uid in uids]))
 

@@ -6,12 +6,12 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.errors import NotPending, StoreError
 from airflow_checkpoint_provider.protocol.failures import EXPIRED
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.text import messages
 
 LATE = 10.0  # seconds that the abort of an expired one may take at the end of the job
 
@@ -25,7 +25,7 @@ class Gates:
 
     def acknowledged(self, checkpoint: Checkpoint) -> None:
         self.passed[checkpoint.id] = self._clock() + checkpoint.timeout_s
-        say(text.gate_reached(checkpoint))
+        say(messages.gate_reached(checkpoint))
 
     def waiting(self) -> tuple[Checkpoint, ...]:
         """Those that have no outcome yet, as far as the journal was read."""
@@ -45,7 +45,7 @@ class Gates:
         """Once, whichever thread is first."""
         found = state.checkpoint(number)
         if self.passed.pop(number, None) is not None and found is not None:
-            for line in text.checkpoint_lines(state, found):
+            for line in messages.checkpoint_lines(state, found):
                 say(line)
 
     def _expire(self, checkpoint: Checkpoint) -> None:
@@ -61,7 +61,7 @@ class Gates:
         waiting = self.waiting()
         if not waiting:
             return
-        say(text.gates_awaited(waiting))
+        say(messages.gates_awaited(waiting))
         deadline = max(self.passed.get(one.id, 0.0) for one in waiting) + LATE
         while self.waiting() and not interrupted() and self._clock() < deadline:
             time.sleep(0.2)

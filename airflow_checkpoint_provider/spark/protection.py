@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.text import messages
 
 REMIND = 300.0  # seconds between two lines saying that the job is not protected
 
@@ -64,7 +64,7 @@ class Protection:
             if failed and not self.failures
             else self._last
         )
-        self._attempt.end_now("failed", ExitCode.FAILED, text.not_tolerated(failures, self._tolerable, last))
+        self._attempt.end_now("failed", ExitCode.FAILED, messages.not_tolerated(failures, self._tolerable, last))
 
     def restored(self) -> None:
         """A checkpoint completed: a crash costs only what comes after it."""
@@ -81,4 +81,4 @@ class Protection:
             self._said = self._clock()
             failures, last, cost = self.failures, self._last, self._clock() - self._since
         point = self._attempt.state.restore_point(self._attempt.record.application)
-        say(text.not_protected(last, failures, cost, point))
+        say(messages.not_protected(last, failures, cost, point))

@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.coordinator.disposal import clear, publish_due, target_of
 from airflow_checkpoint_provider.coordinator.savepoint import exported
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, NotPending
@@ -27,6 +26,7 @@ from airflow_checkpoint_provider.spark import copies
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.storage import open_beside
+from airflow_checkpoint_provider.text import messages
 
 Pinned = tuple[StateSnapshot, ...]
 AGAIN = 1.0  # seconds between two tries to learn what became of a stop
@@ -74,7 +74,7 @@ class Savepoints:
             with self._attempt.journal() as coordinator:
                 publish_due(coordinator)
         except CheckpointError as error:
-            say(text.not_published(error.message))
+            say(messages.not_published(error.message))
 
     def sweep(self) -> None:
         """Delete what aborted ones have left at their targets."""
@@ -90,7 +90,7 @@ class Savepoints:
         except (copies.Over, NotPending):
             self._gone(one)
         except CommitStateUnknown as error:
-            say(text.not_known(one, error.message))
+            say(messages.not_known(one, error.message))
         except Exception as error:  # noqa: BLE001 - a savepoint is no reason for the job to end
             if not isinstance(error, CheckpointError | copies.Late):
                 traceback.print_exc()
@@ -113,7 +113,7 @@ class Savepoints:
                 coordinator.acknowledge(self._acknowledgement(one.id, pinned))
             coordinator.complete(one.id)
             completed = coordinator.state.checkpoint(one.id) or one
-        say(text.checkpoint_line(completed, time.monotonic() - began))
+        say(messages.checkpoint_line(completed, time.monotonic() - began))
         self.publish()
 
     def _copy(self, one: Checkpoint, pinned: Pinned, deadline: float) -> None:
@@ -125,7 +125,7 @@ class Savepoints:
             target.overwrite(f"{pointer.name}/tried", b"")
             target.delete([f"{pointer.name}/tried"])
         check = functools.partial(self._wanted, one, deadline)
-        copies.copy(text.savepoint(one), coordinator.store, target, pairs, total, check)
+        copies.copy(messages.savepoint(one), coordinator.store, target, pairs, total, check)
         copies.verify(target, pointer.keys, pinned)
 
     def _wanted(self, one: Checkpoint, deadline: float = math.inf) -> None:
@@ -140,7 +140,7 @@ class Savepoints:
             with self._attempt.journal() as coordinator, contextlib.suppress(NotPending):
                 coordinator.abort(one.id, reason, missing=(self._attempt.record.application,), words=words)
         except CheckpointError as error:
-            say(text.not_known(one, error.message))
+            say(messages.not_known(one, error.message))
         self._gone(one)
 
     def _gone(self, one: Checkpoint) -> None:
@@ -148,7 +148,7 @@ class Savepoints:
         state = self._attempt.state
         found = state.checkpoint(one.id)
         if found and found.status == ABORTED:
-            say(text.aborted(state, found))
+            say(messages.aborted(state, found))
             self._clear(one)
 
     def _clear(self, one: Checkpoint) -> None:
@@ -175,6 +175,6 @@ class Savepoints:
         state = self._attempt.state
         found = state.checkpoint(one.id) or one
         if found.status == RETAINED:
-            self._attempt.end_suspended(lambda unended: text.stopped(self._attempt.state, found, barrier, unended))
+            self._attempt.end_suspended(lambda unended: messages.stopped(self._attempt.state, found, barrier, unended))
         if found.status == ABORTED:
-            say(text.goes_on(state, found))
+            say(messages.goes_on(state, found))

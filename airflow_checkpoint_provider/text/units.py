@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from airflow_checkpoint_provider.protocol.metadata import Measures
+from airflow_checkpoint_provider.protocol.state import Attempt, Checkpoint
+
 NONE = "–"  # noqa: RUF001 - a dash, not a minus
 MINUTE, HOUR, DAY = 60, 3600, 86400
+CODE_COLUMN = 112
+LABEL = 12
+ENDED = {
+    "finished": "finished", "failed": "failed", "cancelled": "was cancelled", "suspended": "was suspended", "lost": "was lost",
+}  # fmt: skip
 
 
 def duration(seconds: float) -> str:
@@ -92,3 +100,49 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+def coded(text: str, code: str, column: int = 0) -> str:
+    """``text`` and its code, which stands in ``column`` or, behind a longer text, two blanks after it."""
+    return f"{text:<{max(0, column - 2)}}  [{code}]"
+
+
+def headline(text: str, code: str) -> str:
+    return coded(text, code, CODE_COLUMN)
+
+
+def labelled(label: str, text: str) -> str:
+    return f"  {label:<{LABEL}}{text}"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def at_barrier(barrier: str) -> str:
+    """``stage 'clean'``, or what the other barriers are."""
+    return {"": "a barrier", "end": "the end of the script", "checkpoint()": "job.checkpoint()"}.get(barrier, barrier)
+
+
+def sealed(at: str) -> str:
+    """``at`` is empty for what is known by its directory alone."""
+    return f"sealed {at}" if at else "a savepoint"
+
+
+def exit_code(attempt: Attempt) -> str:
+    return f"exit code {attempt.exit_code}" if attempt.exit_code is not None else "exit code unknown"
+
+
+def new_in(checkpoint: Checkpoint) -> tuple[Measures, ...]:
+    """The measures of the states that were snapshotted for this checkpoint."""
+    return tuple(one.measures for one in checkpoint.states if one.new)
+
+
+def sync_s(checkpoint: Checkpoint) -> float:
+    return sum(one.sync_s for one in new_in(checkpoint))
+
+
+def new_bytes(checkpoint: Checkpoint) -> int:
+    return sum(one.new_bytes for one in new_in(checkpoint))

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.errors import CheckpointError, WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import group_path
@@ -27,6 +26,7 @@ from airflow_checkpoint_provider.spark.stages.plan_diff import difference
 from airflow_checkpoint_provider.spark.stages.reuse import Now, Verdict, judge, unbuilt
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 from airflow_checkpoint_provider.spark.state.states import States
+from airflow_checkpoint_provider.text import messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +71,7 @@ class Stages:
             verdict = judge(prior[1], now, plan, lambda: self._difference(prior[0], plan))
             if verdict.reuse:
                 return self._reuse(prior[0], prior[1], verdict)
-            say(text.stage_recomputed(uid, verdict.why))
+            say(messages.stage_recomputed(uid, verdict.why))
         return self._compute(uid, df, plan, now)
 
     # -- reused ------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Stages:
         self._states.replay_values(detail)
         self._states.reached(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
-        say(text.stage_reused(snapshot, verdict.why))
+        say(messages.stage_reused(snapshot, verdict.why))
         return df
 
     def _read(self, snapshot: StateSnapshot, detail: StageDetail) -> DataFrame:
@@ -112,7 +112,7 @@ class Stages:
         uri = self._uri(path)
         codec = parquet_files.codec_for(uri.split(":", 1)[0])
         if plan.sorted:
-            say(text.stage_sorted(uid))
+            say(messages.stage_sorted(uid))
         began = time.monotonic()
         with self._described(uid):
             written = parquet_files.write(df, uri, codec=codec)

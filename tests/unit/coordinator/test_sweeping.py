@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
-from airflow_checkpoint_provider.text import swept
+from airflow_checkpoint_provider.text.messages import swept
 from tests.support.faults import Fault, FaultyStore, virtual_time
 from tests.support.recorded import Recorded
 from tests.support.saved import memory

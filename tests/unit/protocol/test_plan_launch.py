@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_checkpoint_provider import errors, text
+from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.transitions import fold
+from airflow_checkpoint_provider.text import messages
 from tests.support.histories import JOB, Given, History, at, clear, in_turn, launch, refusal, said, start
 
 
@@ -174,7 +175,7 @@ def test_a_superseded_try_does_not_retry_and_names_its_successor() -> None:
     error = refusal(history.ask(launch(try_number=2)), errors.Superseded)
     assert error.permanent
     assert error.about == {"run": "day-1", "latest_try": 3}
-    assert error.message == text.superseded(history.state, "day-1"), "as its task says it"
+    assert error.message == messages.superseded(history.state, "day-1"), "as its task says it"
 
 
 @pytest.mark.parametrize("command", [launch(try_number=2), start()], ids=["a task", "a driver"])

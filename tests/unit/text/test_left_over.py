@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.text import messages
 from tests.support.recorded import Recorded, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -15,5 +15,10 @@ def test_what_nobody_asked_for(golden: Golden) -> None:
     several = [old, recorded.states["clean"]]
     golden(
         "left_over",
-        [text.handed_on(several), text.handed_on([old]), text.left_behind(several), text.left_behind([old])],
+        [
+            messages.handed_on(several),
+            messages.handed_on([old]),
+            messages.left_behind(several),
+            messages.left_behind([old]),
+        ],
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.errors import Queued
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.text import messages
 from tests.support.recorded import Recorded
 from tests.unit.text.conftest import Golden
 
@@ -23,8 +23,8 @@ def asked(gated: bool, request: str) -> Recorded:
 
 def test_a_task_asks(golden: Golden) -> None:
     states = [asked(gated, "barrier 1").state for gated in (False, True)]
-    lines = [text.triggered(state, state.pending[0], POINTER) for state in states]
-    golden("asked", [*lines, text.acknowledged(states[1], states[1].pending[0])])
+    lines = [messages.triggered(state, state.pending[0], POINTER) for state in states]
+    golden("asked", [*lines, messages.acknowledged(states[1], states[1].pending[0])])
 
 
 def test_a_task_whose_request_waited(golden: Golden) -> None:
@@ -39,7 +39,7 @@ def test_a_task_whose_request_waited(golden: Golden) -> None:
             recorded.coordinator.trigger(asks, origin="task")
         recorded.clock = f"2026-11-20T{ends}Z"
         recorded.coordinator.abort(number, "expired")
-        lines.append(text.triggered(recorded.state, recorded.state.pending[0], POINTER))
+        lines.append(messages.triggered(recorded.state, recorded.state.pending[0], POINTER))
     golden("asked_and_queued", lines)
 
 
@@ -50,6 +50,6 @@ def aborted(request: str, words: str = "") -> State:
 
 
 def test_why_it_will_not_complete_and_what_to_clear(golden: Golden) -> None:
-    by_a_task = text.request("orders_audited", "manual__1", "checkpoint.trigger", -1, 2)
+    by_a_task = messages.request("orders_audited", "manual__1", "checkpoint.trigger", -1, 2)
     states = aborted(by_a_task, "batch 412 has been running for 14 min"), aborted("barrier 1")
-    golden("will_not_complete", [text.will_not_complete(state, state.checkpoints[0]) for state in states])
+    golden("will_not_complete", [messages.will_not_complete(state, state.checkpoints[0]) for state in states])

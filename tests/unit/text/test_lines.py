@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.errors import JobAlreadyRunning, TwoOwners
 from airflow_checkpoint_provider.protocol.events import Point, Suspended
 from airflow_checkpoint_provider.protocol.transitions import apply
+from airflow_checkpoint_provider.text import messages, restore_story, summary_table
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -17,16 +17,16 @@ def test_what_became_of_stages(golden: Golden) -> None:
     golden(
         "stages",
         [
-            text.stage_reused(clean),
-            text.stage_reused(clean, "application changed, this stage did not"),
-            text.stage_recomputed(
+            messages.stage_reused(clean),
+            messages.stage_reused(clean, "application changed, this stage did not"),
+            messages.stage_recomputed(
                 "clean",
                 "its plan moved: day >= 2026-11-20 → 2026-11-21; a literal that moves from try to try? use job.started_at",
             ),
-            text.stage_recomputed(
+            messages.stage_recomputed(
                 "clean", "the application changed and its plan calls Python; cannot be proved equal."
             ),
-            text.stage_sorted("clean"),
+            messages.stage_sorted("clean"),
         ],
     )
 
@@ -38,9 +38,9 @@ def test_whether_the_application_changed(golden: Golden) -> None:
     golden(
         "application",
         [
-            text.application_line("digest", None, run),
-            text.application_line("digest", attempt, run),
-            text.application_line("another", attempt, run),
+            messages.application_line("digest", None, run),
+            messages.application_line("digest", attempt, run),
+            messages.application_line("another", attempt, run),
         ],
     )
 
@@ -48,14 +48,14 @@ def test_whether_the_application_changed(golden: Golden) -> None:
 def test_a_clear_that_runs_the_old_code_says_so(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
-    assert text.cleared_unchanged(recorded.state, 1) == []
+    assert restore_story.cleared_unchanged(recorded.state, 1) == []
     recorded.started("22:10:20", try_number=2)
-    assert text.cleared_unchanged(recorded.state, 2) == []
+    assert restore_story.cleared_unchanged(recorded.state, 2) == []
     recorded.started("22:20:20", try_number=3, generation=1)
-    golden("cleared_unchanged", text.cleared_unchanged(recorded.state, 3))
+    golden("cleared_unchanged", restore_story.cleared_unchanged(recorded.state, 3))
     recorded.launched("22:30:20", try_number=4, generation=2)
     recorded.attached("22:30:21", application="a fix")
-    assert text.cleared_unchanged(recorded.state, 4) == []
+    assert restore_story.cleared_unchanged(recorded.state, 4) == []
 
 
 def test_completed_checkpoints(golden: Golden) -> None:
@@ -65,7 +65,7 @@ def test_completed_checkpoints(golden: Golden) -> None:
     last, end = (recorded.state.checkpoint(number) for number in (5, 6))
     assert last
     assert end
-    golden("completed", [text.checkpoint_line(last, 6.9), *text.checkpoint_lines(recorded.state, end)])
+    golden("completed", [messages.checkpoint_line(last, 6.9), *messages.checkpoint_lines(recorded.state, end)])
 
 
 def test_gated_checkpoints(golden: Golden) -> None:
@@ -73,10 +73,10 @@ def test_gated_checkpoints(golden: Golden) -> None:
     recorded.started("22:00:20")
     number = recorded.coordinator.trigger("audit", timeout_s=600.0, gated=True, origin="task")
     gated = recorded.state.pending
-    lines = [text.gate_reached(gated[0]), text.gates_awaited(gated)]
+    lines = [messages.gate_reached(gated[0]), messages.gates_awaited(gated)]
     recorded.clock = at("22:12:20")
     recorded.coordinator.abort(number, "expired", phase="finalize", words="nobody finalized it within 600 s")
-    golden("gated", [*lines, *text.aborted(recorded.state, recorded.state.checkpoints[0])])
+    golden("gated", [*lines, *messages.aborted(recorded.state, recorded.state.checkpoints[0])])
 
 
 def test_an_expired_checkpoint(golden: Golden) -> None:
@@ -87,7 +87,7 @@ def test_an_expired_checkpoint(golden: Golden) -> None:
         recorded.triggered("stage 'enrich'", "22:22:00"), "22:32:00", "expired", "no acknowledgement for 10 min"
     )
     (gone,) = recorded.state.with_status("aborted")
-    golden("aborted_expired", text.checkpoint_lines(recorded.state, gone))
+    golden("aborted_expired", messages.checkpoint_lines(recorded.state, gone))
 
 
 def test_a_checkpoint_that_the_store_failed(golden: Golden) -> None:
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_the_store_failed(golden: Golden) -> None:
         recorded.aborted(
             recorded.triggered("checkpoint()", f"22:{minute}:00"), f"22:{minute}:09", "store failed", "503"
         )
-    golden("aborted_by_store", text.aborted(recorded.state, recorded.state.checkpoints[-1]))
+    golden("aborted_by_store", messages.aborted(recorded.state, recorded.state.checkpoints[-1]))
 
 
 def test_a_checkpoint_that_an_object_declined(golden: Golden) -> None:
@@ -105,7 +105,7 @@ def test_a_checkpoint_that_an_object_declined(golden: Golden) -> None:
     recorded.started("22:00:20")
     words = "'source': snapshot_state: OSError: no position; the next barrier asks it again"
     recorded.aborted(recorded.triggered("stage 'clean'", "22:10:00"), "22:10:01", "declined", words)
-    golden("aborted_declined", text.aborted(recorded.state, recorded.state.checkpoints[-1]))
+    golden("aborted_declined", messages.aborted(recorded.state, recorded.state.checkpoints[-1]))
 
 
 def test_a_checkpoint_whose_attempt_was_replaced(golden: Golden) -> None:
@@ -113,50 +113,56 @@ def test_a_checkpoint_whose_attempt_was_replaced(golden: Golden) -> None:
     three_stages(recorded)
     recorded.started("03:02:10", try_number=2)
     (gone,) = recorded.state.with_status("aborted")
-    golden("aborted_replaced", text.aborted(recorded.state, gone))
+    golden("aborted_replaced", messages.aborted(recorded.state, gone))
 
 
 def test_a_job_that_is_not_protected(golden: Golden) -> None:
     last = "chk-31: cannot write file:///lake/ckp: No space left on device"
-    golden("not_protected", [text.not_protected(last, 3, 47 * 60, Point(id=28)), text.not_protected(last, 1, 30, None)])
+    golden(
+        "not_protected",
+        [messages.not_protected(last, 3, 47 * 60, Point(id=28)), messages.not_protected(last, 1, 30, None)],
+    )
 
 
 def test_an_outcome_that_was_read_back(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
-    pending = text.outcome_known(recorded.state.checkpoints[-1])
+    pending = messages.outcome_known(recorded.state.checkpoints[-1])
     recorded.ended("03:00:00", "lost", None, "task")
-    golden("outcome_known", [pending, *map(text.outcome_known, recorded.state.checkpoints[-2:])])
+    golden("outcome_known", [pending, *map(messages.outcome_known, recorded.state.checkpoints[-2:])])
 
 
 def test_an_attempt_that_was_replaced(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.launched("03:02:10", try_number=2)
-    planned = text.fenced(recorded.state, 1, "stage 'delays'")
+    planned = messages.fenced(recorded.state, 1, "stage 'delays'")
     recorded.attached("03:02:19")
-    golden("fenced", [*planned, "", *text.fenced(recorded.state, 1, "stage 'delays'")])
+    golden("fenced", [*planned, "", *messages.fenced(recorded.state, 1, "stage 'delays'")])
 
 
 def test_an_attempt_that_others_ended(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.ended("03:00:00", "lost", None, "task")
-    golden("fenced_lost", text.fenced(recorded.state, 1, "the script's own code"))
+    golden("fenced_lost", messages.fenced(recorded.state, 1, "the script's own code"))
 
 
 def test_a_run_that_had_finished(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
-    golden("finished", text.finished(recorded.state, recorded.scope))
+    golden("finished", messages.finished(recorded.state, recorded.scope))
 
 
 def test_a_later_try_has_taken_over(golden: Golden) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")
     recorded.launched("22:10:20", try_number=3)
-    golden("superseded", [text.superseded(recorded.state, recorded.scope), text.superseded(recorded.state, "another")])
+    golden(
+        "superseded",
+        [messages.superseded(recorded.state, recorded.scope), messages.superseded(recorded.state, "another")],
+    )
 
 
 def test_what_was_refused(golden: Golden) -> None:
@@ -164,9 +170,9 @@ def test_what_was_refused(golden: Golden) -> None:
     golden(
         "refused",
         [
-            *text.refused(what, TwoOwners("tasks a.b and c.d share job id 'x'; give one of them another job_id")),
+            *messages.refused(what, TwoOwners("tasks a.b and c.d share job id 'x'; give one of them another job_id")),
             "",
-            *text.refused(what, JobAlreadyRunning("run y is alive; stop it first, or wait for it")),
+            *messages.refused(what, JobAlreadyRunning("run y is alive; stop it first, or wait for it")),
         ],
     )
 
@@ -175,18 +181,18 @@ def test_a_suspended_job(golden: Golden) -> None:
     recorded = Recorded(job="etl.orders", scope="")
     recorded.launched("22:00:20", run="x")
     state = apply(recorded.state, Suspended(by="task upgrade_orders.stop", why="savepoint 41-9f3c"))
-    golden("suspended", text.suspended(state))
+    golden("suspended", messages.suspended(state))
 
 
 def test_an_application_that_does_not_take_part(golden: Golden) -> None:
-    golden("not_attached", text.not_attached())
+    golden("not_attached", messages.not_attached())
 
 
 def test_what_ends_with_its_run(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
-    kept = [text.deleted_line(count, recorded.state) for count in (0, 1)]
+    kept = [summary_table.deleted_line(count, recorded.state) for count in (0, 1)]
     recorded.clock = at("03:44:20")
     gone = recorded.coordinator.retire()
-    golden("deleted", [*kept, text.deleted_line(len(gone), recorded.state)])
+    golden("deleted", [*kept, summary_table.deleted_line(len(gone), recorded.state)])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.coordinator import statistics
+from airflow_checkpoint_provider.text import summary_table
 from tests.support.recorded import Recorded, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
 
 def said(recorded: Recorded) -> list[str]:
-    return text.statistics(recorded.state, statistics.checkpoints(recorded.state, "s3://lake/ckp"))
+    return summary_table.statistics(recorded.state, statistics.checkpoints(recorded.state, "s3://lake/ckp"))
 
 
 def test_a_run_that_finished(golden: Golden) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.storage.memory import named
+from airflow_checkpoint_provider.text import restore_story
 from tests.support.recorded import Recorded, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -16,7 +16,7 @@ def retold(recorded: Recorded, epoch: int | None = None) -> list[str]:
     attempt = recorded.state.attempt(epoch)
     launch = recorded.state.launch(attempt.launch) if attempt else recorded.state.current_launch()
     assert launch
-    return text.retold(recorded.state, launch, attempt)
+    return restore_story.retold(recorded.state, launch, attempt)
 
 
 def finished() -> Recorded:

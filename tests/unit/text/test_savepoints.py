@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.text import messages
 from tests.support.recorded import Recorded, at
 from tests.unit.text.conftest import Golden
 
@@ -26,14 +26,14 @@ def asked(kind: str) -> Recorded:
 
 def test_while_it_is_copied(golden: Golden) -> None:
     (one,) = asked("savepoint").state.pending
-    name = text.savepoint(one).rpartition("-")[0]
+    name = messages.savepoint(one).rpartition("-")[0]
     golden(
         "saving",
         [
-            text.copied(f"{name}-9f3c", 12 * 1024**3, 61 * 1024**3),
-            text.brought_in("s3://lake/savepoints/savepoint-orders-41-9f3c", 214, 61 * 1024**3),
-            text.not_published("cannot write s3://lake/savepoints: 503"),
-            text.not_tolerated(3, 2, "chk-7 expired: nobody came"),
+            messages.copied(f"{name}-9f3c", 12 * 1024**3, 61 * 1024**3),
+            messages.brought_in("s3://lake/savepoints/savepoint-orders-41-9f3c", 214, 61 * 1024**3),
+            messages.not_published("cannot write s3://lake/savepoints: 503"),
+            messages.not_tolerated(3, 2, "chk-7 expired: nobody came"),
         ],
     )
 
@@ -42,22 +42,22 @@ def test_a_stop(golden: Golden) -> None:
     recorded = asked("suspend_savepoint")
     (one,) = recorded.state.pending
     lines = [
-        text.stopped(recorded.state, one, "stage 'clean'"),
-        text.stopped(recorded.state, one, "end", "the store does not answer"),
-        text.goes_on(recorded.state, one),
-        text.not_known(one, "the store does not answer"),
+        messages.stopped(recorded.state, one, "stage 'clean'"),
+        messages.stopped(recorded.state, one, "end", "the store does not answer"),
+        messages.goes_on(recorded.state, one),
+        messages.not_known(one, "the store does not answer"),
     ]
-    nonce = text.savepoint(one).rpartition("-")[2]
+    nonce = messages.savepoint(one).rpartition("-")[2]
     golden("stopping", [line.replace(nonce, "9f3c") for line in lines])
 
 
 @pytest.mark.parametrize(
     ("says", "where"),
     [
-        (lambda state, one: text.suspended(state)[0], "latest"),
-        (lambda state, one: text.stopped(state, one, "end"), "latest"),
-        (lambda state, one: text.nothing_to_stop(state), "latest"),
-        (lambda state, one: text.not_stopped(state, one, "its driver failed"), "chk-2"),
+        (lambda state, one: messages.suspended(state)[0], "latest"),
+        (lambda state, one: messages.stopped(state, one, "end"), "latest"),
+        (lambda state, one: messages.nothing_to_stop(state), "latest"),
+        (lambda state, one: messages.not_stopped(state, one, "its driver failed"), "chk-2"),
     ],
 )
 def test_what_lets_it_go_on_names_the_history_that_is_meant(
@@ -73,7 +73,7 @@ def test_one_that_could_not_be_copied(golden: Golden) -> None:
     recorded = asked("savepoint")
     (one,) = recorded.state.pending
     recorded.aborted(one.id, "22:12:30", "store failed", "cannot write s3://lake/savepoints: denied")
-    nonce = text.savepoint(one).rpartition("-")[2]
+    nonce = messages.savepoint(one).rpartition("-")[2]
     gone = recorded.state.checkpoint(one.id)
     assert gone
-    golden("aborted_savepoint", [line.replace(nonce, "9f3c") for line in text.aborted(recorded.state, gone)])
+    golden("aborted_savepoint", [line.replace(nonce, "9f3c") for line in messages.aborted(recorded.state, gone)])

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_checkpoint_provider import text
 from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.storage.memory import named
+from airflow_checkpoint_provider.text import restore_story
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
 LAST_BEAT = Beat(counter=7, at=at("02:51:07"), epoch=1)
 
 
-def story(recorded: Recorded, seen: text.Seen | None = None) -> list[str]:
+def story(recorded: Recorded, seen: restore_story.Seen | None = None) -> list[str]:
     launch = recorded.state.current_launch()
     assert launch
-    return text.launch_story(recorded.before, recorded.state, launch, recorded.restored, seen or text.Seen())
+    return restore_story.launch_story(
+        recorded.before, recorded.state, launch, recorded.restored, seen or restore_story.Seen()
+    )
 
 
 def test_a_retry_after_a_driver_vanished(golden: Golden) -> None:
@@ -28,7 +30,7 @@ def test_a_retry_after_a_driver_vanished(golden: Golden) -> None:
     beat = Beat(
         attached=at("03:02:51"), application="application unchanged", reused=("clean", "weather", "planes"), doing="stage 'delays'"
     )  # fmt: skip
-    golden("retry", [*story(recorded, text.Seen(beat=LAST_BEAT)), *text.driver_says(beat)])
+    golden("retry", [*story(recorded, restore_story.Seen(beat=LAST_BEAT)), *restore_story.driver_says(beat)])
 
 
 def test_a_retry_after_a_driver_failed(golden: Golden) -> None:
@@ -68,7 +70,7 @@ def test_a_living_driver_is_replaced(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.launched("02:52:10", try_number=2, durable=False, seen_alive=True)
-    golden("replaced_alive", story(recorded, text.Seen(beat=LAST_BEAT, alive=True)))
+    golden("replaced_alive", story(recorded, restore_story.Seen(beat=LAST_BEAT, alive=True)))
 
 
 def test_a_clear_of_a_finished_run_starts_again(golden: Golden) -> None:
@@ -109,7 +111,7 @@ def test_a_run_that_shall_start_from_nothing(golden: Golden) -> None:
 def test_a_job_without_a_history(golden: Golden) -> None:
     recorded = Recorded(job="etl.orders", scope="")
     recorded.launched("22:00:20", run="scheduled__2026-11-20")
-    golden("first_of_job", story(recorded, text.Seen(root="file:///lake/ckp")))
+    golden("first_of_job", story(recorded, restore_story.Seen(root="file:///lake/ckp")))
 
 
 def test_a_job_whose_runs_completed_nothing(golden: Golden) -> None:
@@ -117,7 +119,7 @@ def test_a_job_whose_runs_completed_nothing(golden: Golden) -> None:
     recorded.started("22:00:20", run="scheduled__2026-11-20")
     recorded.ended("22:01:00", "failed", 1)
     recorded.launched("23:00:20", run="scheduled__2026-11-21")
-    golden("nothing_in_job", story(recorded, text.Seen(root="file:///lake/ckp")))
+    golden("nothing_in_job", story(recorded, restore_story.Seen(root="file:///lake/ckp")))
 
 
 def test_the_next_run_of_a_job_goes_on(golden: Golden) -> None:
@@ -156,8 +158,8 @@ def test_a_script_without_airflow_tells_the_same(golden: Golden) -> None:
     recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
     recorded.launched("22:40:00", try_number=2, run="alone-1")
     recorded.attached("22:40:01")
-    golden("alone", text.restore_story(recorded.state, recorded.restored))
-    assert text.restore_story(Recorded().state, recorded.restored) == []
+    golden("alone", restore_story.restore_story(recorded.state, recorded.restored))
+    assert restore_story.restore_story(Recorded().state, recorded.restored) == []
 
 
 # -- nothing is submitted ------------------------------------------------------------------------------------------------
@@ -172,12 +174,15 @@ def test_a_living_driver_is_adopted(golden: Golden, attached: bool) -> None:
         recorded.attached("22:00:21")
         beat = Beat(counter=9, at=at("22:00:26"), doing="stage 'delays'", fraction=0.61)
     recorded.launched("22:00:30", try_number=2, seen_alive=True)
-    golden(f"adopted_{'attached' if attached else 'queued'}", story(recorded, text.Seen(beat=beat, now=at("22:00:30"))))
+    golden(
+        f"adopted_{'attached' if attached else 'queued'}",
+        story(recorded, restore_story.Seen(beat=beat, now=at("22:00:30"))),
+    )
 
 
 def test_looking_is_announced(golden: Golden) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")
-    before = text.looking(recorded.state, 30.0)
+    before = restore_story.looking(recorded.state, 30.0)
     recorded.attached("22:00:21")
-    golden("looking", [before, text.looking(recorded.state, 30.0)])
+    golden("looking", [before, restore_story.looking(recorded.state, 30.0)])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_checkpoint_provider import text
+from airflow_checkpoint_provider.text import summary_table
 from tests.support.recorded import Recorded, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
 
 def summary(recorded: Recorded, run: str = "") -> list[str]:
-    return text.summary(recorded.state, run or recorded.scope)
+    return summary_table.summary(recorded.state, run or recorded.scope)
 
 
 def test_a_run_that_finished_in_two_attempts(golden: Golden) -> None:
@@ -17,7 +17,7 @@ def test_a_run_that_finished_in_two_attempts(golden: Golden) -> None:
     second_attempt(recorded)
     table = summary(recorded)
     gone = recorded.coordinator.retire()
-    golden("summary_finished", [*table, text.deleted_line(len(gone), recorded.state)])
+    golden("summary_finished", [*table, summary_table.deleted_line(len(gone), recorded.state)])
 
 
 def test_the_same_after_its_state_was_deleted(golden: Golden) -> None:
@@ -62,7 +62,7 @@ def test_stages_computed_again_were_not_saved() -> None:
     three_stages(recorded)
     recorded.started("03:02:10", try_number=2)
     recorded.stage("planes", "04:26:00", "04:26:01", work_s=4900, kib=14.1)
-    assert text.summarize(recorded.state, recorded.scope).saved_s == 4320 + 6000
+    assert summary_table.summarize(recorded.state, recorded.scope).saved_s == 4320 + 6000
 
 
 def test_each_attempt_saves_what_it_was_spared() -> None:
@@ -70,7 +70,7 @@ def test_each_attempt_saves_what_it_was_spared() -> None:
     three_stages(recorded)
     recorded.started("03:02:10", try_number=2)
     recorded.started("03:12:10", try_number=3)
-    assert text.summarize(recorded.state, recorded.scope).saved_s == 2 * (4320 + 6000 + 4920)
+    assert summary_table.summarize(recorded.state, recorded.scope).saved_s == 2 * (4320 + 6000 + 4920)
 
 
 def test_a_long_table_shows_the_newest() -> None:

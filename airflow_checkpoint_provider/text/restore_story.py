@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat
@@ -10,29 +10,30 @@ from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored,
 from airflow_checkpoint_provider.coordinator.statistics import failure
 from airflow_checkpoint_provider.protocol.events import Point, StateEntry
 from airflow_checkpoint_provider.protocol.metadata import kind_in_words
-from airflow_checkpoint_provider.protocol.state import ABORTED, Attempt, Launch, State
-from airflow_checkpoint_provider.protocol.wording import (
-    ENDED,
-    at_barrier,
-    cleared,
-    coded,
-    command,
-    exit_code,
-    headline,
-    labelled,
-    previous,
-    sealed,
-    title,
+from airflow_checkpoint_provider.protocol.state import (
+    ABORTED,
+    Attempt,
+    Checkpoint,
+    Launch,
+    State,
 )
-from airflow_checkpoint_provider.text.closed import closed
+from airflow_checkpoint_provider.protocol.wording import command, title
+from airflow_checkpoint_provider.text.messages import closed
 from airflow_checkpoint_provider.text.units import (
+    ENDED,
     ago,
+    at_barrier,
     between,
     brief,
     clock,
+    coded,
     day_and_time,
     duration,
+    exit_code,
+    headline,
+    labelled,
     plural,
+    sealed,
     size,
     some,
     when,
@@ -143,7 +144,21 @@ def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
     return [coded(f"{asked} {warning} If you expected one, stop now: {command(state)} jobs", "CKP102")]
 
 
-# -- the whole story -----------------------------------------------------------------------------------------------------
+def cleared_unchanged(state: State, epoch: int) -> list[str]:
+    """A person cleared the task, perhaps to run a fix, and attempt ``epoch`` runs the old code. Nothing where that is not so."""
+    attempt = state.attempt(epoch)
+    launch = state.launch(attempt.launch) if attempt else None
+    before = previous(state, launch) if launch else None
+    old = state.attempt_of(before.number) if before else None
+    if attempt is None or launch is None or old is None or not cleared(state, launch):
+        return []
+    if old.application_digest != attempt.application_digest:
+        return []
+    said = f"clear: the application is byte-equal to attempt {old.epoch}'s."
+    return [coded(f'{said} To run a fix, clear with "run on latest version".', "CKP103")]
+
+
+# -- the whole story ---------------------------------------------------------------------------------------------------
 
 
 def _story(state: State, launch: Launch, restored: Restored, seen: Seen) -> list[str]:
@@ -200,7 +215,19 @@ def _fenced(before: Launch | None, attempt: Attempt | None) -> list[str]:
     return [labelled("fenced", f"{who}; whatever it still sends is refused from here on")]
 
 
-# -- candidates ----------------------------------------------------------------------------------------------------------
+def previous(state: State, launch: Launch) -> Launch | None:
+    """The launch of the same run before this one."""
+    before = (one for one in state.launches if one.run == launch.run and one.number < launch.number)
+    return max(before, key=lambda one: one.number, default=None)
+
+
+def cleared(state: State, launch: Launch) -> bool:
+    """Whether a person's clear brought this launch about, and not a retry."""
+    before = previous(state, launch)
+    return before is not None and before.token.generation != launch.token.generation
+
+
+# -- candidates --------------------------------------------------------------------------------------------------------
 
 
 def _candidates(restored: Restored, now: str) -> list[str]:
@@ -256,7 +283,7 @@ def _elsewhere(point: Point) -> str:
     return "of another history" if point.pointer else "not listed any more"
 
 
-# -- where it goes on ------------------------------------------------------------------------------------------------------
+# -- where it goes on --------------------------------------------------------------------------------------------------
 
 
 def _where(launch: Launch, attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
@@ -293,7 +320,7 @@ def _to_repeat(attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
     return f". To repeat: {duration(between(chosen.checkpoint.completed_at, last))} since {restored.point}"
 
 
-# -- told again ------------------------------------------------------------------------------------------------------------
+# -- told again --------------------------------------------------------------------------------------------------------
 
 
 def _sibling(state: State, attempt: Attempt | None) -> Attempt | None:
@@ -340,3 +367,52 @@ def _ending(state: State, launch: Launch, attempt: Attempt) -> str:
     later = [one for one in state.attempts if one.epoch > attempt.epoch and one.application == attempt.application]
     by = f"attempt {later[0].epoch}, {day_and_time(later[0].at)}" if later else "a newer launch, or a restore"
     return f"fenced by {by}{told}"
+
+
+# -- a restore by hand -------------------------------------------------------------------------------------------------
+
+
+def restored(
+    state: State, restored: Restored, *, claim: bool = False, rename: Mapping[str, str] | None = None
+) -> list[str]:
+    """``state`` is as it was before; ``restored`` is what was named, as it was found and verified."""
+    base = restored.point
+    chosen = next((one for one in restored.candidates if one.verdict == "chosen"), None)
+    history = title(state, state.runs[-1].key) if state.scope and state.runs else title(state)
+    lines = [
+        headline(f"RESTORE {history}: the next attempt starts from {base or 'nothing'}", "CKP104"),
+        *([labelled("verified", _found(chosen.checkpoint, chosen.files))] if chosen else []),
+    ]
+    if running := [f"attempt {one.epoch}" for one in state.living()]:
+        lines.append(labelled("fenced", f"{some(running)}; whatever it still sends is refused from here on"))
+    if beyond := _beyond(state, base):
+        said = f'{some(beyond)}: listed, restorable by name, never again "latest"'
+        lines.append(labelled("abandoned", said))
+    if state.suspended:
+        lines.append(labelled("lifted", f"the suspension ({state.suspended})"))
+    if claim:
+        lines.append(labelled("claimed", "the savepoint belongs to this job from now on, which deletes it one day"))
+    lines += [labelled("renamed", f"'{old}' is '{new}' from now on") for old, new in (rename or {}).items()]
+    return lines
+
+
+def _found(checkpoint: Checkpoint, files: int | None) -> str:
+    held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}"
+    there = f", all {plural(files, 'file')} there, sizes match" if files else ""
+    return f"{sealed(day_and_time(checkpoint.completed_at))}, {held}{there}"
+
+
+def _beyond(state: State, base: Point | None) -> list[str]:
+    """What the current branch holds that is newer than the base."""
+    own = [one.id for one in state.retained if one.branch == state.branch.number]
+    below = base.id if base and base.id is not None and base.pointer is None else 0
+    return [f"chk-{number}" for number in sorted(own) if number > below]
+
+
+def left_by_restore(state: State) -> str:
+    """To the task whose launch a restore has left; without the code, which the error brings."""
+    where = state.restore_point() or "nothing"
+    return (
+        f"{title(state)}: a restore at {day_and_time(state.branch.at)} ({state.branch.reason}) has replaced this launch; the next"
+        f" try starts from {where}. Where no retry is left: clear the task"
+    )

@@ -1,35 +1,49 @@
-"""What is said of one checkpoint, one stage, one end: single lines and small blocks. Runs anywhere; no I/O, no clock."""
+"""Log lines and short blocks of checkpoints, stages, savepoints and ends. Runs anywhere; no I/O, no clock."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from airflow_checkpoint_provider.coordinator.sweeping import Swept
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.failures import COUNTED, DECLINED, EXPIRED, STORE_FAILED
-from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.state import ABORTED, FORGOTTEN, PENDING, Attempt, Checkpoint, Run, State
-from airflow_checkpoint_provider.protocol.wording import (
+from airflow_checkpoint_provider.protocol.keys import Pointer
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.lifetime import FINISHED
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, kind_in_words
+from airflow_checkpoint_provider.protocol.state import (
+    ABORTED,
+    PENDING,
+    Attempt,
+    Checkpoint,
+    Run,
+    State,
+)
+from airflow_checkpoint_provider.protocol.wording import restore, title
+from airflow_checkpoint_provider.text.units import (
     ENDED,
     at_barrier,
-    cleared,
+    between,
+    clock,
     coded,
+    day_and_time,
+    duration,
     headline,
     labelled,
     new_bytes,
-    previous,
-    restore,
-    show,
-    title,
+    plural,
+    size,
+    some,
 )
-from airflow_checkpoint_provider.text.units import between, clock, day_and_time, duration, plural, size, some
 
 DOCS = "see the README of airflow-checkpoint-provider"
 REFUSAL = "REFUSED: "
+WORTH_SAYING = 0.1  # seconds in the queue, as in Flink
 
 
-# -- stages --------------------------------------------------------------------------------------------------------------
+# -- stages ------------------------------------------------------------------------------------------------------------
 
 
 def stage_reused(stage: StateSnapshot, why: str = "") -> str:
@@ -61,21 +75,66 @@ def application_line(digest: str, before: Attempt | None, run: Run) -> str:
     return f"application changed since attempt {before.epoch}"
 
 
-def cleared_unchanged(state: State, epoch: int) -> list[str]:
-    """A person cleared the task, perhaps to run a fix, and attempt ``epoch`` runs the old code. Nothing where that is not so."""
-    attempt = state.attempt(epoch)
-    launch = state.launch(attempt.launch) if attempt else None
-    before = previous(state, launch) if launch else None
-    old = state.attempt_of(before.number) if before else None
-    if attempt is None or launch is None or old is None or not cleared(state, launch):
-        return []
-    if old.application_digest != attempt.application_digest:
-        return []
-    said = f"clear: the application is byte-equal to attempt {old.epoch}'s."
-    return [coded(f'{said} To run a fix, clear with "run on latest version".', "CKP103")]
+def handed_on(states: Sequence[StateSnapshot]) -> str:
+    """Restored, not asked for, and not allowed to be left behind: the next checkpoints hold it, too."""
+    uids = ", ".join(f'"{state.uid}"' for state in states)
+    return coded(
+        f"nobody asked for {_named(states)} in this run: handed on as restored. To leave that behind, at the end of a run:"
+        f" allow_non_restored_state=[{uids}]",
+        "CKP426",
+    )
 
 
-# -- checkpoints -----------------------------------------------------------------------------------------------------------
+def left_behind(states: Sequence[StateSnapshot]) -> str:
+    """As allowed."""
+    said = "as allow_non_restored_state says; checkpoints from here on do not hold that"
+    return coded(f"nobody asked for {_named(states)} in this run: left behind, {said}", "CKP427")
+
+
+def _named(states: Sequence[StateSnapshot]) -> str:
+    return some(
+        [
+            f"{kind_in_words(state.kind)} '{state.uid}'" + (f" ({size(state.bytes)})" if state.bytes else "")
+            for state in states
+        ]
+    )
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def request(dag: str, run: str, task: str, map_index: int, generation: int) -> str:
+    """The name under which a task asks: a retry asks for what its predecessor asked for, a clear asks anew."""
+    return "|".join((dag, run, task, str(map_index), str(generation)))
+
+
+def triggered(state: State, checkpoint: Checkpoint, pointer: Pointer) -> str:
+    """With the pointer by which a task can wait for it, or abort it: that of its history, also for a savepoint."""
+    gated = "; it is gated: only a task completes it" if checkpoint.gated else ""
+    stops = ", and stops the job with it" if kind_named(checkpoint.kind).suspends else ""
+    lies = f"; a savepoint, at {checkpoint.target}" if checkpoint.target else ""
+    waited = between(checkpoint.queued_at, checkpoint.triggered_at)
+    queued = f" after {duration(waited)} in the queue" if waited > WORTH_SAYING else ""
+    said = f"triggered{queued}, the driver takes it at its next barrier{stops}{gated}{lies}; tasks find it by {pointer}"
+    return coded(f"chk-{checkpoint.id} of {title(state, state.scope)}: {said}", "CKP205")
+
+
+def acknowledged(state: State, checkpoint: Checkpoint) -> str:
+    return coded(f"chk-{checkpoint.id} of {title(state, state.scope)}: acknowledged by all, not sealed yet", "CKP206")
+
+
+def will_not_complete(state: State, checkpoint: Checkpoint) -> str:
+    """Why a checkpoint was aborted, and what to clear; without the code, which the error brings."""
+    words = f" ({checkpoint.words})" if checkpoint.words else ""
+    return f"chk-{checkpoint.id} of {title(state, state.scope)} was aborted: {checkpoint.reason}{words}. {_again(checkpoint)}"
+
+
+def _again(checkpoint: Checkpoint) -> str:
+    asked = checkpoint.request.split("|")
+    if len(asked) != 5:
+        return "Ask for another one"
+    dag, run, task = asked[:3]
+    return f"Clear task {dag}.{task} of run {run} with its downstream tasks: it then asks for another one"
 
 
 def checkpoint_line(checkpoint: Checkpoint, took: float | None = None) -> str:
@@ -179,7 +238,89 @@ def outcome_known(checkpoint: Checkpoint) -> str:
     return coded(f"chk-{checkpoint.id}: the store's answer was lost; read back: {what}.", "CKP220")
 
 
-# -- ends --------------------------------------------------------------------------------------------------------------------
+# -- savepoints --------------------------------------------------------------------------------------------------------
+
+
+def savepoint(checkpoint: Checkpoint) -> str:
+    """``savepoint 41-9f3c``, by its id and what makes its directory unique."""
+    return f"savepoint {checkpoint.id}-{(checkpoint.target or '').rpartition('-')[2]}"
+
+
+def copied(what: str, done: int, total: int) -> str:
+    """``done`` of ``total`` bytes."""
+    return coded(f"{what}: {size(done)} of {size(total)} copied", "CKP207")
+
+
+def brought_in(point: str, files: int, total: int) -> str:
+    """Before what was restored from elsewhere is copied: the history refers to nothing outside of itself."""
+    said = f"{point} lies outside of this history: its {plural(files, 'file')}, {size(total)}, are copied into it first"
+    return coded(said, "CKP207")
+
+
+def not_published(error: str) -> str:
+    """A completed savepoint that cannot be opened by its directory yet."""
+    said = f"a completed savepoint could not be published ({error}); the next checkpoint, attempt or task tries again"
+    return coded(said, "CKP208")
+
+
+def not_known(checkpoint: Checkpoint, error: str) -> str:
+    return coded(f"{savepoint(checkpoint)}: {error}; it is looked at again at the next barrier", "CKP220")
+
+
+def stopped(state: State, checkpoint: Checkpoint, barrier: str, unended: str = "") -> str:
+    """A driver's last line. ``unended``: why it could not say that it ended."""
+    said = f"STOPPED {title(state)}: suspended with savepoint {checkpoint.target}, taken at {at_barrier(barrier)}."
+    more = (
+        f" The end of the attempt could not be written ({unended}): savepoint and suspension stand." if unended else ""
+    )
+    resume = f"Nothing starts before it is resumed: {restore(state, 'latest')}"
+    return coded(f"{said}{more} {resume}", "CKP133")
+
+
+def goes_on(state: State, checkpoint: Checkpoint) -> str:
+    """A stop that was asked for, and whose savepoint was aborted."""
+    return coded(
+        f"{title(state)} is not stopped: {savepoint(checkpoint)} was aborted. The job goes on; ask again", "CKP134"
+    )
+
+
+def savepoint_line(checkpoint: Checkpoint) -> str:
+    """One that is completed and published."""
+    held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}"
+    return coded(f"chk-{checkpoint.id} is a savepoint at {checkpoint.target}: {held}", "CKP250")
+
+
+def disposed(pointer: str, files: int, held: int) -> str:
+    """``held`` are bytes. Nothing, where that was done already."""
+    what = f"{plural(files, 'file')}, {size(held)}" if files else "nothing was left of it"
+    return coded(f"savepoint {pointer} is disposed of: {what}", "CKP251")
+
+
+def nothing_to_stop(state: State) -> str:
+    """Without the code, which the error brings."""
+    if state.suspended:
+        return (
+            f"{title(state, state.scope)}: nothing runs that could be stopped: it is suspended since {state.suspended}. To let it"
+            f" go on: RestoreOperator, or {restore(state, 'latest')}"
+        )
+    point = state.restore_point()
+    return (
+        f"{title(state, state.scope)}: nothing runs that could be stopped. Its next attempt starts from {point or 'nothing'}; to"
+        f" upgrade it no savepoint is needed then. To hold it back, pause its DAG"
+    )
+
+
+def not_stopped(state: State, stop: Checkpoint, why: str) -> str:
+    """The savepoint of a stop is completed, but ``why`` its driver did not end as it should; without the code, which the
+    error brings."""
+    suspended = "the job is suspended" if state.suspended else "somebody has resumed the job since"
+    return (
+        f"{title(state, state.scope)}: {why}. Savepoint {stop.target} is completed and stays, and {suspended}. See whether its"
+        f" driver lives, and end it; to go on, which fences it: {restore(state, f'chk-{stop.id}')}"
+    )
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
 
 
 def finished(state: State, run: str) -> list[str]:
@@ -268,14 +409,26 @@ def not_attached() -> list[str]:
     ]
 
 
-def deleted_line(count: int, state: State) -> str:
-    """After a task deleted what ends with its run; ``count`` checkpoints went."""
-    run = state.runs[-1].key if state.runs else ""
-    kept = [f"chk-{one.id}" for one in state.retained]
-    if kept:
-        deleted = f"{plural(count, 'old checkpoint')} deleted" if count else "nothing deleted"
-        return f" {deleted}, kept: {some(kept)}; this table again: {show(state, run)}"
-    gone = sum(one.status == FORGOTTEN for one in state.checkpoints)
-    what = f"state deleted (run finished, {plural(gone, 'checkpoint')})" if gone else "no state was left"
-    stays = "stays for 30 days" if state.scope else "stays"
-    return f" {what}; this table {stays}: {show(state, run)}"
+def closed(state: State) -> str:
+    """What there is to say of a history that is closed."""
+    kept = "its table was kept 30 days" if state.closing == FINISHED else "nothing of it is kept any more"
+    again = "A clear of its task starts it again, from nothing"
+    return coded(
+        f"{title(state, state.scope)}: closed at {day_and_time(state.at)} ({state.closing}); {kept}. {again}", "CKP234"
+    )
+
+
+def swept(job: str, done: Sequence[Swept]) -> list[str]:
+    """One line for a task's log; none if there was nothing to do."""
+    emptied = [one for one in done if one.deleted or one.leftovers]
+    shut = [one.run for one in done if one.closed]
+    failed = next((one for one in done if one.error), None)
+    said = []
+    if emptied:
+        what = f"{plural(sum(len(one.deleted) for one in emptied), 'checkpoint')} and {plural(sum(one.leftovers for one in emptied), 'leftover')}"
+        said.append(f"deleted {what} of {some([one.run for one in emptied], 3)}")
+    if shut:
+        said.append(f"closed {some(shut, 3)}")
+    if failed:
+        said.append(f"could not tidy up {failed.run or 'at all'}, the next run tries again ({failed.error})")
+    return [coded(f"{job}, older runs: {'; '.join(said)}", "CKP114")] if said else []
