@@ -1,11 +1,12 @@
-"""``airflow checkpoints …``. Runs in Airflow (command line). Airflow imports this at each of its commands: nothing heavy."""
+"""``airflow checkpoints …``. Runs in Airflow (command line), which imports this at each of its commands: nothing heavy."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS
+from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, name
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import GroupCommand
@@ -16,37 +17,43 @@ CONNECTION = "checkpoint_default"
 
 
 def get_cli_commands() -> list[GroupCommand]:
-    """For Airflow's list of commands."""
-    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
+    """Return the group ``checkpoints`` for Airflow's list of commands."""
+    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
     def arg(*flags: str, **options: Any) -> Arg:
         return Arg(flags, **options)  # type: ignore[no-untyped-call]
 
     connection = arg(
-        "--conn-id", default=CONNECTION, help=f"connection of the checkpoint storage, default {CONNECTION}"
+        "--conn-id",
+        default=CONNECTION,
+        metavar="ID",
+        help=f"connection of the checkpoint storage (default: {CONNECTION})",
     )
     verbs = tuple(
         ActionCommand(
-            verb.name, verb.help, lazy_load_command(f"{__name__}.run"),
-            (*(arg(*one.flags, **one.options) for one in verb.arguments), connection),
-            description=verb.description, epilog=EXITS,
+            name(verb),
+            str(verb.__doc__),
+            partial(run, verb),
+            (*(arg(*flags, **options) for flags, options in arguments), connection),
+            epilog=EXITS,
         )
-        for verb in VERBS
-    )  # fmt: skip
+        for verb, arguments in VERBS.items()
+    )
     return [GroupCommand("checkpoints", HELP, verbs)]
 
 
-def run(options: Namespace) -> None:
-    """One verb; Airflow calls it with what its parser made."""
+def run(verb: Verb, options: Namespace) -> None:
+    """Run a verb with the arguments that Airflow has parsed. Exits with its code."""
     from airflow_checkpoint_provider.cli import main
 
-    code = main.run(options.subcommand, options, lambda: _store(options.conn_id))
+    code = main.run(verb, options, lambda: _store(options.conn_id))
     if code:
         raise SystemExit(code)
 
 
 def _store(conn_id: str) -> Store:
-    """The connection's; without the default one ``$AIRFLOW_HOME/checkpoints``, where jobs of a local master are, if it holds any."""
+    """Return the store of the connection; if it does not exist, ``$AIRFLOW_HOME/checkpoints``, where jobs with a local
+    Spark master write. Raises ``NoConnection`` if there are no jobs either."""
     from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
     from airflow_checkpoint_provider.hooks.connections import NoConnection
 

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -39,76 +39,88 @@ DISPOSED = ("POINTER", "JOB", "FILES", "BYTES")
 DRY_RUN = "nothing was changed: this was --dry-run"
 
 
-def _asked(question: str) -> str:
-    """On stderr: what the verb prints may go through a pipe."""
+def _ask(question: str) -> str:
+    """Return the answer of a person. The question goes to stderr, because stdout may be a pipe."""
     print(question, end="", file=sys.stderr, flush=True)
     return input()
 
 
 @dataclass(frozen=True)
-class How:
-    """``ask`` puts a question to the person and returns the answer."""
+class Approval:
+    """How a change is approved: ``dry_run`` makes none, ``yes`` needs no question, else ``ask`` returns a person's answer."""
 
     dry_run: bool = False
     yes: bool = False
-    ask: Callable[[str], str] = _asked
+    ask: Callable[[str], str] = _ask
 
 
 @dataclass(frozen=True)
-class Where:
-    """Where a restore goes. ``claim``: the savepoint belongs to the job from then on; ``rename``: uid there -> uid of the job."""
+class Source:
+    """What a job is restored from. With ``claim`` the job owns the savepoint; ``rename`` maps uids there to uids of the job."""
 
     text: str
     claim: bool = False
     rename: dict[str, str] = field(default_factory=dict)
 
 
-def restore(store: Store, job: str, run: str | None, item: str | None, where: Where, how: How) -> Report:
-    """Fence whatever runs, and fix where the next attempt starts: the one that was named, verified before."""
-    found, key = locate.meant(store, job, run, item)
+def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
+    """Return each ``OLD=NEW`` as old to new. Raises ``InvalidConfig`` for other forms, and for an OLD that stands twice."""
+    renames: dict[str, str] = {}
+    for pair in pairs:
+        old, _, new = pair.partition("=")
+        if not old or not new or old in renames:
+            raise InvalidConfig(f"--rename {pair}: write OLD=NEW, each state of the checkpoint at most once")
+        renames[old] = new
+    return renames
+
+
+def restore(store: Store, job: str, run: str | None, source: Source, approval: Approval) -> Report:
+    """Verify the source, then fence what runs and set where the next attempt starts."""
+    found, key = locate.meant(store, job, run)
     coordinator = Coordinator(Journal(store, found.keys, by()))
-    going = GoingBack(coordinator, where.text, key or found.newest_run)
+    going = GoingBack(coordinator, source.text, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
-    names = going.names(where.rename)
-    command = _restoring(going, base, where)
-    if where.claim:
+    names = going.names(source.rename)
+    command = _restoring(going, base, source)
+    if source.claim:
         disposal.claim_for(coordinator, disposal.claimable(base), by().owner, utc_now(), dry_run=True)
     coordinator.journal.foresee(command)
 
     def lines() -> list[str]:
-        return restore_story.restored(going.state, going.restored, claim=where.claim, rename=names)
+        return restore_story.restored(going.state, going.restored, claim=source.claim, rename=names)
 
-    if how.dry_run:
+    if approval.dry_run:
         return _report(found, base, lines(), DRY_RUN)
-    confirm(job, lines(), how)
+    confirm(job, lines(), approval)
     answer = coordinator.journal.append(lambda state: disposal.claimed(coordinator, state, command(state), utc_now()))
     done = replace(found, state=coordinator.state)
     after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
-    return _report(done, base, lines() if how.yes else [], after)
+    return _report(done, base, lines() if approval.yes else [], after)
 
 
-def _restoring(going: GoingBack, base: Point | None, where: Where) -> Callable[[State], c.Restore]:
+def _restoring(going: GoingBack, base: Point | None, source: Source) -> Callable[[State], c.Restore]:
     """What was said to the person, or nothing."""
     token = _token()
 
     def command(state: State) -> c.Restore:
         if going.look(state) != base:
             now = going.restored.point or "nothing"
-            raise Refused(f"{where.text} is {now} by now; nothing was changed, look again")
+            raise Refused(f"{source.text} is {now} by now; nothing was changed, look again")
         return c.Restore(
             token=token, base=base, by=by().owner, reason="restored by hand: checkpoints restore", above=going.restored.above,
-            claimed=where.claim, rename=going.names(where.rename),
+            claimed=source.claim, rename=going.names(source.rename),
         )  # fmt: skip
 
     return command
 
 
-def dispose(store: Store, pointer: str, how: How, *, guessed: bool) -> Report:
-    """Delete a savepoint, unless its history may still need it. ``guessed``: nobody said that its history is in ``store``."""
+def dispose(store: Store, pointer: str, approval: Approval, *, history_is_here: bool) -> Report:
+    """Delete a savepoint, unless its job may still start from it. Raises ``Refused`` if that is unknown because ``store`` does
+    not hold its history, but for a ``store`` that a person has named (``history_is_here``)."""
     told = disposal.dispose(store, pointer, by().owner, utc_now(), dry_run=True)
     if not told.job:
-        return _disposed_before(store, told, how)
-    if guessed and not told.own:
+        return _disposed_before(store, told, approval)
+    if not history_is_here and not told.own:
         raise Refused(
             f"{pointer}: the history of {told.job} is not under {store.uri}, so nobody can say whether the job still needs this"
             " savepoint; write --root URI of the checkpoints, before the verb"
@@ -116,21 +128,21 @@ def dispose(store: Store, pointer: str, how: How, *, guessed: bool) -> Report:
     lines = [f"DISPOSE {told.pointer}: a savepoint of {told.job}, {plural(told.files, 'file')}, {size(told.bytes)}"]
     if not told.own:
         lines.append(f"its own history is not under {store.uri}: nobody was asked whether it is still needed")
-    if how.dry_run:
+    if approval.dry_run:
         return _to_dispose(told, [*lines, DRY_RUN])
-    confirm(told.job, lines, how)
+    confirm(told.job, lines, approval)
     disposal.dispose(store, pointer, by().owner, utc_now())
-    return _to_dispose(told, [*(lines if how.yes else []), "done"])
+    return _to_dispose(told, [*(lines if approval.yes else []), "done"])
 
 
-def _disposed_before(store: Store, told: Disposed, how: How) -> Report:
+def _disposed_before(store: Store, told: Disposed, approval: Approval) -> Report:
     """Whoever began it may have been killed; nobody has to be asked to finish it."""
     said = ""
     try:
         open_savepoint(told.pointer, store)
     except SavepointDisposed as error:
         said = error.message.partition(";")[0]
-    if not how.dry_run:
+    if not approval.dry_run:
         disposal.dispose(store, str(told.pointer), by().owner, utc_now())
     return _to_dispose(told, [said])
 
@@ -143,19 +155,19 @@ def _to_dispose(told: Disposed, lines: list[str]) -> Report:
     return Report(DISPOSED, [row], data, lines)
 
 
-def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -> Report:
+def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report:
     """Delete what no retention policy keeps, claimed savepoints included, and what attempts that are over left behind; of one
     run's history, or of all. One that is over for good is closed; one that has just finished is left to its task."""
-    found, errors = _to_prune(store, job, run, item)
+    found, errors = _to_prune(store, job, run)
     now = utc_now()
     seen = [one for one in (_superfluous(store, one, now) for one in found) if one.anything]
     work = [one for one in seen if not one.young(now)]
     notes = [one.spared for one in seen if one not in work]
     lines = [one.line for one in work] or ["nothing to delete"]
     rows, data = [one.row for one in work], [one.data for one in work]
-    if how.dry_run or not work:
+    if approval.dry_run or not work:
         return Report(PRUNED, rows, data, [*lines, DRY_RUN] if work else lines, notes, errors)
-    confirm(job, lines, how)
+    confirm(job, lines, approval)
     for one in work:
         one.coordinator.journal.catch_up()
         if one.young(now):
@@ -164,17 +176,15 @@ def prune(store: Store, job: str, run: str | None, item: str | None, how: How) -
         disposal.tidy(one.coordinator)
         if one.closes:
             one.close(now)
-    return Report(PRUNED, rows, data, [*(lines if how.yes else []), "done"], notes, errors)
+    return Report(PRUNED, rows, data, [*(lines if approval.yes else []), "done"], notes, errors)
 
 
-def _to_prune(
-    store: Store, job: str, run: str | None, item: str | None
-) -> tuple[tuple[Found, ...], tuple[CheckpointError, ...]]:
+def _to_prune(store: Store, job: str, run: str | None) -> tuple[tuple[Found, ...], tuple[CheckpointError, ...]]:
     """The histories of a job, or of one run, and why others could not be read."""
     if run is not None:
-        return (locate.of_run(store, job, run, item)[0],), ()
-    all_of = locate.histories(store, job, item, MANY)
-    return all_of.found or (locate.newest(store, job, item, MANY),), all_of.unreadable
+        return (locate.of_run(store, job, run)[0],), ()
+    all_of = locate.histories(store, job, MANY)
+    return all_of.found or (locate.newest(store, job, MANY),), all_of.unreadable
 
 
 @dataclass(frozen=True)
@@ -243,15 +253,15 @@ def _superfluous(store: Store, found: Found, now: str) -> _Superfluous:
     return _Superfluous((found.state.job, found.newest_run), coordinator, ids, claims, coordinator.orphans(), closes)
 
 
-def confirm(job: str, lines: list[str], how: How) -> None:
+def confirm(job: str, lines: list[str], approval: Approval) -> None:
     """Raises ``InvalidConfig`` unless a person says yes, or has said so before."""
-    if how.yes:
+    if approval.yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidConfig("nobody can be asked here; look at it with --dry-run, then write --yes")
+        raise InvalidConfig("Not a terminal: use --dry-run to preview, then --yes to confirm")
     print("\n".join(lines), file=sys.stderr)
     try:
-        answer = how.ask("Type the job's name to go on: ")
+        answer = approval.ask("Type the job's name to go on: ")
     except (EOFError, KeyboardInterrupt):
         raise InvalidConfig("no answer; nothing was changed") from None
     if answer.strip() != job:

@@ -43,13 +43,12 @@ def jobs(store: Store) -> list[str]:
     return sorted(store.folders("jobs"))
 
 
-def histories(store: Store, job: str, item: str | None, limit: int) -> Histories:
+def histories(store: Store, job: str, limit: int) -> Histories:
     """All of a job in job scope; of its runs the newest ``limit``, as far as names tell: a run's often holds its time."""
     base = f"jobs/{safe_token(check_job_id(job))}"
-    tail = "" if item is None else f"/items/{safe_token(item)}"
     runs = sorted(store.folders(f"{base}/runs"), key=_position, reverse=True)
     found, unreadable = [], []
-    for prefix in (f"{base}/job{tail}", *(f"{base}/runs/{run}{tail}" for run in runs[:limit])):
+    for prefix in (f"{base}/job", *(f"{base}/runs/{run}" for run in runs[:limit])):
         try:
             one = _read(store, prefix)
         except StoreError:
@@ -73,34 +72,33 @@ def _read(store: Store, prefix: str) -> Found | None:
     return Found(Keys(prefix), state) if state.n >= 0 else None
 
 
-def newest(store: Store, job: str, item: str | None, limit: int) -> Found:
+def newest(store: Store, job: str, limit: int) -> Found:
     """The history of a job that was written to last. Raises ``CheckpointNotFound``, or why it cannot be read."""
-    all_of = histories(store, job, item, limit)
+    all_of = histories(store, job, limit)
     if all_of.found:
         return all_of.found[0]
     if all_of.unreadable:
         raise all_of.unreadable[0]
-    which = f"job {job!r}" if item is None else f"item {item!r} of job {job!r}"
-    raise CheckpointNotFound(f"there is no {which} under {store.uri}; `jobs` lists those that are")
+    raise CheckpointNotFound(f"there is no job {job!r} under {store.uri}; `jobs` lists those that are")
 
 
-def of_run(store: Store, job: str, run: str, item: str | None) -> tuple[Found, str]:
+def of_run(store: Store, job: str, run: str) -> tuple[Found, str]:
     """The history that holds a run, and the run's key in it. A name means a history's scope, or a run in job scope."""
-    own = _read(store, History(check_job_id(job), run, item).prefix)
+    own = _read(store, History(check_job_id(job), run).prefix)
     if own:
         return own, run if own.state.run(run) else own.newest_run
-    shared = _read(store, History(job, None, item).prefix)
+    shared = _read(store, History(job).prefix)
     if shared and shared.state.run(run):
         return shared, run
-    newest(store, job, item, limit=1)  # is it the job that there is not?
+    newest(store, job, limit=1)  # is it the job that there is not?
     raise CheckpointNotFound(f"job {job!r} has no run {run!r} under {store.uri}; `list {job}` prints its newest runs")
 
 
-def meant(store: Store, job: str, run: str | None, item: str | None) -> tuple[Found, str | None]:
+def meant(store: Store, job: str, run: str | None) -> tuple[Found, str | None]:
     """The history that somebody means, and the run's key in it; without a run the newest one, and None."""
     if run is None:
-        return newest(store, job, item, LIMIT), None
-    return of_run(store, job, run, item)
+        return newest(store, job, LIMIT), None
+    return of_run(store, job, run)
 
 
 def beat_of(store: Store, found: Found) -> Beat | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from airflow_checkpoint_provider.cli import locate
-from airflow_checkpoint_provider.cli.change import DRY_RUN, How, by, confirm
+from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, by, confirm
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.cli.show import entry
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -67,9 +67,9 @@ class Patience:
     seconds: float | None = None
 
 
-def ask(store: Store, job: str, run: str | None, item: str | None, wish: Wish, patience: Patience) -> Report:
+def ask(store: Store, job: str, run: str | None, wish: Wish, patience: Patience) -> Report:
     """A checkpoint or a savepoint of a job that goes on."""
-    asking = _Asking(store, job, run, item, wish, patience)
+    asking = _Asking(store, job, run, wish, patience)
     if not patience.wait:
         return asking.report() if asking.begun() else asking.queued()
     asking.begin()
@@ -78,28 +78,26 @@ def ask(store: Store, job: str, run: str | None, item: str | None, wish: Wish, p
     return asking.report()
 
 
-def stop(store: Store, job: str, run: str | None, item: str | None, wish: Wish, how: How) -> Report:
+def stop(store: Store, job: str, run: str | None, wish: Wish, approval: Approval) -> Report:
     """A savepoint after which the job ends and is suspended."""
-    asking = _Asking(store, job, run, item, wish, Patience())
+    asking = _Asking(store, job, run, wish, Patience())
     announced = asking.announced()
     lines = announced.lines or []
-    if how.dry_run:
+    if approval.dry_run:
         return replace(announced, lines=[*lines, DRY_RUN])
-    confirm(job, lines, how)
+    confirm(job, lines, approval)
     asking.begin()
     asking.completed()
     asking.ended()
     resume = f"{job} is suspended: nothing starts it again before `{restore(asking.state, 'latest')}`"
-    return asking.report(lines if how.yes else [], resume)
+    return asking.report(lines if approval.yes else [], resume)
 
 
 class _Asking:
     """One request, from its entry to its outcome. What it waits for is said on stderr, one line per change."""
 
-    def __init__(
-        self, store: Store, job: str, run: str | None, item: str | None, wish: Wish, patience: Patience
-    ) -> None:
-        self._found, self._run = locate.meant(store, job, run, item)
+    def __init__(self, store: Store, job: str, run: str | None, wish: Wish, patience: Patience) -> None:
+        self._found, self._run = locate.meant(store, job, run)
         self._wish = wish
         self._coordinator = Coordinator(Journal(store, self._found.keys, by()))
         self._token = f"checkpoints {secrets.token_hex(8)}"

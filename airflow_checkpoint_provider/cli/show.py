@@ -35,7 +35,7 @@ def jobs(store: Store, limit: int, now: str) -> Report:
     lines: list[dict[str, Any]] = []
     errors: list[CheckpointError] = []
     for job in locate.jobs(store):
-        all_of = locate.histories(store, job, None, limit)
+        all_of = locate.histories(store, job, limit)
         errors += all_of.unreadable
         if all_of.found:
             lines.append(_job(store, all_of.found[0], now))
@@ -90,14 +90,14 @@ LIST = ("ID", "KIND", "ORIGIN", "RUN", "ATTEMPT", "STATE", "BARRIER", "SIZE", "T
 CLOSED = 3  # that are named
 
 
-def list_(store: Store, job: str, run: str | None, item: str | None, limit: int) -> Report:
+def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
     """Checkpoints, newest first; of all runs, or of one."""
     if run is None:
-        all_of = locate.histories(store, job, item, limit)
-        found = all_of.found or (locate.newest(store, job, item, limit),)
+        all_of = locate.histories(store, job, limit)
+        found = all_of.found or (locate.newest(store, job, limit),)
         not_read, errors, key = all_of.not_read, all_of.unreadable, None
     else:
-        one, key = locate.of_run(store, job, run, item)
+        one, key = locate.of_run(store, job, run)
         found, not_read, errors = (one,), 0, ()
     rows = [entry for one in found for entry in _checkpoints(store, one, key)]
     notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
@@ -149,30 +149,28 @@ def _pointer(store: Store, found: Found, checkpoint: Checkpoint) -> str | None:
 STATES = ("state", "kind", "rows", "size", "since", "barrier", "work")
 
 
-def show(store: Store, job: str, run: str | None, number: str | None, item: str | None) -> Report:
+def show(store: Store, job: str, run: str | None, number: str | None) -> Report:
     """The closing table of a run, or one checkpoint."""
-    found, run, number = shown(store, job, run, number, item)
+    found, run, number = shown(store, job, run, number)
     return _table(found, run) if number is None else _one(store, found, number)
 
 
-def shown(
-    store: Store, job: str, run: str | None, number: str | None, item: str | None
-) -> tuple[Found, str, str | None]:
+def shown(store: Store, job: str, run: str | None, number: str | None) -> tuple[Found, str, str | None]:
     """What the words after JOB name: the history, the run in it, and the checkpoint, if there is one among them."""
-    if number is None and run is not None and not _names_a_run(store, job, run, item):
+    if number is None and run is not None and not _names_a_run(store, job, run):
         run, number = None, run
-    found, key = locate.meant(store, job, run, item)
+    found, key = locate.meant(store, job, run)
     return found, key or found.newest_run, number
 
 
-def _names_a_run(store: Store, job: str, text: str, item: str | None) -> bool:
+def _names_a_run(store: Store, job: str, text: str) -> bool:
     """``chk-7`` is a checkpoint; a bare number is a run where there is one of that name."""
     if checkpoint_id(text) is None:
         return True
     if text.startswith("chk-"):
         return False
     try:
-        locate.of_run(store, job, text, item)
+        locate.of_run(store, job, text)
     except CheckpointNotFound:
         return False
     return True
@@ -271,9 +269,9 @@ def _whole(pointer: str, about: str, seal: Seal, files: int, completed_at: str |
 SUBTASKS = ("state", "application", "status", "sync", "async", "new", "size")
 
 
-def statistics(store: Store, job: str, run: str | None, number: str | None, item: str | None) -> Report:
+def statistics(store: Store, job: str, run: str | None, number: str | None) -> Report:
     """Of the history that holds a run, or of one checkpoint."""
-    found, _, number = shown(store, job, run, number, item)
+    found, _, number = shown(store, job, run, number)
     if number is not None:
         return _of_one(store, found, listed(found, number))
     answer = numbers.checkpoints(found.state, store.uri)
@@ -308,9 +306,9 @@ def _took(parts: dict[str, int]) -> tuple[str, str]:
 STORY = ("ID", "VERDICT", "WHY", "TAKEN", "SIZE")
 
 
-def story(store: Store, job: str, run: str | None, epoch: int | None, item: str | None) -> Report:
+def story(store: Store, job: str, run: str | None, epoch: int | None) -> Report:
     """Of the newest launch of a job or a run, or of a numbered attempt. Raises ``CheckpointNotFound``."""
-    found, key = locate.meant(store, job, run, item)
+    found, key = locate.meant(store, job, run)
     launch, attempt = _asked_for(found.state, key, epoch)
     restored = recalled(
         found.state,

@@ -1,175 +1,220 @@
-"""The verbs and their arguments, for both command lines. Runs anywhere; Airflow imports it at each of its commands."""
+"""The verbs of both command lines: a function each, and the arguments it takes. Runs anywhere.
+
+Airflow imports this module at each of its commands, so a verb imports what it needs when it is called.
+"""
 
 from __future__ import annotations
 
-from argparse import BooleanOptionalAction
-from dataclasses import dataclass, field
-from typing import Any
+from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-HELP = "See the checkpoints of Spark jobs, ask for some, and say where they start from"
-LIMIT = 20
+if TYPE_CHECKING:
+    from airflow_checkpoint_provider.cli.change import Approval
+    from airflow_checkpoint_provider.cli.output import Report
+    from airflow_checkpoint_provider.cli.request import Patience
+    from airflow_checkpoint_provider.storage import Store
+
+HELP = "List, trigger, restore and delete checkpoints of Spark jobs."
 EXITS = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused, 4 not found, 5 denied by the store,"
-    " 6 outcome unknown (read back before you act)."
+    " 6 outcome unknown (look before you try again)."
 )
+LIMIT = 20
+
+# -- the verbs; the docstring of a verb is its help ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Argument:
-    """As ``argparse`` takes it."""
+def jobs(store: Store, options: Namespace) -> Report:
+    """List the jobs: the newest run of each, its state, and where its next attempt starts."""
+    from airflow_checkpoint_provider.cli import show
+    from airflow_checkpoint_provider.coordinator.journal import utc_now
 
-    flags: tuple[str, ...]
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Verb:
-    name: str
-    help: str
-    description: str
-    arguments: tuple[Argument, ...]
+    return show.jobs(store, options.limit, utc_now())
 
 
-_JOB = Argument(("job",), {"metavar": "JOB", "help": "job id, as `jobs` prints it"})
-_RUN = Argument(("run",), {"metavar": "RUN", "nargs": "?", "help": "a run, as `list` prints it; by default the newest"})
-_ID = Argument(
-    ("id",), {"metavar": "ID", "nargs": "?", "help": "a checkpoint, such as chk-7; RUN may be left out before it"}
+def list_(store: Store, options: Namespace) -> Report:
+    """List the checkpoints and savepoints of a job or of one run, newest first."""
+    from airflow_checkpoint_provider.cli import show
+
+    return show.list_(store, options.job, options.run, options.limit)
+
+
+def show(store: Store, options: Namespace) -> Report:
+    """Show the summary table of a run, or one checkpoint with its states and its pointer."""
+    from airflow_checkpoint_provider.cli import show
+
+    shown = show.statistics if options.statistics else show.show
+    return shown(store, options.job, options.run, options.id)
+
+
+def story(store: Store, options: Namespace) -> Report:
+    """Tell why an attempt was started, where it started, and how it ended."""
+    from airflow_checkpoint_provider.cli import show
+
+    return show.story(store, options.job, options.run, options.attempt)
+
+
+def verify(store: Store, options: Namespace) -> Report:
+    """Check that a checkpoint or savepoint is complete: its metadata, and the names and sizes of all its files."""
+    from airflow_checkpoint_provider.cli import show
+
+    return show.verify(store, options.pointer)
+
+
+def trigger(store: Store, options: Namespace) -> Report:
+    """Trigger a checkpoint of a running job, and wait until it is completed."""
+    from airflow_checkpoint_provider.cli import request
+    from airflow_checkpoint_provider.protocol import kinds
+
+    wish = request.Wish(kind=kinds.FULL_CHECKPOINT if options.full else kinds.CHECKPOINT)
+    return request.ask(store, options.job, options.run, wish, _patience(options))
+
+
+def savepoint(store: Store, options: Namespace) -> Report:
+    """Trigger a savepoint of a running job, and wait until it is published."""
+    from airflow_checkpoint_provider.cli import request
+    from airflow_checkpoint_provider.protocol import kinds
+
+    wish = request.Wish(kind=kinds.SAVEPOINT, to=options.to, name=options.name, pinned=options.pinned)
+    return request.ask(store, options.job, options.run, wish, _patience(options))
+
+
+def stop(store: Store, options: Namespace) -> Report:
+    """Stop a running job with a savepoint; nothing starts the job again until it is restored."""
+    from airflow_checkpoint_provider.cli import request
+    from airflow_checkpoint_provider.errors import NotSupportedYet
+    from airflow_checkpoint_provider.protocol import kinds
+
+    if options.drain:
+        raise NotSupportedYet("--drain needs streaming queries, which this version does not have. Stop without it")
+    wish = request.Wish(kind=kinds.SUSPEND_SAVEPOINT, to=options.to)
+    return request.stop(store, options.job, options.run, wish, _approval(options))
+
+
+def restore(store: Store, options: Namespace) -> Report:
+    """Set where the next attempt of a job starts; stops the current attempt and ends a suspension, but submits nothing."""
+    from airflow_checkpoint_provider.cli import change
+
+    source = change.Source(options.source, options.claim, change.parse_renames(options.rename))
+    return change.restore(store, options.job, options.run, source, _approval(options))
+
+
+def dispose(store: Store, options: Namespace) -> Report:
+    """Delete a savepoint; refused while its job may still start from it."""
+    from airflow_checkpoint_provider.cli import change
+
+    history_is_here = vars(options).get("root", store.uri) is not None  # Airflow's command has a connection instead
+    return change.dispose(store, options.pointer, _approval(options), history_is_here=history_is_here)
+
+
+def prune(store: Store, options: Namespace) -> Report:
+    """Delete expired checkpoints, and files that ended attempts left behind."""
+    from airflow_checkpoint_provider.cli import change
+
+    return change.prune(store, options.job, options.run, _approval(options))
+
+
+def _patience(options: Namespace) -> Patience:
+    from airflow_checkpoint_provider.cli.request import Patience
+    from airflow_checkpoint_provider.protocol.config import seconds
+
+    timeout_s = None if options.timeout is None else seconds(options.timeout, "--timeout")
+    return Patience(options.wait, timeout_s)
+
+
+def _approval(options: Namespace) -> Approval:
+    from airflow_checkpoint_provider.cli.change import Approval
+
+    return Approval(options.dry_run, options.yes)
+
+
+# -- their arguments -----------------------------------------------------------------------------------------------------
+
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+"""Flags and options, as ``ArgumentParser.add_argument`` takes them."""
+
+
+def _argument(*flags: str, **options: Any) -> Argument:
+    return flags, options
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a number from 1")
+    return int(text)
+
+
+_JOB = _argument("job", metavar="JOB", help="job id, as `jobs` prints it")
+_RUN = _argument("run", metavar="RUN", nargs="?", help="run id, as `list` prints it (default: the newest run)")
+_RUNS = _argument("run", metavar="RUN", nargs="?", help="run id, as `list` prints it (default: all runs)")
+_ID = _argument("id", metavar="ID", nargs="?", help="checkpoint id, such as chk-7; also directly after JOB")
+_POINTER = _argument("pointer", metavar="POINTER", help="URI of a checkpoint or savepoint, as `show JOB ID` prints it")
+_LIMIT = _argument("--limit", type=_positive, default=LIMIT, metavar="N", help=f"lines to print (default: {LIMIT})")
+_STATISTICS = _argument(
+    "--statistics",
+    action="store_true",
+    help="print counts, durations and sizes instead; with -o json as Flink's REST API",
 )
-_ITEM = Argument(("--item",), {"help": "the item of a mapped task"})
-_LIMIT = Argument(
-    ("--limit",), {"type": int, "default": LIMIT, "metavar": "N", "help": f"how many of the newest, default {LIMIT}"}
+_ATTEMPT = _argument("--attempt", type=_positive, metavar="N", help="attempt number (default: the newest attempt)")
+_FULL = _argument("--full", action="store_true", help="write every state again instead of sharing unchanged files")
+_WAIT = _argument("--wait", action=BooleanOptionalAction, default=True, help="wait for the outcome (default: --wait)")
+_TIMEOUT = _argument(
+    "--timeout",
+    metavar="DURATION",
+    help="stop waiting after this time, such as '90 s' or '30 min'; the request stays (default: no limit)",
 )
-_OUTPUT = Argument(
-    ("-o", "--output"),
-    {
-        "choices": ("table", "json", "plain"),
-        "default": "table",
-        "help": "table for people, json, or plain: columns parted by tabs",
-    },
+_TO = _argument(
+    "--to",
+    metavar="URI",
+    help="directory in which the savepoint gets a directory of its own (default: ROOT/savepoints)",
+)
+_NAME = _argument("--name", metavar="TEXT", help="a note that `list` prints")
+_PINNED = _argument("--pinned", action="store_true", help="never delete the savepoint by a retention policy")
+_DRAIN = _argument("--drain", action="store_true", help=SUPPRESS)
+_FROM = _argument(
+    "--from",
+    dest="source",
+    required=True,
+    metavar="SOURCE",
+    help="latest, run-start (where the run began), none, a checkpoint id such as chk-7, or the URI of a checkpoint or savepoint",
+)
+_CLAIM = _argument(
+    "--claim", action="store_true", help="let the job own the savepoint and delete it when its retention policy says so"
+)
+_RENAME = _argument(
+    "--rename",
+    action="append",
+    default=[],
+    metavar="OLD=NEW",
+    help="restore state OLD of the checkpoint as state NEW; may be repeated",
+)
+_DRY_RUN = _argument("--dry-run", action="store_true", help="print what would be done, and change nothing")
+_YES = _argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+_OUTPUT = _argument(
+    "-o",
+    "--output",
+    choices=("table", "json", "plain"),
+    default="table",
+    help="plain separates columns by tabs (default: table)",
 )
 
-_DRY_RUN = Argument(("--dry-run",), {"action": "store_true", "help": "say what would be done, and change nothing"})
-_YES = Argument(("-y", "--yes"), {"action": "store_true", "help": "do not ask"})
-_FROM = Argument(
-    ("--from",),
-    {
-        "dest": "where",
-        "required": True,
-        "metavar": "WHERE",
-        "help": "latest, run-start (where the run began), none, an id such as chk-7, or a pointer: also a savepoint's directory",
-    },
-)
-_POINTER = Argument(("pointer",), {"metavar": "POINTER", "help": "as `show JOB chk-7` prints it"})
-_FULL = Argument(("--full",), {"action": "store_true", "help": "every state is written anew, none is handed on"})
-_WAIT = Argument(
-    ("--wait",),
-    {"action": BooleanOptionalAction, "default": True, "help": "until it has its outcome, which is the default"},
-)
-_TIMEOUT = Argument(
-    ("--timeout",),
-    {
-        "metavar": "TIME",
-        "help": "stop waiting after, for example, '30 min'; what was asked for stays. By default never",
-    },
-)
-_TO = Argument(
-    ("--to",), {"metavar": "URI", "help": "where the savepoint's own directory is made, by default <root>/savepoints"}
-)
-_NAME = Argument(("--name",), {"metavar": "TEXT", "help": "a note that `list` shows"})
-_PINNED = Argument(("--pinned",), {"action": "store_true", "help": "no retention of a schedule deletes it"})
-_DRAIN = Argument(("--drain",), {"action": "store_true", "help": "the data ends first: for a job that shall not go on"})
-_CLAIM = Argument(
-    ("--claim",),
-    {"action": "store_true", "help": "the savepoint belongs to the job from now on, which deletes it one day"},
-)
-_RENAME = Argument(
-    ("--rename",),
-    {
-        "action": "append",
-        "default": [],
-        "metavar": "OLD=NEW",
-        "help": "the state OLD of the checkpoint is NEW in the job; may be given more than once",
-    },
-)
-_STATISTICS = Argument(
-    ("--statistics",),
-    {
-        "action": "store_true",
-        "help": "counts, the latest of each, durations and sizes; as JSON in the shape of Flink's REST answers",
-    },
-)
-_ATTEMPT = Argument(
-    ("--attempt",),
-    {"type": int, "metavar": "N", "help": "number of an attempt, as `list` prints it; by default the newest"},
-)
+Verb = Callable[["Store", Namespace], "Report"]
 
-VERBS = (
-    Verb("jobs", "the jobs and where they stand", "Each job's newest run: its state, and where its next start goes on.", (_LIMIT, _OUTPUT)),
-    Verb(
-        "list",
-        "the checkpoints of a job or of one run",
-        "Checkpoints, newest first. Without RUN: of the newest runs.",
-        (_JOB, _RUN, _ITEM, _LIMIT, _OUTPUT),
-    ),
-    Verb(
-        "show",
-        "the closing table of a run, or one checkpoint",
-        "The table that closes the task's log, at any time; or one checkpoint with its states and its pointer. With"
-        " --statistics: of the whole history that holds the run, or of one checkpoint's states.",
-        (_JOB, _RUN, _ID, _ITEM, _STATISTICS, _OUTPUT),
-    ),
-    Verb(
-        "story",
-        "why there was a new attempt, and where it went on",
-        "What stood first in the task's log, as far as the journal still knows it, and what became of the attempt: which"
-        " checkpoints there were, who was fenced, what was not run again, what was aborted and why.",
-        (_JOB, _RUN, _ATTEMPT, _ITEM, _OUTPUT),
-    ),
-    Verb(
-        "verify",
-        "whether a checkpoint is whole",
-        "Compares its seal with the journal's digest, and the names and sizes of all its files. Reads no rows.",
-        (_POINTER, _OUTPUT),
-    ),
-    Verb(
-        "trigger",
-        "ask a running job for a checkpoint",
-        "The driver takes it at its next barrier. Waits for the outcome; whoever stops waiting takes nothing back.",
-        (_JOB, _RUN, _FULL, _ITEM, _WAIT, _TIMEOUT, _OUTPUT),
-    ),
-    Verb(
-        "savepoint",
-        "ask a running job for a savepoint",
-        "A self-contained copy of its state in a directory of its own, which nothing deletes but `dispose`. The driver takes it"
-        " at its next barrier. Waits until it is published.",
-        (_JOB, _RUN, _TO, _NAME, _PINNED, _ITEM, _WAIT, _TIMEOUT, _OUTPUT),
-    ),
-    Verb(
-        "stop",
-        "stop a running job with a savepoint",
-        "The driver takes a savepoint at its next barrier and ends; from then on the job is suspended, so that nothing starts it"
-        " again before `restore`. Asks first.",
-        (_JOB, _RUN, _TO, _DRAIN, _ITEM, _DRY_RUN, _YES, _OUTPUT),
-    ),
-    Verb(
-        "restore",
-        "fix where the next attempt of a job starts",
-        "Fences whatever runs, lifts a suspension, and fixes where the next attempt starts. Nothing is submitted: the next"
-        " retry, run or clear does that. Asks first.",
-        (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _ITEM, _DRY_RUN, _YES, _OUTPUT),
-    ),
-    Verb(
-        "dispose",
-        "delete a savepoint",
-        "Deletes the files of a savepoint, and lets its history forget it; refused while its job may still start from it. Asks"
-        " first.",
-        (_POINTER, _DRY_RUN, _YES, _OUTPUT),
-    ),
-    Verb(
-        "prune",
-        "delete what nothing needs any more",
-        "Deletes checkpoints that no retention policy keeps and what attempts that are over left behind; drivers and tasks do"
-        " so by themselves, but not after they died. Asks first.",
-        (_JOB, _RUN, _ITEM, _DRY_RUN, _YES, _OUTPUT),
-    ),
-)  # fmt: skip
+VERBS: dict[Verb, tuple[Argument, ...]] = {
+    jobs: (_LIMIT, _OUTPUT),
+    list_: (_JOB, _RUNS, _LIMIT, _OUTPUT),
+    show: (_JOB, _RUN, _ID, _STATISTICS, _OUTPUT),
+    story: (_JOB, _RUN, _ATTEMPT, _OUTPUT),
+    verify: (_POINTER, _OUTPUT),
+    trigger: (_JOB, _RUN, _FULL, _WAIT, _TIMEOUT, _OUTPUT),
+    savepoint: (_JOB, _RUN, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _OUTPUT),
+    stop: (_JOB, _RUN, _TO, _DRAIN, _DRY_RUN, _YES, _OUTPUT),
+    restore: (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _DRY_RUN, _YES, _OUTPUT),
+    dispose: (_POINTER, _DRY_RUN, _YES, _OUTPUT),
+    prune: (_JOB, _RUNS, _DRY_RUN, _YES, _OUTPUT),
+}
+
+
+def name(verb: Verb) -> str:
+    return verb.__name__.rstrip("_")

@@ -21,17 +21,13 @@ def command(state: State) -> str:
 
 def show(state: State, run: str) -> str:
     """The command that prints the table of a run again."""
-    return f"{command(state)} show {state.job} {shlex.quote(state.scope or run)}{_item(state)}"
+    return f"{command(state)} show {state.job} {shlex.quote(state.scope or run)}"
 
 
 def restore(state: State, where: str) -> str:
     """The command that lets this history go on from ``where``, and no other history of its job."""
     run = f" {shlex.quote(state.scope)}" if state.scope else ""
-    return f"{command(state)} restore {state.job}{run}{_item(state)} --from {where}"
-
-
-def _item(state: State) -> str:
-    return f" --item {shlex.quote(state.item)}" if state.item else ""
+    return f"{command(state)} restore {state.job}{run} --from {where}"
 
 
 def superseded(state: State, run: str, launch: Launch | None = None) -> str:

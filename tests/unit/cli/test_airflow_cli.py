@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.cli import airflow_cli
+from airflow_checkpoint_provider.cli import airflow_cli, verbs
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
 from tests.support.recorded import Recorded
@@ -65,12 +65,9 @@ def test_its_exit_codes_are_ours(
     lake: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(VARIABLE, connection(root))
-    options = Namespace(
-        subcommand="show", job="nobody", run=None, id=None, item=None, statistics=False, output="table",
-        conn_id=airflow_cli.CONNECTION,
-    )  # fmt: skip
+    options = Namespace(job="nobody", run=None, limit=20, output="table", conn_id=airflow_cli.CONNECTION)
     with pytest.raises(SystemExit) as ended:
-        airflow_cli.run(options)
+        airflow_cli.run(verbs.list_, options)
     assert ended.value.code == 4
     assert capsys.readouterr().err.endswith("[CKP624]\n")
 

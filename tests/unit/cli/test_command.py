@@ -7,12 +7,14 @@ import os
 import pty
 import subprocess
 import sys
+from argparse import SUPPRESS
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from airflow_checkpoint_provider.cli import main as command
+from airflow_checkpoint_provider.cli.verbs import VERBS, Verb, name
 from airflow_checkpoint_provider.errors import (
     Aborted,
     CheckpointError,
@@ -21,6 +23,7 @@ from airflow_checkpoint_provider.errors import (
     Damaged,
     InvalidName,
     NotStopped,
+    NotSupportedYet,
     Refused,
     StillPending,
     StoreDenied,
@@ -42,21 +45,34 @@ class Failing(MemoryStore):
         raise self._error
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (Damaged, 1), (StoreUnavailable, 1), (Aborted, 1), (NotStopped, 1), (InvalidName, 2), (StoreMisconfigured, 2), (Refused, 3),
-        (CheckpointNotFound, 4), (StoreDenied, 5), (CommitStateUnknown, 6), (StillPending, 6),
-    ],
-)  # fmt: skip
+EXITS: dict[int, list[type[CheckpointError]]] = {
+    1: [Damaged, StoreUnavailable, Aborted, NotStopped],
+    2: [InvalidName, NotSupportedYet, StoreMisconfigured],
+    3: [Refused],
+    4: [CheckpointNotFound],
+    5: [StoreDenied],
+    6: [CommitStateUnknown, StillPending],
+}
+
+
+@pytest.mark.parametrize(("error", "code"), [(error, code) for code, errors in EXITS.items() for error in errors])
 def test_exit_codes(error: type[CheckpointError], code: int, capsys: pytest.CaptureFixture[str]) -> None:
     options = command.parser().parse_args(["jobs"])
-    assert command.run("jobs", options, lambda: Failing(error("it is so;\nmend it"))) == code
+    assert command.run(options.verb, options, lambda: Failing(error("it is so;\nmend it"))) == code
     assert capsys.readouterr() == ("", f"it is so; mend it [{error.code}]\n")
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["restore", "x"], ["savepoint"], ["dispose"], ["jobs", "--output", "yaml"], ["list"]]
+    "arguments",
+    [
+        [],
+        ["restore", "x"],
+        ["savepoint"],
+        ["dispose"],
+        ["jobs", "--output", "yaml"],
+        ["list"],
+        ["jobs", "--limit", "0"],
+    ],
 )
 def test_wrong_usage_is_argparse_s(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -64,7 +80,7 @@ def test_wrong_usage_is_argparse_s(arguments: list[str]) -> None:
     assert ended.value.code == 2
 
 
-@pytest.mark.parametrize("arguments", [["list", "no/job"], ["jobs", "--limit", "0"]])
+@pytest.mark.parametrize("arguments", [["list", "no/job"], ["verify", "no pointer"]])
 def test_wrong_words_are_wrong_usage(checkpoints: Command, arguments: list[str]) -> None:
     done = checkpoints(*arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
@@ -80,7 +96,7 @@ def test_without_a_root_it_is_that_of_scripts(
 ) -> None:
     monkeypatch.chdir(root.parent)
     assert command.main(["jobs"]) == 2
-    assert "there is no folder ./checkpoints here" in capsys.readouterr().err
+    assert "There is no directory ./checkpoints. Write --root URI" in capsys.readouterr().err
     root.rename(root.parent / "checkpoints")
     assert command.main(["jobs"]) == 0
     assert FLIGHTS in capsys.readouterr().out
@@ -133,3 +149,27 @@ def test_a_reader_that_has_read_enough(lake: LocalStore, root: Path) -> None:
     done = subprocess.run(arguments, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+# -- help ----------------------------------------------------------------------------------------------------------------
+
+
+def test_help_lists_every_verb_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "List, trigger, restore and delete checkpoints of Spark jobs." in shown
+    for verb in VERBS:
+        assert f" {name(verb)} {' '.join(str(verb.__doc__).split())}" in shown
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=name)
+def test_help_of_a_verb_explains_every_argument(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main([name(verb), "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == 0
+    for flags, options in VERBS[verb]:
+        if options["help"] != SUPPRESS:
+            assert options["help"] in shown, flags
+    assert "drain" not in shown

@@ -120,7 +120,7 @@ def test_it_asks(saved: Checkpoint, checkpoints: Command, monkeypatch: pytest.Mo
 
 def test_it_asks_for_the_jobs_name(job: Job, saved: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    change.dispose(job.store, str(saved.target), change.How(ask=lambda question: "orders"), guessed=False)
+    change.dispose(job.store, str(saved.target), change.Approval(ask=lambda question: "orders"), history_is_here=True)
     assert job.checkpoint(saved.id).status == FORGOTTEN
 
 
@@ -146,8 +146,7 @@ def test_below_the_root_the_pointer_says_where_its_history_is(
     ],
 )
 def test_the_root_that_a_pointer_says(pointer: str, root: str) -> None:
-    options = main.parser().parse_args(["dispose", pointer])
-    assert main._root_of(options) == root
+    assert main.root_of(pointer) == root
 
 
 @pytest.fixture

@@ -77,15 +77,6 @@ def test_a_history_without_checkpoints(store: LocalStore, checkpoints: Command) 
     assert (done.code, done.out, done.err) == (0, "", f"no checkpoint of {FLIGHTS} was ever taken\n")
 
 
-def test_an_item_that_is_not_there(lake: LocalStore, checkpoints: Command) -> None:
-    done = checkpoints("list", FLIGHTS, "--item", "flights")
-    assert (done.code, done.out) == (4, "")
-    assert (
-        done.err
-        == f"there is no item 'flights' of job '{FLIGHTS}' under {lake.uri}; `jobs` lists those that are [CKP624]\n"
-    )
-
-
 def test_savepoints_are_told_from_checkpoints(job: Job, checkpoints: Command) -> None:
     periodic = savepoint(job, origin="periodic", owner="orders_savepoints.hourly")
     named = savepoint(job, name="before price change", pinned=True)

@@ -7,7 +7,7 @@ from argparse import Namespace
 
 import pytest
 
-from airflow_checkpoint_provider.cli import airflow_cli, main
+from airflow_checkpoint_provider.cli import airflow_cli, main, verbs
 from airflow_checkpoint_provider.storage import S3Store
 from tests.support.recorded import Recorded, three_stages
 from tests.support.s3server import Key, S3Server
@@ -50,5 +50,5 @@ def test_with_the_connection(
         "extra": {"root": root, "endpoint_url": s3.url, "verify": False},
     }  # fmt: skip
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(connection))
-    airflow_cli.run(Namespace(subcommand="jobs", limit=20, output="table", conn_id=airflow_cli.CONNECTION))
+    airflow_cli.run(verbs.jobs, Namespace(limit=20, output="table", conn_id=airflow_cli.CONNECTION))
     assert "flights_etl.delays" in capsys.readouterr().out

@@ -82,7 +82,7 @@ def test_what_finished_while_somebody_was_asked_is_left_to_its_task(
     three_stages(recorded)
     store.create(f"{recorded.keys.prefix}/chk-1/acks/-", b"left behind")
 
-    def ended(job: str, lines: list[str], how: change.How) -> None:
+    def ended(job: str, lines: list[str], approval: change.Approval) -> None:
         recorded.ended("03:00:00")
 
     monkeypatch.setattr(change, "confirm", ended)

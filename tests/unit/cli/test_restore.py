@@ -207,7 +207,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_it_asks_for_the_jobs_name(running: Recorded, store: LocalStore) -> None:
-    change.restore(store, FLIGHTS, None, None, change.Where("chk-2"), change.How(ask=lambda question: FLIGHTS))
+    change.restore(store, FLIGHTS, None, change.Source("chk-2"), change.Approval(ask=lambda question: FLIGHTS))
     assert running.coordinator.journal.catch_up().branch.number == 1
 
 
@@ -229,7 +229,7 @@ def test_the_question_is_not_in_what_a_pipe_gets(
 @pytest.mark.parametrize("answer", ["yes", ""])
 def test_any_other_answer_changes_nothing(running: Recorded, store: LocalStore, answer: str) -> None:
     with pytest.raises(InvalidConfig, match="nothing was changed"):
-        change.restore(store, FLIGHTS, None, None, change.Where("chk-2"), change.How(ask=lambda question: answer))
+        change.restore(store, FLIGHTS, None, change.Source("chk-2"), change.Approval(ask=lambda question: answer))
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 
@@ -240,7 +240,7 @@ def test_no_answer_changes_nothing(running: Recorded, store: LocalStore, gone: t
         raise gone
 
     with pytest.raises(InvalidConfig, match="nothing was changed"):
-        change.restore(store, FLIGHTS, None, None, change.Where("chk-2"), change.How(ask=answer))
+        change.restore(store, FLIGHTS, None, change.Source("chk-2"), change.Approval(ask=answer))
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 
@@ -254,5 +254,5 @@ def test_what_was_confirmed_and_has_moved_since_is_refused(running: Recorded, st
         return FLIGHTS
 
     with pytest.raises(Refused, match="latest is chk-5 by now"):
-        change.restore(store, FLIGHTS, None, None, change.Where("latest"), change.How(ask=answer))
+        change.restore(store, FLIGHTS, None, change.Source("latest"), change.Approval(ask=answer))
     assert running.coordinator.journal.catch_up().branch.number == 0

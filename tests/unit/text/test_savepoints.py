@@ -65,8 +65,8 @@ def test_what_lets_it_go_on_names_the_history_that_is_meant(
 ) -> None:
     """The job alone would be the history that moved last."""
     recorded = asked("suspend_savepoint")
-    state = replace(recorded.state, scope="daily 1", item="eu", suspended="ann")
-    assert f"restore orders 'daily 1' --item eu --from {where}" in says(state, recorded.state.pending[0])
+    state = replace(recorded.state, scope="daily 1", suspended="ann")
+    assert f"restore orders 'daily 1' --from {where}" in says(state, recorded.state.pending[0])
 
 
 def test_one_that_could_not_be_copied(golden: Golden) -> None:
