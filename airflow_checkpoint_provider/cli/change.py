@@ -15,20 +15,20 @@ from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.locate import Found
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.cli.show import MANY
-from airflow_checkpoint_provider.coordinator import disposal
-from airflow_checkpoint_provider.coordinator.closing import finish
+from airflow_checkpoint_provider.coordinator import disposal, garbage
+from airflow_checkpoint_provider.coordinator.closing import close_if_due
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import Disposed
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.garbage import Garbage
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.restore import GoingBack
 from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
-from airflow_checkpoint_provider.coordinator.sweeping import close_if_due, is_due
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, Refused, SavepointDisposed
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.lifetime import just_finished
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import restore_story
 from airflow_checkpoint_provider.text.units import NONE, plural, size, some
@@ -160,22 +160,22 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
     run's history, or of all. One that is over for good is closed; one that has just finished is left to its task."""
     found, errors = _to_prune(store, job, run)
     now = utc_now()
-    seen = [one for one in (_superfluous(store, one, now) for one in found) if one.anything]
-    work = [one for one in seen if not one.young(now)]
-    notes = [one.spared for one in seen if one not in work]
-    lines = [one.line for one in work] or ["nothing to delete"]
-    rows, data = [one.row for one in work], [one.data for one in work]
+    seen = [history for history in (_planned(store, history, now) for history in found) if history.garbage]
+    work = [history for history in seen if not history.young(now)]
+    notes = [history.spared for history in seen if history not in work]
+    lines = [history.line for history in work] or ["nothing to delete"]
+    rows, data = [history.row for history in work], [history.data for history in work]
     if approval.dry_run or not work:
         return Report(PRUNED, rows, data, [*lines, DRY_RUN] if work else lines, notes, errors)
     confirm(job, lines, approval)
-    for one in work:
-        one.coordinator.journal.catch_up()
-        if one.young(now):
-            notes.append(one.spared)
+    for history in work:
+        history.coordinator.journal.catch_up()
+        if history.young(now):
+            notes.append(history.spared)
             continue
-        disposal.tidy(one.coordinator)
-        if one.closes:
-            one.close(now)
+        garbage.collect(garbage.unshared(history.coordinator), now)
+        if history.garbage.close:
+            close_if_due(history.coordinator, now)
     return Report(PRUNED, rows, data, [*(lines if approval.yes else []), "done"], notes, errors)
 
 
@@ -188,19 +188,12 @@ def _to_prune(store: Store, job: str, run: str | None) -> tuple[tuple[Found, ...
 
 
 @dataclass(frozen=True)
-class _Superfluous:
+class _Planned:
     """What one history, of a job and a run, does not need any more."""
 
     names: tuple[str, str]
     coordinator: Coordinator
-    ids: tuple[int, ...]
-    claims: tuple[str, ...]
-    orphans: tuple[str, ...]
-    closes: bool
-
-    @property
-    def anything(self) -> bool:
-        return bool(self.ids or self.claims or self.orphans or self.closes)
+    garbage: Garbage
 
     def young(self, now: str) -> bool:
         return just_finished(self.coordinator.state, datetime.fromisoformat(now))
@@ -209,48 +202,46 @@ class _Superfluous:
     def spared(self) -> str:
         return f"{self.names[0]}, run {self.names[1]}: finished less than a day ago, left to its task; prune it later"
 
-    def close(self, now: str) -> None:
-        """… or finish what another began."""
-        if self.coordinator.state.closing is not None:
-            finish(self.coordinator)
-        else:
-            close_if_due(self.coordinator, now)
-
     @property
     def checkpoints(self) -> list[str]:
-        return [f"chk-{number}" for number in self.ids]
+        return [f"chk-{number}" for number in self.garbage.deletable.ids]
+
+    @property
+    def savepoints(self) -> list[str]:
+        return list(self.garbage.deletable.claims)
 
     @property
     def line(self) -> str:
-        held = f"{some(self.checkpoints)}, which nothing holds" if self.ids else ""
-        owned = f"{some(self.claims)}, which it had claimed" if self.claims else ""
-        left = f"{plural(len(self.orphans), 'leftover')} of attempts that are over" if self.orphans else ""
-        shut = "its history, which is closed" if self.closes else ""
-        return f"{self.names[0]}, run {self.names[1]}: {' and '.join(filter(None, (held, owned, left, shut)))}"
+        held = f"{some(self.checkpoints)}, which nothing holds" if self.checkpoints else ""
+        owned = f"{some(self.savepoints)}, which it had claimed" if self.savepoints else ""
+        orphans = self.garbage.orphans
+        left = f"{plural(len(orphans), 'leftover')} of attempts that are over" if orphans else ""
+        closed = "its history, which is closed" if self.garbage.close else ""
+        return f"{self.names[0]}, run {self.names[1]}: {' and '.join(filter(None, (held, owned, left, closed)))}"
 
     @property
     def row(self) -> tuple[str, ...]:
-        counted = (str(len(one)) for one in (self.ids, self.claims, self.orphans))
-        return (*self.names, *counted, "closed" if self.closes else "")
+        counted = (str(len(names)) for names in (self.checkpoints, self.savepoints, self.garbage.orphans))
+        return (*self.names, *counted, "closed" if self.garbage.close else "")
 
     @property
     def data(self) -> dict[str, object]:
+        prefix = self.coordinator.keys.prefix
         return {
-            "job": self.names[0], "run": self.names[1], "checkpoints": self.checkpoints, "savepoints": list(self.claims),
-            "leftovers": list(self.orphans), "closed": self.closes,
-        }  # fmt: skip
+            "job": self.names[0],
+            "run": self.names[1],
+            "checkpoints": self.checkpoints,
+            "savepoints": self.savepoints,
+            "leftovers": [f"{prefix}/{folder}" for folder in self.garbage.orphans],
+            "closed": self.garbage.close,
+        }
 
 
-def _superfluous(store: Store, found: Found, now: str) -> _Superfluous:
-    coordinator = Coordinator(Journal(store, found.keys, by()), now=lambda: now)
-    coordinator.journal.catch_up()
-    condemned = tuple(one.id for one in coordinator.state.with_status(CONDEMNED))
-    ids = tuple(sorted({*coordinator.retirable(now), *condemned}))
-    closing = coordinator.state.closing is not None and not coordinator.state.closed
-    closes = closing or is_due(coordinator.state, now, without=ids)
-    begun = (one.pointer for one in coordinator.state.claims if one.status == CONDEMNED)
-    claims = tuple(sorted({*coordinator.claims_over(now), *begun}))
-    return _Superfluous((found.state.job, found.newest_run), coordinator, ids, claims, coordinator.orphans(), closes)
+def _planned(store: Store, found: Found, now: str) -> _Planned:
+    coordinator = Coordinator(Journal(store, found.keys, by()))
+    state = coordinator.journal.catch_up()
+    folders = garbage.folders_of(store, found.keys)
+    return _Planned((found.state.job, found.newest_run), coordinator, garbage.plan(state, now, folders))
 
 
 def confirm(job: str, lines: list[str], approval: Approval) -> None:

@@ -5,35 +5,26 @@ Each step may be done by anyone who sees that it is due, more than once; only th
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping
 
-from airflow_checkpoint_provider.coordinator import savepoint
-from airflow_checkpoint_provider.coordinator.journal import Answer, Journal, utc_now
-from airflow_checkpoint_provider.coordinator.pruning import prune
+from airflow_checkpoint_provider.coordinator.journal import Answer, Journal
 from airflow_checkpoint_provider.errors import (
-    AlreadyClaimed,
     CheckpointNotFound,
     CommitStateUnknown,
     Damaged,
     Fenced,
-    Held,
     InvalidConfig,
     NotPending,
     OtherIncarnation,
     Queued,
-    StoreError,
     TooLarge,
 )
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import requests
-from airflow_checkpoint_provider.protocol.decisions import claims_held, held, outcome
+from airflow_checkpoint_provider.protocol.decisions import outcome
 from airflow_checkpoint_provider.protocol.events import StateEntry
 from airflow_checkpoint_provider.protocol.failures import TOO_LARGE
-from airflow_checkpoint_provider.protocol.keys import SavepointPointer, group_epoch
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateSnapshot, digest
 from airflow_checkpoint_provider.protocol.state import (
@@ -49,25 +40,14 @@ from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Put, put
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
-
-
-@dataclass(frozen=True)
-class Deleted:
-    """What is gone of the condemned, and why the rest is not."""
-
-    ids: tuple[int, ...]
-    claims: tuple[str, ...]
-    failed: tuple[StoreError, ...]
 
 
 class Coordinator:
     """Drives checkpoints of one history. ``epoch`` is the driver's own; None for tasks and people."""
 
-    def __init__(self, journal: Journal, epoch: int | None = None, now: Callable[[], str] = utc_now) -> None:
+    def __init__(self, journal: Journal, epoch: int | None = None) -> None:
         self.journal, self.epoch = journal, epoch
         self.store, self.keys = journal.store, journal.keys
-        self._now = now
         self._own: dict[
             tuple[int, str], Acknowledgement
         ] = {}  # acknowledgements put by this process, so not read again
@@ -282,125 +262,9 @@ class Coordinator:
             raise Damaged(f"{key} is not what the journal says was sealed; somebody or something changed it")
         return Seal.from_bytes(body)
 
-    # -- deleting --------------------------------------------------------------------------------------------------
-
-    def retire(self) -> tuple[int, ...]:
-        """Condemn what nothing holds, delete it, forget it; and finish what another began. Returns the forgotten ids.
-
-        The journal, too, is pruned behind a boundary that this process wrote.
-        """
-        return self.forget(self.delete(self.condemn_due()))
-
-    def condemn_due(self) -> State:
-        """The first step of three: the entry. Returns the state that says what is to be deleted, whoever condemned it."""
-        if self.journal.wrote_boundary:
-            prune(self.journal)
-            self.journal.wrote_boundary = False
-        now = self._now()
-        ids, claims = self.retirable(now), self.claims_over(now)
-        if ids or claims:
-            with contextlib.suppress(Held):  # somebody came to need one of them meanwhile: next time
-                self.journal.append(c.Condemn(ids=ids, claims=claims, now=now, epoch=self.epoch))
-        return self.state
-
-    def delete(self, state: State) -> Deleted:
-        """The second, which may take long and needs nothing of the journal but the ``state`` that ``condemn_due`` returned:
-        nobody refers again to what that condemned. One that cannot be deleted now is not in the way of the others."""
-        ids, claims, failed = [], [], []
-        now = self._now()
-        for checkpoint in state.with_status(CONDEMNED):
-            try:
-                self._delete(checkpoint, state, now)
-                ids.append(checkpoint.id)
-            except StoreError as error:
-                failed.append(error)
-        for claim in state.claims:
-            try:
-                if claim.status == CONDEMNED:
-                    self._dispose(claim.pointer, state.incarnation, now)
-                    claims.append(claim.pointer)
-            except StoreError as error:
-                failed.append(error)
-        return Deleted(tuple(ids), tuple(claims), tuple(failed))
-
-    def forget(self, deleted: Deleted) -> tuple[int, ...]:
-        """The third: the entry. What is gone is forgotten, then the error of the first that is not gone is raised."""
-        if deleted.ids or deleted.claims:
-            self.journal.append(c.Forget(ids=deleted.ids, claims=deleted.claims, epoch=self.epoch))
-        if deleted.failed:
-            raise deleted.failed[0]
-        return deleted.ids
-
-    def claims_over(self, now: str) -> tuple[str, ...]:
-        """Claimed savepoints that nothing holds any more."""
-        own = {one.pointer for one in self.state.claims if one.status == RETAINED}
-        return tuple(sorted(own - claims_held(self.state, datetime.fromisoformat(now))))
-
-    def _dispose(self, text: str, owner: str, now: str) -> None:
-        pointer = SavepointPointer.parse(text)
-        target = open_beside(self.store, pointer.root)
-        savepoint.dispose(target, pointer, owner, f"the history of {self.state.job}", now)
-
-    def retirable(self, now: str) -> tuple[int, ...]:
-        """The completed checkpoints that nothing holds any more; savepoints are the user's."""
-        own = {one.id for one in self.state.retained if not one.savepoint}
-        return tuple(sorted(own - held(self.state, datetime.fromisoformat(now))))
-
-    def _delete(self, checkpoint: Checkpoint, state: State, now: str) -> None:
-        """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then groups that nobody refers to. Of a
-        savepoint whose disposer died, what lies at its target, unless another history has claimed that."""
-        if checkpoint.target:
-            with contextlib.suppress(AlreadyClaimed):
-                self._dispose(checkpoint.target, savepoint.DISPOSAL, now)
-        self.store.delete([self.keys.seal(checkpoint.id)])
-        self.store.delete_under(self.keys.checkpoint(checkpoint.id))
-        paths, referred = state.paths(), state.referred()
-        for number in checkpoint.groups:
-            path = paths.get(number)
-            if path and number not in referred and state.deletable(path):
-                self.store.delete_under(self.keys.group(path))
-
-    def orphans(self) -> tuple[str, ...]:
-        """Keys of folders that nobody will refer to again: groups of attempts that are over, checkpoints that never were.
-
-        Call it on a believed state. Lemma on which a sweeper that slept relies: an attempt that is over acknowledges
-        nothing that can still complete, and later attempts refer only to what a checkpoint or they themselves hold.
-        """
-        return (*self._orphaned_groups(), *self._orphaned_checkpoints())
-
-    def _orphaned_groups(self) -> Iterator[str]:
-        paths = self.state.paths()
-        named = {paths[number] for number in self.state.named()}
-        for uid in self.store.folders(self.keys.states):
-            for name in self.store.folders(f"{self.keys.states}/{uid}"):
-                path = f"state/{uid}/{name}"
-                if path not in named and _is_group(path) and self.state.deletable(path):
-                    yield self.keys.group(path)
-
-    def _orphaned_checkpoints(self) -> Iterator[str]:
-        alive = {one.id for one in self.state.with_status(PENDING, RETAINED, CONDEMNED)}
-        for name in self.store.folders(self.keys.prefix):
-            found = _CHECKPOINT.fullmatch(name)
-            if found and int(found[1]) < self.state.next_id and int(found[1]) not in alive:
-                yield f"{self.keys.prefix}/{name}"
-
-    def sweep(self) -> int:
-        """Delete the orphans; how many there were."""
-        found = self.orphans()
-        for key in found:
-            self.store.delete_under(key)
-        return len(found)
-
 
 def _nonces(acks: Mapping[str, Acknowledgement]) -> dict[str, str]:
     return {application: ack.nonce for application, ack in acks.items()}
-
-
-def _is_group(path: str) -> bool:
-    try:
-        return group_epoch(path) > 0
-    except ValueError:
-        return False
 
 
 def state_entries(seal: Seal) -> tuple[StateEntry, ...]:

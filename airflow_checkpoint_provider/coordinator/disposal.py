@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.decisions import decide, held
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.metadata import Seal
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import CONDEMNED, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -60,26 +60,6 @@ def _publish(coordinator: Coordinator, checkpoint: Checkpoint) -> None:
     target = open_beside(coordinator.store, pointer.root)
     at_target.publish(coordinator.store, seal, checkpoint.digest, target, pointer)
     coordinator.journal.append(c.ConfirmPublished(id=checkpoint.id))
-
-
-def tidy(coordinator: Coordinator) -> tuple[tuple[int, ...], int]:
-    """Delete what nothing needs any more, also at the targets of savepoints; anyone may, again and again. Returns the forgotten
-    ids, and how many leftovers there were. Raises ``StoreError`` and ``Refused``."""
-    done = coordinator.retire(), coordinator.sweep()
-    _clear_aborted(coordinator)
-    return done
-
-
-def _clear_aborted(coordinator: Coordinator) -> None:
-    for one in coordinator.state.with_status(ABORTED):
-        if one.savepoint:
-            clear(coordinator.store, one)
-
-
-def clear(beside: Store, aborted: Checkpoint) -> None:
-    """Each name at a target is used once, so all below it is this savepoint's."""
-    pointer = target_of(aborted)
-    open_beside(beside, pointer.root).delete_under(pointer.name)
 
 
 def target_of(checkpoint: Checkpoint) -> SavepointPointer:

@@ -11,23 +11,23 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
-from airflow_checkpoint_provider.coordinator.closing import close, finish
+from airflow_checkpoint_provider.coordinator.closing import close_if_due
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import publish_due, tidy
+from airflow_checkpoint_provider.coordinator.disposal import publish_due
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import beats_of, read_beat
-from airflow_checkpoint_provider.errors import CheckpointError, StillNeeded
+from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.decisions import policy_of
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys, safe_token, time_in
-from airflow_checkpoint_provider.protocol.lifetime import QUIET, in_the_way, outlived, over_for_good, quiet, why
-from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.lifetime import QUIET, over_for_good, quiet
 from airflow_checkpoint_provider.storage.base import Store
 
 LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many that hold none any more
@@ -63,7 +63,7 @@ def sweep_older(
         for prefix in _some(histories):
             if stop():
                 return
-            coordinator = Coordinator(Journal(store, Keys(prefix), by), now=lambda: now)
+            coordinator = Coordinator(Journal(store, Keys(prefix), by))
             try:
                 done = tend(coordinator, now)
             except CheckpointError as error:
@@ -107,16 +107,15 @@ def tend(coordinator: Coordinator, now: str) -> Swept | None:
     moment = datetime.fromisoformat(now)
     state = coordinator.journal.catch_up()
     if state.closing is not None:
-        finish(coordinator)
-        return Swept(state.scope, closed=True)
+        return Swept(state.scope, closed=close_if_due(coordinator, now))
     if state.n < 0 or state.suspended or (quiet(state, moment) and _may_live(coordinator, moment)):
         return Swept(state.scope)
     if not quiet(state, moment) or not over_for_good(state, policy_of(state), moment):
         return None
     with contextlib.suppress(CheckpointError):  # what cannot be published keeps the history open, nothing else
         publish_due(coordinator)
-    gone = tidy(coordinator)  # before it is closed: nobody would know of leftovers then
-    done = Swept(state.scope, *gone, close_if_due(coordinator, now))
+    gone = collect(unshared(coordinator), now)  # before it is closed: nobody would know of leftovers then
+    done = Swept(state.scope, gone.ids, gone.leftovers, close_if_due(coordinator, now))
     return done if done.changed else None
 
 
@@ -131,24 +130,3 @@ def _may_live(coordinator: Coordinator, now: datetime) -> bool:
     for epoch in living:
         coordinator.journal.append(c.EndAttempt(epoch=epoch, how="lost", said_by="a later run"))
     return bool(living)
-
-
-def close_if_due(coordinator: Coordinator, now: str) -> bool:
-    """Whether it was closed; looked at once more if it moves meanwhile."""
-
-    def command(state: State) -> c.CloseHistory:
-        if not is_due(state, now):
-            raise StillNeeded(f"{state.job}, run {state.scope}: not to be closed yet; nothing was changed")
-        return c.CloseHistory(why=why(state), now=now)
-
-    try:
-        close(coordinator, command)
-    except StillNeeded:
-        return False
-    return True
-
-
-def is_due(state: State, now: str, without: Collection[int] = ()) -> bool:
-    """Whether it may be closed, once the checkpoints ``without`` are deleted."""
-    left = {one.id for one in in_the_way(state)}.difference(without)
-    return state.closing is None and not left and outlived(state, policy_of(state), datetime.fromisoformat(now))

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import tidy
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, beats_of, read_beat, seen_alive
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_above, resolve
@@ -268,7 +268,7 @@ class Launching:
         """After success: what ends with the run goes. Returns lines; what cannot be deleted now costs storage, nothing else."""
         try:
             before = {one.id for one in self.coordinator.journal.catch_up().retained}
-            tidy(self.coordinator)
+            collect(unshared(self.coordinator), utc_now())
         except (StoreError, Refused) as error:
             where = f"{self.store.uri}/{self.keys.prefix}"
             return [

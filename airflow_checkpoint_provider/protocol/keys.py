@@ -17,6 +17,7 @@ LONGEST = 200
 KEPT = 160
 SEGMENT = 64
 ALONE = "-"  # the file name of the application that has no name
+FOLDER_KINDS = ("state",)  # below a history, <kind>/<uid>/<epoch>-<nonce> is a folder that one attempt writes
 
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:T[\d:.]+)?")

@@ -19,6 +19,8 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.coordinator import garbage
+from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import (
     Busy,
     CheckpointError,
@@ -342,11 +344,7 @@ class Barriers:
     def _retire(self) -> None:
         """Deleting, which may take long, needs no lock: the watch goes on seeing a fence or a stop."""
         try:
-            with self._attempt.journal() as coordinator:
-                condemning = coordinator.condemn_due()
-            deleted = coordinator.delete(condemning)
-            with self._attempt.journal() as coordinator:
-                coordinator.forget(deleted)
+            garbage.expire(self._attempt.journal, utc_now())
         except StoreError as error:
             say(f"old checkpoints could not be deleted now, the next checkpoint tries again: {error}")
         except Refused:
@@ -356,12 +354,8 @@ class Barriers:
         """Deleting needs no lock: nobody refers to an orphan again, however long this takes."""
         self._attempt.still_mine()
         self.savepoints.publish()
-        self.savepoints.sweep()
         try:
-            with self._attempt.journal() as coordinator:
-                orphans = coordinator.orphans()[:SWEPT_AT_ONCE]
-            for key in orphans:
-                coordinator.store.delete_under(key)
+            garbage.remove_orphans(self._attempt.journal, SWEPT_AT_ONCE)
         except StoreError as error:
             say(f"leftovers of earlier attempts could not be deleted now, the next start tries again: {error}")
 

@@ -16,7 +16,8 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from airflow_checkpoint_provider.coordinator.disposal import clear, publish_due, target_of
+from airflow_checkpoint_provider.coordinator.disposal import publish_due, target_of
+from airflow_checkpoint_provider.coordinator.garbage import delete_target
 from airflow_checkpoint_provider.coordinator.savepoint import exported
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, NotPending
 from airflow_checkpoint_provider.protocol.kinds import kind_named
@@ -75,12 +76,6 @@ class Savepoints:
                 publish_due(coordinator)
         except CheckpointError as error:
             say(messages.not_published(error.message))
-
-    def sweep(self) -> None:
-        """Delete what aborted ones have left at their targets."""
-        for one in self._attempt.state.with_status(ABORTED):
-            if one.savepoint:
-                self._clear(one)
 
     # -- one savepoint -----------------------------------------------------------------------------------------------
 
@@ -153,7 +148,7 @@ class Savepoints:
 
     def _clear(self, one: Checkpoint) -> None:
         with contextlib.suppress(CheckpointError):  # the next start tries it again
-            clear(self._attempt.coordinator.store, one)
+            delete_target(self._attempt.coordinator.store, one)
 
     # -- stopping ----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
+from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import publish_due, target_of
@@ -231,7 +232,7 @@ def work(
     if not script:
         return None
     journal = Watched(process, memory, epoch)
-    at_work = AtWork(process, Coordinator(journal, epoch, now), epoch, f"{process.name}-{len(script)}", known)
+    at_work = AtWork(process, Coordinator(journal, epoch), epoch, f"{process.name}-{len(script)}", known)
     (step, *what), rest = script[0], script[1:]
     try:
         known = STEPS[step](at_work, *what)
@@ -301,7 +302,7 @@ class AtWork:
         return self.end("suspended") if self.coordinator.state.suspended else self.known
 
     def retire(self) -> bytes:
-        self.coordinator.retire()
+        garbage.expire(garbage.unshared(self.coordinator), AT)
         return self.known
 
     def end(self, how: str) -> bytes:
@@ -367,7 +368,7 @@ def twin(process: Process, epoch: int, memory: Memory, number: int, uid: str) ->
     ack = Acknowledgement(
         inc="inc", id=number, application="", epoch=epoch, nonce=process.nonce(), run="A", states=states
     )
-    Coordinator(Watched(process, memory, epoch), epoch, now).acknowledge(ack)
+    Coordinator(Watched(process, memory, epoch), epoch).acknowledge(ack)
 
 
 # -- everybody else ----------------------------------------------------------------------------------------------------
@@ -387,7 +388,7 @@ def completer(
     """Anyone who sees that a checkpoint is due; ``later`` is of another version of the package, whose seal says more."""
     journal = Watched(process, memory)
     with suppress(CheckpointError):
-        completed(process, (Later if later else Coordinator)(journal, None, now), number)
+        completed(process, (Later if later else Coordinator)(journal), number)
         return None
     return Next(completer, number, Memory(journal.state), later, times - 1) if times > 1 else None
 
@@ -408,7 +409,7 @@ def asker(process: Process, tries: tuple[int, ...], again: int = 2) -> Next | No
     """A task that asks for a checkpoint until it gets one; each of its tries asks for the same."""
     journal = Watched(process)
     try:
-        number = Coordinator(journal, None, now).trigger("asked", try_number=tries[0], timeout_s=600)
+        number = Coordinator(journal).trigger("asked", try_number=tries[0], timeout_s=600)
         process.says("triggered", "asked", number)
     except (Busy, NotRunning, StoreError):
         if again:
@@ -419,7 +420,7 @@ def asker(process: Process, tries: tuple[int, ...], again: int = 2) -> Next | No
 def auditor(process: Process, passes: bool, again: int = 3) -> Next | None:
     """Asks for a gated checkpoint, looks at it as soon as that can be done, then finalizes or aborts it."""
     journal = Watched(process)
-    coordinator = Coordinator(journal, None, now)
+    coordinator = Coordinator(journal)
     later = Next(auditor, passes, again - 1) if again else None
     try:
         number = coordinator.trigger("audit", gated=True)
@@ -487,12 +488,12 @@ def restorer(process: Process, number: int, again: int = 2) -> Next | None:
 def cleaner(process: Process, times: int = 1, sweeps: bool = False) -> Next | None:
     """A task that retires what nothing holds, and perhaps sweeps."""
     journal = Watched(process)
-    coordinator = Coordinator(journal, None, now)
+    coordinator = Coordinator(journal)
     with suppress(StoreError):
         journal.catch_up()
-        coordinator.retire()
+        garbage.expire(garbage.unshared(coordinator), AT)
         if sweeps:
-            coordinator.sweep()
+            garbage.remove_orphans(garbage.unshared(coordinator))
     return Next(cleaner, times - 1, sweeps) if times > 1 else None
 
 
@@ -500,7 +501,7 @@ def closer(process: Process, times: int, memory: Memory = NOTHING) -> Next | Non
     """Closes the history as soon as that can be done."""
     journal = Watched(process, memory)
     with suppress(Refused, StoreError):
-        close(Coordinator(journal, None, now), c.CloseHistory(why="the run finished", now=now()))
+        close(Coordinator(journal), c.CloseHistory(why="the run finished", now=now()))
     return Next(closer, times - 1, Memory(journal.state)) if times > 1 else None
 
 

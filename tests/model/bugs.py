@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.coordinator import closing, coordinator, journal
+from airflow_checkpoint_provider.coordinator import closing, coordinator, garbage, journal
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import Busy, Refused, StoreUnavailable
@@ -303,37 +303,39 @@ def nothing_restoring_is_held() -> Iterator[None]:
         return decisions.retained_by_policy(state, now) | {one.id for one in state.pending}
 
     with ExitStack() as stack:
-        for module in (decisions, coordinator):
+        for module in (decisions, garbage):
             stack.enter_context(patch.object(module, "held", only_policy))
         yield
 
 
-def retirable(self: Coordinator) -> tuple[int, ...]:
-    held = decisions.held(self.state, datetime.fromisoformat(self._now()))
-    return tuple(one.id for one in self.state.retained if one.id not in held)
+def expired(coordinator: Coordinator, now: str) -> tuple[int, ...]:
+    held = decisions.held(coordinator.state, datetime.fromisoformat(now))
+    return tuple(one.id for one in coordinator.state.retained if one.id not in held)
 
 
-def delete_first(self: Coordinator) -> tuple[int, ...]:
-    ids = retirable(self)
-    for number in ids:
-        found = self.state.checkpoint(number)
-        assert found
-        self._delete(found, self.state, self._now())
-    if ids:
-        self.journal.append(c.Condemn(ids=ids, now=self._now(), epoch=self.epoch))
-        self.journal.append(c.Forget(ids=ids, epoch=self.epoch))
+def delete_first(access: garbage.Access, now: str) -> tuple[int, ...]:
+    with access() as one:
+        ids = expired(one, now)
+        for number in ids:
+            found = one.state.checkpoint(number)
+            assert found
+            garbage._delete_checkpoint(one.store, one.keys, found, one.state, now)
+        if ids:
+            one.journal.append(c.Condemn(ids=ids, now=now, epoch=one.epoch))
+            one.journal.append(c.Forget(ids=ids, epoch=one.epoch))
     return ids
 
 
-def forget_first(self: Coordinator) -> tuple[int, ...]:
-    ids = retirable(self)
-    if ids:
-        self.journal.append(c.Condemn(ids=ids, now=self._now(), epoch=self.epoch))
-    condemned = self.state.with_status(CONDEMNED)
-    if condemned:
-        self.journal.append(c.Forget(ids=tuple(one.id for one in condemned), epoch=self.epoch))
-    for one in condemned:
-        self._delete(one, self.state, self._now())
+def forget_first(access: garbage.Access, now: str) -> tuple[int, ...]:
+    with access() as one:
+        ids = expired(one, now)
+        if ids:
+            one.journal.append(c.Condemn(ids=ids, now=now, epoch=one.epoch))
+        condemned = one.state.with_status(CONDEMNED)
+        if condemned:
+            one.journal.append(c.Forget(ids=tuple(found.id for found in condemned), epoch=one.epoch))
+        for found in condemned:
+            garbage._delete_checkpoint(one.store, one.keys, found, one.state, now)
     return ids
 
 
@@ -353,19 +355,19 @@ def retired_without_epoch() -> Iterator[None]:
 
 def everything_goes(self: Coordinator) -> None:
     self.store.delete_under(self.keys.states)
-    CLEAR_AWAY(self)
+    DELETE_LEFTOVERS(self)
 
 
-CLEAR_AWAY = closing.clear_away
+DELETE_LEFTOVERS = closing.delete_leftovers
 
 DELETING = {
     "15": Bug("condemn that ignores restoring", nothing_restoring_is_held, "retiring_under_a_clear", ("P5", "P9")),
-    "16": Bug("delete before condemn", replaced(Coordinator, "retire", delete_first), "retiring_under_a_restore", ("P4", "P5")),
-    "17": Bug("forget before delete", replaced(Coordinator, "retire", forget_first), "retiring_under_a_driver", ("P12",)),
+    "16": Bug("delete before condemn", replaced(garbage, "expire", delete_first), "retiring_under_a_restore", ("P4", "P5")),
+    "17": Bug("forget before delete", replaced(garbage, "expire", forget_first), "retiring_under_a_driver", ("P12",)),
     "18": Bug("sweep takes a living epoch's groups", replaced(State, "deletable", lambda self, path: True), "sweeping_under_a_driver", ("P12",)),
     "32": Bug("restored groups not held", replaced(State, "referred", restored_is_not_held), "retiring_under_a_driver", ("P9",)),
     "i": Bug(
-        "who clears a closed history away asks for no epochs", replaced(closing, "clear_away", everything_goes),
+        "what a closed history leaves is deleted without asking for epochs", replaced(closing, "delete_leftovers", everything_goes),
         "closers_of_what_was_opened", ("P5", "P12"),
     ),
     "g": Bug("condemned and forgotten by an attempt that is over", retired_without_epoch, "a_zombie", ("P3",)),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from unittest import mock
 
 from airflow_checkpoint_provider.coordinator import coordinator as coordinating
-from airflow_checkpoint_provider.coordinator import disposal, restore, savepoint
+from airflow_checkpoint_provider.coordinator import disposal, garbage, restore, savepoint
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import claim_for, dispose, publish_due
 from airflow_checkpoint_provider.coordinator.entry import By
@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, group_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, Group, StateSnapshot
 from airflow_checkpoint_provider.storage.base import Store
-from tests.model.actors import AT, NOTHING, ROWS, Memory, Try, Watched, now
+from tests.model.actors import AT, NOTHING, ROWS, Memory, Try, Watched
 from tests.model.explore import Next, Process
 
 OTHER = Keys("jobs/k/job")
@@ -35,7 +35,7 @@ def in_one_store() -> Iterator[None]:
         return Watched(store, keys=keys)
 
     with ExitStack() as stack:
-        for module in (coordinating, disposal, restore, savepoint):
+        for module in (coordinating, disposal, garbage, restore, savepoint):
             stack.enter_context(mock.patch.object(module, "open_beside", lambda store, uri: store))
         stack.enter_context(mock.patch.object(disposal, "Journal", opened))
         yield
@@ -46,7 +46,7 @@ def saver(process: Process, kind: str, request: str = "saved", again: int = 1) -
     journal = Watched(process)
     target = Process.uri if kind.endswith("savepoint") else None
     try:
-        number = Coordinator(journal, None, now).trigger(
+        number = Coordinator(journal).trigger(
             request, origin="task", kind=kind, target=target, timeout_s=600, owner="d.save"
         )
         process.says("triggered", request, number)
@@ -63,7 +63,7 @@ def publisher(process: Process, times: int, memory: Memory = NOTHING) -> Next | 
     with suppress(StoreError):
         if memory.state.n < 0:
             journal.catch_up()
-        publish_due(Coordinator(journal, None, now))
+        publish_due(Coordinator(journal))
     return Next(publisher, times - 1, Memory(journal.state)) if times > 1 else None
 
 
@@ -93,7 +93,7 @@ def claimer(process: Process, pointer: str, again: int = 1) -> Next | None:
     token = Token(dag="d", run="A", task="restore")
     try:
         journal.catch_up()
-        found = claim_for(Coordinator(journal, None, now), SavepointPointer.parse(pointer), "d.restore", AT)
+        found = claim_for(Coordinator(journal), SavepointPointer.parse(pointer), "d.restore", AT)
         restore = c.Restore(
             token=token,
             base=Point(pointer=pointer),
@@ -116,12 +116,12 @@ def stranger(process: Process, number: int, saves: tuple[int, ...]) -> Next | No
     with suppress(StoreError):
         journal.append(other_plan(number))
         journal.append(Try(number=number).start(process.name))
-        coordinator = Coordinator(journal, journal.state.last_epoch, now)
+        coordinator = Coordinator(journal, journal.state.last_epoch)
         saved = coordinator.trigger(f"own {saves[0]}", timeout_s=600)
-        coordinator.retire()
+        garbage.expire(garbage.unshared(coordinator), AT)
         coordinator.acknowledge(_own(process, coordinator, saved))
         coordinator.complete(saved)
-        coordinator.retire()
+        garbage.expire(garbage.unshared(coordinator), AT)
     return Next(stranger, number + 1, saves[1:]) if saves[1:] else None
 
 

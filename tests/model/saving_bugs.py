@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.coordinator import coordinator, disposal, savepoint
+from airflow_checkpoint_provider.coordinator import disposal, garbage, savepoint
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.savepoint import Savepoint, Stub
 from airflow_checkpoint_provider.protocol import commands as c
@@ -117,13 +117,13 @@ def no_stub(store: Store, pointer: SavepointPointer, owner: str, by: str, at: st
 
 @contextmanager
 def a_policy_deletes_them() -> Iterator[None]:
-    def retirable(self: Coordinator, now: str) -> tuple[int, ...]:
-        return tuple(one.id for one in self.state.retained if one.id not in decisions.held(self.state, AT))
+    def expired(state: State, now: str) -> garbage.Expired:
+        return garbage.Expired(tuple(one.id for one in state.retained if one.id not in decisions.held(state, AT)))
 
     def condemn(state: State, command: c.Condemn) -> Decision:
         return decisions.condemn(state, replace(command, disposing=True))
 
-    with patch.object(Coordinator, "retirable", retirable), patch.dict(HANDLERS, {c.Condemn: condemn}):
+    with patch.object(garbage, "_expired", expired), patch.dict(HANDLERS, {c.Condemn: condemn}):
         yield
 
 
@@ -139,7 +139,7 @@ def claimed_in_silence(coordinator: Coordinator, pointer: SavepointPointer, by: 
 @contextmanager
 def no_claim_is_held() -> Iterator[None]:
     with ExitStack() as stack:
-        for module in (decisions, coordinator):
+        for module in (decisions, garbage):
             stack.enter_context(patch.object(module, "claims_held", lambda state, now: frozenset()))
         yield
 

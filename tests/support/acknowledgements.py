@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     Versions,
 )
 from airflow_checkpoint_provider.storage.base import Store
-from tests.support.histories import at, launch, start
+from tests.support.histories import launch, start
 from tests.support.journals import open_journal
 
 ROWS = b"rows of a part file"
@@ -80,12 +80,12 @@ def driver(store: Store, try_number: int = 1, *, retention: Retention | None = N
     journal.append(launch(try_number=try_number, scope=scope))
     in_force = CheckpointConfig(retention=retention or KeepLatest(2)).to_json()
     journal.append(start(try_number=try_number, checkpointing=in_force))
-    return Coordinator(journal, journal.state.last_epoch, now=lambda: at(1))
+    return Coordinator(journal, journal.state.last_epoch)
 
 
 def bystander(store: Store) -> Coordinator:
     """A task's, or a person's."""
-    coordinator = Coordinator(open_journal(store), now=lambda: at(1))
+    coordinator = Coordinator(open_journal(store))
     coordinator.journal.catch_up()
     return coordinator
 

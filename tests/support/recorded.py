@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys, group_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, Group, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import Launch, State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
+from tests.support.garbage import expire
 
 RUN = "scheduled__2026-11-20"
 DAY = "2026-11-20"
@@ -42,7 +43,7 @@ class Recorded:
             nonce=lambda: f"{next(nonces):032x}",
             clock=lambda: self.clock,
         )
-        self.coordinator = Coordinator(journal, now=lambda: self.clock)
+        self.coordinator = Coordinator(journal)
         self.before = State()
         self.restored = Restored()
         self.states: dict[str, StateSnapshot] = {}
@@ -155,7 +156,7 @@ class Recorded:
         )  # fmt: skip
         self.coordinator.acknowledge(ack)
         self.coordinator.complete(number)
-        self.coordinator.retire()
+        expire(self.coordinator, self.clock)
         return number
 
     def aborted(self, number: int, time: str, reason: str, words: str = "") -> None:

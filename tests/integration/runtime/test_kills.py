@@ -12,6 +12,7 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.state import State
 from tests.integration.runtime.conftest import Undisturbed
+from tests.support.garbage import orphans
 from tests.support.runs import Ended, Home
 
 KILLED, BY_SPARK_SUBMIT = -9, 137
@@ -57,7 +58,7 @@ def check(home: Home, ended: Ended, undisturbed: Undisturbed) -> None:
         assert ended.result[name] == undisturbed.ended.result[name]
     assert home.report() == undisturbed.report
     coordinator = home.coordinator()
-    assert coordinator.orphans() == ()
+    assert orphans(coordinator) == ()
     assert [(run.how, run.started_at) for run in coordinator.state.runs] == [("finished", ended.result["started_at"])]
 
 

@@ -9,11 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, CheckpointNotFound, KeepLatest
+from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import StoreUnavailable, WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Broken, Launch, Script
+from tests.support.garbage import expire
 from tests.support.launches import RUN, Launches
 
 
@@ -79,7 +81,7 @@ def test_what_ends_with_its_run(launched: Launch, launches: Launches, spark: Spa
         job.stage("clean", job.spark.range(3))
     pointer = f"{launches.store.uri}/{launches.keys.prefix}/chk-1"
     assert open_checkpoint(pointer, spark)["clean"].count() == 3, "the driver deletes nothing"
-    launches.coordinator().retire()
+    expire(launches.coordinator(), utc_now())
     ended = launches.state().runs[0].ended_at
     with pytest.raises(
         CheckpointNotFound, match=rf"deleted with its run, which ended at {ended}; retention=KeepWithin"

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, Deleted
+from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.errors import CommitStateUnknown
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, barriers
-from airflow_checkpoint_provider.storage import LocalStore
+from airflow_checkpoint_provider.storage import LocalStore, Store
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore, nth, served
 from tests.support.waiting import wait_until
@@ -249,17 +250,17 @@ def test_one_that_was_asked_from_outside_and_aborted(script: Script) -> None:
 
 def test_a_driver_looks_at_its_journal_while_it_deletes(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old checkpoints of many GiB take long to delete; a fence or a stop does not wait for that."""
-    delete = Coordinator.delete
+    delete = garbage.delete
     seen: list[int] = []
 
-    def delete_slowly(self: Coordinator, state: State) -> Deleted:
+    def delete_slowly(store: Store, keys: Keys, state: State, now: str) -> garbage.Deleted:
         if not seen:
             number = script.coordinator().trigger("a person", timeout_s=60.0, origin="task")
             wait_until(lambda: job._attempt.state.checkpoint(number), 10, lambda: "nobody looks at the journal")
             seen.append(number)
-        return delete(self, state)
+        return delete(store, keys, state, now)
 
-    monkeypatch.setattr(Coordinator, "delete", delete_slowly)
+    monkeypatch.setattr(garbage, "delete", delete_slowly)
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepLatest(1))) as job:
         for uid in ("first", "second", "third"):
             stage(job, uid)

@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.spark import CheckpointedJob, attempt
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore
+from tests.support.garbage import orphans
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -190,4 +191,4 @@ def test_a_recomputed_stages_old_rows_go_when_nobody_refers_to_them(script: Scri
     with script.attempt():
         pass
     assert not set(old) & set(folders(script))
-    assert script.coordinator().orphans() == ()
+    assert orphans(script.coordinator()) == ()

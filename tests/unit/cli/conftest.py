@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.cli.main import main
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import NONE
 from tests.support.acting import Job
+from tests.support.garbage import expire
 from tests.support.recorded import RUN, Recorded, second_attempt, three_stages
 
 FLIGHTS, ORDERS = "flights_etl.delays", "etl.orders"
@@ -49,7 +50,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     finished = Recorded(store)
     three_stages(finished)
     second_attempt(finished)
-    finished.coordinator.retire()
+    expire(finished.coordinator, finished.clock)
     died = Recorded(store, scope="scheduled__2026-11-21")
     died.started("09:00:00")
     died.stage("clean", "10:12:32", "10:12:40", work_s=4320, kib=18)

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys, group_path
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.acting import Job
+from tests.support.garbage import expire
 from tests.support.recorded import Recorded, three_stages
 from tests.unit.cli.conftest import FLIGHTS, Command
 from tests.unit.cli.driver import savepoint
@@ -181,9 +182,9 @@ def test_what_an_aborted_savepoint_left_at_its_target_goes_with_it(
 @pytest.mark.usefixtures("months_later")
 def test_one_that_somebody_began_to_close_is_finished(died: Recorded, checkpoints: Command) -> None:
     journal = died.coordinator.journal
-    task = Coordinator(Journal(died.store, died.keys, By("task", "", "")), now=lambda: LATER)
+    task = Coordinator(Journal(died.store, died.keys, By("task", "", "")))
     task.journal.catch_up()
-    task.retire()
+    expire(task, LATER)
     journal.append(CloseHistory(why="the run failed for good", now=LATER))
     (one,) = json.loads(checkpoints("prune", FLIGHTS, "--yes", "-o", "json").out)
     assert (one["checkpoints"], one["closed"]) == ([], True)

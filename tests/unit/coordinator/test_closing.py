@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.closing import clear_away, close, finish
+from airflow_checkpoint_provider.coordinator.closing import close, delete_leftovers, finish
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.garbage import compact
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.pruning import prune
 from airflow_checkpoint_provider.errors import (
     CommitStateUnknown,
     Fenced,
@@ -30,6 +30,7 @@ from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
 from airflow_checkpoint_provider.storage.base import Store
 from tests.support.acknowledgements import driver, take
 from tests.support.faults import Fault, FaultyStore, Killed
+from tests.support.garbage import expire
 from tests.support.histories import JOB, at, clear, launch, start
 from tests.support.journals import KEYS, SHORT, numbers, open_journal, raw
 
@@ -39,7 +40,7 @@ CLOSE = c.CloseHistory(why=WHY, now=MONTHS_LATER)
 
 
 def coordinator(store: Store, segment: int = SEGMENT) -> Coordinator:
-    found = Coordinator(open_journal(store, segment=segment), now=lambda: MONTHS_LATER)
+    found = Coordinator(open_journal(store, segment=segment))
     found.journal.catch_up()
     return found
 
@@ -117,7 +118,7 @@ def test_checkpoints_and_their_files_go_and_their_ids_are_not_used_again() -> No
     store.create(KEYS.launch_beat(1), b"{}")
     store.create(KEYS.driver_beat(1), b"{}")
     task = coordinator(store)
-    task.retire()
+    expire(task, MONTHS_LATER)
     store.create(f"{KEYS.group('state/s9/1-lost')}/part-0", b"rows that nobody acknowledged")
     close(task, CLOSE)
     assert sorted(store.objects) == [KEYS.entry(0), KEYS.entry(64)]
@@ -296,7 +297,7 @@ def test_a_clear_opens_it_and_counts_on(finished: bool) -> None:
     take(one), take(one)
     one.journal.append(c.EndAttempt(epoch=1, how="finished"))
     task = coordinator(store)
-    task.retire()
+    expire(task, MONTHS_LATER)
     task.journal.append(CLOSE)
     if finished:
         finish(task)
@@ -362,7 +363,7 @@ def test_who_slept_while_it_was_opened_again_deletes_nothing_of_the_new() -> Non
     store.create(KEYS.attempt_beat(2), b"{}")
     store.create(KEYS.launch_beat(2), b"{}")
     kept = {key for key in store.objects if "/journal/" not in key}
-    clear_away(sleeper)
+    delete_leftovers(sleeper)
     assert {key for key in store.objects if "/journal/" not in key} == kept
     assert open_journal(store).catch_up() == late.state
     finish(sleeper)
@@ -390,7 +391,7 @@ def test_it_is_pruned_behind_as_any_other() -> None:
     journal.append(clear(try_number=6, scope="day-1"))
     for _ in range(7 * SHORT):
         journal.append(lambda state: clear(try_number=state.next_launch, scope="day-1"))
-    prune(journal)
+    compact(journal)
     assert open_journal(store, segment=SHORT).catch_up() == journal.state
     assert [n for n in numbers(store) if n % SHORT and n < journal.state.n - 3 * SHORT] == []
 

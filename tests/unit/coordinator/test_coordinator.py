@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINE
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, bystander, driver, group, stage, take, value
 from tests.support.faults import Call, Fault, FaultyStore, virtual_time
+from tests.support.garbage import expire
 from tests.support.histories import launch
 from tests.support.journals import KEYS
 
@@ -211,7 +212,7 @@ def test_a_completed_one_is_completed_for_ever() -> None:
     coordinator = driver(store)
     for _ in range(3):
         take(coordinator)
-    assert coordinator.retire() == (1,)
+    assert expire(coordinator) == (1,)
     assert coordinator.complete(1).done == c.DoneAlready(1)
     assert SEAL not in store.objects
 

@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, Deleted
+from airflow_checkpoint_provider.coordinator import garbage
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import Fenced, InvalidConfig, NotRunning
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.metadata import Measures
 from airflow_checkpoint_provider.protocol.state import CONDEMNED
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, driver, stage, take, upload
+from tests.support.histories import at
 from tests.support.saved import memory
 
 
@@ -60,7 +62,7 @@ def test_an_abort() -> None:
 
 def forget(zombie: Coordinator, number: int) -> None:
     """What it began to delete while it was the one."""
-    zombie.forget(Deleted((1,), (), ()))
+    garbage.forget(zombie, garbage.Deleted(garbage.Expired(ids=(1,)), ()))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_an_attempt_that_is_over_hears_that_first(late: Callable[[Coordinator, i
     store = MemoryStore()
     zombie = driver(store, retention=KeepLatest(1))
     take(zombie), take(zombie)
-    zombie.condemn_due()
+    garbage.condemn(zombie, at(1))
     successor = driver(store, 2)
     number = successor.trigger("asked")
     with pytest.raises(Fenced):

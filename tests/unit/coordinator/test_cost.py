@@ -12,6 +12,7 @@ from airflow_checkpoint_provider.protocol.keys import SEGMENT
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
 from tests.support.faults import FaultyStore
+from tests.support.garbage import expire
 from tests.support.histories import launch
 from tests.support.journals import open_journal, write, written
 
@@ -118,10 +119,10 @@ def test_retiring_costs_two_entries_and_its_deletions() -> None:
     for _ in range(3):
         take(coordinator)
     store.requests.clear()
-    assert coordinator.retire() == (1,)
+    assert expire(coordinator) == (1,)
     assert store.requests == {"create": 2, "read": 2, "delete": 2}
     store.requests.clear()
-    assert coordinator.retire() == ()
+    assert expire(coordinator) == ()
     assert store.requests == {}
 
 

@@ -36,6 +36,7 @@ from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RET
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all, open_beside, open_store
 from tests.support.acknowledgements import acknowledgement, bystander, driver, group, stage, take, upload
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time
+from tests.support.garbage import expire
 from tests.support.histories import at, clear, launch, start
 
 HURT = (Fault.KILLED_BEFORE, Fault.KILLED_AFTER, Fault.LOST, Fault.NOT_SENT)
@@ -159,7 +160,7 @@ def test_what_a_dead_disposer_condemned_is_deleted_before_it_is_forgotten() -> N
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
     coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
-    assert coordinator.retire() == (1,)
+    assert expire(coordinator, NOW) == (1,)
     assert left(pointer) == ["_claimed", "_metadata"]
     with pytest.raises(SavepointDisposed):
         open_savepoint(pointer, coordinator.store)
@@ -176,7 +177,7 @@ def test_a_target_that_fails_keeps_no_checkpoint_from_being_forgotten(tmp_path: 
     shutil.rmtree(folder)
     folder.write_text("no folder")
     with pytest.raises(StoreError):
-        coordinator.retire()
+        expire(coordinator, NOW)
     assert [(one.id, one.status) for one in coordinator.state.checkpoints] == [
         (1, CONDEMNED), (2, FORGOTTEN), (3, FORGOTTEN), (4, RETAINED)
     ]  # fmt: skip
@@ -217,7 +218,7 @@ def test_a_disposal_killed_anywhere_is_finished_by_the_next() -> None:
         hit = store.requests.total() >= number
         disposal.dispose(coordinator.store, str(pointer), "bob", NOW)
         coordinator.journal.catch_up()
-        coordinator.retire()
+        expire(coordinator, NOW)
         assert left(pointer) == ["_claimed", "_metadata"]
         found = coordinator.state.checkpoint(1)
         assert found
@@ -256,16 +257,16 @@ def going_on_from(pointer: SavepointPointer) -> Coordinator:
     coordinator.journal.append(
         start(try_number=2, generation=1, checkpointing=coordinator.state.attempts[-1].checkpointing)
     )
-    return Coordinator(coordinator.journal, coordinator.state.last_epoch, now=lambda: NOW)
+    return Coordinator(coordinator.journal, coordinator.state.last_epoch)
 
 
 def test_a_claimed_savepoint_is_deleted_when_the_policy_has_enough() -> None:
     pointer = published(driver(MemoryStore()))
     after = going_on_from(pointer)
-    after.retire()
+    expire(after, NOW)
     assert [one.status for one in after.state.claims] == [RETAINED]
     take(after)
-    after.retire()
+    expire(after, NOW)
     assert not after.state.claims
     assert left(pointer) == ["_claimed", "_metadata"]
 
@@ -276,7 +277,7 @@ def test_one_that_died_while_it_deleted_is_followed_by_the_next() -> None:
     take(after)
     after.journal.append(c.Condemn(ids=(), claims=(str(pointer),), now=NOW))
     assert [one.status for one in after.state.claims] == [CONDEMNED]
-    after.retire()
+    expire(after, NOW)
     assert not after.state.claims
     assert left(pointer) == ["_claimed", "_metadata"]
 
@@ -332,7 +333,7 @@ def test_what_a_claimer_took_over_before_it_died_is_forgotten_and_stays() -> Non
     pointer = published(coordinator)
     claim(open_store(pointer.root), pointer, "another history", "ops", NOW)
     coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
-    assert coordinator.retire() == (1,)
+    assert expire(coordinator, NOW) == (1,)
     assert opened(coordinator, pointer)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.garbage import compact
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.pruning import prune
 from airflow_checkpoint_provider.errors import StoreUnavailable
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import bystander, driver, take
 from tests.support.faults import Fault, FaultyStore, Killed, served
+from tests.support.garbage import expire
 from tests.support.histories import at, clear, start
 from tests.support.journals import KEYS, SHORT, numbers, open_journal, raw, write, written
 
@@ -26,7 +27,7 @@ def pruned(entries: int) -> tuple[MemoryStore, Journal]:
     store = written(entries, segment=SHORT)
     journal = open_journal(store, segment=SHORT)
     journal.catch_up()
-    prune(journal)
+    compact(journal)
     return store, journal
 
 
@@ -64,7 +65,7 @@ def test_who_slept_goes_on_from_the_boundary(believed: int) -> None:
     sleeper, writer = open_journal(store, segment=SHORT), open_journal(store, segment=SHORT)
     sleeper.catch_up()
     write(writer, 7 * SHORT)
-    prune(writer)
+    compact(writer)
     assert sleeper.catch_up() == writer.state
     write(sleeper)
     assert sleeper.state.n == writer.state.n + 1
@@ -75,7 +76,7 @@ def test_the_win_of_who_slept_is_void_and_its_phantom_goes_with_the_next_pruning
     sleeper, writer = open_journal(store, segment=SHORT), open_journal(store, segment=SHORT)
     sleeper.catch_up()
     write(writer, 5 * SHORT)
-    prune(writer)
+    compact(writer)
     assert 3 not in numbers(store)
     write(sleeper)
     assert 3 in numbers(store), "its put was answered with success"
@@ -92,7 +93,7 @@ def test_names_stay_in_the_first_stub() -> None:
 def test_pruned_twice_is_pruned_once() -> None:
     store, journal = pruned(7 * SHORT)
     before = dict(store.objects)
-    prune(journal)
+    compact(journal)
     assert store.objects == before
 
 
@@ -108,10 +109,10 @@ def test_who_dies_half_way_is_finished_by_the_next(fault: Fault, call: int) -> N
     begun = store.requests.total()
     store.plan = lambda one: fault if one.number == begun + call else Fault.NONE
     try:
-        prune(journal)
+        compact(journal)
     except (Killed, StoreUnavailable):
         assert open_journal(inner, segment=SHORT).catch_up() == state
-        prune(journal)
+        compact(journal)
     assert (numbers(inner), stubs(inner)) == (numbers(expected), stubs(expected))
 
 
@@ -122,10 +123,10 @@ def test_it_costs_the_same_however_long_the_history_is() -> None:
         store = FaultyStore(written(segments * SHORT, segment=SHORT))
         journal = open_journal(store, segment=SHORT)
         journal.catch_up()
-        prune(journal)
+        compact(journal)
         write(journal, SHORT)
         store.requests.clear()
-        prune(journal)
+        compact(journal)
         costs.append(dict(store.requests))
     assert costs[0] == costs[1] == {"read": 4, "list": 3, "delete": 3, "overwrite": 1}
 
@@ -138,7 +139,7 @@ def test_who_wrote_a_boundary_prunes_behind_it_when_it_retires() -> None:
     coordinator = driver(store)
     while coordinator.state.n < 5 * 64 + 10:
         take(coordinator)
-        coordinator.retire()
+        expire(coordinator)
     assert [n for n in numbers(store) if n < 3 * 64] == [0, 64, 128]
     assert stubs(store) == [0, 64]
     assert open_journal(store).catch_up() == coordinator.state
@@ -148,7 +149,7 @@ def test_who_wrote_none_does_not() -> None:
     store = FaultyStore(written(3 * 64))
     coordinator = bystander(store)
     store.requests.clear()
-    coordinator.retire()
+    expire(coordinator)
     assert store.requests == {}
 
 
@@ -169,9 +170,9 @@ def test_a_store_that_fails_is_asked_again_by_the_next_checkpoint() -> None:
         take(coordinator)
     store.plan = lambda call: Fault.DROPPED if call.kind == "list" else Fault.NONE
     with pytest.raises(StoreUnavailable):
-        coordinator.retire()
+        expire(coordinator)
     store.plan = served
-    coordinator.retire()
+    expire(coordinator)
     assert 63 not in numbers(store.inner)  # type: ignore[arg-type]
 
 
@@ -187,7 +188,7 @@ def test_nothing_depends_on_how_many_checkpoints_were_ever_made() -> None:
     for entries in (10_000, 100_000):
         while coordinator.state.n < entries:
             take(coordinator)
-            coordinator.retire()
+            expire(coordinator)
         costs.append(_cost(inner, store, coordinator))
         remembered.append(_remembered(coordinator.state))
     (requests, cold, size), (later_requests, later_cold, later_size) = costs
@@ -206,7 +207,7 @@ def _remembered(state: State) -> dict[str, int]:
 def _close_and_open(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> None:
     coordinator.journal.append(c.EndAttempt(epoch=1, how="finished"))
     task = bystander(store)
-    task.retire()
+    expire(task)
     # As a task's sweep does at the end, but at once: this store looks at all its keys for each folder that is listed.
     inner.objects = {key: body for key, body in inner.objects.items() if not key.startswith(KEYS.states)}
     store.requests.clear()
@@ -230,11 +231,11 @@ def _cost(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> t
     begun = coordinator.state.n // SEGMENT
     while coordinator.state.n // SEGMENT == begun:
         take(coordinator)
-        coordinator.retire()
+        expire(coordinator)
     store.requests.clear()
     for _ in range(SEGMENT):
         take(coordinator)
-        coordinator.retire()
+        expire(coordinator)
     requests = dict(store.requests)
     store.requests.clear()
     open_journal(store).catch_up()

@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, open_store
 from tests.support.acknowledgements import acknowledgement, bystander, driver, take, value
 from tests.support.faults import Fault, FaultyStore
+from tests.support.garbage import expire
 from tests.support.histories import launch, token
 from tests.support.journals import KEYS, open_journal
 
@@ -192,7 +193,7 @@ def test_what_the_journal_does_not_hold_any_more_is_not_restored(store: MemorySt
     coordinator = driver(store)
     for _ in range(3):
         take(coordinator)
-    coordinator.retire()
+    expire(coordinator)
     with pytest.raises(Damaged, match="chk-1"):
         examine(coordinator, coordinator.state, Point(id=1))
 
@@ -267,7 +268,7 @@ def test_what_is_not_there_is_named(store: MemoryStore, number: int, says: str, 
     coordinator = driver(store)
     for _ in range(3):
         take(coordinator)
-    coordinator.retire()
+    expire(coordinator)
     coordinator.abort(coordinator.trigger("four", timeout_s=600.0), "expired")
     coordinator.trigger("five", timeout_s=600.0)
     restore = form.format(id=number, uri=store.uri, prefix=KEYS.prefix)
@@ -281,7 +282,7 @@ def test_what_went_with_its_run_says_when(store: MemoryStore) -> None:
     take(coordinator)
     coordinator.journal.append(c.EndAttempt(epoch=1, how="finished"))
     task = bystander(store)
-    assert task.retire() == (1,)
+    assert expire(task) == (1,)
     with pytest.raises(CheckpointNotFound, match=r"deleted with its run, which ended at 2026-11-20T00:01:00"):
         resolve(f"{store.uri}/{KEYS.prefix}/chk-1", State(), open_store("memory://elsewhere"))
 

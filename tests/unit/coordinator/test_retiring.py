@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import Fenced
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
@@ -15,7 +16,8 @@ from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RET
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import ROWS, acknowledgement, bystander, driver, group, stage, take
 from tests.support.faults import Call, Fault, FaultyStore, Killed
-from tests.support.histories import launch
+from tests.support.garbage import expire, orphans, remove_orphans
+from tests.support.histories import at, launch
 from tests.support.journals import KEYS
 from tests.support.saved import memory
 
@@ -59,7 +61,7 @@ def test_condemned_then_deleted_then_forgotten() -> None:
     store = FaultyStore(MemoryStore())
     coordinator = three_of_an_attempt_that_is_over(store)
     requests = recorded(store)
-    assert coordinator.retire() == (1, 2)
+    assert expire(coordinator) == (1, 2)
     entry, *deletions, last = requests
     n = coordinator.state.n
     assert (entry, last) == (("create", f"journal/{n - 1:016d}"), ("create", f"journal/{n:016d}"))
@@ -90,12 +92,12 @@ def test_whoever_comes_next_finishes_what_was_begun(at: int, fault: Fault) -> No
 
     store.plan = plan
     with pytest.raises(Killed):
-        coordinator.retire()
+        expire(coordinator)
     other = bystander(objects)
-    other.retire()
+    expire(other)
     assert folders(objects) == {"chk-3", "state/s3/1-n0nce"}
     assert [one.status for one in other.state.checkpoints] == [FORGOTTEN, FORGOTTEN, RETAINED]
-    assert other.retire() == ()
+    assert expire(other) == ()
 
 
 def test_what_another_condemned_is_finished_by_anyone() -> None:
@@ -103,19 +105,19 @@ def test_what_another_condemned_is_finished_by_anyone() -> None:
     coordinator = three_of_an_attempt_that_is_over(store)
     coordinator.journal.append(c.Condemn(ids=(1,), now="2026-11-20T00:00:00Z"))
     assert [one.id for one in coordinator.state.with_status(CONDEMNED)] == [1]
-    assert bystander(store).retire() == (1, 2)
+    assert expire(bystander(store)) == (1, 2)
 
 
 def test_what_another_retires_between_two_steps_is_harmless() -> None:
     """A driver holds its journal for the two entries only; meanwhile another begins, writes, and retires the same."""
     store = MemoryStore()
     slow = three_of_an_attempt_that_is_over(store, "failed")
-    condemning = slow.condemn_due()
+    condemning = garbage.condemn(slow, at(1))
     other = driver(store, retention=KeepLatest(1), try_number=2)
-    assert other.retire() == (1, 2)
-    deleted = slow.delete(condemning)
+    assert expire(other) == (1, 2)
+    deleted = garbage.delete(slow.store, slow.keys, condemning, at(1))
     take(other)
-    assert slow.forget(deleted) == (1, 2)
+    assert garbage.forget(slow, deleted) == (1, 2)
     left = folders(store)
     assert {"chk-4", "state/s4/2-n0nce"} <= left
     assert not left & {"chk-1", "chk-2", "state/s1/1-n0nce", "state/s2/1-n0nce"}
@@ -125,13 +127,13 @@ def test_deleting_leaves_what_is_condemned_later() -> None:
     """What is deleted was condemned by the state that says so, not by one that is looked at then."""
     store = MemoryStore()
     slow = three_of_an_attempt_that_is_over(store, "failed")
-    condemning = slow.condemn_due()
+    condemning = garbage.condemn(slow, at(1))
     other = driver(store, retention=KeepLatest(1), try_number=2)
     take(other)
-    other.condemn_due()
+    garbage.condemn(other, at(1))
     slow.journal.catch_up()
     assert [one.id for one in slow.state.with_status(CONDEMNED)] == [1, 2, 3]
-    assert slow.delete(condemning).ids == (1, 2)
+    assert garbage.delete(slow.store, slow.keys, condemning, at(1)).gone.ids == (1, 2)
     assert "chk-3" in folders(store)
 
 
@@ -142,7 +144,7 @@ def test_a_group_that_is_handed_on_stays() -> None:
     take(coordinator)
     take(coordinator, stage("s1", 1))
     ended(coordinator)
-    assert bystander(store).retire() == (1,)
+    assert expire(bystander(store)) == (1,)
     assert folders(store) == {"chk-2", "state/s1/1-n0nce", "state/s2/1-n0nce"}
 
 
@@ -152,11 +154,11 @@ def test_the_groups_of_a_living_attempt_stay_and_pass_to_it() -> None:
     coordinator = driver(store, retention=KeepLatest(1))
     for _ in range(3):
         take(coordinator)
-    assert coordinator.retire() == (1, 2)
+    assert expire(coordinator) == (1, 2)
     assert folders(store) == {"chk-3", "state/s1/1-n0nce", "state/s2/1-n0nce", "state/s3/1-n0nce"}
-    assert coordinator.sweep() == 0
+    assert remove_orphans(coordinator) == 0
     ended(coordinator)
-    assert coordinator.sweep() == 2
+    assert remove_orphans(coordinator) == 2
     assert folders(store) == {"chk-3", "state/s3/1-n0nce"}
 
 
@@ -166,11 +168,11 @@ def test_the_groups_of_a_living_attempts_restore_point_stay() -> None:
     take(driver(store, retention=KeepLatest(1)))
     second = driver(store, 2, retention=KeepLatest(1))
     take(second)
-    assert second.retire() == (1,)
+    assert expire(second) == (1,)
     assert "state/s1/1-n0nce" in folders(store)
-    assert second.sweep() == 0
+    assert remove_orphans(second) == 0
     ended(second, "failed")
-    assert second.sweep() == 1
+    assert remove_orphans(second) == 1
     assert folders(store) == {"chk-2", "state/s2/2-n0nce"}
 
 
@@ -183,7 +185,7 @@ def test_nothing_is_deleted_that_somebody_came_to_need() -> None:
     sleeper = bystander(store)
     bystander(store).journal.append(launch("day-2", restore="chk-1", base=Point(id=1)))
     before = dict(store.objects)
-    assert sleeper.retire() == ()
+    assert expire(sleeper) == ()
     assert store.objects == before
 
 
@@ -196,7 +198,7 @@ def test_a_driver_that_is_over_deletes_nothing() -> None:
     bystander(store).journal.append(launch(try_number=2))
     before = dict(store.objects)
     with pytest.raises(Fenced):
-        sleeper.retire()
+        expire(sleeper)
     assert store.objects == before
 
 
@@ -206,7 +208,7 @@ def test_a_policy_that_keeps_all_deletes_nothing() -> None:
     for _ in range(4):
         take(coordinator)
     before = dict(store.objects)
-    assert coordinator.retire() == ()
+    assert expire(coordinator) == ()
     assert store.objects == before
 
 
@@ -249,7 +251,7 @@ def test_orphans(path: str, orphan: bool) -> None:
     second.trigger("three", timeout_s=600.0)
     before = dict(store.objects)
     written(path)(store)
-    assert second.sweep() == int(orphan)
+    assert remove_orphans(second) == int(orphan)
     assert (f"{PREFIX}/{path}" not in store.objects) is orphan
     assert {key: store.objects.get(key) for key in before} == before
 
@@ -259,7 +261,7 @@ def test_what_was_condemned_and_not_forgotten_is_no_orphan() -> None:
     store = MemoryStore()
     coordinator = three_of_an_attempt_that_is_over(store)
     coordinator.journal.append(c.Condemn(ids=(1,), now="2026-11-20T00:00:00Z"))
-    assert coordinator.orphans() == ()
+    assert orphans(coordinator) == ()
 
 
 def test_a_zombie_writes_in_vain() -> None:
@@ -274,7 +276,7 @@ def test_a_zombie_writes_in_vain() -> None:
         zombie.acknowledge(
             acknowledgement(number, stage("clean", number, made_of=group("clean", nonce=f"late{again}")))
         )
-        assert successor.sweep() == 2
+        assert remove_orphans(successor) == 2
         assert folders(store) == {f"chk-{kept}", f"state/s{kept}/2-n0nce"}
 
 
@@ -283,14 +285,14 @@ def test_a_dry_run_names_what_a_sweep_deletes() -> None:
     coordinator = driver(store)
     written("state/clean/1-z0mbie/part-0")(store)
     successor = driver(store, 2)
-    assert coordinator.orphans() == ()
-    assert successor.orphans() == (f"{PREFIX}/state/clean/1-z0mbie",)
+    assert orphans(coordinator) == ()
+    assert orphans(successor) == ("state/clean/1-z0mbie",)
     assert f"{PREFIX}/state/clean/1-z0mbie/part-0" in store.objects
 
 
 def test_a_sweep_of_nothing_is_nothing() -> None:
     store = MemoryStore()
-    assert driver(store).sweep() == 0
+    assert remove_orphans(driver(store)) == 0
 
 
 def test_a_savepoint_keeps_nothing_else_from_being_deleted() -> None:
@@ -300,5 +302,5 @@ def test_a_savepoint_keeps_nothing_else_from_being_deleted() -> None:
     coordinator.acknowledge(acknowledgement(number, stage("s", number)))
     coordinator.complete(number)
     assert (take(coordinator), take(coordinator), take(coordinator)) == (2, 3, 4)
-    assert coordinator.retire() == (2, 3)
+    assert expire(coordinator) == (2, 3)
     assert [one.id for one in coordinator.state.retained] == [1, 4]

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator import sweeping
+from airflow_checkpoint_provider.coordinator import closing
 from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import target_of
@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.text.messages import swept
 from tests.support.faults import Fault, FaultyStore, virtual_time
+from tests.support.garbage import expire
 from tests.support.recorded import Recorded
 from tests.support.saved import memory
 
@@ -225,7 +226,7 @@ def test_one_that_was_cleared_while_it_was_looked_at_is_not_closed(monkeypatch: 
         Recorded(store, JOB, RUN).started("23:30:00", try_number=2, generation=1)
         close(coordinator, command)
 
-    monkeypatch.setattr(sweeping, "close", cleared_before)
+    monkeypatch.setattr(closing, "close", cleared_before)
     assert sweep(store, day(40)) == []
     assert state_of(store).closing is None
     assert recorded.coordinator.journal.catch_up().last_epoch == 2
@@ -333,8 +334,8 @@ def test_a_restore_point_that_was_swept_is_no_start() -> None:
     """Between sweeping and closing: what a clear would go on from is not there any more."""
     store = MemoryStore()
     recorded = ran(store)
-    coordinator = Coordinator(Journal(store, recorded.keys, BY), now=lambda: day(8))
+    coordinator = Coordinator(Journal(store, recorded.keys, BY))
     coordinator.journal.catch_up()
-    assert coordinator.retire() == (1,)
+    assert expire(coordinator, day(8)) == (1,)
     recorded.coordinator.journal.catch_up()
     assert recorded.launched("23:59:00", try_number=2).restore_point is None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.sweeping import Swept, is_due
+from airflow_checkpoint_provider.coordinator.garbage import closable
+from airflow_checkpoint_provider.coordinator.sweeping import Swept
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.keys import History, group_path
@@ -52,7 +53,7 @@ def test_when_one_may_be_closed() -> None:
     store = MemoryStore()
     ran(store, how="finished", checkpoints=2, retention=KeepAll())
     state = state_of(store)
-    assert not is_due(state, day(40)), "its checkpoints are in the way"
-    assert not is_due(state, day(40), without=[1])
-    assert is_due(state, day(40), without=[1, 2])
-    assert not is_due(state, day(20), without=[1, 2]), "its table is kept"
+    assert not closable(state, day(40)), "its checkpoints are in the way"
+    assert not closable(state, day(40), without=[1])
+    assert closable(state, day(40), without=[1, 2])
+    assert not closable(state, day(20), without=[1, 2]), "its table is kept"

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, T
 from airflow.triggers.base import TriggerEvent
 
 from airflow_checkpoint_provider.coordinator.disposal import publish_due
+from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.protocol import commands as c
@@ -22,6 +23,7 @@ from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.triggers.checkpoint import CompletedTrigger
 from tests.support.acting import RUN, Job
+from tests.support.garbage import expire
 from tests.unit.lifecycle.stage import OTHER, run, ti
 
 
@@ -92,7 +94,7 @@ def test_which_ones_count(job: Job, steps: tuple[Step, ...], after: Any, counted
 def test_what_was_deleted_since_had_been_completed(job: Job) -> None:
     for _ in range(5):
         made(job)
-        job.coordinator.retire()
+        expire(job.coordinator, utc_now())
     assert len(job.state.retained) == 2
     assert run(waits(count=5))["id"] == 5
 

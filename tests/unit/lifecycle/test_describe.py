@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import Aborted, CheckpointNotFound, InvalidConfig, NotPending, SavepointDisposed
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acknowledgements import ROWS
 from tests.support.acting import Job
+from tests.support.garbage import expire
 from tests.support.saved import Saved
 from tests.unit.lifecycle.stage import run, trigger
 
@@ -61,7 +63,7 @@ def test_nor_can_one_that_was_deleted(job: Job) -> None:
     for number in (1, 2, 3):
         job.coordinator.trigger(f"barrier {number}", timeout_s=600.0)
         job.complete(number)
-    job.coordinator.retire()
+    expire(job.coordinator, utc_now())
     with pytest.raises(CheckpointNotFound, match="was deleted"):
         CheckpointStorageHook().describe(f"{job.store.uri}/{job.keys.checkpoint(1)}")
 

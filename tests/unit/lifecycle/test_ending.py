@@ -8,10 +8,12 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import NotPending
 from airflow_checkpoint_provider.hooks.watched import Watched
 from airflow_checkpoint_provider.operators import AbortCheckpointOperator, FinalizeCheckpointOperator
 from tests.support.acting import Job
+from tests.support.garbage import expire
 from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger
 
 
@@ -60,7 +62,7 @@ def test_finalize_of_one_that_was_deleted_since(job: Job) -> None:
     for number in (1, 2, 3):
         job.coordinator.trigger(f"barrier {number}", timeout_s=600.0) if number > 1 else None
         job.complete(number)
-    job.coordinator.retire()
+    expire(job.coordinator, utc_now())
     assert job.checkpoint(1).status == "forgotten"
     assert run(finalize(asked)) == asked
 

@@ -11,6 +11,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
+from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.watched import Watched
@@ -23,6 +24,7 @@ from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 from tests.support.acting import Job
 from tests.support.faults import Fault, FaultyStore
+from tests.support.garbage import expire
 from tests.unit.lifecycle.stage import OTHER, run, ti, trigger
 
 BOTH = pytest.mark.parametrize("kind", [CheckpointAcknowledgedSensor, NotifyCheckpointCompleteOperator])
@@ -64,7 +66,7 @@ def test_one_that_was_deleted_since_had_been_completed(
     for number in (2, 3, 4):
         job.coordinator.trigger(f"barrier {number}", timeout_s=600.0)
         job.complete(number)
-    assert job.coordinator.retire()
+    assert expire(job.coordinator, utc_now())
     assert job.checkpoint(1).status == "forgotten"
     assert run(waits(kind, asked)) == asked
 

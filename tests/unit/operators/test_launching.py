@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.protocol.lifetime import FINISHED
 from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.faults import Fault, FaultyStore
+from tests.support.garbage import expire
 from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
 from tests.support.saved import memory
 
@@ -217,9 +218,9 @@ def test_a_run_whose_history_was_closed_says_so(recorded: Recorded) -> None:
     """Forty days later: its clear starts from nothing."""
     second_attempt(recorded)
     now = "2027-01-01T00:00:00.000Z"
-    task = Coordinator(Journal(recorded.store, recorded.keys, By("task", "", "")), now=lambda: now)
+    task = Coordinator(Journal(recorded.store, recorded.keys, By("task", "", "")))
     task.journal.catch_up()
-    task.retire()
+    expire(task, now)
     close(task, CloseHistory(why=FINISHED, now=now))
     clear = Try(recorded, 3, generation=1)
     launch = clear.launching.plan()

@@ -34,6 +34,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, group, stage, value
+from tests.support.garbage import expire
 from tests.support.histories import at, clear, launch, start
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
@@ -73,12 +74,12 @@ def life(store: MemoryStore) -> None:
     journal.append(plan)
     first = start(run, driver="dr1ver", application_digest="d1gest", versions=VERSIONS, checkpointing=checkpointing)
     journal.append(first)
-    coordinator = Coordinator(journal, 1, now=lambda: at(20_000))
+    coordinator = Coordinator(journal, 1)
     for number in (1, 2):
         coordinator.trigger(f"attempt 1 barrier {number}", timeout_s=600.0, barrier="stage 'clean'")
         coordinator.acknowledge(detailed(number))
         coordinator.complete(number)
-    coordinator.retire()
+    expire(coordinator, at(20_000))
     journal.append(launch(run, 2, scope=scope, seen_alive=True))
     coordinator.trigger("attempt 1 barrier 3", timeout_s=600.0, barrier="end")
     coordinator.abort(3, "expired", missing=("",), words="its batch has been running for 14 min")

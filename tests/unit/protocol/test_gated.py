@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINE
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
 from tests.support.faults import virtual_time
+from tests.support.garbage import expire
 from tests.support.histories import Given, History, complete, in_turn, launch, refusal, said
 from tests.support.journals import KEYS
 
@@ -199,7 +200,7 @@ def test_an_aborted_or_deleted_one_cannot_be_looked_at() -> None:
         coordinator.contents(one(coordinator))
     for _ in range(3):
         take(coordinator)
-    coordinator.retire()
+    expire(coordinator)
     two = coordinator.journal.catch_up().checkpoint(2)
     assert two
     with pytest.raises(CheckpointNotFound, match="KeepWithin"):

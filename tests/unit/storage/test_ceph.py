@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.storage import Put, S3Store, probe, s3
 from tests.support.acknowledgements import bystander, driver, take
 from tests.support.ceph import Ceph
+from tests.support.garbage import expire
 from tests.support.s3faults import FaultProxy
 from tests.unit.storage.test_s3_errors import ACTS, EACH, refusal
 from tests.unit.storage.test_s3_hurt import (  # noqa: F401  # collected here again, with the fixtures below
@@ -158,7 +159,7 @@ def test_the_life_of_a_jobs_checkpoints(ceph_store: S3Store) -> None:
     first = driver(ceph_store, retention=KeepLatest(2))
     for _ in range(3):
         take(first)
-    assert first.retire() == (1,)
+    assert expire(first) == (1,)
     second = driver(ceph_store, try_number=2, retention=KeepLatest(2))
     with pytest.raises(Fenced):
         take(first)
@@ -168,5 +169,5 @@ def test_the_life_of_a_jobs_checkpoints(ceph_store: S3Store) -> None:
     assert newest
     assert newest.id == 4
     assert [verified(other, one)[1] for one in other.state.retained] == [2, 2, 2]
-    assert other.retire() == (2,)
+    assert expire(other) == (2,)
     assert list(ceph_store.folders(other.keys.prefix)) == ["chk-3", "chk-4", "journal", "state"]

@@ -6,6 +6,7 @@ from airflow_checkpoint_provider.errors import JobAlreadyRunning, TwoOwners
 from airflow_checkpoint_provider.protocol.events import Point, Suspended
 from airflow_checkpoint_provider.protocol.transitions import apply
 from airflow_checkpoint_provider.text import messages, restore_story, summary_table
+from tests.support.garbage import expire
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -194,5 +195,5 @@ def test_what_ends_with_its_run(golden: Golden) -> None:
     second_attempt(recorded)
     kept = [summary_table.deleted_line(count, recorded.state) for count in (0, 1)]
     recorded.clock = at("03:44:20")
-    gone = recorded.coordinator.retire()
+    gone = expire(recorded.coordinator, recorded.clock)
     golden("deleted", [*kept, summary_table.deleted_line(len(gone), recorded.state)])

@@ -7,6 +7,7 @@ from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.storage.memory import named
 from airflow_checkpoint_provider.text import restore_story
+from tests.support.garbage import expire
 from tests.support.recorded import Recorded, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -45,7 +46,7 @@ def test_a_launch_whose_driver_has_not_attached(golden: Golden) -> None:
 def test_the_story_is_told_of_what_was_there_then(golden: Golden) -> None:
     """Later checkpoints are no candidates; those that were deleted since are still named."""
     recorded = finished()
-    recorded.coordinator.retire()
+    expire(recorded.coordinator, recorded.clock)
     golden("retold_deleted", retold(recorded, 2))
 
 

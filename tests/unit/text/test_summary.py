@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_checkpoint_provider.text import summary_table
+from tests.support.garbage import expire
 from tests.support.recorded import Recorded, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -16,7 +17,7 @@ def test_a_run_that_finished_in_two_attempts(golden: Golden) -> None:
     three_stages(recorded)
     second_attempt(recorded)
     table = summary(recorded)
-    gone = recorded.coordinator.retire()
+    gone = expire(recorded.coordinator, recorded.clock)
     golden("summary_finished", [*table, summary_table.deleted_line(len(gone), recorded.state)])
 
 
@@ -24,7 +25,7 @@ def test_the_same_after_its_state_was_deleted(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
-    recorded.coordinator.retire()
+    expire(recorded.coordinator, recorded.clock)
     golden("summary_deleted", summary(recorded))
 
 

@@ -1,0 +1,340 @@
+"""What a history no longer needs, and how it is deleted. Runs anywhere.
+
+``plan`` says what is garbage, ``collect`` deletes it. Anyone may do either, again and again, and finishes what somebody else
+began. There are five verbs:
+
+* *expire*: checkpoints and claimed savepoints that no policy keeps. They are condemned (an entry), deleted, and forgotten
+  (an entry), in this order, so that nobody restores from what is half gone.
+* *delete*: the files of what was condemned.
+* *remove orphans*: folders that nothing refers to, and what aborted savepoints have left at their targets.
+* *compact*: the entries of the journal behind its newest boundaries.
+* *dispose*: a savepoint, by its owner; see ``savepoint.dispose``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+
+from airflow_checkpoint_provider.coordinator import savepoint
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import target_of
+from airflow_checkpoint_provider.coordinator.entry import Entry
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.errors import AlreadyClaimed, Held, StoreError
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.decisions import claims_held, held, policy_of
+from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, Keys, SavepointPointer, group_epoch
+from airflow_checkpoint_provider.protocol.lifetime import in_the_way, outlived
+from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.storage import open_beside
+from airflow_checkpoint_provider.storage.base import Store
+
+KEPT_SNAPSHOTS = 4  # boundaries of the journal that keep their snapshots
+_CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
+
+Access = Callable[[], AbstractContextManager[Coordinator]]
+"""Gives the coordinator to one thread at a time; it is held for entries, never while files are deleted."""
+
+
+def unshared(coordinator: Coordinator) -> Access:
+    """Return access to a coordinator that no other thread uses."""
+    return lambda: contextlib.nullcontext(coordinator)
+
+
+# -- what is garbage -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Expired:
+    """Checkpoints by their ids, and claimed savepoints by their pointers."""
+
+    ids: tuple[int, ...] = ()
+    claims: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.ids or self.claims)
+
+    def __or__(self, other: Expired) -> Expired:
+        return Expired(tuple(sorted({*self.ids, *other.ids})), tuple(sorted({*self.claims, *other.claims})))
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What one history no longer needs.
+
+    ``expired`` is what nothing holds any more, ``condemned`` what somebody began to delete, ``orphans`` are keys of folders.
+    ``close`` says that the history itself may be closed once the checkpoints are deleted.
+    """
+
+    expired: Expired
+    condemned: Expired
+    orphans: tuple[str, ...]
+    close: bool
+
+    @property
+    def deletable(self) -> Expired:
+        return self.expired | self.condemned
+
+    def __bool__(self) -> bool:
+        return bool(self.deletable or self.orphans or self.close)
+
+
+def plan(state: State, now: str, folders: Iterable[str] = ()) -> Garbage:
+    """Return what is garbage at ``now``, a UTC time in ISO format; pure.
+
+    ``state`` is a believed one. Orphans are looked for among ``folders``, as ``folders_of`` lists them; without these none is
+    found, and no request is needed.
+    """
+    expired, condemned = _expired(state, now), _condemned(state)
+    unfinished = state.closing is not None and not state.closed
+    close = unfinished or closable(state, now, without=(expired | condemned).ids)
+    return Garbage(expired, condemned, tuple(_orphans(state, folders)), close)
+
+
+def _expired(state: State, now: str) -> Expired:
+    """Savepoints are the user's: no policy deletes them."""
+    moment = datetime.fromisoformat(now)
+    ids = {checkpoint.id for checkpoint in state.retained if not checkpoint.savepoint}
+    claims = {claim.pointer for claim in state.claims if claim.status == RETAINED}
+    return Expired(tuple(sorted(ids - held(state, moment))), tuple(sorted(claims - claims_held(state, moment))))
+
+
+def _condemned(state: State) -> Expired:
+    ids = (checkpoint.id for checkpoint in state.with_status(CONDEMNED))
+    claims = (claim.pointer for claim in state.claims if claim.status == CONDEMNED)
+    return Expired(tuple(sorted(ids)), tuple(sorted(claims)))
+
+
+def closable(state: State, now: str, without: Collection[int] = ()) -> bool:
+    """Return whether the history may be closed, once the checkpoints ``without`` are deleted."""
+    left = {checkpoint.id for checkpoint in in_the_way(state)}.difference(without)
+    return state.closing is None and not left and outlived(state, policy_of(state), datetime.fromisoformat(now))
+
+
+def folders_of(store: Store, keys: Keys) -> Iterator[str]:
+    """List the folders of states and of checkpoints, relative to the history.
+
+    A state's folder is ``<kind>/<uid>/<epoch>-<nonce>``: whatever an attempt writes for any kind of state lies in one. Costs a
+    listing, one for each kind, and one for each uid.
+    """
+    for kind in FOLDER_KINDS:
+        for uid in store.folders(f"{keys.prefix}/{kind}"):
+            for name in store.folders(f"{keys.prefix}/{kind}/{uid}"):
+                yield f"{kind}/{uid}/{name}"
+    yield from store.folders(keys.prefix)
+
+
+def _orphans(state: State, folders: Iterable[str]) -> Iterator[str]:
+    """Folders that nobody will refer to again: of attempts that are over, and of checkpoints that never were.
+
+    Lemma on which a deleter that slept relies: an attempt that is over acknowledges nothing that can still complete, and
+    later attempts refer only to what a checkpoint or they themselves hold.
+    """
+    paths = state.paths()
+    named = {paths[number] for number in state.named()}
+    alive = {checkpoint.id for checkpoint in state.with_status(PENDING, RETAINED, CONDEMNED)}
+    for folder in folders:
+        if found := _CHECKPOINT.fullmatch(folder):
+            orphaned = int(found[1]) < state.next_id and int(found[1]) not in alive
+        else:
+            orphaned = folder not in named and _epoch(folder) > 0 and state.deletable(folder)
+        if orphaned:
+            yield folder
+
+
+def _epoch(folder: str) -> int:
+    """Return the epoch of the attempt that wrote a state's folder; 0 of any other folder."""
+    if folder.count("/") != 2:
+        return 0
+    try:
+        return group_epoch(folder)
+    except ValueError:
+        return 0
+
+
+# -- collecting it -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was deleted: the ids of checkpoints, and how many leftovers."""
+
+    ids: tuple[int, ...] = ()
+    leftovers: int = 0
+
+
+def collect(access: Access, now: str) -> Collected:
+    """Expire, remove orphans, and compact. Raises ``StoreError`` and ``Refused``; what could be deleted is deleted by then."""
+    return Collected(expire(access, now), remove_orphans(access))
+
+
+def expire(access: Access, now: str) -> tuple[int, ...]:
+    """Condemn what nothing holds, delete and forget what is condemned; compact the journal first if that is due.
+
+    Costs no listing. Returns the ids that were forgotten. Raises ``Fenced`` for an attempt that is over, and the first
+    ``StoreError`` after everything else was deleted.
+    """
+    with access() as coordinator:
+        state = condemn(coordinator, now)
+    deleted = delete(coordinator.store, coordinator.keys, state, now)
+    with access() as coordinator:
+        return forget(coordinator, deleted)
+
+
+def condemn(coordinator: Coordinator, now: str) -> State:
+    """Write the entry that condemns what has expired. Returns the state that says what is to be deleted, whoever condemned it."""
+    if coordinator.journal.wrote_boundary:
+        compact(coordinator.journal)
+    expired = plan(coordinator.state, now).expired
+    if expired:
+        with contextlib.suppress(Held):  # somebody came to need one of them meanwhile: next time
+            coordinator.journal.append(
+                c.Condemn(ids=expired.ids, claims=expired.claims, now=now, epoch=coordinator.epoch)
+            )
+    return coordinator.state
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """What is gone of the condemned, and why the rest is not."""
+
+    gone: Expired
+    failed: tuple[StoreError, ...]
+
+
+def delete(store: Store, keys: Keys, state: State, now: str) -> Deleted:
+    """Delete the files of what ``state`` says is condemned. One that cannot be deleted is not in the way of the others.
+
+    It may take long and needs no journal: nobody refers again to what the state that ``condemn`` returned condemned.
+    """
+    ids: list[int] = []
+    claims: list[str] = []
+    failed: list[StoreError] = []
+    condemned = _condemned(state)
+    for checkpoint in state.with_status(CONDEMNED):
+        try:
+            _delete_checkpoint(store, keys, checkpoint, state, now)
+            ids.append(checkpoint.id)
+        except StoreError as error:
+            failed.append(error)
+    for pointer in condemned.claims:
+        try:
+            _delete_savepoint(store, pointer, state.incarnation, state, now)
+            claims.append(pointer)
+        except StoreError as error:
+            failed.append(error)
+    return Deleted(Expired(tuple(ids), tuple(claims)), tuple(failed))
+
+
+def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: State, now: str) -> None:
+    """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then groups that nobody refers to. Of a
+    savepoint whose disposal was not finished, what lies at its target, unless another history has claimed that."""
+    if checkpoint.target:
+        with contextlib.suppress(AlreadyClaimed):
+            _delete_savepoint(store, checkpoint.target, savepoint.DISPOSAL, state, now)
+    store.delete([keys.seal(checkpoint.id)])
+    store.delete_under(keys.checkpoint(checkpoint.id))
+    paths, referred = state.paths(), state.referred()
+    for number in checkpoint.groups:
+        path = paths.get(number)
+        if path and number not in referred and state.deletable(path):
+            store.delete_under(keys.group(path))
+
+
+def _delete_savepoint(store: Store, text: str, owner: str, state: State, now: str) -> None:
+    pointer = SavepointPointer.parse(text)
+    target = open_beside(store, pointer.root)
+    savepoint.dispose(target, pointer, owner, f"the history of {state.job}", now)
+
+
+def forget(coordinator: Coordinator, deleted: Deleted) -> tuple[int, ...]:
+    """Write the entry that forgets what is gone; then raise the first error of what is not. Returns the forgotten ids."""
+    gone = deleted.gone
+    if gone:
+        coordinator.journal.append(c.Forget(ids=gone.ids, claims=gone.claims, epoch=coordinator.epoch))
+    if deleted.failed:
+        raise deleted.failed[0]
+    return gone.ids
+
+
+def remove_orphans(access: Access, at_most: int | None = None) -> int:
+    """Delete the folders that nothing refers to, ``at_most`` so many, and what aborted savepoints left at their targets.
+
+    Returns how many folders there were. Needs no lock while it deletes: nobody refers to an orphan again. Raises
+    ``StoreError`` at the first folder that cannot be deleted; a target is not in the way of the others.
+    """
+    with access() as coordinator:
+        state = coordinator.state
+    store, keys = coordinator.store, coordinator.keys
+    orphans = [*_orphans(state, folders_of(store, keys))][:at_most]
+    for folder in orphans:
+        store.delete_under(f"{keys.prefix}/{folder}")
+    failed: list[StoreError] = []
+    for checkpoint in state.with_status(ABORTED):
+        try:
+            delete_target(store, checkpoint)
+        except StoreError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return len(orphans)
+
+
+def delete_target(store: Store, aborted: Checkpoint) -> None:
+    """Delete what an aborted savepoint left at its target; nothing of any other checkpoint. Each name at a target is used
+    once, so all below it is this savepoint's."""
+    if aborted.savepoint:
+        pointer = target_of(aborted)
+        open_beside(store, pointer.root).delete_under(pointer.name)
+
+
+# -- the journal ---------------------------------------------------------------------------------------------------------
+
+
+def compact(journal: Journal) -> None:
+    """Delete the entries of old segments, oldest first, phantoms included; then make stubs of their boundaries.
+
+    A segment's entries may go once the next boundary has been seen: whoever reads from then on believes that boundary's
+    snapshot. One more segment is kept, so that a process that reads along seldom has to begin anew. Boundaries are never
+    deleted: a stub keeps the number taken. Only what ``journal`` believes is acted on. Costs a few requests however long the
+    history is: a stub says that everything before it is compacted.
+    """
+    last = journal.state.n // journal.segment
+    for segment in uncompacted(journal, last - 1):
+        delete_entries(journal, segment, segment + 1)
+        if segment <= last - KEPT_SNAPSHOTS:
+            make_stub(journal, segment)
+    journal.wrote_boundary = False
+
+
+def uncompacted(journal: Journal, before: int) -> list[int]:
+    """Return the segments below number ``before`` that are not compacted yet, oldest first."""
+    return [*takewhile(lambda segment: not is_compacted(journal, segment), range(before - 1, -1, -1))][::-1]
+
+
+def is_compacted(journal: Journal, segment: int) -> bool:
+    """Return whether the boundary says so, and of all segments before it. That of a closed history says less: it may have
+    been opened again, and gone on in this segment."""
+    entry = journal.entry(segment * journal.segment)
+    return entry is not None and entry.stub and entry.closed is None
+
+
+def delete_entries(journal: Journal, first: int, beyond: int) -> None:
+    """Delete what lies in the segments from ``first`` up to ``beyond``, but their boundaries."""
+    boundaries = [journal.keys.entry(segment * journal.segment) for segment in range(first, beyond + 1)]
+    keys = (listed.key for listed in journal.store.list(journal.keys.journal, after=boundaries[0]))
+    journal.store.delete([key for key in takewhile(lambda key: key < boundaries[-1], keys) if key not in boundaries])
+
+
+def make_stub(journal: Journal, segment: int) -> None:
+    """Overwrite a boundary by a stub. Entry 0 keeps the full names: a folder's name may be cut."""
+    state, number = journal.state, segment * journal.segment
+    names = {"job": state.job, "scope": state.scope, "item": state.item} if number == 0 else {}
+    stub = Entry(inc=state.incarnation, n=number, nonce="", at="", by={}, events=(), stub=True, extra=names)
+    journal.store.overwrite(journal.keys.entry(number), stub.to_bytes())
