@@ -1,7 +1,7 @@
-"""Every error a person can meet, with its stable code. Runs anywhere.
+"""All errors of the package, each with a stable code. Runs anywhere.
 
-One root, ``CheckpointError``; the leaves also subclass the builtin that a caller would catch, carry what they are about as
-attributes, and their text ends in what to do next. ``code`` is searchable in the documentation; codes are unique (tested).
+The root is ``CheckpointError``. An error also subclasses the builtin that a caller would catch. Its text says the cause, the
+effect and what to do next; ``about`` holds the details as values. The meaning of a code never changes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 
 
 class CheckpointError(Exception):
-    """Root of all errors of this package.
+    """An error of this package that has no code of its own.
 
-    ``permanent`` says that trying again cannot mend it: an Airflow task fails without retry, a driver exits with 3.
+    The root of all errors. The first line of each docstring is what the code means: the documentation shows it. A permanent
+    error cannot be mended by another try: an Airflow task fails without retry, a driver exits with 3.
     """
 
     code: ClassVar[str] = "CKP900"
@@ -28,53 +29,59 @@ class CheckpointError(Exception):
         return f"{self.message}  [{self.code}]"
 
 
-# -- what the caller wrote ---------------------------------------------------------------------------------------------
+# -- wrong input -------------------------------------------------------------------------------------------------------
 
 
 class InvalidName(CheckpointError, ValueError):
-    """A job id, uid, item or pointer that cannot be used as written."""
+    """A job id, uid, item or pointer cannot be used as written."""
 
     code = "CKP601"
     permanent = True
 
 
 class InvalidConfig(CheckpointError, ValueError):
-    """A number, duration or option that cannot hold; the text says what to write instead."""
+    """Invalid number, duration or option."""
 
     code = "CKP602"
     permanent = True
 
 
 class NotSupportedYet(CheckpointError, NotImplementedError):
-    """An option or call that this version refuses by name."""
+    """This version does not support the option or call."""
 
     code = "CKP603"
     permanent = True
 
 
 class UnsupportedType(CheckpointError, TypeError):
-    """A column that Parquet cannot store."""
+    """Parquet cannot store the type of a column."""
 
     code = "CKP604"
     permanent = True
 
 
 class WrongUse(CheckpointError, RuntimeError):
-    """A call at a moment or in a way that cannot work: one uid twice, ``spark.stop()`` inside ``with``, Spark Connect."""
+    """The call is not possible here or now.
+
+    Examples: one uid twice, ``spark.stop()`` inside ``with``, Spark Connect.
+    """
 
     code = "CKP605"
     permanent = True
 
 
 class VersionMismatch(CheckpointError, RuntimeError):
-    """Two parts that must be of one version are not: pyspark and pyspark-client, package and driver archive."""
+    """Two parts of the installation must have the same version, but do not.
+
+    Examples: pyspark and pyspark-client, package and driver archive.
+    """
 
     code = "CKP606"
     permanent = True
 
 
 class NotInstalled(CheckpointError, ImportError):
-    """Something that checkpoints need is not installed here; the text says what to add."""
+    """A required package or jar is not installed on this host."""
 
     code = "CKP607"
     permanent = True
@@ -84,76 +91,85 @@ class NotInstalled(CheckpointError, ImportError):
 
 
 class StoreError(CheckpointError):
-    """The checkpoint storage did not do what was asked."""
+    """The checkpoint storage could not do what was asked."""
 
     code = "CKP610"
 
 
 class StoreDenied(StoreError, PermissionError):
-    """The store understood and refused. Never taken for "absent"."""
+    """The checkpoint storage denied access. This never counts as an absent checkpoint."""
 
     code = "CKP611"
 
 
 class StoreMisconfigured(StoreError, ValueError):
-    """This is no store, not the one meant, or one without put-if-absent."""
+    """The location cannot hold checkpoints.
+
+    It is no store, it is another store than the one meant, or it has no put-if-absent: two writers could both succeed.
+    """
 
     code = "CKP612"
     permanent = True
 
 
 class StoreUnavailable(StoreError, ConnectionError):
-    """The store does not answer; trying again may help."""
+    """The checkpoint storage does not answer. Another try may help."""
 
     code = "CKP613"
 
 
 class CommitStateUnknown(StoreError, TimeoutError):
-    """A put was not answered in time: it may or may not have happened, or may still happen. Nothing is cleaned up."""
+    """The checkpoint storage did not answer in time: the write may have happened, or may still happen.
+
+    Nothing is cleaned up. Read the result back before you act.
+    """
 
     code = "CKP614"
 
 
-# -- the journal and what it names -------------------------------------------------------------------------------------
+# -- the journal and its checkpoints -----------------------------------------------------------------------------------
 
 
 class FormatTooNew(CheckpointError, ValueError):
-    """Written by a newer version of this package."""
+    """A newer version of this package wrote the data."""
 
     code = "CKP620"
     permanent = True
 
 
 class Damaged(CheckpointError, ValueError):
-    """Something that was written whole is not whole any more: missing, shorter, other bytes."""
+    """Stored data is damaged: it was complete once, and now a file is missing, shorter or different."""
 
     code = "CKP621"
     permanent = True
 
 
 class OtherIncarnation(CheckpointError, RuntimeError):
-    """The history was deleted by hand and begun anew under a running process."""
+    """The history was deleted and created again while a process was using it."""
 
     code = "CKP622"
     permanent = True
 
 
 class HistoryGone(CheckpointError, LookupError):
-    """An earlier try wrote to a history that is not there any more."""
+    """The history is gone, although an earlier try wrote to it."""
 
     code = "CKP623"
     permanent = True
 
 
 class CheckpointNotFound(CheckpointError, LookupError):
-    """No such checkpoint: never made, aborted, or deleted since."""
+    """The checkpoint does not exist: it was never taken, was aborted, or was deleted."""
 
     code = "CKP624"
     permanent = True
 
 
 class SavepointDisposed(CheckpointNotFound):
-    """There was a savepoint, and somebody disposed of it; ``about`` says who and when."""
+    """The savepoint was deleted on request.
+
+    ``about`` says by which person or task, and when.
+    """
 
     code = "CKP442"
 
@@ -162,209 +178,197 @@ class SavepointDisposed(CheckpointNotFound):
 
 
 class Refused(CheckpointError, RuntimeError):
-    """A command that contradicts what the journal holds."""
+    """The journal does not allow the command."""
 
     code = "CKP630"
 
 
 class Superseded(Refused):
-    """A later try of the run, or a restore, has taken over."""
+    """A later try of the run, or a restore, has replaced this try. This try ends without retry."""
 
     code = "CKP112"
     permanent = True
 
 
 class AlreadyFinished(Refused):
-    """The run had already finished; its worker was lost afterwards. For the task this is success."""
+    """The run had already finished when its worker was lost. Nothing is submitted; the task succeeds."""
 
     code = "CKP111"
 
 
 class JobAlreadyRunning(Refused):
-    """Another run of the job, or another driver of the launch, is alive."""
+    """Another run of the job, or another driver of this launch, is running."""
 
     code = "CKP131"
 
 
 class JobSuspended(Refused):
-    """The job was stopped with a savepoint; somebody must resume it."""
+    """The job is suspended. It starts again after a restore."""
 
     code = "CKP130"
 
 
 class TwoOwners(Refused):
-    """Two tasks share one job id."""
+    """Two tasks use the same job id."""
 
     code = "CKP402"
     permanent = True
 
 
 class OlderRun(Refused):
-    """A run older than what the state already holds."""
+    """The run is older than a run whose results the state already contains."""
 
     code = "CKP403"
     permanent = True
 
 
 class StateRequired(Refused, LookupError):
-    """``require_state`` or ``on_clear="continue"``, and there is nothing to start from."""
+    """State was required, but there is no checkpoint to start from.
+
+    ``require_state`` and ``on_clear="continue"`` require state.
+    """
 
     code = "CKP404"
     permanent = True
 
 
 class Stopping(Refused):
-    """The launch that stands was asked to stop and has not ended yet."""
+    """An earlier driver was asked to stop and has not ended yet."""
 
     code = "CKP132"
 
 
 class NotStopped(Refused, TimeoutError):
-    """The savepoint of a stop is completed and the job is suspended, but its attempt has not ended; ``pointer`` is the savepoint."""
+    """The job is suspended and its savepoint is complete, but the attempt has not ended.
+
+    ``pointer`` is the savepoint.
+    """
 
     code = "CKP135"
 
 
 class Fenced(Refused):
-    """This attempt is over: a newer launch, attempt or branch stands. The driver stops itself with exit code 79."""
+    """This attempt was replaced or has ended. Its writes are rejected, and its driver exits with code 79."""
 
     code = "CKP301"
 
 
 class NotRunning(Refused):
-    """No attempt runs that could take a checkpoint."""
+    """No attempt is running that could take a checkpoint."""
 
     code = "CKP230"
 
 
 class RunFinished(NotRunning):
-    """The run whose checkpoint was asked for has finished: no driver of it will come."""
+    """The run has finished. No attempt of it will take a checkpoint."""
 
     code = "CKP236"
     permanent = True
 
 
 class Busy(Refused):
-    """A checkpoint is pending; ask again."""
+    """Another checkpoint is pending. This one can be taken afterwards."""
 
     code = "CKP231"
 
 
 class Queued(Busy):
-    """The request waits in the queue for its turn; ask again."""
+    """The request for a checkpoint waits in the queue."""
 
     code = "CKP237"
 
 
 class MinPause(Busy):
-    """The pause between two periodic checkpoints is not over."""
+    """The minimum pause between two periodic checkpoints is not over."""
 
     code = "CKP238"
 
 
 class TooManyRequests(Refused):
-    """The queue of requests is full."""
+    """The queue of requests for checkpoints is full."""
 
     code = "CKP239"
 
 
 class RequestDropped(Refused):
-    """The request waited, and its turn did not come: its attempt ended, or too many asked. A retry asks anew."""
+    """The request for a checkpoint was dropped from the queue.
+
+    Its attempt ended, or the queue was full. A retry of the task makes a new request.
+    """
 
     code = "CKP240"
 
 
 class StillPending(CheckpointError, TimeoutError):
-    """Whoever waited for a checkpoint waits no longer; it has no outcome yet, and nothing was taken back."""
+    """The wait for a checkpoint is over, but the checkpoint is still pending. It was not aborted."""
 
     code = "CKP242"
 
 
 class NotPending(Refused):
-    """The checkpoint has its outcome already, and it is another one than asked for."""
+    """The checkpoint already has another outcome than the one asked for."""
 
     code = "CKP232"
 
 
 class Aborted(Refused):
-    """The checkpoint that was waited for will never complete."""
+    """A checkpoint was aborted. If the job fails now, it restarts from the checkpoint before it."""
 
     code = "CKP201"
     permanent = True
 
 
 class Held(Refused):
-    """Somebody may still need this checkpoint."""
+    """The checkpoint is not deleted, because something may still need it."""
 
     code = "CKP233"
 
 
 class HistoryClosed(Refused):
-    """The history is closing or closed; nothing but opening it again is accepted."""
+    """The history is closed, or is being closed."""
 
     code = "CKP234"
 
 
 class StillNeeded(Refused):
-    """Something in the history runs, or is kept: it is not closed."""
+    """The history is not closed, because something in it runs or is kept."""
 
     code = "CKP430"
 
 
 class TooLarge(Refused):
-    """The events do not fit into one entry of the journal."""
+    """The checkpoint has more file sets than one journal entry can name."""
 
     code = "CKP235"
 
 
 class Declined(CheckpointError, RuntimeError):
-    """A registered object could not say its state at a barrier: the checkpoint there was aborted with its words."""
+    """A registered object could not take its snapshot, so the checkpoint was aborted."""
 
     code = "CKP241"
 
 
-# -- a restored state and the job that takes it ------------------------------------------------------------------------
-
-
-class NonRestoredState(Refused):
-    """The checkpoint holds state that nobody claims, and nobody allowed to leave it behind."""
-
-    code = "CKP420"
-    permanent = True
+# -- restored state ----------------------------------------------------------------------------------------------------
 
 
 class RenameConflict(Refused, ValueError):
-    """Two states would have one name after ``rename``."""
+    """A renaming would give two states the same name."""
 
     code = "CKP421"
     permanent = True
 
 
 class StateNotFound(Refused, LookupError):
-    """``rename``, ``allow_non_restored_state`` or an application names what the checkpoint does not hold."""
+    """The checkpoint does not contain the state or application that an option names."""
 
     code = "CKP422"
     permanent = True
 
 
 class KindChanged(Refused, TypeError):
-    """A state was restored as one kind and is asked for as another."""
+    """A restored state is requested as another kind, e.g. a stage as a value."""
 
     code = "CKP423"
-    permanent = True
-
-
-class FinishedStateMismatch(Refused):
-    """What had finished when the checkpoint was taken does not fit the plan that restores it."""
-
-    code = "CKP424"
-    permanent = True
-
-
-class MaxParallelismMismatch(Refused, ValueError):
-    """The number of key groups of a restored state is not that of the job that takes it."""
-
-    code = "CKP425"
     permanent = True
 
 
@@ -372,28 +376,36 @@ class MaxParallelismMismatch(Refused, ValueError):
 
 
 class AlreadyClaimed(Refused):
-    """Somebody else owns the deletion of this savepoint; ``about`` says who."""
+    """Another job has claimed this savepoint, or it is being deleted.
+
+    ``about`` says by whom.
+    """
 
     code = "CKP440"
     permanent = True
 
 
 class OtherSavepoint(Refused):
-    """Where a savepoint is to be published lies the ``_metadata`` of another one."""
+    """Another savepoint already exists at the target."""
 
     code = "CKP441"
     permanent = True
 
 
 class OrphanSavepoint(Refused):
-    """The history of a savepoint was not found, so nobody can be asked whether a job needs it."""
+    """The history of the savepoint was not found, so nobody knows whether a job still needs it."""
 
     code = "CKP443"
     permanent = True
 
 
+def meaning(error: type[CheckpointError]) -> str:
+    """Return what the code of the error means: the first line of its docstring."""
+    return (error.__doc__ or "").partition("\n")[0]
+
+
 def all_errors(root: type[CheckpointError] = CheckpointError) -> Iterator[type[CheckpointError]]:
-    """Every error class, the root first; the table of codes is made of this."""
+    """Return every error class, the root first."""
     yield root
     for leaf in root.__subclasses__():
         yield from all_errors(leaf)

@@ -7,13 +7,12 @@ dropped without a word that allows it: True for whatever it may be, or a list of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from airflow_checkpoint_provider.errors import (
     InvalidConfig,
     KindChanged,
-    NonRestoredState,
     RenameConflict,
     StateNotFound,
 )
@@ -24,37 +23,6 @@ States = Mapping[str, StateSnapshot]
 """By uid."""
 Allowed = bool | tuple[str, ...]
 """What may be left behind: nothing, anything, or these uids."""
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What a job begins with: restored states under the uids of the job; those that begin empty; what is left behind."""
-
-    states: States
-    empty: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-
-
-def assign(
-    restored: States,
-    wanted: Mapping[str, str],
-    rename: Mapping[str, str] | None = None,
-    allow_non_restored: bool | Sequence[str] = False,
-) -> Assignment:
-    """The states of ``restored`` for a job that declares ``wanted``: the kind of each of its states, by uid.
-
-    Raises ``StateNotFound``, ``RenameConflict``, ``KindChanged``, ``NonRestoredState``.
-    """
-    allowed = allowance(allow_non_restored)
-    known = renamed(restored, rename or {})
-    _are_there(allowed if not isinstance(allowed, bool) else (), known, "allow_non_restored_state")
-    states = {uid: known[uid] for uid in sorted(wanted.keys() & known.keys())}
-    for uid, state in states.items():
-        agree(state, wanted[uid])
-    dropped, kept = divided(left_over(known, wanted.keys()), allowed)
-    if kept:
-        raise _non_restored([known[uid] for uid in kept])
-    return Assignment(states, tuple(sorted(wanted.keys() - known.keys())), dropped)
 
 
 # -- what nobody claims ------------------------------------------------------------------------------------------------
@@ -96,18 +64,6 @@ def agree(state: StateSnapshot, kind: str) -> None:
 
 def _is_empty(state: StateSnapshot) -> bool:
     return not state.groups and state.value is None and not state.transactions
-
-
-def _non_restored(states: Sequence[StateSnapshot]) -> NonRestoredState:
-    said = ", ".join(f"{kind_in_words(state.kind)} '{state.uid}'" for state in states)
-    uids = [state.uid for state in states]
-    listed = ", ".join(f'"{uid}"' for uid in uids)
-    return NonRestoredState(
-        f"the checkpoint holds {said}, which the job does not ask for: what is in it would be lost. Nothing was changed."
-        f' If it has another name by now: rename={{"{uids[0]}": "<the new uid>"}}.'
-        f" To leave it behind: allow_non_restored_state=[{listed}]",
-        uids=tuple(uids),
-    )
 
 
 # -- other names -------------------------------------------------------------------------------------------------------
@@ -163,12 +119,6 @@ def _keys(by_uid: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any
 
 
 # -- one application of several ----------------------------------------------------------------------------------------
-
-
-def states_of(seal: Seal, application: str = "") -> dict[str, StateSnapshot]:
-    """The states of one application, by uid. Those of the others are not left over where it is restored alone: they stay
-    with the applications that hold them. Raises ``StateNotFound``."""
-    return {state.uid: state for state in _acknowledgement(seal, application).states}
 
 
 def _acknowledgement(seal: Seal, application: str) -> Acknowledgement:

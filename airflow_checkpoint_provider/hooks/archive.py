@@ -21,7 +21,6 @@ def driver_archive() -> Path:
     sources = [
         package / "__init__.py",
         package / "errors.py",
-        package / "codes.py",
         *(path for folder in FOLDERS for path in sorted((package / folder).rglob("*.py"))),
     ]
     members = {str(path.relative_to(package.parent)): path.read_bytes() for path in sources}

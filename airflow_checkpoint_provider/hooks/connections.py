@@ -9,14 +9,19 @@ from airflow_checkpoint_provider.errors import CheckpointError, StoreMisconfigur
 
 
 class ConnectionUnreadable(CheckpointError, ConnectionError):
-    """Airflow could not say whether a connection exists: API server, database or secrets backend did not answer."""
+    """Airflow could not tell whether the connection exists.
+
+    The API server, the database or a secrets backend did not answer.
+    """
 
     code = "CKP640"
 
 
 class NoConnection(StoreMisconfigured):
-    """There is no such connection, and without it nobody knows where the checkpoints are. ``about`` has ``named`` if somebody
-    wrote its name: then no job's start will make up for it."""
+    """The connection does not exist, so the checkpoint location is unknown.
+
+    ``about`` has ``named`` if the connection was named explicitly: then there is no default location.
+    """
 
     code = "CKP641"
 

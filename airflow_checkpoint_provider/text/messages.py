@@ -42,6 +42,30 @@ DOCS = "see the README of airflow-checkpoint-provider"
 REFUSAL = "REFUSED: "
 WORTH_SAYING = 0.1  # seconds in the queue, as in Flink
 
+CODES = {  # what each line means that is no error; docs/behaviour.md shows it
+    "CKP114": "Old runs of the job were cleaned up: checkpoints were deleted, or histories closed.",
+    "CKP120": "A stage was not computed again. Its stored rows were used.",
+    "CKP121": "A stage was computed again although its rows were stored. The line says what changed.",
+    "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",
+    "CKP133": "The driver stopped with a savepoint. The job is suspended until a restore.",
+    "CKP134": "The savepoint of a stop was aborted. The job continues.",
+    "CKP200": "A checkpoint was completed.",
+    "CKP203": "The driver acknowledged a gated checkpoint. Its finalize task completes it.",
+    "CKP204": "The job has reached its end and waits until its gated checkpoints are finalized.",
+    "CKP205": "A checkpoint was triggered. The driver takes it at its next barrier.",
+    "CKP206": "A checkpoint is fully acknowledged, but not completed yet.",
+    "CKP207": "Files are copied: for a savepoint, for a full checkpoint, or from another history.",
+    "CKP208": "A completed savepoint could not be published yet. The next checkpoint, attempt or task tries again.",
+    "CKP210": "Checkpoints fail. The job continues, but a crash costs more work with every minute.",
+    "CKP211": "More checkpoints failed in a row than tolerable_failures allows. The job fails.",
+    "CKP220": "The answer of the store was lost. The result was read back.",
+    "CKP250": "A savepoint was completed and published at its target.",
+    "CKP251": "A savepoint was deleted on request.",
+    "CKP426": "Some restored state was not used in this run and was kept.",
+    "CKP427": "Some restored state was not used in this run and was dropped, as allow_non_restored_state says.",
+    "CKP501": "The application did not open a CheckpointedJob, so a retry starts from zero.",
+}
+
 
 # -- stages ------------------------------------------------------------------------------------------------------------
 

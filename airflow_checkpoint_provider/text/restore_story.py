@@ -41,6 +41,16 @@ from airflow_checkpoint_provider.text.units import (
 
 SHOWN_REJECTED, SHOWN_OLDER = 5, 3
 
+CODES = {  # what each line means; docs/behaviour.md shows it
+    "CKP100": "The first attempt of a run starts from nothing, as expected.",
+    "CKP101": "The restore story: why there is a new attempt, which checkpoints exist, and where it continues.",
+    "CKP102": "A job whose runs share one history starts from nothing. If you expected a history, stop the job now.",
+    "CKP103": "The task was cleared, but the application has not changed since the attempt before.",
+    "CKP104": "A restore set the checkpoint from which the next attempt starts. Running attempts are fenced.",
+    "CKP110": "The driver of an earlier try is still running. This try follows it and submits nothing.",
+    "CKP113": "The task checks whether an earlier driver is still running.",
+}
+
 
 @dataclass(frozen=True)
 class Seen:

@@ -39,6 +39,7 @@ from airflow_checkpoint_provider.text.units import (
 
 HEADER = ("id", "att", "state", "barrier", "at", "sync", "async", "new", "total", "states", "why")
 SHOWN = 50  # checkpoints in a log's table, the newest
+CODES = {"CKP202": "The summary of a run: all its checkpoints, what they cost and what they saved."}
 _STATES = {RETAINED: "completed", FORGOTTEN: "deleted", CONDEMNED: "deleting"}
 
 

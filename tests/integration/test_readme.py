@@ -14,13 +14,13 @@ import pytest
 from airflow.sdk import DAG, task
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.codes import CODES
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark.s3a import advice
 from airflow_checkpoint_provider.storage import S3Store
+from tests.support.codes import CODES
 from tests.support.drivers import ROOT, environment, fast_confs, submit
 from tests.support.waiting import wait_until
 

@@ -1,41 +1,39 @@
-"""One table of codes: no code twice, none missing, none left over."""
+"""Codes: each has one meaning, which is written once, in the package. The page shows it."""
 
 from __future__ import annotations
 
-import ast
+import os
 import re
-from collections import Counter
 from pathlib import Path
 
 import airflow_checkpoint_provider
-from airflow_checkpoint_provider import codes
-from airflow_checkpoint_provider.errors import all_errors
-from airflow_checkpoint_provider.hooks import connections
+from tests.support.codes import CODES, ERRORS, LINES
 
 PACKAGE = Path(airflow_checkpoint_provider.__file__).parent
+PAGE = PACKAGE.parent / "docs" / "behaviour.md"
+TABLE = re.compile(r"(?:^\| CKP\d{3} \|.*\n)+", re.MULTILINE)
 
 
-def test_no_code_stands_twice_in_the_table() -> None:
-    tree = ast.parse(Path(codes.__file__).read_text(encoding="utf-8"))
-    (table,) = (node for node in ast.walk(tree) if isinstance(node, ast.Dict))
-    keys = [key.value for key in table.keys if isinstance(key, ast.Constant)]
-    assert keys == sorted(set(keys), key=str)
-    assert set(keys) == set(codes.CODES)
+def test_each_code_has_one_meaning() -> None:
+    assert len(ERRORS) + len(LINES) == len(CODES)
+    assert len(set(CODES.values())) == len(CODES)
 
 
-def test_each_error_has_a_code_of_its_own() -> None:
-    assert connections.ConnectionUnreadable in all_errors()
-    counted = Counter(error.code for error in all_errors())
-    assert [code for code, count in counted.items() if count > 1] == []
-    assert counted.keys() <= codes.CODES.keys()
+def test_each_code_of_the_package_has_a_meaning_and_each_meaning_is_used() -> None:
+    sources = [file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py")]
+    used = {
+        code for source in sources for code in re.findall(r"CKP\d{3}", re.sub(r'(?m)^ *"CKP\d{3}": .*$', "", source))
+    }
+    assert used == CODES.keys()
 
 
-def test_the_table_holds_what_the_package_says_and_no_more() -> None:
-    sources = (file for file in PACKAGE.rglob("*.py") if file != Path(codes.__file__))
-    said = {code for file in sources for code in re.findall(r"CKP\d{3}", file.read_text(encoding="utf-8"))}
-    assert said == codes.CODES.keys()
+def test_each_meaning_is_a_sentence_in_one_line() -> None:
+    assert [meaning for meaning in CODES.values() if not re.fullmatch(r"[A-Z].{10,115}\.", meaning)] == []
 
 
-def test_meanings_are_one_line_each() -> None:
-    assert all(meaning.endswith(".") and "\n" not in meaning for meaning in codes.CODES.values())
-    assert len(set(codes.CODES.values())) == len(codes.CODES)
+def test_the_page_shows_the_meaning_of_each_code() -> None:
+    """``WRITE_GOLDEN_TEXTS=1`` rewrites the table."""
+    table = "".join(f"| {code} | {meaning} |\n" for code, meaning in CODES.items())
+    if os.environ.get("WRITE_GOLDEN_TEXTS"):
+        PAGE.write_text(TABLE.sub(lambda _: table, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    assert TABLE.findall(PAGE.read_text(encoding="utf-8")) == [table]

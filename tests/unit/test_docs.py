@@ -1,4 +1,4 @@
-"""What the documentation says is in the code, and still is so: links, files, examples, fields, events, codes. Runs anywhere."""
+"""What the documentation says is in the code, and still is so: links, files, examples, fields, events. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import airflow_checkpoint_provider
-from airflow_checkpoint_provider.codes import CODES
 from airflow_checkpoint_provider.coordinator import liveness, savepoint
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.protocol import events, metadata, state
@@ -29,7 +28,7 @@ BEHAVIOUR = (ROOT / "docs" / "behaviour.md").read_text()
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 FILE = re.compile(
-    r"`((?:protocol|policies|coordinator|text|checkpoint|storage|spark|operators|sensors|triggers|hooks|cli|tests)/[\w/.]+|(?:_airflow|errors|codes)\.py)`"
+    r"`((?:protocol|policies|coordinator|text|checkpoint|storage|spark|operators|sensors|triggers|hooks|cli|tests)/[\w/.]+|(?:_airflow|errors)\.py)`"
 )
 NAME = re.compile(r"`([^`]+)`")
 
@@ -150,7 +149,7 @@ def own_fields(kind: type) -> set[str]:
     return {field.name for field in fields(kind)} - {"extra"}
 
 
-# -- events, properties, codes -------------------------------------------------------------------------------------------
+# -- events, properties --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", events.KINDS)
@@ -165,12 +164,6 @@ def test_properties_are_those_that_are_tested() -> None:
     written_out = (ROOT / "tests" / "model" / "properties.py").read_text()
     tested = re.findall(r"^(P\d+) ", written_out, re.MULTILINE)
     assert [row[0] for row in rows_with(PROTOCOL, r"P\d+")] == tested
-
-
-def test_every_code_is_explained() -> None:
-    wanted = "\n".join(f"| {code} | {meaning} |" for code, meaning in CODES.items())
-    shown = rows_with(BEHAVIOUR, r"CKP\d+")
-    assert shown == [[code, meaning] for code, meaning in CODES.items()], f"the table of codes should be\n{wanted}"
 
 
 # -- docs/flink.md ------------------------------------------------------------------------------------------------------------

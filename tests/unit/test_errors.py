@@ -29,8 +29,7 @@ PERMANENT = {
     ),
     *("StoreMisconfigured", "FormatTooNew", "Damaged", "OtherIncarnation", "HistoryGone", "CheckpointNotFound"),
     *("Aborted", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
-    *("NonRestoredState", "RenameConflict", "StateNotFound", "KindChanged"),
-    *("FinishedStateMismatch", "MaxParallelismMismatch"),
+    *("RenameConflict", "StateNotFound", "KindChanged"),
     *("AlreadyClaimed", "OrphanSavepoint", "OtherSavepoint", "SavepointDisposed"),
 }
 

@@ -23,7 +23,6 @@ MODULES = {
 
 # Lower layers first: a module knows its own layer and those that its row names.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "codes": (),
     "errors": (),
     "policies": ("errors",),
     "protocol": ("errors", "policies"),

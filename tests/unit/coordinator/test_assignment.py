@@ -12,19 +12,16 @@ from hypothesis import strategies as st
 from airflow_checkpoint_provider.coordinator.assignment import (
     agree,
     allowance,
-    assign,
     divided,
     left_over,
     renamed,
     renamed_in,
-    states_of,
 )
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     InvalidConfig,
     InvalidName,
     KindChanged,
-    NonRestoredState,
     RenameConflict,
     StateNotFound,
 )
@@ -61,141 +58,6 @@ def seal(**applications: Sequence[StateSnapshot]) -> Seal:
     )  # fmt: skip
 
 
-HELD = by_uid(value("count"), stage("clean"))
-
-
-# -- matched -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("rule", "wanted", "options", "states", "empty", "dropped"),
-    [
-        ("by uid", {"count": "value", "clean": "stage"}, {}, {"count": "count", "clean": "clean"}, (), ()),
-        (
-            "what is new begins empty",
-            {"count": "value", "clean": "stage", "b": "value", "a": "stage"},
-            {},
-            {"count": "count", "clean": "clean"},
-            ("a", "b"),
-            (),
-        ),
-        (
-            "by the new name",
-            {"total": "value", "clean": "stage"},
-            {"rename": {"count": "total"}},
-            {"total": "count", "clean": "clean"},
-            (),
-            (),
-        ),
-        ("left behind: anything", {}, {"allow_non_restored": True}, {}, (), ("clean", "count")),
-        (
-            "left behind: what is listed",
-            {"clean": "stage"},
-            {"allow_non_restored": ["count"]},
-            {"clean": "clean"},
-            (),
-            ("count",),
-        ),
-        (
-            "listed, yet claimed: it is restored",
-            {"count": "value", "clean": "stage"},
-            {"allow_non_restored": ["count"]},
-            {"count": "count", "clean": "clean"},
-            (),
-            (),
-        ),
-        (
-            "listed by its new name",
-            {"clean": "stage"},
-            {"rename": {"count": "total"}, "allow_non_restored": ["total"]},
-            {"clean": "clean"},
-            (),
-            ("total",),
-        ),
-    ],
-    ids=lambda one: one if isinstance(one, str) else "",
-)
-def test_assigned(
-    rule: str, wanted: Mapping[str, str], options: dict[str, Any], states: Mapping[str, str], empty: tuple[str, ...],
-    dropped: tuple[str, ...],
-) -> None:  # fmt: skip
-    """``states`` is the old uid for each new one."""
-    found = assign(HELD, wanted, **options)
-    assert {uid: _held(state) for uid, state in found.states.items()} == {
-        uid: _held(HELD[old]) for uid, old in states.items()
-    }
-    assert all(state.uid == uid for uid, state in found.states.items())
-    assert (found.empty, found.dropped) == (empty, dropped)
-
-
-def _held(state: StateSnapshot) -> object:
-    return state.value, state.groups
-
-
-@pytest.mark.parametrize(
-    ("rule", "wanted", "options", "error", "said"),
-    [
-        ("nobody claims it", {"count": "value"}, {}, NonRestoredState, r"stage 'clean'.*allow_non_.*\[\"clean\"\]"),
-        ("nobody claims several", {}, {}, NonRestoredState, r"stage 'clean', value 'count'"),
-        (
-            "the list holds another one",
-            {},
-            {"allow_non_restored": ["count"]},
-            NonRestoredState,
-            r"holds stage 'clean', ",
-        ),
-        (
-            "the list holds what is not there",
-            {"count": "value"},
-            {"allow_non_restored": ["clena"]},
-            StateNotFound,
-            "allow_non_restored_state names 'clena', .* 'clean', 'count'",
-        ),
-        (
-            "the list holds the old name",
-            {"clean": "stage"},
-            {"rename": {"count": "total"}, "allow_non_restored": ["count"]},
-            StateNotFound,
-            "names 'count'",
-        ),
-        (
-            "another kind",
-            {"count": "value", "clean": "value"},
-            {},
-            KindChanged,
-            "'clean' is a stage .* asks for a value",
-        ),
-        (
-            "another kind, whatever is allowed",
-            {"count": "stage"},
-            {"allow_non_restored": True},
-            KindChanged,
-            "'count' is a value",
-        ),
-        (
-            "renamed: not there",
-            {"count": "value", "clean": "stage"},
-            {"rename": {"cuont": "count"}},
-            StateNotFound,
-            "rename names 'cuont'",
-        ),
-        (
-            "renamed to what nobody asks for",
-            {"count": "value", "clean": "stage"},
-            {"rename": {"count": "total"}},
-            NonRestoredState,
-            "'total'",
-        ),
-    ],
-    ids=lambda one: one if isinstance(one, str) and " " in one else "",
-)
-def test_refused(
-    rule: str, wanted: Mapping[str, str], options: dict[str, Any], error: type[CheckpointError], said: str
-) -> None:
-    with pytest.raises(error, match=said):
-        assign(HELD, wanted, **options)
-
-
 # -- left over -----------------------------------------------------------------------------------------------------------
 
 
@@ -212,8 +74,6 @@ def test_refused(
 )  # fmt: skip
 def test_left_over(rule: str, restored: Sequence[StateSnapshot], claimed: str, found: tuple[str, ...]) -> None:
     assert left_over(by_uid(*restored), set(claimed)) == found
-    if not found:
-        assign(by_uid(*restored), {state.uid: state.kind for state in restored if state.uid in claimed})
 
 
 @pytest.mark.parametrize(
@@ -341,23 +201,13 @@ def test_the_values_with_which_the_run_began_are_renamed_too() -> None:
 # -- one application of several ------------------------------------------------------------------------------------------
 
 
-def test_only_the_states_of_the_application_are_taken() -> None:
-    """Those of the others are not left over: nothing has to be allowed."""
-    joint = seal(orders=[value("count", 1), stage("clean")], stock=[value("count", 3), value("seen")])
-    orders = states_of(joint, "orders")
-    found = assign(orders, {"count": "value", "clean": "stage"})
-    assert {uid: state.value for uid, state in found.states.items()} == {"count": 1, "clean": None}
-    assert found.dropped == ()
-
-
 def test_an_application_that_the_checkpoint_does_not_hold() -> None:
     with pytest.raises(
         StateNotFound, match=r"chk-3 holds nothing of application 'payments', only of 'orders', 'stock'"
     ):
-        states_of(seal(orders=[], stock=[]), "payments")
+        renamed_in(seal(orders=[], stock=[]), {}, "payments")
 
 
 def test_a_job_alone_is_the_application_without_a_name() -> None:
     alone = seal(**{"": [value("count")]})
-    assert states_of(alone).keys() == {"count"}
     assert renamed_in(alone, {"count": "total"}).states.keys() == {"total"}

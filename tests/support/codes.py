@@ -1,0 +1,11 @@
+"""Every code of the package and what it means: errors carry theirs, log lines have theirs beside their text. Runs anywhere."""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider.errors import all_errors, meaning
+from airflow_checkpoint_provider.hooks import connections  # noqa: F401 - defines two of the errors
+from airflow_checkpoint_provider.text import messages, restore_story, summary_table
+
+ERRORS = [(error.code, meaning(error)) for error in all_errors()]
+LINES = [line for module in (messages, restore_story, summary_table) for line in module.CODES.items()]
+CODES = dict(sorted([*ERRORS, *LINES]))
