@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.cli.verbs import LIMIT
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, beats_of, read_beat
+from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, StoreError
 from airflow_checkpoint_provider.protocol.keys import History, Keys, check_job_id, safe_token, time_in
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.text.units import between
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,11 @@ def meant(store: Store, job: str, run: str | None) -> tuple[Found, str | None]:
     return of_run(store, job, run)
 
 
-def beat_of(store: Store, found: Found) -> Beat | None:
-    """What the current launch was last seen to say."""
-    beats = (read_beat(store, key) for key in beats_of(found.keys, found.state))
-    return next((beat for beat in beats if beat), None)
+def not_beating(store: Store, found: Iterable[Found], on_wait: Callable[[], object]) -> set[str]:
+    """Return the prefixes of the histories whose driver is on record as alive and does not beat.
 
-
-def beats_now(beat: Beat | None, now: str) -> bool:
-    """Whether it looks alive: its process is, on this host; elsewhere, it beat within a minute by this host's clock."""
-    if beat is None:
-        return False
-    lives = beat.process.lives()
-    return between(beat.at, now) < Beats.configured().still if lives is None else lives
+    Drivers elsewhere are watched for up to half a minute, all at the same time; ``on_wait`` is called before.
+    """
+    drivers = {tuple(beats_of(one.keys, one.state)): one.keys.prefix for one in found}
+    alive = Liveness(store).wait_for_each(drivers, on_wait)
+    return {prefix for keys, prefix in drivers.items() if keys and not alive[keys]}

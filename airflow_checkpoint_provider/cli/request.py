@@ -19,8 +19,8 @@ from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.cli.show import entry
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import publish_due
-from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Liveness, beats_of
 from airflow_checkpoint_provider.errors import (
     Aborted,
     CheckpointNotFound,
@@ -100,6 +100,7 @@ class _Asking:
         self._found, self._run = locate.meant(store, job, run)
         self._wish = wish
         self._coordinator = Coordinator(Journal(store, self._found.keys, by()))
+        self._liveness = Liveness(store)
         self._token = f"checkpoints {secrets.token_hex(8)}"
         self._target = _target(store, wish)
         self._until = None if patience.seconds is None else time.monotonic() + patience.seconds
@@ -233,8 +234,9 @@ class _Asking:
 
     def _beat(self) -> Beat | None:
         """Of its driver, if that seems to live."""
-        beat = locate.beat_of(self._coordinator.store, replace(self._found, state=self.state))
-        return beat if locate.beats_now(beat, utc_now()) else None
+        keys = beats_of(self._coordinator.keys, self.state)
+        beat = self._liveness.look(keys)
+        return None if self._liveness.alive(keys) is False else beat
 
     @property
     def _checkpoint(self) -> Checkpoint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -10,6 +11,7 @@ from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.locate import Found
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator import statistics as numbers
+from airflow_checkpoint_provider.coordinator.liveness import Beats
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, located, recalled, verified
 from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound
@@ -27,26 +29,32 @@ MANY = 10_000  # more checkpoints than a history lists
 
 # -- jobs ----------------------------------------------------------------------------------------------------------------
 
+AT_WORK = ("running", "launched")
 JOBS = ("JOB", "RUN", "STATE", "ATTEMPT", "LAST CHECKPOINT", "AGE", "NEXT START")
 
 
 def jobs(store: Store, limit: int, now: str) -> Report:
     """Each job's newest run."""
-    lines: list[dict[str, Any]] = []
+    newest: list[Found] = []
     errors: list[CheckpointError] = []
     for job in locate.jobs(store):
         all_of = locate.histories(store, job, limit)
         errors += all_of.unreadable
-        if all_of.found:
-            lines.append(_job(store, all_of.found[0], now))
-    lines.sort(key=lambda one: str(one["at"]), reverse=True)
-    shown = lines[:limit]
-    notes = [] if lines or errors else [f"no jobs under {store.uri}"]
-    notes += [f"{plural(len(lines) - limit, 'older job')} left out; see --limit"] if len(lines) > limit else []
+        newest += all_of.found[:1]
+    newest.sort(key=lambda found: found.state.at, reverse=True)
+    silent = locate.not_beating(store, [found for found in newest[:limit] if _state(found) in AT_WORK], _say_waiting)
+    shown = [_job(found, now, silent=found.keys.prefix in silent) for found in newest[:limit]]
+    notes = [] if newest or errors else [f"no jobs under {store.uri}"]
+    notes += [f"{plural(len(newest) - limit, 'older job')} left out; see --limit"] if len(newest) > limit else []
     return Report(JOBS, [_job_cells(one) for one in shown], shown, notes=notes, errors=tuple(errors))
 
 
-def _job(store: Store, found: Found, now: str) -> dict[str, Any]:
+def _say_waiting() -> None:
+    seconds = Beats.configured().look
+    print(f"Checking whether the drivers of running jobs are alive (up to {seconds:g} s).", file=sys.stderr, flush=True)
+
+
+def _job(found: Found, now: str, *, silent: bool) -> dict[str, Any]:
     state = found.state
     last = max((one for one in state.checkpoints if one.completed_at), key=lambda one: one.id, default=None)
     run = state.run(found.newest_run)
@@ -55,7 +63,7 @@ def _job(store: Store, found: Found, now: str) -> dict[str, Any]:
     return {
         "job": state.job,
         "run": found.newest_run,
-        "state": _state(store, found, now),
+        "state": _state(found) + (", no heartbeat" if silent else ""),
         "attempt": state.last_epoch,
         "last_checkpoint": f"chk-{last.id}" if last else None,
         "age_s": between(last.completed_at, now) if last else None,
@@ -70,16 +78,13 @@ def _job_cells(one: dict[str, Any]) -> list[str]:
     return [value or NONE for value in values]
 
 
-def _state(store: Store, found: Found, now: str) -> str:
-    """Of the newest run. A driver that is on record as running and is not seen to beat may be dead."""
+def _state(found: Found) -> str:
+    """Return what the journal says of the newest run. A driver that it says is at work may be dead."""
     if found.state.closing is not None:
         return "closed"
     if found.state.suspended:
         return "suspended"
-    said = how(found.state, found.state.run(found.newest_run))
-    if said in ("running", "launched") and not locate.beats_now(locate.beat_of(store, found), now):
-        return f"{said}, no heartbeat"
-    return said
+    return how(found.state, found.state.run(found.newest_run))
 
 
 # -- list ----------------------------------------------------------------------------------------------------------------

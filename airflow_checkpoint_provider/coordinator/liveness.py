@@ -12,18 +12,19 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.errors import CheckpointError, StoreError
 from airflow_checkpoint_provider.protocol.keys import Keys, is_attempt_beat
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, canonical, parse
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
 VARIABLE = "CHECKPOINT_HEARTBEAT_SECONDS"
+MOVES = 2  # of a counter, after which its driver lives
 
 
 @dataclass(frozen=True)
@@ -178,73 +179,128 @@ def beats_of(keys: Keys, state: State, application: str = "") -> Sequence[str]:
     return () if attempt.how else (keys.attempt_beat(attempt.epoch),)
 
 
-class Pulse:
-    """What somebody sees of a driver who looks at its beat now and then, and keeps this between looks."""
+@dataclass
+class _Sighting:
+    """What an observer has seen under one key. ``since`` is the observer's monotonic time of the first look, or of the last move.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._seen: tuple[str, int] | None = None
-        self._moved = time.monotonic()
-        self.beat: Beat | None = None  # the newest
+    The first move does not count: it may be a beat that was under way when its driver died.
+    """
 
-    def look(self, keys: Sequence[str]) -> bool:
-        """At the first of ``keys`` under which there is one: whether it is newer than the last look's."""
+    beat: Beat | None
+    awaited: bool  # an attempt beats right after its entry: one without a beat has just begun, or died then
+    since: float
+    counter: int | None = None
+    moves: int = 0
+
+    def see(self, beat: Beat | None, now: float) -> None:
+        """Compare the newest beat with the one before."""
+        self.beat = beat
+        if beat is None or beat.counter == self.counter:
+            return
+        if self.counter is not None:
+            self.moves += max(1, beat.counter - self.counter)
+        if self.counter is None or self.moves >= MOVES:
+            self.since = now
+        self.counter = beat.counter
+
+    def here(self) -> bool | None:
+        """Return whether the process lives, if that is known without waiting; None if it is not."""
+        if self.beat is None:
+            return None if self.awaited else False
+        return False if self.beat.refused else self.beat.process.lives()
+
+    def alive(self, now: float, bound: float) -> bool | None:
+        here = self.here()
+        if here is not None:
+            return here
+        if now - self.since >= bound:
+            return False
+        return True if self.moves >= MOVES else None
+
+    def silent_for(self, now: float) -> float:
+        here = self.here() if self.beat else None
+        if here is not None:
+            return 0.0 if here else math.inf
+        return now - self.since
+
+
+class Liveness:
+    """The one rule by which tasks, triggers, drivers, the sweep and the command line tell whether a driver lives.
+
+    A driver on this host, in this boot and this pid namespace, lives if its process does. A driver elsewhere lives if its
+    counter moves between looks, and is dead once it has stood still for a bounded time. That time is measured by the
+    observer's monotonic clock: no clock of another machine is compared. So an observer looks at least twice, with this object,
+    which remembers what it saw. Not for more than one thread at a time.
+    """
+
+    def __init__(self, store: Store, beats: Beats | None = None) -> None:
+        self._store, self.beats = store, beats or Beats.configured()
+        self._sightings: dict[str, _Sighting] = {}
+        self._began = time.monotonic()
+
+    def look(self, keys: Iterable[str]) -> Beat | None:
+        """Read each beat once; return the first that there is. Raise ``StoreError``, which is no silence of the driver."""
+        found: Beat | None = None
         for key in keys:
-            beat = read_beat(self._store, key)
-            if beat is not None:
-                moved = self._seen != (key, beat.counter)
-                if moved:
-                    self._seen, self._moved = (key, beat.counter), time.monotonic()
-                self.beat = beat
-                return moved
-        return False
+            try:
+                beat = read_beat(self._store, key)
+            except StoreError:
+                self.excuse()
+                raise
+            now = time.monotonic()
+            sighting = self._sightings.setdefault(key, _Sighting(beat, is_attempt_beat(key), now))
+            sighting.see(beat, now)
+            found = found or beat
+        return found
 
     def excuse(self) -> None:
-        """Silence of the store is no silence of the driver."""
-        self._moved = time.monotonic()
+        """Count no silence up to now: the observer could not look."""
+        self._began = time.monotonic()
+        for sighting in self._sightings.values():
+            sighting.since = self._began
 
-    @property
-    def still_for(self) -> float:
-        """Seconds since it was seen to move; infinite where this host knows that its process is gone."""
-        gone = self.beat is not None and self.beat.process.lives() is False
-        return math.inf if gone else time.monotonic() - self._moved
+    def alive(self, keys: Iterable[str], bound: float | None = None) -> bool | None:
+        """Return whether a driver that beats under one of ``keys`` lives, by the looks so far; None if more are needed.
 
-
-def seen_alive(store: Store, keys: Sequence[str], beats: Beats, on_wait: Callable[[], None] = lambda: None) -> bool:
-    """Whether one of the beats lives: its process does, on this host, or its counter moves twice within ``beats.look``."""
-    first = _first(store, keys, beats, on_wait)
-    verdicts = {key: beat.process.lives() for key, beat in first.items()}
-    if any(verdicts.values()):
-        return True
-    unknown = [key for key, verdict in verdicts.items() if verdict is None]
-    if not unknown:
-        return False
-    on_wait()
-    moves: dict[str, set[int]] = {key: {first[key].counter} for key in unknown}
-    deadline = time.monotonic() + beats.look
-    while time.monotonic() < deadline:
-        for key in unknown:
-            beat = read_beat(store, key)
-            if beat:
-                moves[key].add(beat.counter)
-        if any(len(seen) > 2 for seen in moves.values()):
+        ``bound``: seconds after which a beat that stands still is dead; by default ``beats.still``.
+        """
+        now, bound = time.monotonic(), self.beats.still if bound is None else bound
+        sightings = [self._sightings.get(key) for key in keys]
+        verdicts = [sighting.alive(now, bound) if sighting else None for sighting in sightings]
+        if any(verdicts):
             return True
-        time.sleep(min(1.0, beats.every / 4))
-    return False
+        return False if all(verdict is False for verdict in verdicts) else None
 
+    def silent_for(self, keys: Iterable[str]) -> float:
+        """Return the seconds without a sign of life; 0 if its process lives on this host, infinite if it is gone from it."""
+        now = time.monotonic()
+        seen = [self._sightings[key].silent_for(now) for key in keys if key in self._sightings]
+        return min(seen, default=now - self._began)
 
-def _first(store: Store, keys: Sequence[str], beats: Beats, on_wait: Callable[[], None]) -> dict[str, Beat]:
-    """What each says now. An attempt beats right after its entry: one that does not yet has begun this moment, or died
-    then, and is waited for."""
-    deadline = time.monotonic() + beats.look
-    while True:
-        said = {key: beat for key in keys if (beat := read_beat(store, key))}
-        if said or not any(map(is_attempt_beat, keys)) or time.monotonic() >= deadline:
-            return {key: beat for key, beat in said.items() if not beat.refused}
-        on_wait()
-        on_wait = _nothing
-        time.sleep(min(1.0, beats.every / 4))
+    def wait(self, keys: Iterable[str], on_wait: Callable[[], object] = lambda: None) -> bool:
+        """Look until it is known whether a driver lives: ``beats.look`` seconds at most, no time on the same host.
 
+        ``on_wait`` is called once, before the first wait.
+        """
+        keys = tuple(keys)
+        return self.wait_for_each([keys], on_wait)[keys]
 
-def _nothing() -> None:
-    """Said already."""
+    def wait_for_each(
+        self, drivers: Iterable[tuple[str, ...]], on_wait: Callable[[], object] = lambda: None
+    ) -> dict[tuple[str, ...], bool]:
+        """As ``wait``, for several drivers at the same time; each is named by its keys."""
+        open_, answers = list(drivers), dict[tuple[str, ...], bool]()
+        waited = False
+        while True:
+            for keys in tuple(open_):
+                self.look(keys)
+                alive = self.alive(keys, self.beats.look)
+                if alive is not None:
+                    answers[keys] = alive
+                    open_.remove(keys)
+            if not open_:
+                return answers
+            if not waited:
+                on_wait()
+            waited = True
+            time.sleep(min(1.0, self.beats.every / 4))

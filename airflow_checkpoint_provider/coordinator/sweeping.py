@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,12 +23,12 @@ from airflow_checkpoint_provider.coordinator.disposal import publish_due
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
-from airflow_checkpoint_provider.coordinator.liveness import beats_of, read_beat
+from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.decisions import policy_of
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys, safe_token, time_in
-from airflow_checkpoint_provider.protocol.lifetime import QUIET, over_for_good, quiet
+from airflow_checkpoint_provider.protocol.lifetime import over_for_good, quiet
 from airflow_checkpoint_provider.storage.base import Store
 
 LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many that hold none any more
@@ -47,6 +48,7 @@ class Swept:
     leftovers: int = 0
     closed: bool = False
     error: CheckpointError | None = None
+    undecided: bool = False  # a driver may live there; a second look tells
 
     @property
     def changed(self) -> bool:
@@ -54,23 +56,43 @@ class Swept:
 
 
 def sweep_older(
-    store: Store, job: str, by: By, *, own: str, stop: Callable[[], bool] = lambda: False, now: str = ""
+    store: Store,
+    job: str,
+    by: By,
+    *,
+    own: str,
+    stop: Callable[[], bool] = lambda: False,
+    pause: Callable[[float], object] = time.sleep,
+    now: str = "",
 ) -> Iterator[Swept]:
     """Sweep and close what is due among the histories of the job's runs, but not ``own``, a prefix. ``stop`` is asked between two
-    of them. Raises only where they cannot be listed; one that cannot be read is told with its error."""
+    of them. Raises only where they cannot be listed; one that cannot be read is told with its error.
+
+    A heartbeat that may be a living driver's is read twice: when its history is looked at, and after a ``pause`` of a minute,
+    which may return early. A driver is lost only if its beat stood still for all of that minute.
+    """
     now = now or utc_now()
+    liveness, undecided = Liveness(store), list[Coordinator]()
     for histories in _left(store, job, own):
         for prefix in _some(histories):
             if stop():
                 return
             coordinator = Coordinator(Journal(store, Keys(prefix), by))
-            try:
-                done = tend(coordinator, now)
-            except CheckpointError as error:
-                yield Swept(prefix.rsplit("/", 1)[1], error=error)
-                continue
-            if done is not None:
-                yield done
+            done = _tended(coordinator, now, liveness)
+            if done.undecided:
+                undecided.append(coordinator)
+            yield done
+    if undecided:
+        pause(liveness.beats.still)
+    for coordinator in undecided:
+        yield _tended(coordinator, now, liveness)
+
+
+def _tended(coordinator: Coordinator, now: str, liveness: Liveness) -> Swept:
+    try:
+        return tend(coordinator, now, liveness)
+    except CheckpointError as error:
+        return Swept(coordinator.keys.prefix.rsplit("/", 1)[1], error=error)
 
 
 def _left(store: Store, job: str, own: str) -> tuple[list[str], list[str]]:
@@ -101,32 +123,31 @@ def _some(histories: list[str]) -> list[str]:
     return [*oldest, *random.sample(others, min(half, len(others)))]
 
 
-def tend(coordinator: Coordinator, now: str) -> Swept | None:
-    """Sweep a history that is over for good, and close it once its table, too, has been kept for long enough. None: it is too
-    young for either."""
+def tend(coordinator: Coordinator, now: str, liveness: Liveness) -> Swept:
+    """Sweep a history that is over for good, and close it once its table, too, has been kept for long enough."""
     moment = datetime.fromisoformat(now)
     state = coordinator.journal.catch_up()
     if state.closing is not None:
         return Swept(state.scope, closed=close_if_due(coordinator, now))
-    if state.n < 0 or state.suspended or (quiet(state, moment) and _may_live(coordinator, moment)):
+    if state.n < 0 or state.suspended or not quiet(state, moment):
         return Swept(state.scope)
-    if not quiet(state, moment) or not over_for_good(state, policy_of(state), moment):
-        return None
+    keys = beats_of(coordinator.keys, state)
+    liveness.look(keys)
+    alive = liveness.alive(keys)
+    if alive is not False:
+        return Swept(state.scope, undecided=alive is None)
+    if _lost(coordinator) or not over_for_good(state, policy_of(state), moment):
+        return Swept(state.scope)
     with contextlib.suppress(CheckpointError):  # what cannot be published keeps the history open, nothing else
         publish_due(coordinator)
     gone = collect(unshared(coordinator), now)  # before it is closed: nobody would know of leftovers then
-    done = Swept(state.scope, gone.ids, gone.leftovers, close_if_due(coordinator, now))
-    return done if done.changed else None
+    return Swept(state.scope, gone.ids, gone.leftovers, close_if_due(coordinator, now))
 
 
-def _may_live(coordinator: Coordinator, now: datetime) -> bool:
-    """A driver whose task was lost with it has nobody who says so. One that has not beaten for a day is lost from now on, and
-    what it left is kept as that of any that failed."""
-    state = coordinator.state
-    beats = (read_beat(coordinator.store, key) for key in beats_of(coordinator.keys, state))
-    if any(beat and now - datetime.fromisoformat(beat.at) <= QUIET for beat in beats):
-        return True
-    living = [one.epoch for one in state.living()]
+def _lost(coordinator: Coordinator) -> bool:
+    """End the attempts of a driver that is dead, and whose task was lost with it; return whether there were any. What it
+    left is kept from now on as that of any that failed."""
+    living = [attempt.epoch for attempt in coordinator.state.living()]
     for epoch in living:
         coordinator.journal.append(c.EndAttempt(epoch=epoch, how="lost", said_by="a later run"))
     return bool(living)

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beats, Pulse, seen_alive
+from airflow_checkpoint_provider.coordinator.liveness import Liveness
 from airflow_checkpoint_provider.errors import (
     Aborted,
     CheckpointNotFound,
@@ -141,8 +141,7 @@ class Watched(Looking):
     def __init__(self, checkpoint: object, checkpoint_conn_id: str, owner: str) -> None:
         self._meant = _saved(checkpoint) or Pointer.parse(pointer_in(checkpoint))
         super().__init__(self._meant.prefix, checkpoint_conn_id, owner)
-        self._beats = Beats.configured()
-        self._pulse: Pulse | None = None
+        self._liveness: Liveness | None = None
         self._felt = 0.0
 
     def _store(self) -> Store:
@@ -190,11 +189,11 @@ class Watched(Looking):
         found = self.coordinator.state.checkpoint(self._meant.id)
         if found is None or found.status != PENDING:
             return False
-        self._pulse = self._pulse or Pulse(self.coordinator.store)
-        if time.monotonic() - self._felt >= self._beats.every:
+        self._liveness = self._liveness or Liveness(self.coordinator.store)
+        if time.monotonic() - self._felt >= self._liveness.beats.every:
+            self._liveness.look(self._heartbeats(found))
             self._felt = time.monotonic()
-            self._pulse.look(self._heartbeats(found))
-        if self._pulse.still_for < self._beats.still or (self._pulse.beat and self._pulse.beat.process.lives()):
+        if self._liveness.alive(self._heartbeats(found)) is not False:
             return False
         return not found.gated or bool(self.coordinator.missing(found))
 
@@ -212,11 +211,12 @@ class Watched(Looking):
         is acknowledged, or to be aborted."""
         found, coordinator = self.look(), self.coordinator
         missing = coordinator.missing(found)
-        if seen_alive(coordinator.store, self._heartbeats(found), self._beats):
+        liveness = self._liveness = self._liveness or Liveness(coordinator.store)
+        if liveness.wait(self._heartbeats(found)):
             return
         with contextlib.suppress(NotPending):  # it lives after all, or somebody was faster
             if missing:
-                words = f"nothing was heard of attempt {found.epochs[-1]} for {self._beats.still:g} s"
+                words = f"nothing was heard of attempt {found.epochs[-1]} for {liveness.beats.still:g} s"
                 coordinator.abort(found.id, LOST, missing=missing, words=words)
             else:
                 coordinator.complete(found.id)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Pulse, beats_of
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness, beats_of
 from airflow_checkpoint_provider.errors import StoreError
 from airflow_checkpoint_provider.protocol.state import Attempt, State
 from airflow_checkpoint_provider.text import messages, restore_story
@@ -26,13 +26,15 @@ class Follower:
         self._said = {one.id for one in launching.state.checkpoints if one.ended_at}
         self._driver: Beat | None = None  # the newest beat of an attached driver
         self._introduced = False
-        self._pulse, self._read_beat = Pulse(launching.store), time.monotonic()
+        self._liveness, self._read_beat = Liveness(launching.store, launching.beats), time.monotonic()
+        self._keys: Sequence[str] = ()  # under which the driver beats
+        self._newest: Beat | None = None
         self.attempt: Attempt | None = None
 
     @property
     def still_for(self) -> float:
-        """Seconds since anything was seen of a driver that beats, or should."""
-        return self._pulse.still_for
+        """Return the seconds since anything was seen of a driver that beats, or should."""
+        return self._liveness.silent_for(self._keys)
 
     def look(self) -> Attempt | None:
         launch = self._launching.launch
@@ -44,7 +46,7 @@ class Follower:
             self._tell(state)
             self._launching.metrics.tell(state)
         except StoreError:
-            self._pulse.excuse()
+            self._liveness.excuse()
         self._launching.metrics.remind()
         return self.attempt
 
@@ -56,9 +58,11 @@ class Follower:
 
     def _look_at_beat(self, state: State) -> None:
         self._read_beat = time.monotonic()
-        moved, beat = self._pulse.look(beats_of(self._journal.keys, state)), self._pulse.beat
-        if moved and beat:
+        self._keys = beats_of(self._journal.keys, state) or self._keys
+        beat = self._liveness.look(self._keys)
+        if beat and beat != self._newest:
             self._launching.metrics.heard(beat)
+            self._newest = beat
         if beat and beat.attached:
             self._look_at_driver(beat)
 

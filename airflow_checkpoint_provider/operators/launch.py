@@ -7,6 +7,7 @@ may, because a killed task's ``execute`` goes on.
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import socket
 import threading
@@ -18,7 +19,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, beats_of, read_beat, seen_alive
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Liveness, beats_of, read_beat
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_above, resolve
 from airflow_checkpoint_provider.coordinator.sweeping import Swept, sweep_older
 from airflow_checkpoint_provider.errors import Fenced, HistoryGone, Refused, Stopping, StoreError, Superseded
@@ -126,10 +127,11 @@ class Launching:
     def _append_patiently(self, plan: c.PlanLaunch) -> None:
         """A driver that was told to stop is waited for, bounded; then its launch is replaced."""
         deadline = time.monotonic() + self.beats.still
-        look, waited = _Look(self), False
+        liveness, waited = Liveness(self.store, self.beats), False
 
         def observed(state: State) -> c.PlanLaunch:
-            alive = (not waited or time.monotonic() < deadline) and look.alive(state)
+            looking = functools.partial(self.say, [restore_story.looking(state, self.beats.look)])
+            alive = (not waited or time.monotonic() < deadline) and liveness.wait(beats_of(self.keys, state), looking)
             if self.killed.is_set():
                 raise Refused(f"{self.wanted.history.job}: this task was killed; nothing was planned")
             self._before, self._seen = state, self._see(state, alive)
@@ -144,7 +146,7 @@ class Launching:
             except Stopping as error:
                 self.say([f"{error.message}; waiting for it, {self.beats.still:.0f} s at most"])
                 self._wait_until_stopped(deadline)
-                look, waited = _Look(self), True
+                liveness, waited = Liveness(self.store, self.beats), True
 
     def _see(self, state: State, alive: bool) -> Seen:
         """For the story, besides the journal."""
@@ -159,10 +161,10 @@ class Launching:
 
     def _wait_until_stopped(self, deadline: float) -> None:
         """A process elsewhere is not looked at here: that takes as long as looking whether it lives."""
-        at_once = replace(self.beats, look=0)
         while time.monotonic() < deadline and not self.killed.is_set():
             keys = beats_of(self.keys, self.coordinator.journal.poll())
-            if not seen_alive(self.store, keys, at_once):
+            beats = (read_beat(self.store, key) for key in keys)
+            if not any(beat and beat.process.lives() for beat in beats):
                 return
             time.sleep(min(POLL, self.beats.every))
 
@@ -286,7 +288,7 @@ class Launching:
         by = By("task", self.wanted.token.owner, socket.gethostname())
         done: list[Swept] = []
         try:
-            done += sweep_older(self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set)
+            done += sweep_older(self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set, pause=stop.wait)
         except StoreError as error:
             done.append(Swept("", error=error))
         self.say(messages.swept(history.job, done))
@@ -311,21 +313,3 @@ class Launching:
             return summary_table.summary(self.coordinator.journal.catch_up(), self.wanted.token.run)
         except StoreError as error:
             return [f"no summary, the journal cannot be read now: {error}"]
-
-
-class _Look:
-    """Whether the launch that stands in the way is alive; each launch and attempt is looked at once."""
-
-    def __init__(self, launching: Launching) -> None:
-        self._launching = launching
-        self._seen: dict[tuple[str, ...], bool] = {}
-
-    def alive(self, state: State) -> bool:
-        mine = self._launching
-        keys = tuple(beats_of(mine.keys, state))
-        if keys not in self._seen:
-            look = mine.beats.look
-            self._seen[keys] = seen_alive(
-                mine.store, keys, mine.beats, lambda: mine.say([restore_story.looking(state, look)])
-            )
-        return self._seen[keys]

@@ -11,7 +11,7 @@ import secrets
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -22,13 +22,12 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import (
     Beat,
-    Beats,
     Heart,
+    Liveness,
     Process,
     Refusal,
     beats_of,
     read_beat,
-    seen_alive,
 )
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, resolve
 from airflow_checkpoint_provider.errors import (
@@ -290,8 +289,10 @@ def _begin_launched(journal: Journal, settings: Settings, program: Program) -> A
             token=settings.token, try_number=settings.try_number, driver=driver, application_digest=program.application,
             versions=Versions(package=__version__, spark=program.spark), checkpointing=settings.config.to_json(),
         )  # fmt: skip
-        watching = _Observer(journal)
-        journal.append(lambda state: replace(start, seen_alive=watching.another_driver(state, settings.launch)))
+        liveness = Liveness(journal.store)
+        journal.append(
+            lambda state: replace(start, seen_alive=_another_driver_lives(liveness, journal, state, settings.launch))
+        )
         return _started(journal, driver, restored)
 
 
@@ -300,8 +301,8 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
     seen = journal.catch_up()
     if seen.n < 0:
         probe(journal.store)
-    watching = _Observer(journal)
-    if watching.another_job(seen):
+    liveness = Liveness(journal.store)
+    if _job_lives(liveness, journal, seen):
         raise _already_running(journal)
     base, restored = _where_to_start(journal, seen, settings)
     driver = secrets.token_hex(16)
@@ -312,7 +313,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
         plan = c.PlanLaunch(
             token=token, try_number=try_number, owner="script", run=token.run, run_after=None, started_at=started_at,
             incarnation=secrets.token_hex(16), job=settings.job, restore=settings.restore, base=base, above=restored.above if base else 0, alone=True,
-            seen_alive=state.last_epoch > seen.last_epoch or watching.another_job(state),
+            seen_alive=state.last_epoch > seen.last_epoch or _job_lives(liveness, journal, state),
         )  # fmt: skip
         attempt = c.StartAttempt(
             token=token, try_number=try_number, driver=driver, application_digest=program.application,
@@ -357,29 +358,19 @@ def _already_running(journal: Journal) -> JobAlreadyRunning:
     )
 
 
-class _Observer:
-    """Looks whether somebody beats who stands in the way; each is looked at once."""
+def _job_lives(liveness: Liveness, journal: Journal, state: State) -> bool:
+    """Return whether the current launch lives, whoever planned it."""
+    return _lives(liveness, state, beats_of(journal.keys, state))
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._seen: dict[tuple[str, ...], bool] = {}
 
-    def another_job(self, state: State) -> bool:
-        """Whether the current launch lives, whoever's it is."""
-        return self._alive(state, tuple(beats_of(self._journal.keys, state)))
+def _another_driver_lives(liveness: Liveness, journal: Journal, state: State, launch: int | None) -> bool:
+    """Return whether an attempt of ``launch`` lives."""
+    attempt = state.attempt_of(launch)
+    return _lives(liveness, state, (journal.keys.attempt_beat(attempt.epoch),) if attempt and not attempt.how else ())
 
-    def another_driver(self, state: State, launch: int | None) -> bool:
-        """Whether an attempt of ``launch`` lives."""
-        attempt = state.attempt_of(launch)
-        beats = (self._journal.keys.attempt_beat(attempt.epoch),) if attempt and not attempt.how else ()
-        return self._alive(state, beats)
 
-    def _alive(self, state: State, keys: tuple[str, ...]) -> bool:
-        if keys not in self._seen:
-            beats = Beats.configured()
-            say_so = functools.partial(say, restore_story.looking(state, beats.look))
-            self._seen[keys] = seen_alive(self._journal.store, keys, beats, say_so)
-        return self._seen[keys]
+def _lives(liveness: Liveness, state: State, keys: Sequence[str]) -> bool:
+    return liveness.wait(keys, functools.partial(say, restore_story.looking(state, liveness.beats.look)))
 
 
 def _started(journal: Journal, driver: str, restored: Restored) -> Attempt:

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, Process
-from airflow_checkpoint_provider.protocol.records import canonical
+import pytest
+
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import RUN, Job
+from tests.support.beats import CLOCKS_OFF, beating
 from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
 from tests.unit.cli.driver import savepoint
 
 
-def listed(checkpoints: Command, *arguments: str) -> list[dict[str, Any]]:
+@pytest.fixture(autouse=True)
+def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver elsewhere is watched for 0.15 s."""
+    monkeypatch.setenv(VARIABLE, "0.05")
+
+
+CHECKING = "Checking whether the drivers of running jobs are alive (up to 0.15 s).\n"
+
+
+def listed(checkpoints: Command, *arguments: str, says: str = "") -> list[dict[str, Any]]:
     done = checkpoints("jobs", "--output", "json", *arguments)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, says)
     found: list[dict[str, Any]] = json.loads(done.out)
     return found
 
@@ -51,19 +63,23 @@ def test_a_finished_run_of_its_own_history_starts_nowhere(store: LocalStore, che
 def test_a_driver_that_beats_is_running(store: LocalStore, checkpoints: Command) -> None:
     recorded = Recorded(store)
     recorded.started("22:00:20")
-    (silent,) = listed(checkpoints)
+    (silent,) = listed(checkpoints, says=CHECKING)
     assert silent["state"] == "running, no heartbeat"
     Heart(store, recorded.keys.attempt_beat(1), Beat(epoch=1)).pulse()
     (running,) = listed(checkpoints)
     assert running["state"] == "running"
 
 
-def test_a_beat_of_another_host_counts_while_it_is_fresh(store: LocalStore, checkpoints: Command) -> None:
+@CLOCKS_OFF
+def test_a_driver_elsewhere_is_running_while_its_heartbeat_moves(
+    store: LocalStore, checkpoints: Command, off: timedelta
+) -> None:
     recorded = Recorded(store)
     recorded.started("22:00:20")
-    elsewhere = Beat(epoch=1, at="2026-11-20T22:00:30.000Z", process=Process(host="other", boot="other", pid=1))
-    store.overwrite(recorded.keys.attempt_beat(1), canonical(elsewhere.to_json()))
-    (found,) = listed(checkpoints)
+    with beating(store, recorded.keys.attempt_beat(1), off):
+        (found,) = listed(checkpoints, says=CHECKING)
+    assert found["state"] == "running"
+    (found,) = listed(checkpoints, says=CHECKING)
     assert found["state"] == "running, no heartbeat"
 
 
@@ -85,7 +101,7 @@ def test_a_job_that_was_resumed_is_not_suspended_any_more(job: Job, checkpoints:
         f"CHECKPOINTS orders, run {RUN}: RESUMED, nothing of it has started since; 1 attempt"
     )
     job.start(try_number=2)
-    assert listed(checkpoints)[0]["state"] == "running, no heartbeat"
+    assert listed(checkpoints, says=CHECKING)[0]["state"] == "running, no heartbeat"
 
 
 def test_a_launch_whose_driver_is_not_there_yet(store: LocalStore, checkpoints: Command) -> None:

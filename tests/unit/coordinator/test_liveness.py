@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -11,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,17 +24,18 @@ from airflow_checkpoint_provider.coordinator.liveness import (
     Beat,
     Beats,
     Heart,
+    Liveness,
     Process,
     Refusal,
     beats_of,
     read_beat,
-    seen_alive,
 )
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
 from airflow_checkpoint_provider.storage.base import Store
+from tests.support.beats import CLOCKS_OFF, beating, put_beat
 from tests.support.faults import Fault, FaultyStore
 from tests.support.histories import History
 from tests.support.journals import KEYS
@@ -56,7 +60,7 @@ def beat(store: MemoryStore, **fields: Any) -> None:
 def looked(store: Store, *keys: str, beats: Beats = SHORT) -> tuple[bool, bool]:
     """Whether somebody was seen, and whether that had to be waited for."""
     waited = threading.Event()
-    return seen_alive(store, keys or (KEY,), beats, waited.set), waited.is_set()
+    return Liveness(store, beats).wait(keys or (KEY,), waited.set), waited.is_set()
 
 
 def test_the_defaults() -> None:
@@ -182,7 +186,7 @@ def test_two_moves_are_alive() -> None:
     store = MemoryStore()
     beat(store, process=FOREIGN)
     with counting(store, lambda number: {"counter": number}):
-        assert seen_alive(store, [KEY], Beats(every=0.02, look=30.0))
+        assert Liveness(store, Beats(every=0.02, look=30.0)).wait([KEY])
 
 
 @pytest.mark.parametrize(
@@ -216,7 +220,7 @@ def test_one_of_several_is_enough() -> None:
     store.overwrite(KEYS.launch_beat(1), canonical(Beat(counter=9, launch=1, process=FOREIGN).to_json()))
     beat(store, process=FOREIGN)
     with counting(store, lambda number: {"counter": number}):
-        assert seen_alive(store, [KEYS.launch_beat(1), KEY], Beats(every=0.02, look=30.0))
+        assert Liveness(store, Beats(every=0.02, look=30.0)).wait([KEYS.launch_beat(1), KEY])
 
 
 @pytest.mark.parametrize(
@@ -249,7 +253,7 @@ def test_an_attempt_that_has_not_beaten_yet_is_waited_for() -> None:
         waited.set()
         Heart(store, KEY, Beat(epoch=1), SHORT).pulse()
 
-    assert seen_alive(store, (KEY,), Beats(every=0.02, look=30.0), begin)
+    assert Liveness(store, Beats(every=0.02, look=30.0)).wait((KEY,), begin)
     assert waited.is_set()
 
 
@@ -262,6 +266,99 @@ def test_who_cannot_look_does_not_say_dead(fault: Fault, error: type[Exception])
     """Taken for dead, a healthy stranger would be replaced."""
     with pytest.raises(error):
         looked(FaultyStore(MemoryStore(), lambda call: fault))
+
+
+# -- what an observer remembers ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The observer's monotonic clock."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr("airflow_checkpoint_provider.coordinator.liveness.time.monotonic", lambda: clock.now)
+    return clock
+
+
+def look_at(observer: Liveness, store: Store, counter: int) -> bool | None:
+    put_beat(store, KEY, counter)
+    observer.look([KEY])
+    return observer.alive([KEY])
+
+
+def test_one_look_at_a_driver_elsewhere_decides_nothing(clock: SimpleNamespace) -> None:
+    store = MemoryStore()
+    assert look_at(Liveness(store), store, 1) is None
+
+
+def test_two_looks_decide_when_the_counter_moved_on_between_them(clock: SimpleNamespace) -> None:
+    store = MemoryStore()
+    observer = Liveness(store)
+    assert look_at(observer, store, 5) is None
+    clock.now += 20
+    assert look_at(observer, store, 7) is True
+
+
+def test_a_driver_that_was_alive_is_dead_when_it_stood_still_for_a_minute(clock: SimpleNamespace) -> None:
+    store = MemoryStore()
+    observer = Liveness(store)
+    look_at(observer, store, 5)
+    look_at(observer, store, 8)
+    clock.now += 59
+    assert look_at(observer, store, 8) is True
+    assert observer.silent_for([KEY]) == 59
+    clock.now += 1
+    assert look_at(observer, store, 8) is False
+    clock.now += 600
+    assert look_at(observer, store, 10) is True, "it was asleep"
+
+
+def test_an_observer_that_could_not_look_counts_no_silence(clock: SimpleNamespace) -> None:
+    inner = MemoryStore()
+    store = FaultyStore(inner)
+    observer = Liveness(store)
+    look_at(observer, inner, 5)
+    observer.look([KEY])
+    clock.now += 59
+    store.plan = lambda call: Fault.NOT_SENT
+    with pytest.raises(StoreUnavailable):
+        observer.look([KEY])
+    clock.now += 59
+    store.plan = lambda call: Fault.NONE
+    observer.look([KEY])
+    assert observer.alive([KEY]) is None
+    assert observer.silent_for([KEY]) == 59
+
+
+def test_a_process_of_this_host_is_never_silent(clock: SimpleNamespace) -> None:
+    store = MemoryStore()
+    beat(store, process=Process.this())
+    observer = Liveness(store)
+    observer.look([KEY])
+    clock.now += 600
+    observer.look([KEY])
+    assert (observer.alive([KEY]), observer.silent_for([KEY])) == (True, 0.0)
+    beat(store, process=replace(Process.this(), started="another one's"))
+    observer.look([KEY])
+    assert (observer.alive([KEY]), observer.silent_for([KEY])) == (False, math.inf)
+
+
+def test_several_drivers_are_watched_in_the_time_of_one() -> None:
+    store = MemoryStore()
+    silent = [(KEYS.attempt_beat(number),) for number in range(2, 12)]
+    began = time.monotonic()
+    with beating(store, KEY):
+        found = Liveness(store, SHORT).wait_for_each([(KEY,), *silent])
+    assert {keys for keys, alive in found.items() if alive} == {(KEY,)}
+    assert len(found) == 11
+    assert time.monotonic() - began < 10 * SHORT.look
+
+
+@CLOCKS_OFF
+def test_no_clock_of_another_host_is_compared(off: timedelta) -> None:
+    store = MemoryStore()
+    with beating(store, KEY, off):
+        assert Liveness(store, Beats(every=0.02, look=30.0)).wait([KEY])
+    assert looked(store) == (False, True)
 
 
 # -- the heart -----------------------------------------------------------------------------------------------------------

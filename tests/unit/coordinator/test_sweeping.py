@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import pytest
@@ -15,7 +17,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import target_of
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Process
 from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
 from airflow_checkpoint_provider.coordinator.sweeping import Swept, sweep_older
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
@@ -27,6 +29,7 @@ from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.text.messages import swept
+from tests.support.beats import CLOCKS_OFF, beating, put_beat
 from tests.support.faults import Fault, FaultyStore, virtual_time
 from tests.support.garbage import expire
 from tests.support.recorded import Recorded
@@ -36,6 +39,12 @@ JOB = "flights_etl.delays"
 RUN = "scheduled__2026-11-20"
 OWN = History(JOB, "scheduled__2027-01-01").prefix
 BY = By("task", JOB, "host")
+
+
+@pytest.fixture(autouse=True)
+def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that stands still for 0.3 s is dead."""
+    monkeypatch.setenv(VARIABLE, "0.05")
 
 
 def day(number: int) -> str:
@@ -178,15 +187,31 @@ def test_a_savepoint_that_nobody_published_stands_alone_before_its_history_is_cl
 # -- who may still live --------------------------------------------------------------------------------------------------
 
 
-def beat(recorded: Recorded, at: str) -> None:
-    recorded.store.overwrite(recorded.keys.attempt_beat(1), canonical(Beat(epoch=1, at=at).to_json()))
-
-
-def test_a_driver_that_beats_is_left_alone_however_long_its_stage_takes() -> None:
+@CLOCKS_OFF
+def test_a_driver_that_beats_is_left_alone_however_long_its_stage_takes(off: timedelta) -> None:
     store = MemoryStore()
-    beat(ran(store, how=None), day(40))
-    assert sweep(store, day(40)) == []
+    with beating(store, ran(store, how=None).keys.attempt_beat(1), off):
+        assert sweep(store, day(40)) == []
     assert not any(one.how for one in state_of(store).attempts)
+
+
+def test_a_driver_that_may_live_is_not_lost_before_it_was_watched_for_a_minute() -> None:
+    """The sweep's own driver ended before: the next run looks again."""
+    store = MemoryStore()
+    put_beat(store, ran(store, how=None).keys.attempt_beat(1))
+    assert [*sweep_older(store, JOB, BY, own=OWN, now=day(40), pause=lambda seconds: None)] == [
+        Swept(RUN, undecided=True), Swept(RUN, undecided=True),
+    ]  # fmt: skip
+    assert not any(one.how for one in state_of(store).attempts)
+
+
+def test_a_driver_whose_process_is_gone_from_this_host_is_lost_at_once() -> None:
+    store = MemoryStore()
+    recorded = ran(store, how=None)
+    gone = Beat(epoch=1, counter=1, process=replace(Process.this(), started="another one's"))
+    store.overwrite(recorded.keys.attempt_beat(1), canonical(gone.to_json()))
+    assert [*sweep_older(store, JOB, BY, own=OWN, now=day(8), pause=lambda seconds: None)] == [Swept(RUN)]
+    assert state_of(store).attempts[0].how == "lost"
 
 
 @pytest.mark.parametrize("beaten", [True, False])
@@ -194,7 +219,7 @@ def test_one_of_whose_end_nobody_could_tell_is_lost_first_and_kept_from_then_on(
     store = MemoryStore()
     recorded = ran(store, how=None)
     if beaten:
-        beat(recorded, day(0))
+        put_beat(store, recorded.keys.attempt_beat(1))
     assert sweep(store, day(8)) == []
     (attempt,) = state_of(store).attempts
     assert (attempt.how, attempt.said_by) == ("lost", "a later run")

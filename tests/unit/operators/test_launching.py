@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
 from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.text.units import day_and_time
+from tests.support.beats import CLOCKS_OFF, beating, put_beat
 from tests.support.faults import Fault, FaultyStore
 from tests.support.garbage import expire
 from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
@@ -92,6 +94,32 @@ def test_a_living_driver_is_adopted_whatever_its_checkpoints_are(recorded: Recor
     assert (launch.number, launch.adopted_by) == (1, 2)
     assert "stage 'delays'" in adopting.lines[0]
     assert "[CKP110]" in adopting.lines[0]
+
+
+@CLOCKS_OFF
+def test_a_living_driver_elsewhere_is_adopted_whatever_its_clock_says(recorded: Recorded, off: timedelta) -> None:
+    with beating(recorded.store, recorded.keys.attempt_beat(1), off):
+        assert Try(recorded, 2).launching.plan().adopted_by == 2
+
+
+@CLOCKS_OFF
+def test_a_dead_driver_elsewhere_is_replaced_whatever_its_clock_says(recorded: Recorded, off: timedelta) -> None:
+    put_beat(recorded.store, recorded.keys.attempt_beat(1), off=off)
+    assert Try(recorded, 2).launching.plan().number == 2
+
+
+@CLOCKS_OFF
+def test_a_driver_that_is_followed_is_given_up_by_the_followers_clock(recorded: Recorded, off: timedelta) -> None:
+    key = recorded.keys.attempt_beat(1)
+    with beating(recorded.store, key, off):
+        adopting = Try(recorded, 2).launching
+        adopting.beats = Beats(every=0.05, look=1, still=0.3)
+        adopting.plan()
+        living = threading.Event()
+        threading.Timer(0.6, living.set).start()
+        assert adopting.follow(living, tells=False) is not None
+    assert living.is_set()
+    assert adopting.follow(threading.Event(), tells=False) is None
 
 
 def test_not_durable_it_is_replaced(recorded: Recorded, driver: Heart) -> None:
