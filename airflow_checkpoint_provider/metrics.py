@@ -1,7 +1,7 @@
-"""Flink's checkpoint metrics as gauges of Airflow's. Runs in Airflow (worker).
+"""Flink's checkpoint metrics as Airflow gauges. Runs in Airflow (worker).
 
-Each is sent as ``checkpoint.<name>`` with the job as a tag. Where Airflow keeps its legacy names, which backends without
-tags need, also as ``checkpoint.<job>.<name>``. A metric that cannot be sent costs a line in the log, once.
+Each gauge is sent as ``checkpoint.<name>`` with the job as a tag. Where Airflow keeps its legacy names, which backends without
+tags need, it is also sent as ``checkpoint.<job>.<name>``. If gauges cannot be sent, the log says so once.
 """
 
 from __future__ import annotations
@@ -16,68 +16,64 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.units import between
 
 UNPROTECTED = "unprotected_seconds"
-EVERY = 10.0  # seconds between two times it is sent
+EVERY = 10.0  # seconds between two values of it
 
 log = logging.getLogger(__name__)
 
 
 def gauges(state: State) -> dict[str, float]:
-    """Those of Flink's that a journal can tell and that are numbers; -1 until there is something to tell."""
+    """Return the gauges that follow from the journal; -1 is unknown."""
     counts = statistics.counts(state)
-    restored = max((statistics.timestamp(one.at) for one in state.attempts if one.restore_point), default=-1)
-    known = {
+    restored = [statistics.timestamp(attempt.at) for attempt in state.attempts if attempt.restore_point]
+    completed = [checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at]
+    newest = max(completed, key=lambda checkpoint: checkpoint.id, default=None)
+    last = statistics.entry(newest) if newest else {}
+    return {
         "totalNumberOfCheckpoints": counts["total"],
         "numberOfInProgressCheckpoints": counts["in_progress"],
         "numberOfCompletedCheckpoints": counts["completed"],
         "numberOfFailedCheckpoints": counts["failed"],
-        "lastCheckpointRestoreTimestamp": restored,
-    }
-    completed = (one for one in state.checkpoints if one.completed_at)
-    newest = max(completed, key=lambda one: one.id, default=None)
-    last = statistics.entry(newest) if newest else {}
-    return known | {
+        "lastCheckpointRestoreTimestamp": max(restored, default=-1),
         "lastCheckpointSize": last.get("checkpointed_size", -1),
         "lastCheckpointFullSize": last.get("state_size", -1),
         "lastCheckpointDuration": last.get("end_to_end_duration", -1),
-        "lastCheckpointProcessedData": last.get("processed_data", -1),
-        "lastCheckpointPersistedData": last.get("persisted_data", -1),
         "lastCompletedCheckpointId": last.get("id", -1),
         "lastCheckpointCompletedTimestamp": last.get("latest_ack_timestamp", -1),
     }
 
 
 class Metrics:
-    """Of one job, on behalf of one task."""
+    """The gauges of one job, sent by one task."""
 
     def __init__(self, job: str, dag: str, task: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._job, self._clock = job, clock
         self._tags = {"job_id": job, "dag_id": dag, "task_id": task}
         self._sent: Mapping[str, float] = {}
-        self._protected: float | None = None  # when a crash would have cost nothing
+        self._protected: float | None = None  # the time of our clock up to which no work would be lost
         self._reminded = -EVERY
         self._complained = False
 
     def tell(self, state: State) -> None:
-        """All of them, if one has changed: an attempt has started, or a checkpoint was triggered or got its outcome."""
+        """Send all gauges of the journal if one has changed."""
         found = gauges(state)
         if found != self._sent:
             self._sent = found
             self._send(found)
 
     def heard(self, beat: Beat) -> None:
-        """Both its times are of the driver's clock; from now on our own goes on."""
+        """Take from a heartbeat how much work a crash would cost. Both its times are of the driver's clock."""
         if beat.protected_since:
             self._protected = self._clock() - between(beat.protected_since, beat.at)
 
     def remind(self) -> None:
-        """How much work a crash would cost now: every ten seconds, also while the store is silent."""
+        """Send every ten seconds how much work a crash would cost now, also while the store does not answer."""
         now = self._clock()
         if self._protected is not None and now - self._reminded >= EVERY:
             self._reminded = now
             self._send({UNPROTECTED: now - self._protected})
 
     def nothing_runs(self) -> None:
-        """What is over can lose nothing more."""
+        """Send once that no work can be lost any more."""
         if self._protected is not None:
             self._protected = None
             self._send({UNPROTECTED: 0})

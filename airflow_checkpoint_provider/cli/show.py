@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beats
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, located, recalled, verified
 from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound
+from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.protocol.keys import Pointer, SavepointPointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal
@@ -271,39 +272,38 @@ def _whole(pointer: str, about: str, seal: Seal, files: int, completed_at: str |
 
 # -- statistics ----------------------------------------------------------------------------------------------------------
 
-SUBTASKS = ("state", "application", "status", "sync", "async", "new", "size")
+PARTS = ("state", "sync", "new", "size")
 
 
 def statistics(store: Store, job: str, run: str | None, number: str | None) -> Report:
-    """Of the history that holds a run, or of one checkpoint."""
+    """Return the statistics of the history that holds a run, or of one checkpoint."""
     found, _, number = shown(store, job, run, number)
     if number is not None:
-        return _of_one(store, found, listed(found, number))
-    answer = numbers.checkpoints(found.state, store.uri)
-    data = answer | {"config": numbers.config(found.state, store.uri)}
-    return Report(
-        summary_table.SPREAD, summary_table.spreads(answer), data, summary_table.statistics(found.state, answer)
-    )
+        return _statistics_of(found, listed(found, number))
+    answer = numbers.checkpoints(found.state)
+    data = answer | {"config": config_of(found.state).to_json()}
+    lines = summary_table.statistics(found.state, answer)
+    return Report(summary_table.SPREAD, summary_table.spreads(answer), data, lines)
 
 
-def _of_one(store: Store, found: Found, checkpoint: Checkpoint) -> Report:
-    """Flink has its subtasks under an address of their own; here they stand in each task."""
-    answer = numbers.details(found.state, checkpoint.id, store.uri)
-    tasks = {uid: numbers.subtasks(found.state, checkpoint.id, uid) for uid in answer["tasks"]}
+def _statistics_of(found: Found, checkpoint: Checkpoint) -> Report:
+    tasks = {
+        state.uid: {
+            "sync": round(state.measures.sync_s * 1000) if state.new else 0,
+            "checkpointed_size": state.measures.new_bytes if state.new else 0,
+            "state_size": state.bytes,
+        }
+        for state in checkpoint.states
+    }
     rows = [
-        (uid, checkpoint.plan[one["index"]], one["status"], *_took(one["checkpoint"]), size(one["checkpointed_size"]), size(one["state_size"]))
+        (uid, duration(task["sync"] / 1000), size(task["checkpointed_size"]), size(task["state_size"]))
         for uid, task in tasks.items()
-        for one in task["subtasks"]
-    ]  # fmt: skip
+    ]
     lines = [
         *messages.checkpoint_lines(found.state, checkpoint),
-        *(f" {line}" for line in (table(SUBTASKS, rows) if rows else [])),
+        *(f" {line}" for line in (table(PARTS, rows) if rows else [])),
     ]
-    return Report(SUBTASKS, rows, answer | {"tasks": tasks}, lines)
-
-
-def _took(parts: dict[str, int]) -> tuple[str, str]:
-    return duration(parts["sync"] / 1000), duration(parts["async"] / 1000)
+    return Report(PARTS, rows, numbers.entry(checkpoint) | {"tasks": tasks}, lines)
 
 
 # -- story ---------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -98,7 +98,7 @@ def summarize(state: State, run: str) -> Summary:
         rows=rows,
         completed=sum(one.total_bytes is not None for one in rows),
         aborted=sum(one.state == ABORTED for one in rows),
-        cost_s=sum((one.sync_s or 0) + (one.async_s or 0) for one in rows),
+        cost_s=sum(one.sync_s or 0 for one in rows),
         ran_s=sum(between(one.at, _last_sign(state, one)) for one in attempts),
         saved_s=sum(saved_s(state, one, run) for one in attempts),
         next_start=None if found and found.how == "finished" and state.scope else state.restore_point(),
@@ -224,7 +224,8 @@ def _headline(state: State, about: Summary) -> str:
 def _totals(about: Summary) -> str:
     parts = [f"{about.completed} completed, {about.aborted} aborted"]
     if about.completed and about.ran_s:
-        share = f"{about.cost_s / about.ran_s * 100:.1f} %"
+        percent = 100 * about.cost_s / about.ran_s
+        share = f"{percent:.1f} %" if percent >= 0.05 else "below 0.1 %"
         parts.append(f"checkpointing cost {duration(about.cost_s)} of {duration(about.ran_s)} ({share})")
     if about.attempts > 1:
         parts.append(f"restore saved {duration(about.saved_s) if about.saved_s else 'nothing'}")
@@ -233,65 +234,53 @@ def _totals(about: Summary) -> str:
 
 # -- statistics --------------------------------------------------------------------------------------------------------
 
-
-SPREAD = ("completed", "min", "avg", "p50", "p90", "p95", "p99", "p99.9", "max")
-_MEASURED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("duration", "end_to_end_duration", lambda ms: duration(ms / 1000)),
-    ("new bytes", "checkpointed_size", lambda count: size(round(count))),
-    ("size", "state_size", lambda count: size(round(count))),
-)
+SPREAD = ("completed", "min", "avg", "p50", "p90", "p99", "max")
+_MEASURED: dict[str, tuple[str, Callable[[int], str]]] = {
+    "end_to_end_duration": ("duration", lambda milliseconds: duration(milliseconds / 1000)),
+    "checkpointed_size": ("new bytes", size),
+    "state_size": ("size", size),
+}
 
 
 def statistics(state: State, answer: Mapping[str, Any]) -> list[str]:
-    """``answer`` is what ``checkpoint.statistics`` says of ``state``."""
-    latest = answer["latest"]
-    taken = table(SPREAD, spreads(answer)) if latest["completed"] or latest["savepoint"] else []
+    """Return the statistics of a history as lines; ``answer`` is what ``coordinator.statistics`` returns."""
+    counts, latest = answer["counts"], answer["latest"]
+    by_outcome = ", ".join(
+        f"{counts[name]} {name.replace('_', ' ')}" for name in ("completed", "failed", "in_progress")
+    )
+    causes = Counter(found.reason for found in state.checkpoints if found.status == ABORTED).most_common()
+    says = {"completed": _taken, "savepoint": _taken, "failed": _failed, "restored": _restored}
     return [
         f"STATISTICS {title(state, state.scope)}",
-        labelled("counts", _counts(answer["counts"])),
-        *(labelled(name, text) for name, text in _latest(latest)),
-        *_causes(state),
-        *(f"  {line}" for line in taken),
+        labelled(
+            "counts",
+            f"{plural(counts['total'], 'checkpoint')}: {by_outcome}; {plural(counts['restored'], 'attempt')} restored",
+        ),
+        *(labelled(name, says[name](latest[name]) if latest[name] else "none") for name in says),
+        *([labelled("causes", some([f"{reason} ({count})" for reason, count in causes]))] if causes else []),
+        *(f"  {line}" for line in (table(SPREAD, spreads(answer)) if counts["completed"] else [])),
     ]
 
 
 def spreads(answer: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """What completed checkpoints took and hold: one line per measure, under ``SPREAD``."""
-    names = ("min", "avg", "p50", "p90", "p95", "p99", "p999", "max")
-    return [(label, *(text(answer["summary"][field][one]) for one in names)) for label, field, text in _MEASURED]
+    """Return a row of cells for each measure of completed checkpoints, below ``SPREAD``."""
+    summary = answer["summary"]
+    return [(label, *(text(summary[field][name]) for name in SPREAD[1:])) for field, (label, text) in _MEASURED.items()]
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    parts = [f"{counts[name]} {name.replace('_', ' ')}" for name in ("completed", "failed", "in_progress")]
-    return f"{plural(counts['total'], 'checkpoint')}: {', '.join(parts)}; {plural(counts['restored'], 'attempt')} began from one"
+def _taken(found: Mapping[str, Any]) -> str:
+    where = "; deleted" if found["discarded"] else f"; {found['external_path']}" if found["external_path"] else ""
+    held = f"{size(found['state_size'])}, {size(found['checkpointed_size'])} of it new"
+    took = duration(found["end_to_end_duration"] / 1000)
+    return f"chk-{found['id']} {_at(found['latest_ack_timestamp'])}, {took}, {held}{where}"
 
 
-def _latest(latest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    says = {"completed": _taken, "savepoint": _taken, "failed": _failed, "restored": _restored}
-    for name, text in says.items():
-        yield name, text(latest[name]) if latest[name] else "none"
+def _failed(found: Mapping[str, Any]) -> str:
+    return f"chk-{found['id']} {_at(found['failure_timestamp'])}: {found['failure_message']}"
 
 
-def _taken(one: Mapping[str, Any]) -> str:
-    held = f"{size(one['state_size'])}, {size(one['checkpointed_size'])} of it new"
-    where = "deleted" if one["discarded"] else one["external_path"]
-    return f"chk-{one['id']} {_at(one['latest_ack_timestamp'])}, {duration(one['end_to_end_duration'] / 1000)}, {held}; {where}"
-
-
-def _failed(one: Mapping[str, Any]) -> str:
-    return f"chk-{one['id']} {_at(one['failure_timestamp'])}: {one['failure_message']}"
-
-
-def _restored(one: Mapping[str, Any]) -> str:
-    """The id of a savepoint from elsewhere is unknown: -1."""
-    where, at = one["external_path"], _at(one["restore_timestamp"])
-    return f"{where} {at}" if one["id"] < 0 else f"chk-{one['id']} {at}; {where}"
-
-
-def _causes(state: State) -> list[str]:
-    """Of the failures that are listed, the most frequent first."""
-    causes = Counter(one.reason for one in state.checkpoints if one.status == ABORTED).most_common()
-    return [labelled("causes", some([f"{reason} ({count})" for reason, count in causes]))] if causes else []
+def _restored(found: Mapping[str, Any]) -> str:
+    return f"{found['external_path'] or 'chk-' + str(found['id'])} {_at(found['restore_timestamp'])}"
 
 
 def _at(milliseconds: int) -> str:

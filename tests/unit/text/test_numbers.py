@@ -9,7 +9,7 @@ from tests.unit.text.conftest import Golden
 
 
 def said(recorded: Recorded) -> list[str]:
-    return summary_table.statistics(recorded.state, statistics.checkpoints(recorded.state, "s3://lake/ckp"))
+    return summary_table.statistics(recorded.state, statistics.checkpoints(recorded.state))
 
 
 def test_a_run_that_finished(golden: Golden) -> None:
