@@ -34,7 +34,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, Kind
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.protocol.wording import restore
-from airflow_checkpoint_provider.storage import Store, open_beside
+from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.text.units import ENDED, NONE, labelled, table
 
@@ -290,4 +290,4 @@ def _target(store: Store, wish: Wish) -> str | None:
     """The URI as the store behind it writes it, so that a wrong one is refused before anybody is asked."""
     if not wish.kind.savepoint:
         return None
-    return open_beside(store, wish.to).uri if wish.to else f"{store.uri}/{SAVEPOINTS}"
+    return store.beside(wish.to).uri if wish.to else f"{store.uri}/{SAVEPOINTS}"

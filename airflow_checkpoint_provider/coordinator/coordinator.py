@@ -36,7 +36,6 @@ from airflow_checkpoint_provider.protocol.state import (
     Checkpoint,
     State,
 )
-from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Put, put
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -96,7 +95,7 @@ class Coordinator:
                 raise InvalidConfig(
                     f"kind={kind!r} needs target=, the folder in which the savepoint gets one of its own"
                 )
-            target = open_beside(self.store, target).uri
+            target = self.store.beside(target).uri
         command = c.Trigger(
             request=request, try_number=try_number, epoch=self.epoch, run=run, timeout_s=timeout_s, barrier=barrier,
             origin=origin, gated=gated, kind=kind, target=target, nonce=self.journal.nonce()[:8] if target else "", name=name, pinned=pinned,

@@ -22,7 +22,6 @@ from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, RETAINED, Checkpoint, State
-from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Store
 
 
@@ -57,7 +56,7 @@ def publish_due(coordinator: Coordinator, only: int | None = None) -> tuple[int,
 
 def _publish(coordinator: Coordinator, checkpoint: Checkpoint) -> None:
     pointer, seal = target_of(checkpoint), coordinator.keys.seal(checkpoint.id)
-    target = open_beside(coordinator.store, pointer.root)
+    target = coordinator.store.beside(pointer.root)
     at_target.publish(coordinator.store, seal, checkpoint.digest, target, pointer)
     coordinator.journal.append(c.ConfirmPublished(id=checkpoint.id))
 
@@ -111,21 +110,21 @@ def claim_for(
     return savepoint
 
 
-def dispose(beside: Store, text: str, by: str, now: str, *, dry_run: bool = False) -> Disposed:
+def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False) -> Disposed:
     """Delete the savepoint at the pointer ``text``, and let its history forget it. Done twice is done once.
 
-    ``beside`` is the store of its history. Raises ``Held`` while that needs it, ``AlreadyClaimed``, ``CheckpointNotFound``,
+    ``home`` is the store of its history. Raises ``Held`` while that needs it, ``AlreadyClaimed``, ``CheckpointNotFound``,
     and ``InvalidName`` for a checkpoint of a history, which its own policy deletes.
     """
     pointer = pointer_of(text)
     if isinstance(pointer, Pointer):
         raise InvalidName(f"{text} is no savepoint: its history deletes it, see `checkpoints prune` and retention=")
     try:
-        savepoint = at_target.open_savepoint(pointer, beside)
+        savepoint = at_target.open_savepoint(pointer, home)
     except SavepointDisposed:
-        return _finish(beside, pointer, by, now, dry_run=dry_run)
+        return _finish(home, pointer, by, now, dry_run=dry_run)
     at_target.refuse_claimed(savepoint.store, pointer, DISPOSAL)  # its own history has forgotten it since
-    own = _own_history(beside, savepoint.seal, pointer)
+    own = _own_history(home, savepoint.seal, pointer)
     if own is not None:
         _refuse_held(own[0], own[1], now)
     files = [file for state in savepoint.seal.states.values() for group in state.groups for file in group.files]
@@ -141,27 +140,27 @@ def dispose(beside: Store, text: str, by: str, now: str, *, dry_run: bool = Fals
     return told
 
 
-def _finish(beside: Store, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool) -> Disposed:
+def _finish(home: Store, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool) -> Disposed:
     """A disposal that somebody began: its stub stands, so nobody opens the savepoint any more."""
     if not dry_run:
-        at_target.dispose(open_beside(beside, pointer.root), pointer, DISPOSAL, by, now)
+        at_target.dispose(home.beside(pointer.root), pointer, DISPOSAL, by, now)
     return Disposed(pointer, "", 0, 0, own=False)
 
 
-def _own_history(beside: Store, seal: Seal, pointer: SavepointPointer) -> tuple[Coordinator, int] | None:
-    """The history that made the savepoint, if it lies in ``beside`` and lists this directory."""
+def _own_history(home: Store, seal: Seal, pointer: SavepointPointer) -> tuple[Coordinator, int] | None:
+    """The history that made the savepoint, if it lies in ``home`` and lists this directory."""
     keys = Keys(History(seal.job, seal.scope or None, seal.item).prefix)
-    coordinator = Coordinator(Journal(beside, keys, By("savepoint", "", "")))
+    coordinator = Coordinator(Journal(home, keys, By("savepoint", "", "")))
     state = coordinator.journal.catch_up()
     found = state.checkpoint(seal.id) if state.incarnation == seal.inc else None
     if found is None or found.status not in (RETAINED, CONDEMNED) or not found.target:
         return None
-    return (coordinator, found.id) if _place(beside, target_of(found)) == _place(beside, pointer) else None
+    return (coordinator, found.id) if _place(home, target_of(found)) == _place(home, pointer) else None
 
 
-def _place(beside: Store, pointer: SavepointPointer) -> tuple[str, str]:
+def _place(home: Store, pointer: SavepointPointer) -> tuple[str, str]:
     """One place has many spellings."""
-    return open_beside(beside, pointer.root).uri, pointer.name
+    return home.beside(pointer.root).uri, pointer.name
 
 
 def _refuse_held(coordinator: Coordinator, number: int, now: str) -> None:

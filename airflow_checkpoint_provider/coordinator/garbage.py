@@ -32,7 +32,6 @@ from airflow_checkpoint_provider.protocol.decisions import claims_held, held, po
 from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, Keys, SavepointPointer, group_epoch
 from airflow_checkpoint_provider.protocol.lifetime import in_the_way, outlived
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
-from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Store
 
 KEPT_SNAPSHOTS = 4  # boundaries of the journal that keep their snapshots
@@ -249,7 +248,7 @@ def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: 
 
 def _delete_savepoint(store: Store, text: str, owner: str, state: State, now: str) -> None:
     pointer = SavepointPointer.parse(text)
-    target = open_beside(store, pointer.root)
+    target = store.beside(pointer.root)
     savepoint.dispose(target, pointer, owner, f"the history of {state.job}", now)
 
 
@@ -291,7 +290,7 @@ def delete_target(store: Store, aborted: Checkpoint) -> None:
     once, so all below it is this savepoint's."""
     if aborted.savepoint:
         pointer = target_of(aborted)
-        open_beside(store, pointer.root).delete_under(pointer.name)
+        store.beside(pointer.root).delete_under(pointer.name)
 
 
 # -- the journal ---------------------------------------------------------------------------------------------------------

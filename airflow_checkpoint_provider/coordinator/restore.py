@@ -28,7 +28,6 @@ from airflow_checkpoint_provider.protocol.keys import (
 )
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
-from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Store
 
 
@@ -82,18 +81,18 @@ def resolve(restore: str, state: State, store: Store) -> Point | None:
     if isinstance(pointer, SavepointPointer):
         return _saved(pointer, state, store)
     here = History(state.job, state.scope or None, state.item).prefix if state.job else None
-    if pointer.prefix == here and open_beside(store, pointer.root).uri == store.uri:
+    if pointer.prefix == here and store.beside(pointer.root).uri == store.uri:
         return _own(pointer.id, state, restore)
     located(pointer, store)
     return Point(pointer=str(pointer))
 
 
-def id_above(point: Point | None, beside: Store) -> int:
+def id_above(point: Point | None, home: Store) -> int:
     """The id of what ``point`` leads to outside of its history, which must be there; 0 if it does not lead there."""
     if point is None or point.pointer is None:
         return 0
     pointer = pointer_of(point.pointer)
-    return pointer.id if isinstance(pointer, Pointer) else open_savepoint(pointer, beside).seal.id
+    return pointer.id if isinstance(pointer, Pointer) else open_savepoint(pointer, home).seal.id
 
 
 def _saved(pointer: SavepointPointer, state: State, store: Store) -> Point:
@@ -159,12 +158,12 @@ def _own(number: int, state: State, restore: str) -> Point:
     return Point(id=number)
 
 
-def located(pointer: Pointer, beside: Store, *, pending: bool = False) -> tuple[Coordinator, Checkpoint]:
+def located(pointer: Pointer, home: Store, *, pending: bool = False) -> tuple[Coordinator, Checkpoint]:
     """The completed checkpoint behind a pointer, through its journal: a directory alone says nothing.
 
-    Its store is reached as the one ``beside`` is. ``pending``: one that has no outcome yet will do, too.
+    Its store is reached as the one ``home`` is. ``pending``: one that has no outcome yet will do, too.
     """
-    store = open_beside(beside, pointer.root)
+    store = home.beside(pointer.root)
     coordinator = Coordinator(Journal(store, Keys(pointer.prefix), By("reader", "", "")))
     state = coordinator.journal.catch_up()
     found = state.checkpoint(pointer.id)
@@ -206,13 +205,13 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
     return Restored(point, seal, *place(coordinator, found), candidates)
 
 
-def _from_elsewhere(point: Point, pointer: Pointer | SavepointPointer, beside: Store) -> Restored:
+def _from_elsewhere(point: Point, pointer: Pointer | SavepointPointer, home: Store) -> Restored:
     if isinstance(pointer, SavepointPointer):
-        savepoint = open_savepoint(pointer, beside)
+        savepoint = open_savepoint(pointer, home)
         files, checkpoint = savepoint.verify(), _as_listed(savepoint)
         seal, where = savepoint.seal, (savepoint.store, savepoint.keys)
     else:
-        coordinator, checkpoint = located(pointer, beside)
+        coordinator, checkpoint = located(pointer, home)
         seal, files = verified(coordinator, checkpoint)
         where = place(coordinator, checkpoint)
     return Restored(point, seal, *where, (Candidate(checkpoint, "chosen", "named by restore=", files),))
@@ -233,7 +232,7 @@ def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys
     if checkpoint.target is None:
         return coordinator.store, coordinator.keys
     pointer = SavepointPointer.parse(checkpoint.target)
-    return open_beside(coordinator.store, pointer.root), pointer.keys
+    return coordinator.store.beside(pointer.root), pointer.keys
 
 
 def _unsealed(checkpoints: Iterable[Checkpoint], above: int) -> tuple[Candidate, ...]:

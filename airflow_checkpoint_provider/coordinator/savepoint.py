@@ -28,7 +28,6 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, group_path
 from airflow_checkpoint_provider.protocol.metadata import Group, Measures, Seal, StateSnapshot, digest
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, canonical, parse
-from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.storage.base import Store, put
 
 NO_CLAIM, CLAIM = "no_claim", "claim"
@@ -90,12 +89,12 @@ class Savepoint:
 # -- opening -------------------------------------------------------------------------------------------------------------
 
 
-def open_savepoint(pointer: SavepointPointer, beside: Store) -> Savepoint:
-    """What lies at ``pointer``, in a store that is reached as the one ``beside`` is.
+def open_savepoint(pointer: SavepointPointer, home: Store) -> Savepoint:
+    """What lies at ``pointer``, in a store that is reached as the one ``home`` is.
 
     Raises ``CheckpointNotFound`` where nothing was published, ``SavepointDisposed``, ``Damaged``, ``FormatTooNew``.
     """
-    store = open_beside(beside, pointer.root)
+    store = home.beside(pointer.root)
     body = store.read(pointer.metadata)
     if body is None:
         raise CheckpointNotFound(

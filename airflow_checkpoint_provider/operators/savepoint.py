@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol.keys import Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, TERMINATE_SAVEPOINT, kind_named
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, State
-from airflow_checkpoint_provider.storage import open_beside, open_store
+from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.text import messages
 
 
@@ -49,8 +49,8 @@ class AsksForSavepoint(AsksForCheckpoint):
 
     def _folder(self, coordinator: Coordinator) -> str:
         """The URI of the folder in which the savepoint gets one of its own."""
-        beside = coordinator.store
-        return open_beside(beside, _shared(self.target)).uri if self.target else f"{beside.uri}/savepoints"
+        store = coordinator.store
+        return store.beside(_shared(self.target)).uri if self.target else f"{store.uri}/savepoints"
 
     def _answer(self, coordinator: Coordinator, number: int) -> dict[str, Any]:
         pointer = Pointer(coordinator.store.uri, coordinator.keys.prefix, number)

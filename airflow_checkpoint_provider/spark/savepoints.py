@@ -26,7 +26,6 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINE
 from airflow_checkpoint_provider.spark import copies
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.storage import open_beside
 from airflow_checkpoint_provider.text import messages
 
 Pinned = tuple[StateSnapshot, ...]
@@ -113,7 +112,7 @@ class Savepoints:
 
     def _copy(self, one: Checkpoint, pinned: Pinned, deadline: float) -> None:
         coordinator, pointer = self._attempt.coordinator, target_of(one)
-        target = open_beside(coordinator.store, pointer.root)
+        target = coordinator.store.beside(pointer.root)
         pairs = exported(pinned, coordinator.keys, pointer.keys)
         total = sum({group.path: group.bytes for state in pinned for group in state.groups}.values())
         if not pairs:  # else a stop could be completed whose target nobody can write

@@ -5,7 +5,7 @@ from airflow_checkpoint_provider.storage.copying import copy, copy_all
 from airflow_checkpoint_provider.storage.local import LocalStore
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 from airflow_checkpoint_provider.storage.probe import probe
-from airflow_checkpoint_provider.storage.registry import open_beside, open_store
+from airflow_checkpoint_provider.storage.registry import open_store
 from airflow_checkpoint_provider.storage.s3 import S3Store
 from airflow_checkpoint_provider.storage.s3_settings import S3Settings
 
@@ -19,7 +19,6 @@ __all__ = [
     "Store",
     "copy",
     "copy_all",
-    "open_beside",
     "open_store",
     "probe",
     "put",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import uniform
 from time import monotonic, sleep
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from airflow_checkpoint_provider.errors import Damaged, InvalidName, StoreError, StoreUnavailable
 
@@ -78,6 +78,22 @@ class Store(Protocol):
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Names directly below ``prefix/`` that have, or in a directory had, keys below them; nothing hidden."""
+
+    def beside(self, uri: str) -> Store:
+        """Return the store at ``uri``, of any kind. One in S3 is reached as this one is: same service, same credentials.
+
+        Raises ``StoreMisconfigured`` for what cannot be a store. Nothing is touched yet.
+        """
+
+
+class StoreBase:
+    """What every store of this package inherits: it can open others. ``storage.registry`` says how, because that alone knows
+    all kinds of stores."""
+
+    open_beside: ClassVar[Callable[[Store, str], Store]]
+
+    def beside(self: Store, uri: str) -> Store:
+        return StoreBase.open_beside(self, uri)
 
 
 def put(store: Store, key: str, body: bytes, *, patience: float = 30.0) -> tuple[Put, bytes | None]:

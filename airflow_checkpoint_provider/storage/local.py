@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
-from airflow_checkpoint_provider.storage.base import Listed, Put, checked, is_hidden, missing, pieces
+from airflow_checkpoint_provider.storage.base import Listed, Put, StoreBase, checked, is_hidden, missing, pieces
 
 TEMPORARY = ".tmp-"
 LEFT_OVER = 24 * 3600  # seconds after which a temporary file is taken for a killed writer's
@@ -26,7 +26,7 @@ NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 NO_PLACE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
 
 
-class LocalStore:
+class LocalStore(StoreBase):
     """The directory ``root``, made when first written to. A relative one is made absolute here and now."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:

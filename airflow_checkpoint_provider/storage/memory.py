@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from io import BytesIO
 from threading import Lock
 
-from airflow_checkpoint_provider.storage.base import Listed, Put, checked, is_hidden, missing, pieces
+from airflow_checkpoint_provider.storage.base import Listed, Put, StoreBase, checked, is_hidden, missing, pieces
 
 
-class MemoryStore:
+class MemoryStore(StoreBase):
     """Objects in a dict. Threads may share one; processes cannot. It is gone with its process."""
 
     def __init__(self, name: str = "private") -> None:

@@ -6,7 +6,7 @@ import os
 import re
 
 from airflow_checkpoint_provider.errors import InvalidName, StoreMisconfigured
-from airflow_checkpoint_provider.storage.base import Store
+from airflow_checkpoint_provider.storage.base import Store, StoreBase
 from airflow_checkpoint_provider.storage.local import LocalStore
 from airflow_checkpoint_provider.storage.memory import named
 from airflow_checkpoint_provider.storage.s3 import S3Store
@@ -43,9 +43,11 @@ def open_store(uri: str, *, s3: S3Settings | None = None) -> Store:
     )
 
 
-def open_beside(store: Store, uri: str) -> Store:
-    """The store at ``uri``; one in S3 is reached as ``store`` is, by the same service and with the same credentials."""
+def _open_beside(store: Store, uri: str) -> Store:
     return open_store(uri, s3=store.settings if isinstance(store, S3Store) else None)
+
+
+StoreBase.open_beside = _open_beside
 
 
 def _plain_path(path: str) -> str:

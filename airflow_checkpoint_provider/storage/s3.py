@@ -18,7 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, InvalidName, NotInstalled
-from airflow_checkpoint_provider.storage.base import PART, Listed, Put, Store, checked, is_hidden, missing
+from airflow_checkpoint_provider.storage.base import PART, Listed, Put, Store, StoreBase, checked, is_hidden, missing
 from airflow_checkpoint_provider.storage.s3_errors import Meaning, explain, meaning, not_s3
 from airflow_checkpoint_provider.storage.s3_settings import S3Settings
 
@@ -40,7 +40,7 @@ MOST_PARTS = 10_000  # of one object
 MOST_PAGES = 100_000  # of one listing; a store that goes on for ever is none
 
 
-class S3Store:
+class S3Store(StoreBase):
     """The keys below ``prefix`` of a bucket. Nothing is asked of the service before the first request."""
 
     def __init__(self, bucket: str, prefix: str = "", settings: S3Settings | None = None) -> None:

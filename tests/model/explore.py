@@ -79,6 +79,10 @@ class Process:
         self._log, self._answered, self._nonces = log, 0, 0
         self.said: list[Claim] = []
 
+    def beside(self, uri: str) -> Process:
+        """Targets lie in the one store there is."""
+        return self
+
     def nonce(self) -> str:
         self._nonces += 1
         return f"{self.name}.{self.turn}.{self._nonces}"

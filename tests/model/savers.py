@@ -6,12 +6,11 @@ Targets lie in the one store there is, beside the histories: ``in_one_store``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from unittest import mock
 
-from airflow_checkpoint_provider.coordinator import coordinator as coordinating
-from airflow_checkpoint_provider.coordinator import disposal, garbage, restore, savepoint
+from airflow_checkpoint_provider.coordinator import disposal, garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import claim_for, dispose, publish_due
 from airflow_checkpoint_provider.coordinator.entry import By
@@ -34,10 +33,7 @@ def in_one_store() -> Iterator[None]:
         assert isinstance(store, Process)
         return Watched(store, keys=keys)
 
-    with ExitStack() as stack:
-        for module in (coordinating, disposal, garbage, restore, savepoint):
-            stack.enter_context(mock.patch.object(module, "open_beside", lambda store, uri: store))
-        stack.enter_context(mock.patch.object(disposal, "Journal", opened))
+    with mock.patch.object(disposal, "Journal", opened):
         yield
 
 

@@ -115,6 +115,10 @@ class FaultyStore:
     def folders(self, prefix: str) -> Iterator[str]:
         return iter(self._send("list", prefix, lambda: tuple(self.inner.folders(prefix)), _no_answer))
 
+    def beside(self, uri: str) -> Store:
+        """A store that nothing goes wrong in."""
+        return self.inner.beside(uri)
+
     def land(self, before: float = float("inf")) -> None:
         """Apply the late requests that are due before call number ``before``; all of them if not told."""
         with self._lock:

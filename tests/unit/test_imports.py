@@ -33,10 +33,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "spark": ("errors", "policies", "protocol", "storage", "coordinator", "text", "checkpoint"),
 }
 ANYWHERE = tuple(layer for layer in LAYERS if layer != "spark")
-NOT_YET = {  # which store a URI opens is not handed in yet
-    f"{ROOT}.storage.open_beside",
-    f"{ROOT}.storage.open_store",
-}
 
 
 def place(module: str) -> str:
@@ -86,7 +82,7 @@ def test_the_protocol_and_the_stores_need_the_standard_library_alone_and_one_mod
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_knows_the_layers_below_alone(layer: str) -> None:
     """The driver's side never knows Airflow: it ships with the job, to clusters that have none."""
-    allowed = NOT_YET | {f"{ROOT}.__version__"} | {f"{ROOT}.{one}" for one in LAYERS[layer]}
+    allowed = {f"{ROOT}.__version__"} | {f"{ROOT}.{one}" for one in LAYERS[layer]}
     others = [
         (module, name)
         for module, name in of(layer)

@@ -15,7 +15,6 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import Checkpoint
-from airflow_checkpoint_provider.storage import open_beside
 from tests.support.acknowledgements import ROWS, acknowledgement, group, stage
 from tests.support.acting import Job
 
@@ -41,7 +40,7 @@ def take(job: Job, number: int) -> None:
         return job.complete(number)
     pointer = target_of(checkpoint)
     made_of = group("clean", job.coordinator.epoch or 1, f"nonce{number}")
-    store = open_beside(job.store, pointer.root)
+    store = job.store.beside(pointer.root)
     for file in made_of.files:
         store.create(f"{pointer.keys.group(made_of.path)}/{file.name}", ROWS)
     states = [stage("clean", number, made_of=made_of)]

@@ -33,7 +33,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
-from airflow_checkpoint_provider.storage import MemoryStore, copy_all, open_beside, open_store
+from airflow_checkpoint_provider.storage import MemoryStore, copy_all, open_store
 from tests.support.acknowledgements import acknowledgement, bystander, driver, group, stage, take, upload
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time
 from tests.support.garbage import expire
@@ -57,9 +57,7 @@ def completed(coordinator: Coordinator, below: str | None = None) -> SavepointPo
     pointer = disposal.target_of(checkpoint)
     new = stage(f"s{number}", number, made_of=group(f"s{number}", coordinator.epoch or 1))
     upload(coordinator.store, coordinator, new.groups)
-    copy_all(
-        coordinator.store, open_beside(coordinator.store, pointer.root), exported([new], coordinator.keys, pointer.keys)
-    )
+    copy_all(coordinator.store, coordinator.store.beside(pointer.root), exported([new], coordinator.keys, pointer.keys))
     coordinator.acknowledge(acknowledgement(number, new, epoch=coordinator.epoch or 1))
     coordinator.complete(number)
     return pointer

@@ -38,7 +38,6 @@ from airflow_checkpoint_provider.storage import (
     LocalStore,
     MemoryStore,
     S3Store,
-    open_beside,
 )
 from tests.support.acknowledgements import group, stage, take, value
 from tests.support.faults import Fault, FaultyStore
@@ -127,7 +126,7 @@ def test_what_is_no_savepoint(saved: Saved, body: bytes | None, error: type[Chec
 def test_denied_is_not_absent(anywhere: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     anywhere.publish()
     faulty = FaultyStore(anywhere.target, lambda _: Fault.DENIED)
-    monkeypatch.setattr("airflow_checkpoint_provider.coordinator.savepoint.open_beside", lambda *_: faulty)
+    monkeypatch.setattr(anywhere.target, "beside", lambda _: faulty)
     with pytest.raises(StoreDenied):
         anywhere.open()
 
@@ -147,7 +146,7 @@ def test_a_file_that_is_not_whole(saved: Saved, hurt: bytes | None, says: str) -
 
 def test_its_store_is_reached_as_the_one_in_hand(anywhere: Saved) -> None:
     anywhere.publish()
-    assert open_beside(anywhere.target, anywhere.pointer.root).uri == anywhere.target.uri
+    assert anywhere.target.beside(anywhere.pointer.root).uri == anywhere.target.uri
     assert open_savepoint(anywhere.pointer, anywhere.target).store.uri == anywhere.pointer.root
 
 

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.operators.launch import Launching
 from airflow_checkpoint_provider.operators.stopping import stopped
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
-from airflow_checkpoint_provider.storage import copy_all, open_beside, open_store
+from airflow_checkpoint_provider.storage import copy_all, open_store
 from tests.support.recorded import RUN, Recorded, at, three_stages
 from tests.unit.operators.conftest import execute
 from tests.unit.operators.test_launching import Try
@@ -52,7 +52,7 @@ def stop(recorded: Recorded, *, ends: bool = True) -> int:
     checkpoint = recorded.state.checkpoint(number)
     assert checkpoint
     pointer, states = target_of(checkpoint), tuple(recorded.states.values())
-    target = open_beside(recorded.store, pointer.root)
+    target = recorded.store.beside(pointer.root)
     copy_all(recorded.store, target, exported(states, recorded.keys, pointer.keys))
     coordinator.acknowledge(
         Acknowledgement(

@@ -10,12 +10,12 @@ import pytest
 
 from airflow_checkpoint_provider import storage
 from airflow_checkpoint_provider.errors import StoreMisconfigured
-from airflow_checkpoint_provider.storage import MemoryStore, S3Settings, S3Store, open_beside, open_store
+from airflow_checkpoint_provider.storage import MemoryStore, S3Settings, S3Store, open_store
 
 
 def test_exports_are_what_they_were() -> None:
     assert storage.__all__ == [
-        "Listed", "LocalStore", "MemoryStore", "Put", "S3Settings", "S3Store", "Store", "copy", "copy_all", "open_beside",
+        "Listed", "LocalStore", "MemoryStore", "Put", "S3Settings", "S3Store", "Store", "copy", "copy_all",
         "open_store", "probe", "put",
     ]  # fmt: skip
     assert all(hasattr(storage, name) for name in storage.__all__)
@@ -72,13 +72,13 @@ def test_a_bucket(uri: str, root: str) -> None:
 
 def test_beside_a_store_in_s3_its_settings_are_good_for_other_buckets(tmp_path: Path) -> None:
     ours = open_store("s3://lake/ckp", s3=S3Settings(region_name="eu-central-1"))
-    theirs = open_beside(ours, "s3a://other")
+    theirs = ours.beside("s3a://other")
     assert isinstance(theirs, S3Store)
     assert isinstance(ours, S3Store)
     assert (theirs.uri, theirs.settings) == ("s3://other", ours.settings)
-    local = open_beside(ours, str(tmp_path))
+    local = ours.beside(str(tmp_path))
     assert local.uri == f"file://{tmp_path}"
-    assert open_beside(local, "s3://other").uri == "s3://other"
+    assert local.beside("s3://other").uri == "s3://other"
 
 
 def test_keys_in_a_root_are_refused_without_being_shown() -> None:
