@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.operators import (
     TriggerCheckpointOperator,
 )
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
-from airflow_checkpoint_provider.task_groups import checkpoint
+from airflow_checkpoint_provider.task_groups import CheckpointTaskGroup
 
 JOB = Path(__file__).parent / "jobs" / "flights.py"
 DATA = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "data" / "flights"
@@ -76,4 +76,4 @@ with DAG("flights_audited_by_hand", **OPTIONS):
     [acks, audited, finalize] >> abort  # notify is the other leaf: the run fails if it does not succeed
 
 with DAG("flights_audited", **OPTIONS):
-    checkpoint(job=flights("audited"), gate=audit, start_timeout="10 min")
+    CheckpointTaskGroup(job=flights("audited"), gate=audit, start_timeout="10 min")

@@ -16,6 +16,8 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection
+from airflow_checkpoint_provider.hooks.history import CheckpointHandle, JobProgress
+from airflow_checkpoint_provider.hooks.references import CheckpointReference, pointer_in
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
 from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer, pointer_of, safe_token
 from airflow_checkpoint_provider.protocol.kinds import kind_named
@@ -48,11 +50,11 @@ class CheckpointStorageHook(BaseHook):
         self.master = master
 
     def root(self) -> str:
-        """The root as a URI. Raises ``ConnectionUnreadable`` and ``StoreMisconfigured``."""
+        """Return the root as a URI. Raise ``ConnectionUnreadable`` or ``StoreMisconfigured``."""
         return self.get_store().uri
 
     def get_store(self) -> Store:
-        """The store at the root. Nothing is read or written yet. Raises as ``root`` does."""
+        """Return the store at the root. Nothing is read or written yet. Raise what ``root`` raises."""
         connected = self._connected()
         if connected is not None:
             return connected
@@ -67,7 +69,7 @@ class CheckpointStorageHook(BaseHook):
         )
 
     def get_store_of(self, job: str) -> Store:
-        """For who knows no master: without the connection, the folder of jobs of a local one, if it holds this job."""
+        """Return the store of a job. Without the connection it is the folder of a local Spark master, if that holds the job."""
         connected = self._connected()
         if connected is not None:
             return connected
@@ -77,7 +79,7 @@ class CheckpointStorageHook(BaseHook):
         return folder
 
     def get_store_at(self, root: str) -> Store:
-        """For who was given a pointer below ``root``: the connection, if there is one, must lead there."""
+        """Return the store at ``root``, the root of a pointer. The connection, if there is one, must lead there."""
         there, connected = open_store(root), self._connected()
         if connected is not None and connected.uri != there.uri:
             raise StoreMisconfigured(
@@ -87,7 +89,7 @@ class CheckpointStorageHook(BaseHook):
         return connected or there
 
     def _connected(self) -> Store | None:
-        """None if nobody made the default connection. One that a task or a person names must be there."""
+        """Return None if the default connection does not exist. A connection that somebody names must exist."""
         connection = find_connection(self.checkpoint_conn_id)
         if connection is None and self.checkpoint_conn_id != self.default_conn_name:
             raise NoConnection(
@@ -96,12 +98,29 @@ class CheckpointStorageHook(BaseHook):
         return self._store_of(connection) if connection is not None else None
 
     def get_store_beside(self) -> Store:
-        """For who was given a savepoint, which may lie anywhere: what lies elsewhere is reached as this store is."""
+        """Return the store whose credentials reach a savepoint, which may lie anywhere."""
         return self._connected() or _folder()
 
+    def get_checkpoint(self, checkpoint: object, owner: str) -> CheckpointHandle:
+        """Return a handle on the checkpoint of an XCom or a pointer; what it writes names ``owner``. Nothing is read yet.
+
+        Raise ``InvalidConfig`` or ``InvalidName`` for what is no checkpoint.
+        """
+        reference = CheckpointReference.of(checkpoint)
+        root = reference.root
+        open_it = (lambda: self.get_store_of(reference.job)) if root is None else (lambda: self.get_store_at(root))
+        return CheckpointHandle(reference, open_it, owner)
+
+    def get_progress(self, history: History, after: int | None, owner: str) -> JobProgress:
+        """Return a reader of the checkpoints that a job completes: above the id ``after``, or since its newest launch."""
+        return JobProgress(history, after, lambda: self.get_store_of(history.job), owner)
+
     def suspended(self, job: str) -> dict[str, str] | None:
-        """Of a job with ``scope="job"`` that was stopped: ``{"at", "by", "savepoint"}``; ``by`` is the task that did so,
-        ``dag_id.task_id``, or a person. None: it is not suspended, or never ran where this connection leads."""
+        """Return who stopped a job with ``scope="job"``: ``{"at", "by", "savepoint"}``.
+
+        ``by`` is a task (``dag_id.task_id``) or a person. Return None if the job is not suspended, or never ran where this
+        connection leads.
+        """
         try:
             store = self.get_store_of(job)
         except NoConnection as error:
@@ -109,36 +128,35 @@ class CheckpointStorageHook(BaseHook):
                 raise
             return None
         state = Journal(store, Keys(History(job).prefix), By("hook", "", "")).catch_up()
-        stops = [one for one in state.checkpoints if one.completed_at and kind_named(one.kind).suspends]
+        completed = [checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at]
+        stops = [checkpoint for checkpoint in completed if kind_named(checkpoint.kind).suspends]
         if state.suspended is None or not stops:
             return None
-        stop = max(stops, key=lambda one: one.completed_at)
+        stop = max(stops, key=lambda checkpoint: checkpoint.completed_at)
         return {"at": stop.completed_at, "by": stop.owner or stop.origin, "savepoint": stop.target or ""}
 
     def describe(self, checkpoint: Mapping[str, Any] | str) -> dict[str, Any]:
-        """What a checkpoint holds, without Spark: for audits, which read the files by any library.
+        """Return what a checkpoint holds, without Spark. An audit can then read the files with any library.
 
         ``{"job", "scope", "id", "pointer", "sealed", "states": {uid: {"kind", "rows", "bytes", "files", "schema", "value"}}}``:
-        ``files`` are URIs, ``schema`` is Spark's as JSON, None for a value. ``sealed`` is False for a gated one that is
-        acknowledged and waits for its finalize. Raises ``NotPending`` before that, ``CheckpointNotFound``, ``Damaged``.
+        ``files`` are URIs, ``schema`` is Spark's as JSON, None for a value. ``sealed`` is False for a gated checkpoint that is
+        acknowledged and waits for its finalize. Raise ``NotPending`` before that, ``CheckpointNotFound``, ``Damaged``.
         A savepoint is read where it lies, which need not be below the connection's root.
         """
-        from airflow_checkpoint_provider.hooks.watched import Watched, pointer_in
-
         where = pointer_of(pointer_in(checkpoint))
         if isinstance(where, SavepointPointer):
             savepoint = open_savepoint(where, self.get_store_beside())
             seal = savepoint.seal
             about = {"job": seal.job, "scope": seal.scope, "id": seal.id, "pointer": str(where)}
             return {**about, "sealed": True, "states": _states(seal, f"{savepoint.store.uri}/{savepoint.keys.prefix}")}
-        watched = Watched(checkpoint, self.checkpoint_conn_id, "hook")
-        coordinator = watched.coordinator
-        seal, sealed = coordinator.contents(watched.look())
+        handle = self.get_checkpoint(checkpoint, "hook")
+        coordinator = handle.coordinator
+        seal, sealed = coordinator.contents(handle.look())
         uri = f"{coordinator.store.uri}/{coordinator.keys.prefix}"
-        return {**watched.reference, "sealed": sealed, "states": _states(seal, uri)}
+        return {**handle.reference, "sealed": sealed, "states": _states(seal, uri)}
 
     def test_connection(self) -> tuple[bool, str]:
-        """Writes, reads and deletes a scratch key: a store that lets two writers win is no place for checkpoints."""
+        """Write, read and delete a scratch key. A store that lets two writers win cannot hold checkpoints."""
         try:
             store = self.get_store()
             probe(store)
@@ -164,7 +182,7 @@ class CheckpointStorageHook(BaseHook):
             raise StoreMisconfigured(f"{where}: {error.message}") from error
 
     def _refuse_unknown(self, where: str, connection: Connection, extra: dict[str, Any], known: set[str]) -> None:
-        """An option that does nothing would be believed in."""
+        """Refuse options that do nothing: somebody would rely on them."""
         fields = (name for name in ("host", "port", "schema", "login", "password") if getattr(connection, name))
         if unknown := {*extra, *fields} - known:
             knows = f"`root`, {', '.join(f'`{name}`' for name in sorted(known))}" if known else "only `root`"
@@ -174,13 +192,13 @@ class CheckpointStorageHook(BaseHook):
 
 
 def _folder() -> Store:
-    """Where jobs of a local Spark master have their checkpoints without a connection."""
+    """Return the store of jobs of a local Spark master that have no connection."""
     return open_store(str(Path(get_airflow_home(), "checkpoints")))
 
 
 def _states(seal: Seal, uri: str) -> dict[str, Any]:
-    """Of a history, or a savepoint, at ``uri``."""
-    return {uid: _described(one, uri) for uid, one in sorted(seal.states.items())}
+    """Describe the states of a history, or a savepoint, at ``uri``."""
+    return {uid: _described(state, uri) for uid, state in sorted(seal.states.items())}
 
 
 def _described(state: StateSnapshot, uri: str) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Operators that drive checkpointed Spark jobs. Runs in Airflow (DAG processor, worker)."""
 
-from airflow_checkpoint_provider.operators.lifecycle import (
+from airflow_checkpoint_provider.operators.checkpoint import (
     AbortCheckpointOperator,
     FinalizeCheckpointOperator,
     NotifyCheckpointCompleteOperator,
+    TriggerCheckpointOperator,
 )
 from airflow_checkpoint_provider.operators.restore import RestoreOperator
 from airflow_checkpoint_provider.operators.savepoint import (
@@ -12,7 +13,6 @@ from airflow_checkpoint_provider.operators.savepoint import (
     TriggerSavepointOperator,
 )
 from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
-from airflow_checkpoint_provider.operators.trigger import TriggerCheckpointOperator
 
 __all__ = [
     "AbortCheckpointOperator",

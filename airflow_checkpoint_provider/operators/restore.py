@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.coordinator.assignment import renaming
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import claimed
@@ -13,10 +12,10 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.restore import GoingBack
 from airflow_checkpoint_provider.coordinator.savepoint import CLAIM, NO_CLAIM
 from airflow_checkpoint_provider.coordinator.savepoint import claim_mode as known_claim_mode
-from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, NotSupportedYet
-from airflow_checkpoint_provider.hooks.watched import stands, where_in
-from airflow_checkpoint_provider.operators.killed import Killable
-from airflow_checkpoint_provider.operators.of_job import OfJob
+from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig
+from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
+from airflow_checkpoint_provider.operators._base import failing_for_good
+from airflow_checkpoint_provider.operators._job import JobOperator
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import Pointer, checkpoint_id, pointer_of
@@ -24,10 +23,10 @@ from airflow_checkpoint_provider.protocol.state import Branch, State
 from airflow_checkpoint_provider.protocol.transitions import token_text
 from airflow_checkpoint_provider.text import restore_story
 
-WORDS = ("latest", "run-start", "none")
+STARTS = ("latest", "run-start", "none")
 
 
-class RestoreOperator(Killable, OfJob):
+class RestoreOperator(JobOperator):
     """Goes back, or on, once: what runs is fenced, a suspension lifted, and the next attempt starts from ``restore``.
 
     It submits nothing; the job's next retry, run or clear does that. What it names is verified before anything changes. A
@@ -45,28 +44,25 @@ class RestoreOperator(Killable, OfJob):
     :param checkpoint_conn_id: as of the other tasks about a job.
     """
 
-    template_fields: Sequence[str] = (*OfJob.template_fields, "restore")
+    template_fields: Sequence[str] = (*JobOperator.template_fields, "restore")
 
     def __init__(
         self,
         *,
         restore: Any,
         claim_mode: str = NO_CLAIM,
-        rewind_sink: bool = False,
         rename: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if rewind_sink:
-            raise NotSupportedYet("rewind_sink=True: this version has no sinks; leave it out")
         self.restore, self.claim_mode, self.rename = restore, known_claim_mode(claim_mode), renaming(rename or {})
-        if stands(restore):
-            self._check(where_in(restore, *WORDS))
+        if known_at_parse(restore):
+            self._check(start_in(restore, *STARTS))
 
     def _check(self, where: str) -> None:
         """What can be known when the DAG is parsed. The newest point, and a run's start, may be a savepoint from elsewhere."""
         never = where == "none" or checkpoint_id(where) is not None
-        if self.claim_mode == CLAIM and (never or (where not in WORDS and isinstance(pointer_of(where), Pointer))):
+        if self.claim_mode == CLAIM and (never or (where not in STARTS and isinstance(pointer_of(where), Pointer))):
             raise InvalidConfig(
                 f"claim_mode={CLAIM!r} with restore={where!r}, which is no savepoint from elsewhere: name the directory of one, or"
                 " leave claim_mode out"
@@ -80,7 +76,7 @@ class RestoreOperator(Killable, OfJob):
             if self._done(coordinator, token):
                 self.log.info("nothing to do, this was done before: %s", _stands(state.branch, token))
             elif not state.runs:
-                raise CheckpointNotFound(self.unheard_of(coordinator.store, context["ti"]))
+                raise CheckpointNotFound(self.why_unknown(coordinator.store, context["ti"]))
             else:
                 self._restore(coordinator, state, token)
         branch = coordinator.state.branch
@@ -90,13 +86,13 @@ class RestoreOperator(Killable, OfJob):
         }  # fmt: skip
 
     def _restore(self, coordinator: Coordinator, state: State, token: Token) -> None:
-        going = GoingBack(coordinator, where_in(self.restore, *WORDS), state.runs[-1].key)
+        going = GoingBack(coordinator, start_in(self.restore, *STARTS), state.runs[-1].key)
         reason = f"task {token.owner} of run {token.run}"
         claims = self.claim_mode == CLAIM
 
         def command(now: State) -> c.Restore:
             base = going.look(now)
-            self._stop_if_killed()
+            self.stop_if_killed()
             wanted = c.Restore(
                 token=token, base=base, by=token.owner, reason=reason, above=going.restored.above, claimed=claims,
                 rename=going.names(self.rename),

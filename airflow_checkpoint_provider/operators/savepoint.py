@@ -12,7 +12,6 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.disposal import Disposed, dispose, publish_due
 from airflow_checkpoint_provider.coordinator.journal import utc_now
@@ -22,29 +21,30 @@ from airflow_checkpoint_provider.errors import (
     InvalidConfig,
     NotRunning,
     NotStopped,
+    NotSupportedYet,
     OrphanSavepoint,
 )
 from airflow_checkpoint_provider.hooks.checkpoint_storage import SHARED, CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.watched import pointer_in, reference, stands
-from airflow_checkpoint_provider.operators.asking import AsksForCheckpoint, owner_of, request_of
-from airflow_checkpoint_provider.operators.killed import Killable
+from airflow_checkpoint_provider.hooks.references import known_at_parse, pointer_in, reference
+from airflow_checkpoint_provider.operators._base import KillGuard, failing_for_good, owner_of, request_of
+from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol.keys import Pointer, SavepointPointer, pointer_of
-from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, TERMINATE_SAVEPOINT, kind_named
+from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, kind_named
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.text import messages
 
 
-class AsksForSavepoint(AsksForCheckpoint):
+class SavepointRequestOperator(RequestOperator):
     """It is done when the savepoint lies at its target, whole: also where its driver died before it could publish it."""
 
-    template_fields: Sequence[str] = (*AsksForCheckpoint.template_fields, "target")
+    template_fields: Sequence[str] = (*RequestOperator.template_fields, "target")
 
     def __init__(self, *, target: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.target = target
-        if target and stands(target):
+        if target and known_at_parse(target):
             open_store(_shared(target))
 
     def _folder(self, coordinator: Coordinator) -> str:
@@ -62,7 +62,7 @@ class AsksForSavepoint(AsksForCheckpoint):
         self.log.info("%s", messages.savepoint_line(_listed(coordinator, number)))
 
 
-class TriggerSavepointOperator(AsksForSavepoint):
+class TriggerSavepointOperator(SavepointRequestOperator):
     """Takes a savepoint of a running job: asks for it, and waits until it lies at its target.
 
     The XCom is ``{"job", "scope", "id", "pointer"}``; the pointer is the savepoint's own directory. A retry gets the
@@ -85,7 +85,7 @@ class TriggerSavepointOperator(AsksForSavepoint):
     :param checkpoint_conn_id: as of the other tasks about a job.
     """
 
-    template_fields: Sequence[str] = (*AsksForSavepoint.template_fields, "name")
+    template_fields: Sequence[str] = (*SavepointRequestOperator.template_fields, "name")
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class TriggerSavepointOperator(AsksForSavepoint):
         super()._completed(coordinator, number)
         for one in superfluous(coordinator.state, number, self.retention, utc_now()) if self.retention else ():
             assert one.target
-            self._stop_if_killed()
+            self.stop_if_killed()
             try:
                 done = dispose(coordinator.store, one.target, one.owner, utc_now())
             except CheckpointError as error:
@@ -140,7 +140,7 @@ def superfluous(state: State, newest: int, retention: Retention, now: str) -> tu
     return tuple(one for one in mine if one.status == CONDEMNED or (one in there and one.id not in kept))
 
 
-class StopWithSavepointOperator(AsksForSavepoint):
+class StopWithSavepointOperator(SavepointRequestOperator):
     """Stops a running job with a savepoint: the job is suspended, and nothing starts it before somebody resumes it.
 
     It succeeds when the savepoint lies at its target and the attempt has ended. If it is aborted, the job goes on. If the
@@ -151,7 +151,7 @@ class StopWithSavepointOperator(AsksForSavepoint):
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
     :param target: as of ``TriggerSavepointOperator``. (templated)
-    :param drain: the data ends first: what is open is closed and given out. For a job that shall not go on.
+    :param drain: refused in this version: a batch job has no source whose data could be ended.
     :param timeout: how long an acknowledgement may take from the barrier on, and then the attempt's end; by default the
         job's own.
     :param deferrable: wait for the savepoint in the triggerer.
@@ -161,6 +161,11 @@ class StopWithSavepointOperator(AsksForSavepoint):
 
     def __init__(self, *, drain: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if drain:
+            raise NotSupportedYet(
+                "drain=True: this version does not have it. Leave it out: the stop suspends the job, whose batch input ends by"
+                " itself"
+            )
         if not self.wait_for_completion:
             raise InvalidConfig(
                 "wait_for_completion=False: a stop is done when its savepoint lies at its target and the attempt has ended;"
@@ -171,11 +176,9 @@ class StopWithSavepointOperator(AsksForSavepoint):
                 "start_timeout=: a job that does not run needs no stop; leave it out, or let this task be retried until the"
                 " job runs: retries=, retry_delay="
             )
-        self.drain = drain
 
     def _wanted(self, coordinator: Coordinator) -> dict[str, Any]:
-        kind = TERMINATE_SAVEPOINT if self.drain else SUSPEND_SAVEPOINT
-        return {"kind": kind.name, "target": self._folder(coordinator)}
+        return {"kind": SUSPEND_SAVEPOINT.name, "target": self._folder(coordinator)}
 
     def _not_running(self, coordinator: Coordinator, ti: Any) -> int:
         state = coordinator.state
@@ -195,7 +198,7 @@ class StopWithSavepointOperator(AsksForSavepoint):
                 why = f"its driver has not ended within {stopped.timeout_s:g} s"
                 raise NotStopped(messages.not_stopped(coordinator.state, stopped, why), pointer=stopped.target)
             self._sleep(left)
-            self._stop_if_killed()
+            self.stop_if_killed()
             coordinator.journal.poll()
         for epoch in stopped.epochs:
             attempt = coordinator.state.attempt(epoch)
@@ -203,7 +206,7 @@ class StopWithSavepointOperator(AsksForSavepoint):
                 self.log.warning("attempt %d ended %s, after its savepoint was completed", epoch, attempt.how)
 
 
-class DisposeSavepointOperator(Killable):
+class DisposeSavepointOperator(KillGuard):
     """Deletes a savepoint for good. One that was disposed of already is success.
 
     Refused while its own history may still start from it, where that is not found, and for a checkpoint, which its history
@@ -234,7 +237,7 @@ class DisposeSavepointOperator(Killable):
             pointer, by = pointer_in(self.pointer, "pointer"), owner_of(context["ti"])
             if not self.orphan:
                 self._refuse_orphan(dispose(store, pointer, by, utc_now(), dry_run=True), store.uri)
-            self._stop_if_killed()
+            self.stop_if_killed()
             done = dispose(store, pointer, by, utc_now())
         self.log.info("%s", messages.disposed(str(done.pointer), done.files, done.bytes))
 

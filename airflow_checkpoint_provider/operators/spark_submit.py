@@ -14,7 +14,6 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_checkpoint_provider import _airflow
-from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.coordinator.assignment import allowance
 from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
 from airflow_checkpoint_provider.coordinator.liveness import read_beat
@@ -30,19 +29,20 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.hooks.watched import stands, where_in
+from airflow_checkpoint_provider.operators._base import failing_for_good, history_of
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
 from airflow_checkpoint_provider.operators.stopping import publish, stopped
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.keys import History, check_job_id, checkpoint_id
+from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id
 from airflow_checkpoint_provider.protocol.state import Attempt
 from airflow_checkpoint_provider.storage import s3_handover
 from airflow_checkpoint_provider.text import messages
 
-WORDS = ("latest", "none")
+STARTS = ("latest", "none")
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
 
 
@@ -107,7 +107,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         allowance(self.allow_non_restored_state)
         if self.checkpointing is not None and not isinstance(self.checkpointing, CheckpointConfig):
             raise InvalidConfig(f"checkpointing={self.checkpointing!r}: write CheckpointConfig(...)")
-        named = checkpoint_id(where_in(self.restore, *WORDS)) if stands(self.restore) else None
+        named = checkpoint_id(start_in(self.restore, *STARTS)) if known_at_parse(self.restore) else None
         if named is not None and self.scope == "run":
             raise InvalidConfig(
                 f'restore={self.restore!r}: with scope="run" each run has a history of its own, so an id names nothing to start from;'
@@ -180,7 +180,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         return Wanted(
             history=history_of(self.job_id, self.scope, ti, ti.task_id),
             token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=ti.max_tries),
-            try_number=ti.try_number, run_after=utc_text(dag_run.run_after), now=utc_now(), restore=where_in(self.restore, *WORDS),
+            try_number=ti.try_number, run_after=utc_text(dag_run.run_after), now=utc_now(), restore=start_in(self.restore, *STARTS),
             require_state=self.require_state, on_clear=self.on_clear, durable=bool(self.durable),
             incarnation=context["task_state_store"].get(HISTORY_KEY, None),
         )  # fmt: skip
@@ -352,12 +352,6 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
     def _say(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.log.info("%s", line)
-
-
-def history_of(job_id: str | None, scope: str, ti: Any, task_id: str) -> History:
-    """Of the job that task ``task_id`` submits in the DAG run of ``ti``; ``scope`` is rendered."""
-    run: str | None = {"run": ti.run_id, "job": None}.get(scope, scope)
-    return History(job_id if job_id is not None else f"{ti.dag_id}.{task_id}", run)
 
 
 def _refuse_later(**options: Any) -> None:

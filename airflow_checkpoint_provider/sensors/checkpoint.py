@@ -1,136 +1,19 @@
-"""Waiting for a journal: in a worker, between reschedules, or in the triggerer. Runs in Airflow (worker)."""
+"""Sensors that wait for checkpoints. Runs in Airflow (DAG processor, worker)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
-from airflow.configuration import conf
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowSensorTimeout
-
-from airflow_checkpoint_provider._failing import failing_for_good
-from airflow_checkpoint_provider.errors import CheckpointError, StoreError
+from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
-from airflow_checkpoint_provider.hooks.watched import ACKNOWLEDGED, Watched
-from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint
-from airflow_checkpoint_provider.text.messages import acknowledged, checkpoint_line
-from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, LookingTrigger, seconds_to
-
-EVERY = 5.0  # seconds between two looks
-
-
-class JournalSensor(BaseSensorOperator):
-    """Base of the tasks that wait for what a journal says. What cannot be read is waited for until the ``timeout``."""
-
-    checkpoint_conn_id: str
-
-    def __init__(
-        self,
-        *,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poke_interval: timedelta | float = EVERY,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(poke_interval=poke_interval, **kwargs)
-        self.deferrable = deferrable
-
-    def execute(self, context: Any) -> Any:
-        if not self.deferrable:
-            try:
-                return super().execute(context)
-            except AirflowSensorTimeout as error:  # which says neither of what nor how much of it
-                raise AirflowSensorTimeout(f"{self._missed()} in time; see timeout= of this task") from error
-        deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
-        # As a resumed one: there the parent does what soft_fail and never_fail say.
-        return self.resume_execution("execute_complete", {"event": {"deadline": deadline.isoformat()}}, context)
-
-    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
-        """The journal decides, whatever woke this task up; the event only brings the deadline along."""
-        looked = self.poke(context)
-        if looked:
-            return looked.xcom_value
-        if seconds_to(event["deadline"]) <= 0:
-            raise AirflowSensorTimeout(f"{self._missed()} in time; see timeout= of this task")
-        trigger = self._trigger(
-            context,
-            checkpoint_conn_id=self.checkpoint_conn_id, deadline=event["deadline"], poll_interval=self.poke_interval,
-        )  # fmt: skip
-        return self.defer(trigger=trigger, method_name="execute_complete")
-
-    def poke(self, context: Any) -> PokeReturnValue:
-        with failing_for_good():
-            try:
-                found = self._look(context)
-            except NoConnection as error:  # a job without connection has its folder from its first launch on
-                if error.about.get("named"):
-                    raise
-                return self._unseen(error)
-            except (StoreError, ConnectionUnreadable) as error:
-                if error.permanent:
-                    raise
-                return self._unseen(error)
-        return PokeReturnValue(is_done=found is not None, xcom_value=found)
-
-    def _unseen(self, error: CheckpointError) -> PokeReturnValue:
-        self.log.warning("%s; looking again in %.0f s", error, self.poke_interval)
-        return PokeReturnValue(is_done=False)
-
-    def _look(self, context: Any) -> dict[str, Any] | None:
-        """What this task returns, if that is already so."""
-        raise NotImplementedError
-
-    def _trigger(self, context: Any, **arguments: Any) -> LookingTrigger:
-        raise NotImplementedError
-
-    def _missed(self) -> str:
-        """What did not happen."""
-        raise NotImplementedError
-
-
-class CheckpointSensor(JournalSensor):
-    """Base of the tasks that wait for one checkpoint. On an aborted one they fail at once and without retry.
-
-    One whose driver is lost they abort themselves, or complete it if all of it is acknowledged."""
-
-    template_fields: Sequence[str] = ("checkpoint",)
-    awaited: ClassVar[str]
-
-    def __init__(
-        self, *, checkpoint: Any, checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
-        self._watched: Watched | None = None  # kept between pokes, so that one costs a GET or two
-        self._suspected = False
-
-    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
-        self._suspected = event.get("silent", False)
-        return super().execute_complete(context, event)
-
-    def _look(self, context: Any) -> dict[str, Any] | None:
-        if self._watched is None:
-            ti = context["ti"]
-            self._watched = Watched(self.checkpoint, self.checkpoint_conn_id, f"{ti.dag_id}.{ti.task_id}")
-        if not self._watched.settled(self.awaited, self._suspected):
-            return None
-        self.log.info("%s", self._said(self._watched))
-        return self._watched.reference
-
-    def _trigger(self, context: Any, **arguments: Any) -> LookingTrigger:
-        return CheckpointTrigger(checkpoint=self.checkpoint, awaited=self.awaited, **arguments)
-
-    def _missed(self) -> str:
-        return f"the checkpoint was not {self.awaited}"
-
-    @staticmethod
-    def _said(watched: Watched) -> str:
-        state = watched.coordinator.state
-        found = state.checkpoint(watched.pointer.id)
-        assert isinstance(found, Checkpoint)
-        return acknowledged(state, found) if found.status == PENDING else checkpoint_line(found)
+from airflow_checkpoint_provider.hooks.history import ACKNOWLEDGED, COMPLETED
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators._base import owner_of
+from airflow_checkpoint_provider.operators._job import JobOperator, JobReference
+from airflow_checkpoint_provider.operators._waiting import CheckpointSensor, CheckpointWait, JournalSensor, Wait
+from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
+from airflow_checkpoint_provider.sensors.progress import ProgressWait, id_in
 
 
 class CheckpointAcknowledgedSensor(CheckpointSensor):
@@ -139,8 +22,64 @@ class CheckpointAcknowledgedSensor(CheckpointSensor):
     :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; if there is one, its root must be the pointer's.
     :param deferrable: wait in the triggerer.
-    :param poke_interval: seconds between two looks, each of which costs two requests to the storage; the driver's heartbeat is
-        one more every ten seconds.
+    :param poke_interval: seconds between two looks. Each costs two requests to the storage, and one more every ten seconds
+        for the driver's heartbeat.
     """
 
     awaited = ACKNOWLEDGED
+
+
+class CheckpointCompletedSensor(JobOperator, JournalSensor):
+    """Waits until a checkpoint is completed, or until a job has completed ``count`` new checkpoints.
+
+    Write exactly one of ``checkpoint`` and ``job``. With ``job`` it is a sign of health, for example after an upgrade:
+    savepoints do not count, nor checkpoints completed before a restore. The XCom is the checkpoint, or the newest one that
+    counted, as a trigger returns it.
+
+    :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
+    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param after: with ``job``: count checkpoints with a higher id than this one: the output of a task that triggered a
+        checkpoint or a savepoint, a pointer, or an id. By default those that the job's newest launch has made. (templated)
+    :param count: with ``job``: how many.
+    :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator.
+    :param deferrable: wait in the triggerer.
+    :param poke_interval: seconds between two looks, each of which costs one request to the storage.
+    """
+
+    template_fields: Sequence[str] = (*JobOperator.template_fields, "checkpoint", "after")
+
+    def __init__(
+        self,
+        *,
+        checkpoint: Any = None,
+        job: CheckpointedSparkSubmitOperator | str | None = None,
+        after: Any = None,
+        count: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(job=job, **kwargs)  # type: ignore[arg-type]  # see _resolve
+        if (checkpoint is None) == (job is None):
+            raise InvalidConfig(
+                "write exactly one of checkpoint=, to wait for that one, and job=, to wait for new checkpoints of a job"
+            )
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= KEPT_RECORDS:
+            raise InvalidConfig(f"count={count!r}: write a whole number from 1 to {KEPT_RECORDS}")
+        if checkpoint is not None and (after is not None or count != 1):
+            raise InvalidConfig(
+                "after= and count= need job=: they say which of a job's checkpoints count, and how many"
+            )
+        self.by_job = job is not None
+        self.checkpoint, self.after, self.count = checkpoint, after, count
+
+    def _resolve(self, job: object) -> JobReference:
+        return JobReference(None) if job is None else super()._resolve(job)
+
+    def _waits_for(self, ti: Any) -> Wait:
+        hook = CheckpointStorageHook(self.checkpoint_conn_id)
+        if not self.by_job:
+            handle = hook.get_checkpoint(self.checkpoint, owner_of(ti))
+            return CheckpointWait(self.checkpoint, handle, COMPLETED, self.log)
+        progress = hook.get_progress(self.history(ti), id_in(self.after, hook), owner_of(ti))
+        # The run that must still go on is that of a task of this DAG. After a clear it may be about to start again.
+        run = ti.run_id if self.job_task_id and not self.cleared(ti) else None
+        return ProgressWait(progress, self.count, run, lambda store: self.why_unknown(store, ti), self.log)

@@ -1,5 +1,5 @@
 """Task groups: several steps in one line. Runs in Airflow (DAG processor)."""
 
-from airflow_checkpoint_provider.task_groups.lifecycle import checkpoint
+from airflow_checkpoint_provider.task_groups.checkpoint import CheckpointTaskGroup
 
-__all__ = ["checkpoint"]
+__all__ = ["CheckpointTaskGroup"]

@@ -1,1 +1,1 @@
-"""Triggers: what waits for a checkpoint while its task is deferred. Runs in Airflow (triggerer)."""
+"""Triggers that wait for checkpoints while their task is deferred. Runs in Airflow (triggerer)."""

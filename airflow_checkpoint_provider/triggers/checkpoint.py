@@ -1,4 +1,4 @@
-"""Waiting for checkpoints on behalf of a deferred task. Runs in Airflow (triggerer)."""
+"""Triggers that wait for checkpoints while their task is deferred. Runs in Airflow (triggerer)."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any, ClassVar
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_checkpoint_provider.errors import Aborted, CheckpointError
-from airflow_checkpoint_provider.hooks.watched import Followed, Watched
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.protocol.keys import History
 
 COMPLAINS_EVERY = 60.0  # seconds between two lines saying that nothing can be seen
 
 
 def seconds_to(deadline: str) -> float:
-    """Until an ISO time."""
+    """Return the seconds until an ISO time."""
     return (datetime.fromisoformat(deadline) - datetime.now(UTC)).total_seconds()
 
 
-class LookingTrigger(BaseTrigger):
-    """Base: fires when a look says so, when what is awaited was aborted, and at the deadline.
+class JournalTrigger(BaseTrigger):
+    """Base: fires when a look says so, when the checkpoint was aborted, and at the deadline.
 
-    The event says only that it is time to look; the resumed task reads the journal. Nothing of this class acts, so being
-    killed, paused, run twice or begun anew by another triggerer changes nothing: the deadline is a moment, not a duration.
+    The event says only that it is time to look; the resumed task reads the journal. A trigger changes nothing, so it may be
+    killed, paused, run twice or started again by another triggerer. The deadline is a moment, not a duration.
 
-    :param checkpoint_conn_id: by which the store is found here, too: nothing secret is among these arguments, which
-        Airflow keeps in its database.
+    :param checkpoint_conn_id: connection by which the triggerer finds the store. Airflow keeps these arguments in its
+        database; nothing secret is among them.
     :param deadline: an ISO time.
     :param poll_interval: seconds between two looks.
     """
 
     own: ClassVar[tuple[str, ...]]
-    """The other arguments of a subclass."""
+    """Names of the other arguments of a subclass."""
 
     def __init__(self, *, checkpoint_conn_id: str, deadline: str, poll_interval: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -45,11 +45,11 @@ class LookingTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     def look(self) -> Callable[[], bool]:
-        """What to call, in a thread, until it is true."""
+        """Return the function that a thread calls until it returns True."""
         raise NotImplementedError
 
     def event(self) -> dict[str, Any]:
-        """What the resumed task must be told."""
+        """Return the event for the resumed task."""
         return {"deadline": self.deadline}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -60,8 +60,8 @@ class LookingTrigger(BaseTrigger):
                     break
             except Aborted:
                 break
-            except CheckpointError as error:  # what cannot be read here is no reason to wake the task
-                if error.about.get("over"):  # but it was read, and will not come back
+            except CheckpointError as error:  # the task could not read it either, so it is not woken
+                if error.about.get("over"):  # the journal was read, and has forgotten the checkpoint for good
                     break
                 now = asyncio.get_running_loop().time()
                 if now - complained >= COMPLAINS_EVERY:
@@ -71,9 +71,9 @@ class LookingTrigger(BaseTrigger):
         yield TriggerEvent(self.event())  # type: ignore[no-untyped-call]
 
 
-class CheckpointTrigger(LookingTrigger):
-    """Fires when a checkpoint is ``awaited`` ("acknowledged", "completed"), when it was aborted, when its driver is silent, and
-    at the deadline.
+class CheckpointTrigger(JournalTrigger):
+    """Fires when a checkpoint is ``awaited`` ("acknowledged", "completed"), when it was aborted, when its driver is silent,
+    and at the deadline.
 
     :param checkpoint: a trigger task's XCom, or a pointer.
     """
@@ -85,12 +85,12 @@ class CheckpointTrigger(LookingTrigger):
         self.checkpoint, self.awaited, self._silent = checkpoint, awaited, False
 
     def look(self) -> Callable[[], bool]:
-        watched = Watched(self.checkpoint, self.checkpoint_conn_id, "triggerer")
+        handle = CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(self.checkpoint, "triggerer")
 
         def over() -> bool:
-            if watched.reached(self.awaited):
+            if handle.reached(self.awaited):
                 return True
-            self._silent = watched.silent()
+            self._silent = handle.silent()
             return self._silent
 
         return over
@@ -99,7 +99,7 @@ class CheckpointTrigger(LookingTrigger):
         return {"checkpoint": self.checkpoint, "silent": self._silent, **super().event()}
 
 
-class CompletedTrigger(LookingTrigger):
+class ProgressTrigger(JournalTrigger):
     """Fires when a job has completed ``count`` checkpoints above the id ``after``, or since its newest launch.
 
     :param job: its id; with ``key``, of its scope, and ``item`` the history.
@@ -124,5 +124,5 @@ class CompletedTrigger(LookingTrigger):
 
     def look(self) -> Callable[[], bool]:
         history = History(self.job, self.key, self.item)
-        followed = Followed(history, self.after, self.checkpoint_conn_id, "triggerer")
-        return lambda: len(followed.completed()) >= self.count or followed.finished(self.run_key)
+        progress = CheckpointStorageHook(self.checkpoint_conn_id).get_progress(history, self.after, "triggerer")
+        return lambda: len(progress.completed()) >= self.count or progress.finished(self.run_key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -99,6 +100,112 @@ def test_airflows_side_never_knows_spark() -> None:
         if name.split(".")[0] in ("pyspark", "py4j") or below(name, "spark")
     ]
     assert others == []
+
+
+def knows(module: str) -> set[str]:
+    """Return the modules of the package that ``module`` imports anywhere in its text; a name of a package counts as it."""
+    names = {name if name in MODULES else name.rpartition(".")[0] for name in imported(MODULES[module])}
+    return names & MODULES.keys() - {module}
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Return the nodes of one circle in ``graph``, or an empty list."""
+    done: set[str] = set()
+
+    def walk(path: list[str]) -> list[str]:
+        for name in sorted(graph[path[-1]]):
+            if name in path:
+                return [*path[path.index(name) :], name]
+            if name not in done and (found := walk([*path, name])):
+                return found
+        done.add(path[-1])
+        return []
+
+    return next((found for start in sorted(graph) if (found := walk([start]))), [])
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+NOT_YET_UNTIED = {  # a module, and what it should not import
+    f"{ROOT}.cli.locate": {f"{ROOT}.cli.verbs"},
+    f"{ROOT}.operators.follower": {f"{ROOT}.operators.launch"},
+}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circle({module: knows(module) - NOT_YET_UNTIED.get(module, set()) - {ROOT} for module in MODULES}) == []
+
+
+def test_no_packages_import_each_other_in_a_circle() -> None:
+    """A package is a folder of the package; a module beside them counts as one."""
+    graph: dict[str, set[str]] = {}
+    for module in MODULES.keys() - {ROOT}:
+        package = module.split(".")[1]
+        others = {name.split(".")[1] for name in knows(module) - {ROOT}}
+        graph.setdefault(package, set()).update(others - {package})
+    assert circle(graph) == []
+
+
+EXPORTS = {  # what people import; a name that is here stays
+    "checkpoint": (
+        "CheckpointConfig",
+        "CheckpointError",
+        "CheckpointNotFound",
+        "CommitStateUnknown",
+        "Damaged",
+        "JobAlreadyRunning",
+        "JobSuspended",
+        "KeepAll",
+        "KeepLatest",
+        "KeepWithin",
+        "StateRequired",
+        "StoreDenied",
+        "StoreError",
+        "StoreMisconfigured",
+        "StoreUnavailable",
+        "Superseded",
+    ),
+    "operators": (
+        "AbortCheckpointOperator",
+        "CheckpointedSparkSubmitOperator",
+        "DisposeSavepointOperator",
+        "FinalizeCheckpointOperator",
+        "NotifyCheckpointCompleteOperator",
+        "RestoreOperator",
+        "StopWithSavepointOperator",
+        "TriggerCheckpointOperator",
+        "TriggerSavepointOperator",
+    ),
+    "sensors": ("CheckpointAcknowledgedSensor", "CheckpointCompletedSensor"),
+    "spark": (
+        "CheckpointRef",
+        "CheckpointedJob",
+        "CheckpointedObject",
+        "InitializationContext",
+        "OpenedCheckpoint",
+        "SnapshotContext",
+        "Value",
+        "open_checkpoint",
+    ),
+    "task_groups": ("CheckpointTaskGroup",),
+}
+NO_EXPORTS = ("cli", "coordinator", "hooks", "policies", "protocol", "triggers")
+
+
+@pytest.mark.parametrize("package", EXPORTS)
+def test_a_public_package_exports_what_it_promises(package: str) -> None:
+    module = importlib.import_module(f"{ROOT}.{package}")
+    assert tuple(module.__all__) == EXPORTS[package]
+    assert all(hasattr(module, name) for name in EXPORTS[package])
+
+
+@pytest.mark.parametrize("package", NO_EXPORTS)
+def test_another_package_exports_nothing(package: str) -> None:
+    """People import its modules by their own names."""
+    assert not hasattr(importlib.import_module(f"{ROOT}.{package}"), "__all__")
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))

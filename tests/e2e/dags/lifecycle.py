@@ -11,7 +11,7 @@ from airflow.sdk import DAG, task
 import tests.e2e
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
-from airflow_checkpoint_provider.task_groups import checkpoint
+from airflow_checkpoint_provider.task_groups import CheckpointTaskGroup
 from tests.support.drivers import fast_confs
 
 JOBS = Path(tests.e2e.__file__).parent / "jobs"
@@ -29,4 +29,4 @@ with DAG("audited", schedule=None, params={"folder": ""}, default_args={"retries
         task_id="job", application=str(JOBS / "stages.py"), application_args=[str(FOLDER)], conf=fast_confs(FOLDER),
         retry_delay=timedelta(seconds=1),
     )  # fmt: skip
-    checkpoint(job=job, gate=audit, start_timeout=300, deferrable=True)
+    CheckpointTaskGroup(job=job, gate=audit, start_timeout=300, deferrable=True)

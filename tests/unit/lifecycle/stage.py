@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_checkpoint_provider.operators import TriggerCheckpointOperator
-from airflow_checkpoint_provider.operators.killed import Killable
+from airflow_checkpoint_provider.operators._base import KillGuard
 from tests.support.acting import RUN
 
 OTHER = "orders_audited"  # the DAG of the tasks that drive
@@ -40,7 +40,7 @@ def trigger(job: Any = "orders", **options: Any) -> TriggerCheckpointOperator:
         return TriggerCheckpointOperator(**{"task_id": "trigger", "job": job, "poke_interval": 0.01, **options})
 
 
-def kill_in(monkeypatch: pytest.MonkeyPatch, task: Killable, owner: object, name: str) -> None:
+def kill_in(monkeypatch: pytest.MonkeyPatch, task: KillGuard, owner: object, name: str) -> None:
     """``task`` is killed when ``owner.name`` is called, which does what it does."""
     does = getattr(owner, name)
 

@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.triggers.checkpoint import CompletedTrigger
+from airflow_checkpoint_provider.triggers.checkpoint import ProgressTrigger
 from tests.support.acting import RUN, Job
 from tests.support.garbage import expire
 from tests.unit.lifecycle.stage import OTHER, run, ti
@@ -196,16 +196,16 @@ def test_after_is_a_template() -> None:
 # -- deferred --------------------------------------------------------------------------------------------------------------
 
 
-def deferred(sensor: CheckpointCompletedSensor) -> CompletedTrigger:
+def deferred(sensor: CheckpointCompletedSensor) -> ProgressTrigger:
     """What the triggerer makes of it: from text, in another process."""
     with pytest.raises(TaskDeferred) as stopped:
         run(sensor)
     path, arguments = stopped.value.trigger.serialize()
-    assert path == "airflow_checkpoint_provider.triggers.checkpoint.CompletedTrigger"
-    return CompletedTrigger(**json.loads(json.dumps(arguments)))
+    assert path == "airflow_checkpoint_provider.triggers.checkpoint.ProgressTrigger"
+    return ProgressTrigger(**json.loads(json.dumps(arguments)))
 
 
-def fired(trigger: CompletedTrigger) -> TriggerEvent:
+def fired(trigger: ProgressTrigger) -> TriggerEvent:
     async def first() -> TriggerEvent:
         return await anext(trigger.run())
 

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import NotPending
-from airflow_checkpoint_provider.hooks.watched import Watched
+from airflow_checkpoint_provider.hooks.history import CheckpointHandle
 from airflow_checkpoint_provider.operators import AbortCheckpointOperator, FinalizeCheckpointOperator
 from tests.support.acting import Job
 from tests.support.garbage import expire
@@ -134,7 +134,7 @@ def test_killed_while_it_looks_it_changes_nothing(
 ) -> None:
     job.acknowledge(1)
     ends = task(asked)
-    kill_in(monkeypatch, ends, Watched, "look")
+    kill_in(monkeypatch, ends, CheckpointHandle, "look")
     with pytest.raises(AirflowException, match="was killed"):
         run(ends)
     assert job.checkpoint(1).status == "pending"

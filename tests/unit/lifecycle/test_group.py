@@ -10,7 +10,7 @@ from airflow.sdk.bases.operator import BaseOperator
 
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
-from airflow_checkpoint_provider.task_groups import checkpoint
+from airflow_checkpoint_provider.task_groups import CheckpointTaskGroup
 
 
 @task
@@ -31,7 +31,7 @@ def edges(dag: DAG) -> dict[str, set[str]]:
 
 def test_without_a_gate() -> None:
     with DAG("audited", schedule=None) as dag:
-        group = checkpoint(job="orders")
+        group = CheckpointTaskGroup(job="orders")
     assert edges(dag) == {
         "trigger": {"acknowledged", "finalize", "abort"},
         "acknowledged": {"finalize", "abort"},
@@ -45,7 +45,7 @@ def test_without_a_gate() -> None:
 
 def test_a_gate_stands_between_acknowledged_and_finalize() -> None:
     with DAG("audited", schedule=None) as dag:
-        group = checkpoint(job="orders", gate=audit)
+        group = CheckpointTaskGroup(job="orders", gate=audit)
     found = edges(dag)
     assert found["acknowledged"] == {"audit", "abort"}
     assert found["audit"] == {"finalize", "abort"}
@@ -61,8 +61,8 @@ def test_a_gate_can_be_an_operator_or_a_group() -> None:
         return audits
 
     with DAG("audited", schedule=None) as dag:
-        checkpoint("first", job="orders", gate=lambda asked: BaseOperator(task_id="looks"))
-        checkpoint("second", job="orders", gate=several)
+        CheckpointTaskGroup("first", job="orders", gate=lambda asked: BaseOperator(task_id="looks"))
+        CheckpointTaskGroup("second", job="orders", gate=several)
     assert made(dag, "first.acknowledged").downstream_task_ids == {"first.looks", "first.abort"}
     assert "second.audits.one" in made(dag, "second.acknowledged").downstream_task_ids
     assert made(dag, "second.audits.two").downstream_task_ids == {"second.finalize", "second.abort"}
@@ -71,13 +71,13 @@ def test_a_gate_can_be_an_operator_or_a_group() -> None:
 @pytest.mark.parametrize("gate", [lambda asked: None, lambda asked: 7, lambda asked: [], "audit", 7])
 def test_a_gate_that_gives_no_task_is_refused(gate: Any) -> None:
     with DAG("audited", schedule=None), pytest.raises(InvalidConfig, match="which is no task"):
-        checkpoint(job="orders", gate=gate)
+        CheckpointTaskGroup(job="orders", gate=gate)
 
 
 def test_what_the_trigger_takes_reaches_all_that_need_it() -> None:
     with DAG("etl", schedule=None) as dag:
         delays = CheckpointedSparkSubmitOperator(task_id="delays", application="job.py", checkpoint_conn_id="mine")
-        checkpoint(job=delays, start_timeout=600, timeout="5 min", deferrable=True, poke_interval=2)
+        CheckpointTaskGroup(job=delays, start_timeout=600, timeout="5 min", deferrable=True, poke_interval=2)
     for name in ("trigger", "acknowledged", "finalize", "notify", "abort"):
         assert made(dag, f"checkpoint.{name}").checkpoint_conn_id == "mine"
     for name in ("trigger", "acknowledged", "notify"):
@@ -90,9 +90,9 @@ def test_what_the_trigger_takes_reaches_all_that_need_it() -> None:
 
 def test_other_kinds_are_refused_by_name() -> None:
     with DAG("audited", schedule=None), pytest.raises(InvalidConfig, match="write TriggerSavepointOperator"):
-        checkpoint(job="orders", kind="savepoint")
+        CheckpointTaskGroup(job="orders", kind="savepoint")
 
 
 def test_a_trigger_that_waits_for_what_comes_behind_it_is_refused() -> None:
     with DAG("etl", schedule=None), pytest.raises(InvalidConfig, match="wait_for_completion"):
-        checkpoint(job="orders", gate=audit, wait_for_completion=True)
+        CheckpointTaskGroup(job="orders", gate=audit, wait_for_completion=True)

@@ -14,9 +14,9 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart, Process
 from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator, TriggerSavepointOperator
+from airflow_checkpoint_provider.operators._waiting import CheckpointSensor
 from airflow_checkpoint_provider.protocol.failures import LOST
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
-from airflow_checkpoint_provider.sensors.checkpoint import CheckpointSensor
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 from tests.support.acting import Job
 from tests.unit.lifecycle.stage import OTHER, run, ti, trigger

@@ -16,7 +16,6 @@ from airflow_checkpoint_provider.errors import (
     HistoryClosed,
     InvalidConfig,
     InvalidName,
-    NotSupportedYet,
     RenameConflict,
 )
 from airflow_checkpoint_provider.operators import RestoreOperator, TriggerSavepointOperator
@@ -141,11 +140,6 @@ def test_a_job_without_history(store: Store) -> None:
     Job(store, scope=RUN).start()
     with pytest.raises(AirflowFailException, match=r"there is no history .* its runs have histories of their own"):
         run(restore("latest"))
-
-
-def test_what_this_version_does_not_have() -> None:
-    with pytest.raises(NotSupportedYet):
-        restore("latest", rewind_sink=True)
 
 
 @pytest.mark.parametrize("mode", ["legacy", "mine"])

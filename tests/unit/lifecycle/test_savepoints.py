@@ -14,14 +14,14 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_checkpoint_provider.coordinator.disposal import publish_due, target_of
 from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
 from airflow_checkpoint_provider.errors import InvalidConfig, NotRunning, SavepointDisposed, StoreMisconfigured
-from airflow_checkpoint_provider.hooks.watched import Watched
+from airflow_checkpoint_provider.hooks.history import CheckpointHandle
 from airflow_checkpoint_provider.operators import (
     AbortCheckpointOperator,
     NotifyCheckpointCompleteOperator,
     TriggerSavepointOperator,
     savepoint,
 )
-from airflow_checkpoint_provider.operators.asking import request_of
+from airflow_checkpoint_provider.operators._base import request_of
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point
@@ -372,7 +372,9 @@ def test_a_disposal_that_was_killed_is_finished_by_the_next_one(job: Job) -> Non
     assert left(job) == [2, 3]
 
 
-@pytest.mark.parametrize(("step", "published"), [((Watched, "settled"), False), ((savepoint, "superfluous"), True)])
+@pytest.mark.parametrize(
+    ("step", "published"), [((CheckpointHandle, "settled"), False), ((savepoint, "superfluous"), True)]
+)
 def test_killed_meanwhile_it_changes_nothing_any_more(
     job: Job, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str], published: bool
 ) -> None:

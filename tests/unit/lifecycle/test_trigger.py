@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow.sdk.execution_time.timeout import TimeoutPosix
 
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, NotRunning, NotSupportedYet, Queued
-from airflow_checkpoint_provider.hooks.watched import Watched
+from airflow_checkpoint_provider.hooks.history import CheckpointHandle
 from airflow_checkpoint_provider.operators import (
     CheckpointedSparkSubmitOperator,
     StopWithSavepointOperator,
@@ -322,14 +322,14 @@ def test_one_that_gets_its_outcome_in_that_very_instant(
     job: Job, monkeypatch: pytest.MonkeyPatch, ends: Callable[[Job], None], error: type[BaseException] | None
 ) -> None:
     """Completed, it is what was asked for; aborted, it needs no abort, and a retry asks for another one."""
-    abort = Watched.abort
+    abort = CheckpointHandle.abort
 
     def late(*arguments: Any) -> Any:
         if job.checkpoint(1).status == "pending":
             ends(job)
         return abort(*arguments)
 
-    monkeypatch.setattr(Watched, "abort", late)
+    monkeypatch.setattr(CheckpointHandle, "abort", late)
     asks = trigger(wait_for_completion=True, execution_timeout=timedelta(milliseconds=50))
     if error is None:
         assert run(asks)["id"] == 1
@@ -395,7 +395,7 @@ def test_groups_and_mapped_tasks_are_refused_by_name() -> None:
     [
         ("savepoint", r"write TriggerSavepointOperator  \["),
         ("suspend_savepoint", r"write StopWithSavepointOperator  \["),
-        ("terminate_savepoint", r"write StopWithSavepointOperator\(drain=True\)  \["),
+        ("terminate_savepoint", r"write StopWithSavepointOperator  \["),
         ("snapshot", "write one of 'checkpoint', 'full_checkpoint'"),
     ],
 )

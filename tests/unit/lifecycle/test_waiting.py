@@ -12,14 +12,13 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, A
 from airflow.triggers.base import TriggerEvent
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import StoreDenied
+from airflow_checkpoint_provider.errors import InvalidConfig, StoreDenied
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.watched import Watched
 from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator
+from airflow_checkpoint_provider.operators._waiting import EVERY, JournalSensor
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Token
-from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
-from airflow_checkpoint_provider.sensors.checkpoint import EVERY, CheckpointSensor
+from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor, CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 from tests.support.acting import Job
@@ -27,10 +26,12 @@ from tests.support.faults import Fault, FaultyStore
 from tests.support.garbage import expire
 from tests.unit.lifecycle.stage import OTHER, run, ti, trigger
 
-BOTH = pytest.mark.parametrize("kind", [CheckpointAcknowledgedSensor, NotifyCheckpointCompleteOperator])
+ALL = pytest.mark.parametrize(
+    "kind", [CheckpointAcknowledgedSensor, CheckpointCompletedSensor, NotifyCheckpointCompleteOperator]
+)
 
 
-def waits(kind: type[CheckpointSensor], checkpoint: Any, **options: Any) -> CheckpointSensor:
+def waits(kind: type[JournalSensor], checkpoint: Any, **options: Any) -> JournalSensor:
     with DAG(OTHER, schedule=None):
         return kind(task_id="waits", checkpoint=checkpoint, **{"poke_interval": 0.01, "timeout": 0, **options})
 
@@ -58,9 +59,9 @@ def test_acknowledged_is_enough_for_the_sensor_and_not_for_notify(job: Job, aske
     assert run(waits(sensor, asked)) == run(waits(notify, asked)) == asked
 
 
-@BOTH
+@ALL
 def test_one_that_was_deleted_since_had_been_completed(
-    job: Job, asked: dict[str, Any], kind: type[CheckpointSensor]
+    job: Job, asked: dict[str, Any], kind: type[JournalSensor]
 ) -> None:
     job.complete(1)
     for number in (2, 3, 4):
@@ -71,9 +72,9 @@ def test_one_that_was_deleted_since_had_been_completed(
     assert run(waits(kind, asked)) == asked
 
 
-@BOTH
+@ALL
 def test_an_aborted_one_fails_at_once_and_names_what_to_clear(
-    job: Job, asked: dict[str, Any], kind: type[CheckpointSensor]
+    job: Job, asked: dict[str, Any], kind: type[JournalSensor]
 ) -> None:
     job.abort(1, "expired", "batch 412 has been running for 14 min")
     said = (
@@ -92,8 +93,8 @@ def test_one_that_no_task_asked_for_cannot_be_cleared(job: Job) -> None:
         run(waits(CheckpointAcknowledgedSensor, pointer))
 
 
-@BOTH
-def test_a_pointer_is_taken_too(job: Job, asked: dict[str, Any], kind: type[CheckpointSensor]) -> None:
+@ALL
+def test_a_pointer_is_taken_too(job: Job, asked: dict[str, Any], kind: type[JournalSensor]) -> None:
     job.complete(1)
     assert run(waits(kind, asked["pointer"])) == asked
 
@@ -108,11 +109,13 @@ def test_soft_fail_means_skipped(job: Job, asked: dict[str, Any], options: dict[
 # -- what is no checkpoint -----------------------------------------------------------------------------------------------------
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize("wrong", [None, 7, {}, {"id": 1}, {"pointer": 1}, [1]])
-def test_what_is_no_checkpoint_is_refused(store: Store, kind: type[CheckpointSensor], wrong: object) -> None:
+def test_what_is_no_checkpoint_is_refused(store: Store, kind: type[JournalSensor], wrong: object) -> None:
+    sensor = waits(kind, "{{ rendered }}")
+    sensor.checkpoint = wrong  # a template is rendered to any type
     with pytest.raises(AirflowFailException, match=r"write checkpoint=trigger\.output"):
-        run(waits(kind, wrong))
+        run(sensor)
 
 
 def test_text_that_is_no_pointer_is_refused(store: Store) -> None:
@@ -130,6 +133,20 @@ def test_another_root_than_the_connections_is_refused_and_both_are_named(asked: 
     elsewhere = asked["pointer"].replace("checkpoints/jobs", "elsewhere/jobs")
     with pytest.raises(AirflowFailException, match=f"{tmp_path}/elsewhere, .* leads to file://{tmp_path}/checkpoints"):
         run(waits(CheckpointAcknowledgedSensor, elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "write exactly one of checkpoint=, .* and job="),
+        ({"checkpoint": "chk", "job": "orders"}, "write exactly one of checkpoint=, .* and job="),
+        ({"checkpoint": "chk", "after": 3}, "after= and count= need job="),
+        ({"checkpoint": "chk", "count": 2}, "after= and count= need job="),
+    ],
+)
+def test_the_completed_sensor_takes_a_checkpoint_or_a_job(options: dict[str, Any], words: str) -> None:
+    with DAG(OTHER, schedule=None), pytest.raises(InvalidConfig, match=words):
+        CheckpointCompletedSensor(task_id="waits", **options)
 
 
 # -- what does not end it ---------------------------------------------------------------------------------------------------------
@@ -155,11 +172,11 @@ def test_a_store_that_denies_is_looked_for_anew(
 ) -> None:
     """Its token has expired, and somebody gives the connection another one."""
     faulty.plan = lambda _: Fault.DENIED
-    watched = Watched(asked, "checkpoint_default", "test")
+    handle = CheckpointStorageHook().get_checkpoint(asked, "test")
     with pytest.raises(StoreDenied):
-        watched.look()
+        handle.look()
     monkeypatch.setattr(CheckpointStorageHook, "_connected", lambda _: job.store)
-    assert watched.look().id == 1
+    assert handle.look().id == 1
 
 
 def test_but_not_for_ever(asked: dict[str, Any], faulty: FaultyStore) -> None:
@@ -205,14 +222,14 @@ def fired(trigger: CheckpointTrigger) -> TriggerEvent:
     return asyncio.run(asyncio.wait_for(first(), 30))
 
 
-@BOTH
-def test_it_looks_once_before_it_defers(job: Job, asked: dict[str, Any], kind: type[CheckpointSensor]) -> None:
+@ALL
+def test_it_looks_once_before_it_defers(job: Job, asked: dict[str, Any], kind: type[JournalSensor]) -> None:
     job.complete(1)
     assert run(waits(kind, asked, deferrable=True)) == asked
 
 
-@BOTH
-def test_deferred_it_is_woken_and_looks_itself(job: Job, asked: dict[str, Any], kind: type[CheckpointSensor]) -> None:
+@ALL
+def test_deferred_it_is_woken_and_looks_itself(job: Job, asked: dict[str, Any], kind: type[JournalSensor]) -> None:
     waiting = deferred(waits(kind, asked, deferrable=True, timeout=600))
     job.complete(1)
     event = fired(waiting).payload

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.operators import (
     TriggerCheckpointOperator,
 )
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
-from airflow_checkpoint_provider.task_groups import checkpoint
+from airflow_checkpoint_provider.task_groups import CheckpointTaskGroup
 
 WAYS: dict[str, dict[str, Any]] = {"poked": {}, "rescheduled": {"mode": "reschedule"}, "deferred": {"deferrable": True}}
 DEFAULTS = {"retries": 2, "retry_delay": timedelta(seconds=1), "poke_interval": 1}
@@ -60,7 +60,7 @@ with driven("by_hand"):
     [*acks, audited, finalize] >> abort
 
 with driven("one_line"):
-    checkpoint(job="one_line", gate=audit, deferrable=True) >> after()
+    CheckpointTaskGroup(job="one_line", gate=audit, deferrable=True) >> after()
 
 for name in ("waits", "waits_killed", "waits_asleep"):
     with driven(name):

@@ -9,7 +9,6 @@ from typing import Any
 from airflow.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
-from airflow_checkpoint_provider._failing import failing_for_good
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import (
     Aborted,
@@ -21,20 +20,22 @@ from airflow_checkpoint_provider.errors import (
     RunFinished,
     StoreError,
 )
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
-from airflow_checkpoint_provider.hooks.watched import COMPLETED, Watched, reference
-from airflow_checkpoint_provider.operators.killed import Killable
-from airflow_checkpoint_provider.operators.of_job import OfJob
+from airflow_checkpoint_provider.hooks.history import COMPLETED, CheckpointHandle
+from airflow_checkpoint_provider.hooks.references import reference
+from airflow_checkpoint_provider.operators._base import failing_for_good, owner_of, request_of
+from airflow_checkpoint_provider.operators._job import JobOperator
+from airflow_checkpoint_provider.operators._waiting import EVERY
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig, seconds
 from airflow_checkpoint_provider.protocol.keys import Pointer
-from airflow_checkpoint_provider.sensors.checkpoint import EVERY
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, seconds_to
 
 SLICE = 0.5  # seconds; Airflow ends a killed task for good after 5
 
 
-class AsksForCheckpoint(Killable, OfJob):
+class RequestOperator(JobOperator):
     """A retry gets the checkpoint of the try before it, unless that was aborted; a clear asks for another one.
 
     :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``; the job's own
@@ -104,7 +105,7 @@ class AsksForCheckpoint(Killable, OfJob):
                     raise
                 left = started + self.start_timeout_s - time.monotonic()
                 if coordinator and coordinator.state.n < 0:
-                    self._wait_for(NotRunning(self.unheard_of(coordinator.store, ti)), left)
+                    self._wait_for(NotRunning(self.why_unknown(coordinator.store, ti)), left)
                     continue
                 answer = self._not_running(coordinator, ti) if coordinator and left <= 0 else None
                 if coordinator and answer:
@@ -114,7 +115,7 @@ class AsksForCheckpoint(Killable, OfJob):
                 self._wait_for(error, seconds_to(deadline))
 
     def _trigger(self, coordinator: Coordinator, ti: Any) -> int:
-        self._stop_if_killed()
+        self.stop_if_killed()
         number = coordinator.trigger(
             request_of(ti, ti.max_tries), try_number=ti.try_number, timeout_s=self.timeout_s, origin="task",
             owner=owner_of(ti), run=ti.run_id if self.job_task_id else None, **self._wanted(coordinator),
@@ -144,38 +145,41 @@ class AsksForCheckpoint(Killable, OfJob):
     def execute_complete(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
         """The journal decides, whatever woke this task up; the event only brings along which checkpoint, and until when."""
         ti = context["ti"]
-        watched = Watched(event["checkpoint"], self.checkpoint_conn_id, owner_of(ti))
+        handle = self._handle(event, ti)
         with failing_for_good():
             try:
-                self._wait(watched, event, ti)
+                self._wait(handle, event, ti)
             except AirflowTaskTimeout:  # Airflow's own may have cut a look short
-                watched = Watched(event["checkpoint"], self.checkpoint_conn_id, owner_of(ti))
-                if self._taken_back(watched, ti):
+                handle = self._handle(event, ti)
+                if self._taken_back(handle, ti):
                     raise
-            self._stop_if_killed()
-            self._completed(watched.coordinator, watched.pointer.id)
-            return self._answer(watched.coordinator, watched.pointer.id)
+            self.stop_if_killed()
+            self._completed(handle.coordinator, handle.pointer.id)
+            return self._answer(handle.coordinator, handle.pointer.id)
 
-    def _wait(self, watched: Watched, event: dict[str, Any], ti: Any) -> None:
+    def _handle(self, event: dict[str, Any], ti: Any) -> CheckpointHandle:
+        return CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(event["checkpoint"], owner_of(ti))
+
+    def _wait(self, handle: CheckpointHandle, event: dict[str, Any], ti: Any) -> None:
         suspected = event.get("silent", False)
-        while not self._reached(watched, suspected):
+        while not self._reached(handle, suspected):
             suspected = False
             left = seconds_to(event["deadline"])
             if self._killed:
-                self._taken_back(watched, ti)
-                self._stop_if_killed()
+                self._taken_back(handle, ti)
+                self.stop_if_killed()
             if left <= 0:  # deferred or not, it ends as Airflow ends a task whose time is over
                 raise AirflowTaskTimeout(
-                    f"{watched.pointer} was not completed in time; see execution_timeout= of this task"
+                    f"{handle.pointer} was not completed in time; see execution_timeout= of this task"
                 )
             if self.deferrable:
                 self._defer(event)
             self._sleep(left)
 
-    def _taken_back(self, watched: Watched, ti: Any) -> bool:
+    def _taken_back(self, handle: CheckpointHandle, ti: Any) -> bool:
         """What nobody waits for must not happen hours later. False if it was completed in that very instant."""
         try:
-            watched.abort("nobody waits for it any longer", f"by task {owner_of(ti)} of run {ti.run_id}")
+            handle.abort("nobody waits for it any longer", f"by task {owner_of(ti)} of run {ti.run_id}")
         except Aborted:
             return True
         except NotPending:
@@ -189,9 +193,9 @@ class AsksForCheckpoint(Killable, OfJob):
         )  # fmt: skip
         self.defer(trigger=trigger, method_name="execute_complete")
 
-    def _reached(self, watched: Watched, suspected: bool) -> bool:
+    def _reached(self, handle: CheckpointHandle, suspected: bool) -> bool:
         try:
-            return watched.settled(COMPLETED, suspected)
+            return handle.settled(COMPLETED, suspected)
         except Aborted as error:  # a retry of this task asks for another one
             raise AirflowException(str(error)) from error
         except (StoreError, ConnectionUnreadable) as error:
@@ -199,17 +203,6 @@ class AsksForCheckpoint(Killable, OfJob):
                 raise
             self.log.warning("%s; looking again in %.0f s", error, self.poke_interval)
             return False
-
-
-def owner_of(ti: Any) -> str:
-    """As the journal names who asked."""
-    return f"{ti.dag_id}.{ti.task_id}"
-
-
-def request_of(ti: Any, generation: int) -> str:
-    """The request of a task that was not cleared since."""
-    map_index = ti.map_index if ti.map_index is not None else -1
-    return messages.request(ti.dag_id, ti.run_id, ti.task_id, map_index, generation)
 
 
 def _not_yet(error: CheckpointError) -> CheckpointError:

@@ -1,0 +1,79 @@
+"""References to checkpoints, savepoints and starting points, as tasks are given them and hand them on. Runs in Airflow (all processes)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName
+from airflow_checkpoint_provider.protocol.keys import History, Pointer, SavepointPointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.protocol.state import State
+
+_EXPECTED = {
+    "checkpoint": "checkpoint: write checkpoint=trigger.output, where `trigger` is a TriggerCheckpointOperator that has succeeded,"
+    " or a pointer <root>/jobs/…/chk-7",
+    "pointer": "savepoint: write pointer=savepoint.output, where `savepoint` is a TriggerSavepointOperator that has succeeded, or"
+    " its directory, <target>/savepoint-<job>-7-<nonce>",
+    "restore": 'place to start from: write "latest", "none", an id such as "chk-7", a pointer <root>/jobs/…/chk-7, the directory of'
+    " a savepoint, or the output of a task that has made one of these",
+}
+
+
+@dataclass(frozen=True)
+class CheckpointReference:
+    """A checkpoint as a task is given it: history and id.
+
+    ``root`` is the URI of the store, or None for a savepoint's XCom: that names the savepoint's directory (``target``), and
+    the connection leads to the store of its ``job``.
+    """
+
+    prefix: str
+    id: int
+    root: str | None = None
+    job: str = ""
+    target: str | None = None
+
+    @classmethod
+    def of(cls, checkpoint: object) -> CheckpointReference:
+        """Return what the XCom of a trigger, or a pointer, refers to. Raise ``InvalidConfig`` or ``InvalidName``."""
+        target = pointer_in(checkpoint)
+        if isinstance(checkpoint, Mapping) and isinstance(pointer_of(target), SavepointPointer):
+            job, scope, number = (checkpoint.get(name) for name in ("job", "scope", "id"))
+            if isinstance(job, str) and isinstance(scope, str) and isinstance(number, int):
+                return cls(History(job, scope or None).prefix, number, job=job, target=target)
+        pointer = Pointer.parse(target)
+        return cls(pointer.prefix, pointer.id, root=pointer.root)
+
+
+def pointer_in(value: object, name: str = "checkpoint") -> str:
+    """Return the pointer in a task's parameter ``name``: an XCom of a trigger, or text. Raise ``InvalidConfig`` for others."""
+    pointer = value.get("pointer") if isinstance(value, Mapping) else value
+    if not isinstance(pointer, str):
+        raise InvalidConfig(f"{name}={value!r} is no {_EXPECTED[name]}")
+    return pointer
+
+
+def start_in(restore: object, *words: str) -> str:
+    """Return a task's parameter ``restore`` as text: one of ``words``, an id, or a pointer.
+
+    Raise ``InvalidConfig``, or ``InvalidName`` if it is text.
+    """
+    start = str(restore) if isinstance(restore, int) else pointer_in(restore, "restore")
+    if start not in words and checkpoint_id(start) is None:
+        try:
+            pointer_of(start)
+        except InvalidName:
+            raise InvalidName(f"restore={start!r} is no {_EXPECTED['restore']}") from None
+    return start
+
+
+def known_at_parse(value: object) -> bool:
+    """Return whether a parameter is known when its DAG is parsed: it holds no template and is no other task's output."""
+    plain = value is None or isinstance(value, str | int | Mapping)
+    return plain and not any(brace in str(value) for brace in ("{{", "{%"))
+
+
+def reference(state: State, pointer: Pointer, target: str | None = None) -> dict[str, Any]:
+    """Return the XCom of a checkpoint; ``target`` is the directory of a savepoint."""
+    return {"job": state.job, "scope": state.scope, "id": pointer.id, "pointer": target or str(pointer)}

@@ -1,0 +1,154 @@
+"""How a task waits for a journal: in its worker, between reschedules, or in the triggerer. Runs in Airflow (DAG processor, worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Protocol
+
+from airflow.configuration import conf
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowSensorTimeout
+
+from airflow_checkpoint_provider.errors import CheckpointError, StoreError
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
+from airflow_checkpoint_provider.hooks.history import CheckpointHandle
+from airflow_checkpoint_provider.operators._base import failing_for_good, owner_of
+from airflow_checkpoint_provider.protocol.state import PENDING
+from airflow_checkpoint_provider.text.messages import acknowledged, checkpoint_line
+from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, JournalTrigger, seconds_to
+
+EVERY = 5.0  # seconds between two looks
+
+
+class Wait(Protocol):
+    """What a sensor waits for. It is kept between looks, so that a look costs one or two requests."""
+
+    def look(self, suspected: bool) -> dict[str, Any] | None:
+        """Return the task's XCom once it has happened. ``suspected``: the triggerer found the driver silent."""
+
+    def trigger(self, **arguments: Any) -> JournalTrigger:
+        """Return the trigger that waits for the same in the triggerer."""
+
+    def missed(self) -> str:
+        """Return what has not happened yet."""
+
+
+class JournalSensor(BaseSensorOperator):
+    """Base of the tasks that wait for what a journal says. If it cannot be read, they wait on until ``timeout``."""
+
+    checkpoint_conn_id: str
+
+    def __init__(
+        self,
+        *,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poke_interval: timedelta | float = EVERY,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.deferrable = deferrable
+        self._wait: Wait | None = None
+        self._suspected = False
+
+    def _waits_for(self, ti: Any) -> Wait:
+        raise NotImplementedError
+
+    def wait(self, ti: Any) -> Wait:
+        """Return what this task waits for."""
+        if self._wait is None:
+            self._wait = self._waits_for(ti)
+        return self._wait
+
+    def execute(self, context: Any) -> Any:
+        if not self.deferrable:
+            try:
+                return super().execute(context)
+            except AirflowSensorTimeout as error:  # Airflow's says neither what is missing nor how much of it
+                raise self._timeout(context) from error
+        deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
+        # Through the parent's resume_execution, which honours soft_fail and never_fail.
+        return self.resume_execution("execute_complete", {"event": {"deadline": deadline.isoformat()}}, context)
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        """Read the journal, whatever woke this task up. The event brings only the deadline and a suspicion."""
+        self._suspected = event.get("silent", False)
+        found = self.poke(context)
+        if found:
+            return found.xcom_value
+        if seconds_to(event["deadline"]) <= 0:
+            raise self._timeout(context)
+        with failing_for_good():
+            trigger = self.wait(context["ti"]).trigger(
+                checkpoint_conn_id=self.checkpoint_conn_id,
+                deadline=event["deadline"],
+                poll_interval=self.poke_interval,
+            )
+        return self.defer(trigger=trigger, method_name="execute_complete")
+
+    def poke(self, context: Any) -> PokeReturnValue:
+        with failing_for_good():
+            try:
+                found = self.wait(context["ti"]).look(self._suspected)
+            except NoConnection as error:  # a job without connection has its folder from its first launch on
+                if error.about.get("named"):
+                    raise
+                return self._look_again(error)
+            except (StoreError, ConnectionUnreadable) as error:
+                if error.permanent:
+                    raise
+                return self._look_again(error)
+        return PokeReturnValue(is_done=found is not None, xcom_value=found)
+
+    def _look_again(self, error: CheckpointError) -> PokeReturnValue:
+        self.log.warning("%s; looking again in %.0f s", error, self.poke_interval)
+        return PokeReturnValue(is_done=False)
+
+    def _timeout(self, context: Any) -> AirflowSensorTimeout:
+        return AirflowSensorTimeout(f"{self.wait(context['ti']).missed()} in time; see timeout= of this task")
+
+
+class CheckpointWait:
+    """Waits until one checkpoint is ``awaited``: acknowledged or completed. Raises ``Aborted`` if it was aborted.
+
+    If its driver is lost, the task aborts the checkpoint, or completes it if all of it is acknowledged.
+    """
+
+    def __init__(self, checkpoint: Any, handle: CheckpointHandle, awaited: str, log: Any) -> None:
+        self._checkpoint, self._handle, self._awaited, self._log = checkpoint, handle, awaited, log
+
+    def look(self, suspected: bool) -> dict[str, Any] | None:
+        if not self._handle.settled(self._awaited, suspected):
+            return None
+        state = self._handle.coordinator.state
+        found = state.checkpoint(self._handle.pointer.id)
+        assert found
+        self._log.info("%s", acknowledged(state, found) if found.status == PENDING else checkpoint_line(found))
+        return self._handle.reference
+
+    def trigger(self, **arguments: Any) -> CheckpointTrigger:
+        return CheckpointTrigger(checkpoint=self._checkpoint, awaited=self._awaited, **arguments)
+
+    def missed(self) -> str:
+        return f"the checkpoint was not {self._awaited}"
+
+
+class CheckpointSensor(JournalSensor):
+    """Base of the tasks that wait for one checkpoint. If it was aborted, they fail at once and without retry.
+
+    If its driver is lost, they abort it, or complete it if all of it is acknowledged.
+    """
+
+    template_fields: Sequence[str] = ("checkpoint",)
+    awaited: ClassVar[str]
+
+    def __init__(
+        self, *, checkpoint: Any, checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
+
+    def _waits_for(self, ti: Any) -> Wait:
+        handle = CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(self.checkpoint, owner_of(ti))
+        return CheckpointWait(self.checkpoint, handle, self.awaited, self.log)

@@ -1,0 +1,134 @@
+"""The life of one checkpoint as tasks: trigger, finalize, notify, abort. Runs in Airflow (DAG processor, worker).
+
+Each task is one command to the journal, or a wait for what the journal says. A second execution, by a retry or after a
+crash, leaves the same journal and returns the same XCom.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.errors import Aborted, CheckpointNotFound, InvalidConfig, NotPending
+from airflow_checkpoint_provider.hooks.history import COMPLETED, CheckpointHandle
+from airflow_checkpoint_provider.operators._base import CheckpointOperator, failing_for_good
+from airflow_checkpoint_provider.operators._request import RequestOperator
+from airflow_checkpoint_provider.operators._waiting import CheckpointSensor
+from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, kind_named
+from airflow_checkpoint_provider.text import messages
+
+
+class TriggerCheckpointOperator(RequestOperator):
+    """Asks a running job for a checkpoint, which its driver takes at its next barrier; returns where that will be.
+
+    The XCom is ``{"job", "scope", "id", "pointer"}``. A retry gets the checkpoint of the try before it, unless that was
+    aborted; a clear asks for another one.
+
+    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG (its job id, scope and connection count; this makes
+        no edge), or a job id: the history that all runs of that job share.
+    :param kind: "checkpoint", or "full_checkpoint": every state is written anew.
+    :param gated: it is not completed before a ``FinalizeCheckpointOperator`` does so.
+    :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``; the job's own
+        if None.
+    :param start_timeout: how long a job is waited for that does not run yet.
+    :param wait_for_completion: succeed when it is completed, not when it is asked for.
+    :param deferrable: wait for completion in the triggerer.
+    :param poke_interval: seconds between two looks.
+    :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator. Missing:
+        ``$AIRFLOW_HOME/checkpoints``, if it holds the job.
+    """
+
+    def __init__(
+        self, *, kind: str = CHECKPOINT.name, gated: bool = False, wait_for_completion: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(wait_for_completion=wait_for_completion, **kwargs)
+        wanted = kind_named(kind)
+        if wanted.savepoint:
+            operator = "StopWithSavepointOperator" if wanted.suspends else "TriggerSavepointOperator"
+            raise InvalidConfig(f"kind={kind!r}: that is a savepoint; write {operator}")
+        if gated and wait_for_completion:
+            raise InvalidConfig(
+                "gated=True with wait_for_completion=True: the task would wait for a finalize that comes behind it; leave"
+                " wait_for_completion out, and put a NotifyCheckpointCompleteOperator at the end"
+            )
+        self.kind, self.gated = kind, gated
+
+    def _wanted(self, coordinator: Coordinator) -> dict[str, Any]:
+        return {"kind": self.kind, "gated": self.gated}
+
+
+class FinalizeCheckpointOperator(CheckpointOperator):
+    """Seals and completes a checkpoint that all applications have acknowledged; for a gated one nobody else does.
+
+    On an aborted one it fails without retry. One that still lacks an acknowledgement is an error that a retry may mend.
+    """
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        with failing_for_good():
+            handle = self._handle(context)
+            number = handle.look().id
+            self.stop_if_killed()
+            try:
+                handle.coordinator.complete(number, finalize=True)
+            except NotPending as error:
+                missing = handle.coordinator.missing(handle.look())  # it may have been aborted since
+                if not missing:
+                    raise
+                raise NotPending(
+                    f"chk-{number} is not acknowledged yet; put a CheckpointAcknowledgedSensor before this task, so that it"
+                    " comes when there is something to finalize",
+                    missing=missing,
+                ) from error
+        completed = handle.coordinator.state.checkpoint(number)
+        assert completed
+        self.log.info("%s", messages.checkpoint_line(completed))
+        return handle.reference
+
+
+class NotifyCheckpointCompleteOperator(CheckpointSensor):
+    """Succeeds when a checkpoint is completed; then what follows may rely on it. Takes the parameters of a sensor, too.
+
+    :param wait_for_commit: also until the sinks have published what belongs to it. This version has no sinks, so
+        completed says it.
+    """
+
+    awaited = COMPLETED
+
+    def __init__(self, *, wait_for_commit: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.wait_for_commit = wait_for_commit
+
+
+class AbortCheckpointOperator(CheckpointOperator):
+    """Aborts a checkpoint that was not completed; the job goes on. Of a completed one, or of none, it is skipped.
+
+    :param reason: what the journal and the log of the job say.
+    """
+
+    def __init__(self, *, reason: str = "aborted by a DAG", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.reason = reason
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        if self.checkpoint is None:
+            raise AirflowSkipException("no checkpoint was triggered, so there is none to abort")
+        with failing_for_good():
+            handle = self._handle(context)
+            try:
+                self._abort(handle, context["ti"])
+            except Aborted as error:
+                self.log.info("already so: %s", error)
+            except (NotPending, CheckpointNotFound) as error:
+                if isinstance(error, CheckpointNotFound) and not error.about["over"]:
+                    raise
+                raise AirflowSkipException(f"nothing was changed: {error}") from error
+        return handle.reference
+
+    def _abort(self, handle: CheckpointHandle, ti: Any) -> None:
+        handle.look()
+        self.stop_if_killed()
+        aborted = handle.abort(self.reason, f"by task {ti.dag_id}.{ti.task_id} of run {ti.run_id}")
+        for line in messages.aborted(handle.coordinator.state, aborted):
+            self.log.info("%s", line)

@@ -1,0 +1,86 @@
+"""Waiting for the checkpoints that a job makes by itself. Runs in Airflow (worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.errors import InvalidConfig, RunFinished
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.history import JobProgress
+from airflow_checkpoint_provider.protocol.keys import Pointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.triggers.checkpoint import ProgressTrigger
+
+
+class ProgressWait:
+    """Waits until a job has completed ``count`` checkpoints. ``run``: the run that must still go on, if there is one.
+
+    ``why_unknown`` returns why there may be no history of the job yet.
+    """
+
+    def __init__(
+        self, progress: JobProgress, count: int, run: str | None, why_unknown: Callable[[Store], str], log: Any
+    ) -> None:
+        self._progress, self._count, self._run = progress, count, run
+        self._why_unknown, self._log = why_unknown, log
+        self._completed, self._unknown = 0, ""
+
+    def look(self, suspected: bool) -> dict[str, Any] | None:
+        """Return the XCom of the newest checkpoint that counted. Raise ``RunFinished`` if the run makes no more."""
+        completed = self._progress.completed()
+        self._completed = len(completed)
+        if self._completed < self._count:
+            self._warn_if_unknown()
+            if self._progress.finished(self._run):
+                raise RunFinished(
+                    f"{self.missed()}: run {self._run} has finished, and makes no more. Clear it, or lower count="
+                )
+            return None
+        for checkpoint in completed[: self._count]:
+            self._log.info("%s", messages.checkpoint_line(checkpoint))
+        return self._progress.reference(completed[-1])
+
+    def trigger(self, **arguments: Any) -> ProgressTrigger:
+        history = self._progress.history
+        return ProgressTrigger(
+            job=history.job,
+            key=history.run,
+            item=history.item,
+            run_key=self._run,
+            after=self._progress.after,
+            count=self._count,
+            **arguments,
+        )
+
+    def missed(self) -> str:
+        unknown = f" ({self._unknown})" if self._unknown and not self._completed else ""
+        job = f"job {self._progress.history.job!r}{unknown}"
+        return f"{job} has completed {self._completed} of {self._count} checkpoints"
+
+    def _warn_if_unknown(self) -> None:
+        """Log once that there is no such history; the job may be about to start."""
+        coordinator = self._progress.coordinator
+        if coordinator.state.n < 0 and not self._unknown:
+            self._unknown = self._why_unknown(coordinator.store)
+            self._log.warning("%s; waiting for it", self._unknown)
+
+
+def id_in(after: Any, hook: CheckpointStorageHook) -> int | None:
+    """Return the id of the parameter ``after``; a savepoint's directory is opened for it. Raise ``InvalidConfig``."""
+    if after is None:
+        return None
+    value = after.get("id") if isinstance(after, Mapping) else after
+    number = checkpoint_id(str(value))
+    if number is not None:
+        return number
+    if not isinstance(value, str):
+        raise InvalidConfig(
+            f"after={after!r}: write the output of a task that triggered a checkpoint, a pointer, or an id such as chk-7"
+        )
+    pointer = pointer_of(value)
+    if isinstance(pointer, Pointer):
+        return pointer.id
+    return open_savepoint(pointer, hook.get_store_beside()).seal.id
