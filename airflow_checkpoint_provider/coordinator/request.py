@@ -1,0 +1,401 @@
+"""A request for a checkpoint or a savepoint, from the first entry to its outcome. Runs anywhere.
+
+One waiter for every face. Each builds a ``CheckpointRequest``, and turns the outcomes into its own errors and lines:
+
+- a task that asks and waits: ``submit()``, then ``wait(deadline, every)``; killed or out of time, ``abort(reason)``;
+- a task that is given a checkpoint (sensors, finalize, abort): ``CheckpointRequest.of(...)``, then ``resolve()`` at each poke;
+- a trigger, which may act on nothing: ``poll()`` in a thread, until an outcome is over or the driver is lost. The task that it
+  wakes calls ``resolve(suspected=True)``;
+- the command line: ``submit()`` and ``wait(deadline, every, on_look=print it)``.
+
+Whether the driver lives is asked of ``Liveness``. A store that does not answer ends no wait: the outcome is then ``Unreadable``,
+with the first error since the last look that saw something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import publish_due
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness
+from airflow_checkpoint_provider.protocol import requests
+from airflow_checkpoint_provider.protocol.failures import LOST
+from airflow_checkpoint_provider.protocol.keys import Pointer
+from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
+
+
+class Awaited(enum.StrEnum):
+    """What a face waits for."""
+
+    ACKNOWLEDGED = "acknowledged"  # all of it is written
+    COMPLETED = "completed"
+    ENDED = "ended"  # a stop: the savepoint is completed, and the attempt has ended
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a look saw. ``over``: no later look sees anything else."""
+
+    over: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class InQueue(Outcome):
+    """The request waits for others; ``place`` 1 is next, of ``length``."""
+
+    place: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Pending(Outcome):
+    """The driver takes the checkpoint at its next barrier. ``beat``: the driver's newest, None if none is seen."""
+
+    checkpoint: Checkpoint
+    beat: Beat | None
+
+
+@dataclass(frozen=True)
+class DriverLost(Outcome):
+    """The checkpoint needs its driver, and nothing was heard of that for too long. ``resolve`` gives it an outcome."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Ending(Outcome):
+    """The savepoint of a stop is completed, and its attempt has not ended yet."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Unreadable(Outcome):
+    """Nothing could be seen; what was asked for stands. ``error`` is the first since the last look that saw something."""
+
+    error: errors.CheckpointError
+
+
+@dataclass(frozen=True)
+class Acknowledged(Outcome):
+    """All applications have acknowledged the checkpoint, and it is not sealed yet."""
+
+    over: ClassVar[bool] = True
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Completed(Outcome):
+    """The checkpoint is completed; it may have been deleted since."""
+
+    over: ClassVar[bool] = True
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Ended(Outcome):
+    """The savepoint of a stop is completed, and its attempt has ended; ``how`` is None if it was replaced."""
+
+    over: ClassVar[bool] = True
+    checkpoint: Checkpoint
+    how: str | None
+
+
+@dataclass(frozen=True)
+class NotEnded(Outcome):
+    """The savepoint of a stop is completed, but its attempt does not end: ``why``."""
+
+    over: ClassVar[bool] = True
+    checkpoint: Checkpoint
+    why: str
+
+
+@dataclass(frozen=True)
+class Aborted(Outcome):
+    """The checkpoint was aborted; its ``reason`` and ``words`` say why."""
+
+    over: ClassVar[bool] = True
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Dropped(Outcome):
+    """The request was taken out of the queue."""
+
+    over: ClassVar[bool] = True
+    why: str
+
+
+@dataclass(frozen=True)
+class Refused(Outcome):
+    """The request was refused; nothing was written."""
+
+    over: ClassVar[bool] = True
+    error: errors.Refused
+
+
+class CheckpointRequest:
+    """One request and its checkpoint. Not for more than one thread at a time.
+
+    ``connect`` is called until it has answered once, and again after the store denied something: keys may have changed.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Coordinator],
+        trigger: Callable[[Coordinator], int] | None = None,
+        token: str = "",
+        awaited: Awaited = Awaited.COMPLETED,
+    ) -> None:
+        self._connect, self._trigger, self._token, self._awaited = connect, trigger, token, awaited
+        self._coordinator: Coordinator | None = None
+        self._liveness: Liveness | None = None
+        self._read_beat = -math.inf  # monotonic
+        self._beat: Beat | None = None
+        self._completed: float | None = None  # monotonic: when a look first saw it completed
+        self._error: errors.CheckpointError | None = None
+        self._folder: str | None = None
+        self.number: int | None = None  # of the checkpoint, once there is one
+
+    @classmethod
+    def of(
+        cls,
+        connect: Callable[[], Coordinator],
+        number: int,
+        *,
+        folder: str | None = None,
+        awaited: Awaited = Awaited.COMPLETED,
+    ) -> CheckpointRequest:
+        """Return the request behind checkpoint ``number``. ``folder``: of a savepoint, which must be the one in that folder."""
+        request = cls(connect, awaited=awaited)
+        request.number, request._folder = number, folder
+        return request
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Return the coordinator of the history. Raise what ``connect`` raises."""
+        if self._coordinator is None:
+            self._coordinator = self._connect()
+        return self._coordinator
+
+    @property
+    def state(self) -> State:
+        """Return the state of the history as the last look saw it."""
+        return self.coordinator.state
+
+    @property
+    def pointer(self) -> Pointer:
+        """Return the pointer of the checkpoint in its history, wherever a savepoint lies. Call it once there is a ``number``."""
+        assert self.number is not None
+        return Pointer(self.coordinator.store.uri, self.coordinator.keys.prefix, self.number)
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def submit(self) -> Outcome:
+        """Ask for the checkpoint. The same token again asks for nothing more; it finds what was asked for.
+
+        Raise what the store raises: nothing stands then, or the next ``submit`` with this token finds it.
+        """
+        assert self._trigger
+        try:
+            self.number = self._trigger_settled(self._trigger)
+        except errors.Queued:
+            return self._unserved(self.state)
+        except errors.RequestDropped as error:
+            return Dropped(str(error.about["reason"]))
+        except errors.Refused as error:
+            return Refused(error)
+        return self._seen(self.state)
+
+    def _trigger_settled(self, trigger: Callable[[Coordinator], int]) -> int:
+        try:
+            return trigger(self.coordinator)
+        except errors.CommitStateUnknown:  # asked once more, it answers with what was written
+            return trigger(self.coordinator)
+
+    def _unserved(self, state: State) -> Outcome:
+        """Return what became of a request that was in the queue."""
+        waiting = [request.token for request in requests.in_order(state.queue)]
+        if self._token in waiting:
+            return InQueue(waiting.index(self._token) + 1, len(waiting))
+        dropped = next((request for request in reversed(state.dropped) if request.token == self._token), None)
+        if dropped:
+            return Dropped(dropped.why)
+        self.number = state.requests[self._token]
+        return self._seen(state)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def poll(self) -> Outcome:
+        """Look once; change nothing. Cost: one read; one for each application if acknowledgements are awaited; one a beat.
+
+        Raise ``CheckpointNotFound``, and what no later look can mend.
+        """
+        return self._tolerant(self._look)
+
+    def resolve(self, *, suspected: bool = False) -> Outcome:
+        """Look once. If the driver is lost, abort the checkpoint, or complete it if all of it is acknowledged.
+
+        ``suspected``: another process saw no heartbeat; look for it here, for half a minute at most.
+        """
+        return self._tolerant(lambda: self._resolve(suspected))
+
+    def wait(
+        self,
+        deadline: float | None,
+        every: float,
+        *,
+        on_look: Callable[[Outcome], object] = lambda outcome: None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> Outcome:
+        """Resolve ``every`` so many seconds, until the outcome is over, or until ``deadline`` by the monotonic clock (None:
+        for ever); return what the last look saw. ``on_look`` is called with each outcome before the wait goes on."""
+        while True:
+            outcome = self.resolve()
+            left = math.inf if deadline is None else deadline - time.monotonic()
+            if outcome.over or left <= 0:
+                return outcome
+            on_look(outcome)
+            sleep(min(every, left))
+
+    def _tolerant(self, look: Callable[[], Outcome]) -> Outcome:
+        try:
+            outcome = look()
+        except errors.CheckpointError as error:
+            if error.permanent or not isinstance(error, errors.StoreError | ConnectionError):
+                raise
+            if isinstance(error, errors.StoreDenied):
+                self._coordinator = None
+            if self._liveness:
+                self._liveness.excuse()
+            self._error = self._error or error
+            return Unreadable(self._error)
+        self._error = None
+        return outcome
+
+    def find(self) -> Checkpoint:
+        """Return the checkpoint as the journal has it now. Raise ``CheckpointNotFound``, and what connection and store raise."""
+        try:
+            self.coordinator.journal.poll()
+        except errors.StoreDenied:
+            self._coordinator = None
+            raise
+        return self._found(self.state)
+
+    def _look(self) -> Outcome:
+        state = self.coordinator.journal.poll()
+        return self._unserved(state) if self.number is None else self._seen(state)
+
+    def _found(self, state: State) -> Checkpoint:
+        found = state.checkpoint(self.number)
+        if found is None:
+            over = self.number is not None and self.number < state.next_id
+            why = "its outcome is so old that the journal has forgotten it" if over else "the journal never heard of it"
+            if state.n < 0:
+                why = "there is no such history"
+            raise errors.CheckpointNotFound(
+                f"{self.pointer}: {why}; `airflow checkpoints jobs` shows what there is", over=over
+            )
+        if self._folder and found.target != self._folder:
+            raise errors.CheckpointNotFound(
+                f"{self._folder}: {self.pointer} is another one; give this task the checkpoint_conn_id of the job",
+                over=False,
+            )
+        return found
+
+    def _seen(self, state: State) -> Outcome:
+        found = self._found(state)
+        if found.status == ABORTED:
+            return Aborted(found)
+        if found.status != PENDING:
+            return self._after_completion(found) if self._awaited is Awaited.ENDED else Completed(found)
+        if self._awaited is Awaited.ACKNOWLEDGED and not self.coordinator.missing(found):
+            return Acknowledged(found)
+        if self._driver_lives(found) is not False:
+            return Pending(found, self._beat)
+        return DriverLost(found) if self._needs_driver(found) else Pending(found, None)
+
+    def _after_completion(self, found: Checkpoint) -> Outcome:
+        if self._completed is None:
+            self._completed = time.monotonic()
+        lost = self._driver_lives(found) is False
+        state = self.coordinator.journal.catch_up() if lost else self.state  # it may have ended since
+        if all(state.over(epoch) for epoch in found.epochs):
+            attempts = [attempt for attempt in map(state.attempt, found.epochs) if attempt]
+            return Ended(found, attempts[-1].how if attempts else None)
+        if lost:
+            return NotEnded(found, "its driver was lost before it had ended")
+        if time.monotonic() - self._completed >= found.timeout_s:
+            return NotEnded(found, f"its driver has not ended within {found.timeout_s:g} s")
+        return Ending(found)
+
+    # -- the driver ----------------------------------------------------------------------------------------------------
+
+    def _driver_lives(self, found: Checkpoint) -> bool | None:
+        liveness = self._observer()
+        if time.monotonic() - self._read_beat >= liveness.beats.every:
+            self._beat = liveness.look(self._heartbeats(found))
+            self._read_beat = time.monotonic()
+        return liveness.alive(self._heartbeats(found))
+
+    def _observer(self) -> Liveness:
+        if self._liveness is None:
+            self._liveness = Liveness(self.coordinator.store)
+        return self._liveness
+
+    def _heartbeats(self, found: Checkpoint) -> list[str]:
+        return [self.coordinator.keys.attempt_beat(epoch) for epoch in found.epochs]
+
+    def _needs_driver(self, found: Checkpoint) -> bool:
+        """Return whether a pending checkpoint waits for its driver: a gated one that is acknowledged waits for a task."""
+        return not found.gated or bool(self.coordinator.missing(found))
+
+    def _resolve(self, suspected: bool) -> Outcome:
+        outcome = self._look()
+        lost = isinstance(outcome, DriverLost)
+        if suspected and isinstance(outcome, Pending) and self._needs_driver(outcome.checkpoint):
+            lost = not self._observer().wait(self._heartbeats(outcome.checkpoint))
+        if not lost or not isinstance(outcome, Pending | DriverLost):
+            return outcome
+        self._give_up(outcome.checkpoint)
+        return self._look()
+
+    def _give_up(self, found: Checkpoint) -> None:
+        missing = self.coordinator.missing(found)
+        with contextlib.suppress(errors.NotPending):  # it lives after all, or somebody was faster
+            if missing:
+                seconds = self._observer().beats.still
+                words = f"nothing was heard of attempt {found.epochs[-1]} for {seconds:g} s"
+                self.coordinator.abort(found.id, LOST, missing=missing, words=words)
+            else:
+                self.coordinator.complete(found.id)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def abort(self, reason: str, words: str = "") -> Outcome:
+        """Abort the checkpoint; return ``Aborted``, also if it was aborted before, or what it became instead.
+
+        Raise ``CheckpointNotFound``, and what connection and store raise.
+        """
+        found = self.find()
+        if found.status == PENDING:
+            missing = self.coordinator.missing(found)
+            phase = "acknowledge" if missing else "finalize"
+            with contextlib.suppress(errors.NotPending):
+                self.coordinator.abort(found.id, reason, phase=phase, missing=missing, words=words)
+        return self._seen(self.state)
+
+    def publish(self) -> Checkpoint:
+        """Publish a completed savepoint, which its driver may have done already; return the checkpoint."""
+        assert self.number is not None
+        if not self._found(self.state).published:
+            publish_due(self.coordinator, self.number)
+        return self._found(self.state)

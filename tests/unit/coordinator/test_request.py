@@ -1,0 +1,436 @@
+"""A request for a checkpoint, from the first entry to each of its outcomes (docs/protocol.md). Runs anywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Process
+from airflow_checkpoint_provider.coordinator.request import (
+    Aborted,
+    Acknowledged,
+    Awaited,
+    CheckpointRequest,
+    Completed,
+    DriverLost,
+    Dropped,
+    Ended,
+    Ending,
+    InQueue,
+    NotEnded,
+    Outcome,
+    Pending,
+    Refused,
+    Unreadable,
+)
+from airflow_checkpoint_provider.protocol.failures import LOST
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.acting import Job
+from tests.support.beats import CLOCKS_OFF, ELSEWHERE, beating, put_beat
+from tests.support.faults import Call, Fault, FaultyStore, served
+from tests.support.saved import memory
+
+EVERY = 0.01
+GONE = replace(Process.this(), started="another one's")
+
+
+@pytest.fixture(autouse=True)
+def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that stands still for 0.3 s is lost; one that is suspected is looked for for 0.15 s."""
+    monkeypatch.setenv(VARIABLE, "0.05")
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore(MemoryStore())
+
+
+@pytest.fixture
+def job(store: FaultyStore) -> Job:
+    """It runs on this host."""
+    job = Job(store.inner)
+    job.start()
+    job.beat()
+    return job
+
+
+def connect(store: FaultyStore, job: Job) -> Callable[[], Coordinator]:
+    return lambda: Coordinator(Journal(store, job.keys, By("task", "etl.asks", "here"), patience=0.05))
+
+
+def asked(
+    store: FaultyStore, job: Job, token: str = "asked", awaited: Awaited = Awaited.COMPLETED, **wishes: Any
+) -> CheckpointRequest:
+    def trigger(coordinator: Coordinator) -> int:
+        return coordinator.trigger(token, origin="task", **wishes)
+
+    return CheckpointRequest(connect(store, job), trigger, token, awaited)
+
+
+def stopping(store: FaultyStore, job: Job, **wishes: Any) -> CheckpointRequest:
+    """A request for a stop, whose savepoint is completed."""
+    request = asked(store, job, awaited=Awaited.ENDED, kind="suspend_savepoint", target=memory().uri, **wishes)
+    assert isinstance(request.submit(), Pending)
+    job.complete(1)
+    return request
+
+
+def silent(call: Call) -> Fault:
+    return Fault.NOT_SENT
+
+
+# -- asking ----------------------------------------------------------------------------------------------------------------
+
+
+def test_request_that_is_triggered_at_once_is_pending(store: FaultyStore, job: Job) -> None:
+    request = asked(store, job)
+    outcome = request.submit()
+    assert isinstance(outcome, Pending)
+    assert (request.number, outcome.checkpoint, outcome.over) == (1, job.checkpoint(1), False)
+    assert str(request.pointer) == f"{job.store.uri}/{job.keys.checkpoint(1)}"
+
+
+def test_same_token_asks_for_nothing_more(store: FaultyStore, job: Job) -> None:
+    asked(store, job).submit()
+    again = asked(store, job)
+    assert isinstance(again.submit(), Pending)
+    assert (again.number, len(job.state.checkpoints)) == (1, 1)
+
+
+@pytest.mark.parametrize("lost", [Fault.LOST, Fault.DROPPED])
+def test_request_of_which_the_store_did_not_say_whether_it_was_written_is_asked_once_more(
+    store: FaultyStore, job: Job, lost: Fault
+) -> None:
+    def hurt(call: Call) -> Fault:
+        return lost if call.kind == "create" else Fault.NOT_SENT if store.requests["create"] else Fault.NONE
+
+    plans = iter([hurt, served])
+
+    def trigger(coordinator: Coordinator) -> int:
+        store.plan = next(plans)
+        return coordinator.trigger("asked", origin="task")
+
+    request = CheckpointRequest(connect(store, job), trigger, "asked")
+    assert isinstance(request.submit(), Pending)
+    assert next(plans, None) is None
+    assert [checkpoint.id for checkpoint in job.state.checkpoints] == [1]
+
+
+def test_request_in_the_queue_says_its_place_and_goes_on_when_there_is_room(store: FaultyStore, job: Job) -> None:
+    job.coordinator.trigger("first", origin="task")
+    ahead, request = asked(store, job, "ahead"), asked(store, job)
+    assert ahead.submit() == InQueue(1, 1)
+    assert request.submit() == request.poll() == InQueue(2, 2)
+    job.complete(1)
+    assert request.poll() == InQueue(1, 1)
+    job.complete(2)
+    assert isinstance(request.poll(), Pending)
+    assert request.number == 3
+
+
+def test_request_in_the_queue_of_an_attempt_that_ends_is_dropped(store: FaultyStore, job: Job) -> None:
+    job.coordinator.trigger("first", origin="task")
+    request = asked(store, job)
+    request.submit()
+    job.end("failed")
+    dropped = Dropped("its attempt is over")
+    assert request.poll() == asked(store, job).submit() == dropped
+    assert dropped.over
+
+
+def test_request_is_refused_where_nothing_runs(store: FaultyStore) -> None:
+    job = Job(store.inner)
+    job.start()
+    job.end("failed")
+    outcome = asked(store, job).submit()
+    assert isinstance(outcome, Refused)
+    assert isinstance(outcome.error, errors.NotRunning)
+    assert outcome.over
+
+
+def test_store_that_does_not_answer_before_anything_was_asked_raises(store: FaultyStore, job: Job) -> None:
+    store.plan = silent
+    with pytest.raises(errors.StoreUnavailable):
+        asked(store, job).submit()
+    assert job.state.checkpoints == ()
+
+
+# -- the outcome -----------------------------------------------------------------------------------------------------------
+
+
+def test_completed_checkpoint_is_completed_also_when_it_was_deleted_since(store: FaultyStore, job: Job) -> None:
+    request = asked(store, job)
+    request.submit()
+    job.complete(1)
+    assert request.poll() == Completed(job.checkpoint(1))
+    for number in (2, 3, 4):
+        job.coordinator.trigger(f"barrier {number}", timeout_s=600.0)
+        job.complete(number)
+    assert request.poll() == Completed(job.checkpoint(1))
+
+
+def test_aborted_checkpoint_is_aborted_with_its_words(store: FaultyStore, job: Job) -> None:
+    request = asked(store, job)
+    request.submit()
+    job.abort(1, "declined", "the disk is full")
+    outcome = request.poll()
+    assert isinstance(outcome, Aborted)
+    assert (outcome.checkpoint.reason, outcome.checkpoint.words, outcome.over) == ("declined", "the disk is full", True)
+
+
+def test_acknowledged_is_enough_for_who_awaits_that(store: FaultyStore, job: Job) -> None:
+    request = asked(store, job)
+    request.submit()
+    written = CheckpointRequest.of(connect(store, job), 1, awaited=Awaited.ACKNOWLEDGED)
+    assert isinstance(written.poll(), Pending)
+    job.acknowledge(1)
+    assert written.poll() == Acknowledged(job.checkpoint(1))
+    assert isinstance(request.poll(), Pending)
+    job.coordinator.complete(1)
+    assert written.poll() == Completed(job.checkpoint(1))
+
+
+def test_wait_ends_with_the_outcome_and_tells_each_look_before(store: FaultyStore, job: Job) -> None:
+    request, looks = asked(store, job), list[Outcome]()
+    request.submit()
+
+    def look(outcome: Outcome) -> None:
+        looks.append(outcome)
+        if len(looks) == 3:
+            job.complete(1)
+
+    assert request.wait(None, EVERY, on_look=look) == Completed(job.checkpoint(1))
+    assert len(looks) == 3
+    assert all(isinstance(outcome, Pending) for outcome in looks)
+
+
+def test_wait_ends_at_its_deadline_with_what_it_saw_last(store: FaultyStore, job: Job) -> None:
+    request = asked(store, job)
+    request.submit()
+    assert isinstance(request.wait(time.monotonic() + 0.05, EVERY), Pending)
+    assert job.state.pending, "and nothing was taken back"
+
+
+def test_look_costs_one_request_and_acknowledgements_another(
+    store: FaultyStore, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "10")
+    asked(store, job).submit()
+    for awaited, cost in ((Awaited.COMPLETED, 1), (Awaited.ACKNOWLEDGED, 2)):
+        request = CheckpointRequest.of(connect(store, job), 1, awaited=awaited)
+        request.poll()
+        before = store.requests.total()
+        for _ in range(12):
+            request.poll()
+        assert store.requests.total() - before == 12 * cost
+
+
+# -- a store that does not answer --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [Fault.NOT_SENT, Fault.DENIED])
+def test_look_that_fails_is_told_and_the_next_one_sees_again(store: FaultyStore, job: Job, fault: Fault) -> None:
+    request = asked(store, job)
+    request.submit()
+    store.plan = lambda call: fault
+    outcome = request.poll()
+    assert isinstance(outcome, Unreadable)
+    assert not outcome.over
+    store.plan = lambda call: Fault.NONE
+    assert isinstance(request.poll(), Pending)
+
+
+def test_the_first_error_is_told_when_the_deadline_comes(store: FaultyStore, job: Job) -> None:
+    request = asked(store, job)
+    request.submit()
+    faults = iter([Fault.NOT_SENT])
+    store.plan = lambda call: next(faults, Fault.DENIED)
+    outcome = request.wait(time.monotonic() + 0.1, EVERY)
+    assert isinstance(outcome, Unreadable)
+    assert isinstance(outcome.error, errors.StoreUnavailable)
+
+
+def test_store_that_no_retry_can_mend_raises(store: FaultyStore, job: Job) -> None:
+    request = asked(store, job)
+    request.submit()
+    store.plan = lambda call: Fault.MISCONFIGURED
+    with pytest.raises(errors.StoreMisconfigured):
+        request.poll()
+
+
+def test_connection_is_asked_for_again_after_a_denial(store: FaultyStore, job: Job) -> None:
+    stores = iter([FaultyStore(store.inner, lambda call: Fault.DENIED), store])
+    job.coordinator.trigger("asked", origin="task")
+
+    def connect_anew() -> Coordinator:
+        return connect(next(stores), job)()
+
+    request = CheckpointRequest.of(connect_anew, 1)
+    assert isinstance(request.poll(), Unreadable)
+    assert isinstance(request.poll(), Pending)
+
+
+# -- a driver that is lost ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("process", [None, ELSEWHERE, GONE], ids=["never beat", "elsewhere", "process gone"])
+def test_checkpoint_of_a_lost_driver_is_aborted(store: FaultyStore, process: Process | None) -> None:
+    job = Job(store.inner)
+    job.start()
+    if process:
+        job.beat(process)
+    request = asked(store, job)
+    request.submit()
+    outcome = request.wait(time.monotonic() + 20, EVERY)
+    assert isinstance(outcome, Aborted)
+    found = job.checkpoint(1)
+    assert (found.reason, found.missing, found.words) == (LOST, ("",), "nothing was heard of attempt 1 for 0.3 s")
+    assert job.state.running(), "the attempt itself is not judged: it may be asleep"
+
+
+def test_checkpoint_of_a_lost_driver_is_completed_when_all_of_it_is_acknowledged(store: FaultyStore, job: Job) -> None:
+    job.beat(GONE)
+    request = asked(store, job)
+    request.submit()
+    job.acknowledge(1)
+    assert request.wait(time.monotonic() + 20, EVERY) == Completed(job.checkpoint(1))
+
+
+def test_gated_checkpoint_that_is_acknowledged_needs_its_driver_no_more(store: FaultyStore, job: Job) -> None:
+    job.beat(GONE)
+    request = asked(store, job, gated=True)
+    request.submit()
+    job.acknowledge(1)
+    assert request.wait(time.monotonic() + 0.5, EVERY) == Pending(job.checkpoint(1), None)
+    assert request.resolve(suspected=True) == Pending(job.checkpoint(1), None)
+
+
+def test_poll_changes_nothing_when_the_driver_is_lost(store: FaultyStore, job: Job) -> None:
+    job.beat(GONE)
+    request = asked(store, job)
+    request.submit()
+    before = job.state
+    assert request.poll() == DriverLost(job.checkpoint(1))
+    assert job.state == before
+
+
+def test_driver_that_another_process_suspects_is_looked_for(store: FaultyStore, job: Job) -> None:
+    request = asked(store, job)
+    request.submit()
+    assert isinstance(request.resolve(suspected=True), Pending)
+    job.beat(ELSEWHERE)
+    assert isinstance(CheckpointRequest.of(connect(store, job), 1).resolve(suspected=True), Aborted)
+
+
+@CLOCKS_OFF
+def test_driver_is_waited_for_while_it_beats_whatever_its_clock_says(
+    store: FaultyStore, job: Job, off: timedelta
+) -> None:
+    key = job.keys.attempt_beat(1)
+    request = asked(store, job)
+    with beating(store.inner, key, off):
+        request.submit()
+        assert isinstance(request.wait(time.monotonic() + 0.6, EVERY), Pending)
+    assert isinstance(request.wait(time.monotonic() + 20, EVERY), Aborted)
+
+
+def test_silence_of_the_store_is_no_silence_of_the_driver(store: FaultyStore, job: Job) -> None:
+    put_beat(store.inner, job.keys.attempt_beat(1))
+    request = asked(store, job)
+    request.submit()
+    store.plan = silent
+    assert isinstance(request.wait(time.monotonic() + 0.5, EVERY), Unreadable)
+    store.plan = lambda call: Fault.NONE
+    assert isinstance(request.resolve(), Pending)
+
+
+# -- a stop ------------------------------------------------------------------------------------------------------------------
+
+
+def test_stop_is_over_when_its_attempt_has_ended(store: FaultyStore, job: Job) -> None:
+    request = stopping(store, job)
+    assert request.poll() == Ending(job.checkpoint(1))
+    job.end("suspended")
+    assert request.wait(time.monotonic() + 20, EVERY) == Ended(job.checkpoint(1), "suspended")
+    assert request.publish().published
+
+
+def test_stop_whose_attempt_goes_on_is_not_ended_after_the_timeout(store: FaultyStore, job: Job) -> None:
+    request = stopping(store, job, timeout_s=0.2)
+    outcome = request.wait(time.monotonic() + 20, EVERY)
+    assert outcome == NotEnded(job.checkpoint(1), "its driver has not ended within 0.2 s")
+
+
+def test_stop_whose_driver_is_lost_is_not_ended(store: FaultyStore, job: Job) -> None:
+    request = stopping(store, job)
+    job.beat(GONE)
+    outcome = request.wait(time.monotonic() + 20, EVERY)
+    assert outcome == NotEnded(job.checkpoint(1), "its driver was lost before it had ended")
+
+
+def test_stop_waits_on_when_the_store_falls_silent_after_the_savepoint(store: FaultyStore, job: Job) -> None:
+    """The job is suspended by then: an error would be wrong."""
+    request = stopping(store, job)
+    store.plan = silent
+    looks = list[Outcome]()
+
+    def look(outcome: Outcome) -> None:
+        looks.append(outcome)
+        store.plan = lambda call: Fault.NONE
+        job.end("suspended")
+
+    assert isinstance(request.wait(time.monotonic() + 20, EVERY, on_look=look), Ended)
+    assert [type(outcome) for outcome in looks] == [Unreadable]
+
+
+# -- taken back --------------------------------------------------------------------------------------------------------------
+
+
+def test_abort_takes_a_pending_checkpoint_back(store: FaultyStore, job: Job) -> None:
+    request = asked(store, job)
+    request.submit()
+    outcome = request.abort("nobody waits", "by a test")
+    assert outcome == Aborted(job.checkpoint(1))
+    found = job.checkpoint(1)
+    assert (found.reason, found.words, found.phase, found.missing) == (
+        "nobody waits",
+        "by a test",
+        "acknowledge",
+        ("",),
+    )
+    assert request.abort("again") == outcome
+
+
+def test_abort_comes_too_late_for_a_completed_checkpoint(store: FaultyStore, job: Job) -> None:
+    request = asked(store, job)
+    request.submit()
+    job.complete(1)
+    assert request.abort("nobody waits") == Completed(job.checkpoint(1))
+
+
+# -- a checkpoint that somebody names ------------------------------------------------------------------------------------------
+
+
+def test_checkpoint_that_never_was_is_not_found(store: FaultyStore, job: Job) -> None:
+    with pytest.raises(errors.CheckpointNotFound, match="never heard of it") as raised:
+        CheckpointRequest.of(connect(store, job), 7).poll()
+    assert raised.value.about["over"] is False
+    with pytest.raises(errors.CheckpointNotFound, match="no such history"):
+        CheckpointRequest.of(connect(store, Job(store.inner, "another")), 7).find()
+
+
+def test_savepoint_in_another_folder_is_another_one(store: FaultyStore, job: Job) -> None:
+    request = stopping(store, job)
+    folder = job.checkpoint(1).target
+    assert request.find() == CheckpointRequest.of(connect(store, job), 1, folder=folder).find()
+    with pytest.raises(errors.CheckpointNotFound, match="is another one"):
+        CheckpointRequest.of(connect(store, job), 1, folder=f"{folder}-other").poll()
