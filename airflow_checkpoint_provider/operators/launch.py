@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.protocol.events import LaunchPlanned, Token
 from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import Attempt, Launch, State
-from airflow_checkpoint_provider.storage import Store, probe, s3_handover
+from airflow_checkpoint_provider.storage import Store, probe, s3_credentials
 from airflow_checkpoint_provider.text import messages, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import Seen
 
@@ -179,7 +179,7 @@ class Launching:
             root=self.store.uri,
             history=self.keys.prefix,
             launch=self.launch.number,
-            s3=s3_handover.confs(self.store),
+            s3=s3_credentials.confs(self.store),
             job=self.wanted.history.job,
             token=self.launch.token,
             try_number=self.launch.try_number,

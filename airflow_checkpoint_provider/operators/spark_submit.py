@@ -39,7 +39,7 @@ from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id
 from airflow_checkpoint_provider.protocol.state import Attempt
-from airflow_checkpoint_provider.storage import s3_handover
+from airflow_checkpoint_provider.storage import s3_credentials
 from airflow_checkpoint_provider.text import messages
 
 STARTS = ("latest", "none")
@@ -141,7 +141,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             self._hook = hook = self._get_hook()
             self._say_why_not_deferred(hook)
             store = CheckpointStorageHook(self.checkpoint_conn_id, hook.master).get_store()
-            s3_handover.refuse_for_jobs(store)
+            s3_credentials.refuse_for_jobs(store)
             self._cluster = hook.deploy_mode == "cluster"
             self._launching = launching = Launching(store, self._wanted(context), self._say, killed=self._killed)
             try:
@@ -208,7 +208,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         arguments = _airflow.spark_hook_arguments(self)
         keys: dict[str, str] = {}
         if self._launching is not None and self._launching.launch is not None:
-            keys = {} if self._cluster else s3_handover.keys(self._launching.store)
+            keys = {} if self._cluster else s3_credentials.keys(self._launching.store)
             settings = self._launching.settings(self.checkpointing, allowance(self.allow_non_restored_state))
             arguments["conf"] = {**(self.conf or {}), **settings.to_confs()}
             arguments["py_files"] = ",".join(filter(None, (self.py_files, str(driver_archive()))))

@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.errors import (
     VersionMismatch,
 )
 from airflow_checkpoint_provider.storage import S3Store, Store
-from airflow_checkpoint_provider.storage.s3_access import Access, access
+from airflow_checkpoint_provider.storage.s3_credentials import Access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +71,7 @@ def prepare(spark: SparkSession, store: Store) -> None:
     """
     if not isinstance(store, S3Store):
         return
-    found = access(store)
+    found = store.access()
     next(iter(store.folders("jobs")), None)  # boto3 explains better, and S3A is patient with what does not answer
     _check_jars(spark, {**NEEDED, **FOR_ROLES} if found.role_arn or found.renewed else NEEDED)
     _tell(spark, store, found)

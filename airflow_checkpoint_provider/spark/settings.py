@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import LaunchPlace, LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
-from airflow_checkpoint_provider.storage import S3Settings, Store, open_store, s3_handover
+from airflow_checkpoint_provider.storage import S3Settings, Store, open_store, s3_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def launched(spark: SparkSession) -> Launched | None:
     place = LaunchPlace.from_confs(_confs(spark))
     if place is None:
         return None
-    store = open_store(place.root, s3=s3_handover.received(place.s3, take_keys(spark)))
+    store = open_store(place.root, s3=s3_credentials.received(place.s3, take_keys(spark)))
     return Launched(store, place.history, place.launch)
 
 
@@ -65,7 +65,7 @@ def take_keys(spark: SparkSession) -> Mapping[str, str]:
 
     The JVM has them, too, and the Python workers of a local master are its children: theirs are overwritten.
     """
-    _keys.update({name: os.environ.pop(name) for name in s3_handover.KEYS.values() if name in os.environ})
+    _keys.update({name: os.environ.pop(name) for name in s3_credentials.KEYS.values() if name in os.environ})
     spark.sparkContext.environment.update(dict.fromkeys(_keys, ""))
     return _keys
 
@@ -107,7 +107,7 @@ def settings_of(
         try_number=given.try_number,
         notes=tuple(f"{name} is the task's; the script's is not used" for name, value in unused.items() if value),
         allow_non_restored_state=given.allow_non_restored_state or allowance(allow_non_restored_state),
-        s3=s3_handover.received(given.s3, take_keys(spark)),
+        s3=s3_credentials.received(given.s3, take_keys(spark)),
     )
 
 

@@ -1,13 +1,13 @@
-"""Where the bytes live: one small interface, and the stores behind it. Runs anywhere."""
+"""The checkpoint storage: one small interface, and the stores that implement it. Runs anywhere."""
 
-from airflow_checkpoint_provider.storage.base import Listed, Put, Store, put
-from airflow_checkpoint_provider.storage.copying import copy, copy_all
+from airflow_checkpoint_provider.storage.base import Listed, Put, Store
+from airflow_checkpoint_provider.storage.copy import copy_all
 from airflow_checkpoint_provider.storage.local import LocalStore
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 from airflow_checkpoint_provider.storage.probe import probe
 from airflow_checkpoint_provider.storage.registry import open_store
 from airflow_checkpoint_provider.storage.s3 import S3Store
-from airflow_checkpoint_provider.storage.s3_settings import S3Settings
+from airflow_checkpoint_provider.storage.s3_credentials import S3Settings
 
 __all__ = [
     "Listed",
@@ -17,9 +17,7 @@ __all__ = [
     "S3Settings",
     "S3Store",
     "Store",
-    "copy",
     "copy_all",
     "open_store",
     "probe",
-    "put",
 ]

@@ -1,8 +1,8 @@
-"""What every store does, and the one loop that puts. Runs anywhere.
+"""The interface of a store, and the loop that puts an object if it is absent. Runs anywhere.
 
-A store holds objects under keys: names joined by ``/``, relative to its root. An object is written whole or not at all,
-what was written is read, and of several who put at one absent key exactly one wins. Nothing else is asked of a store:
-no lock, no rename, no order between keys, no clock.
+A store holds objects under keys: names joined by ``/``, relative to its root. It writes an object completely or not at all,
+reads return what was written, and if several writers put at one absent key, exactly one wins. Nothing else is needed from a
+store: no lock, no rename, no order between keys, no clock.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from airflow_checkpoint_provider.errors import Damaged, InvalidName, StoreError,
 log = logging.getLogger(__name__)
 
 FIRST_WAIT = 0.1  # seconds between the first two tries of a put, at most; doubles
-LONGEST_WAIT = 2.0
-PART = 8 * 1024 * 1024  # bytes of an object that are held at a time while it is copied
+LONGEST_WAIT = 2.0  # seconds
+PART = 8 * 1024 * 1024  # bytes of an object in memory at a time, while it is copied
 
 
 class Put(enum.Enum):
-    """What came of putting a key that had to be absent."""
+    """The outcome of a put-if-absent."""
 
     STORED = "stored"
     EXISTS = "exists"
     UNKNOWN = "unknown"
-    """No answer: it may have happened, or may still happen."""
+    """No answer: the put may have happened, or may still happen."""
 
 
 @dataclass(frozen=True)
@@ -42,42 +42,44 @@ class Listed:
 
 
 class Store(Protocol):
-    """Where the bytes live.
+    """A checkpoint storage.
 
-    Every method may raise ``StoreDenied`` and ``StoreMisconfigured``, neither of which ever means "absent", and
-    ``StoreUnavailable`` where trying again may help; ``InvalidName`` is for a key that could leave the root.
+    Every method may raise ``StoreDenied`` and ``StoreMisconfigured``, which never mean "absent", ``StoreUnavailable`` if
+    trying again may help, and ``InvalidName`` for a key that could leave the root.
     """
 
     @property
     def uri(self) -> str:
-        """The root, without a slash at its end."""
+        """The root as a URI, without a slash at its end."""
 
     def create(self, key: str, body: bytes) -> Put:
-        """Put-if-absent, one try. After an error this try changed nothing. ``EXISTS`` can be one's own doing."""
+        """Put ``body`` if ``key`` is absent, in one try. After an error this try changed nothing. ``EXISTS`` may be caused by our
+        own earlier request whose answer was lost."""
 
     def read(self, key: str) -> bytes | None:
-        """The whole object; ``None`` if it is absent, and only then."""
+        """Return the whole object; ``None`` only if it is absent."""
 
     def overwrite(self, key: str, body: bytes) -> None:
-        """Replace or create, whole or not at all. After ``StoreUnavailable`` it may have happened."""
+        """Replace or create an object, completely or not at all. After ``StoreUnavailable`` it may have happened."""
 
     def parts(self, key: str) -> Iterator[bytes]:
-        """The whole object, for who copies it: pieces of ``PART`` bytes, but the last. ``Damaged`` if it is absent."""
+        """Yield an object in pieces for a copy: ``PART`` bytes each, fewer in the last. Raises ``Damaged`` if it is absent."""
 
     def assemble(self, key: str, parts: Iterable[bytes]) -> None:
-        """``overwrite`` with the pieces joined, of which few are held at a time. All but the last are ``PART`` bytes long."""
+        """``overwrite`` with the joined pieces, of ``PART`` bytes each but the last. Few are in memory at a time."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Absent ones are fine."""
+        """Delete objects. Absent keys are no error."""
 
     def delete_under(self, prefix: str) -> None:
-        """All that is below ``prefix/``, hidden files and empty folders too."""
+        """Delete everything below ``prefix/``, also hidden files and empty directories."""
 
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        """What is below ``prefix/`` (all for ``""``) with a key beyond ``after``, in byte order; nothing hidden."""
+        """Yield the objects below ``prefix/`` (``""``: all) with keys greater than ``after``, in byte order, without hidden ones."""
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """Names directly below ``prefix/`` that have, or in a directory had, keys below them; nothing hidden."""
+        """Yield the names directly below ``prefix/`` that have keys below them, without hidden ones. A local store also yields
+        directories that are empty by now."""
 
     def beside(self, uri: str) -> Store:
         """Return the store at ``uri``, of any kind. One in S3 is reached as this one is: same service, same credentials.
@@ -97,16 +99,16 @@ class StoreBase:
 
 
 def put(store: Store, key: str, body: bytes, *, patience: float = 30.0) -> tuple[Put, bytes | None]:
-    """Put ``body`` at ``key`` if it is absent, until the outcome is known; returns it with what the key holds.
+    """Put ``body`` at ``key`` if it is absent, and try until the outcome is known. Return the outcome and what the key holds.
 
-    An answer can be lost, and "exists" can be said of one's own write, even to the first try. So what stands there is
-    read and compared: equal bytes are ``STORED``, whoever sent them; others are ``EXISTS``, though one's own may have
-    been overwritten since. Where it matters *who* put them, they hold a nonce, fresh per entry and not per try.
-    "Absent" settles nothing, since a request may land later: then the same bytes are put again.
+    An answer can be lost, and the store can answer "exists" because of our own write, even to the first try. So the object is
+    read and compared: equal bytes are ``STORED``, no matter who sent them; other bytes are ``EXISTS``, though ours may have
+    been there and been overwritten. Where it matters *who* put them, the bytes hold a nonce, one per entry and not per try.
+    "Absent" settles nothing, since a request may arrive later: then the same bytes are put again.
 
-    Past ``patience`` seconds the outcome is ``UNKNOWN``, with ``None``: it may happen yet, and nothing is cleaned up on
-    the ground that it did not. An error is raised only while no try can have had an effect: ``StoreDenied`` and
-    ``StoreMisconfigured`` at once, ``StoreUnavailable`` after ``patience``.
+    After ``patience`` seconds the outcome is ``UNKNOWN``, with ``None``: the put may still happen, so the caller must not clean
+    up as if it had not. Raises an error only while no try can have had an effect: ``StoreDenied`` and ``StoreMisconfigured``
+    at once, ``StoreUnavailable`` after ``patience``.
     """
     perhaps_sent = False
     trouble: StoreError | None = None
@@ -131,7 +133,8 @@ def put(store: Store, key: str, body: bytes, *, patience: float = 30.0) -> tuple
 
 
 def _tries(patience: float) -> Iterator[None]:
-    """One at once, more after growing waits, a last one when patience ends. Jitter parts those who collided."""
+    """Yield for each try: the first at once, others after growing waits, the last when patience ends. Jitter separates writers
+    that collided."""
     deadline, longest = monotonic() + patience, FIRST_WAIT
     yield
     while (left := deadline - monotonic()) > 0:
@@ -141,24 +144,24 @@ def _tries(patience: float) -> Iterator[None]:
 
 
 def checked(key: str) -> str:
-    """The key itself, if no store could read it as a path out of its root; else ``InvalidName``."""
+    """Return the key. Raises ``InvalidName`` if a store could read it as a path out of its root."""
     if "\0" in key or any(name in ("", ".", "..") for name in key.split("/")):
-        raise InvalidName(f"{key!r} is no key: write names joined by single slashes, none of them '.' or '..'")
+        raise InvalidName(f"{key!r} is not a valid key. Write names joined by single slashes, none of them '.' or '..'")
     return key
 
 
 def is_hidden(key: str) -> bool:
-    """Whether listings leave it out: some name in it begins with a dot, as of temporary files and ``.x.crc``."""
+    """Return whether listings skip the key: a name in it begins with a dot, such as a temporary file or ``.x.crc``."""
     return key.startswith(".") or "/." in key
 
 
 def missing(uri: str, key: str) -> Damaged:
-    """What was to be copied is named by a seal, so it has been there."""
-    return Damaged(f"{uri}/{key} is missing, so it cannot be copied; `checkpoints verify` says what else is gone")
+    """Return the error for an object that cannot be copied. A seal names it, so it existed."""
+    return Damaged(f"{uri}/{key} is missing, so it cannot be copied. `checkpoints verify` checks the other files")
 
 
 def pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """What ``read`` gives until its end, in pieces of ``PART`` bytes, but the last."""
+    """Yield what ``read`` returns until its end, in pieces of ``PART`` bytes, fewer in the last."""
     while piece := read(PART):
         while len(piece) < PART and (more := read(PART - len(piece))):
             piece += more

@@ -1,4 +1,4 @@
-"""A store in this process' memory, for tests. Runs anywhere."""
+"""A store in the memory of one process, for tests. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.storage.base import Listed, Put, StoreBase, che
 
 
 class MemoryStore(StoreBase):
-    """Objects in a dict. Threads may share one; processes cannot. It is gone with its process."""
+    """Objects in a dict, which threads can share and processes cannot."""
 
     def __init__(self, name: str = "private") -> None:
         self.uri = f"memory://{name}"
@@ -70,5 +70,5 @@ _named: dict[str, MemoryStore] = {}
 
 
 def named(name: str) -> MemoryStore:
-    """The one store of this name in this process."""
+    """Return the store of this name in this process."""
     return _named.setdefault(name, MemoryStore(name))

@@ -1,4 +1,4 @@
-"""Does this store keep its promises? Asked once, before anything is entrusted to it. Runs anywhere."""
+"""A check that a store can hold checkpoints, before anything is written to it. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ SCRATCH = ".probe"
 
 
 def probe(store: Store) -> None:
-    """Look for one scratch key and put at it twice: "absent", then only the first may win, and it must be read.
+    """Put twice at a new scratch key: only the first put may win, and a read must return it.
 
-    Raises ``StoreMisconfigured`` with what was seen if the promise is broken, ``StoreUnavailable`` if no answer came,
-    and what the store itself raises. A store that only *sometimes* lets two win is not found out: that takes a race.
+    Raises ``StoreMisconfigured`` with what was seen otherwise, ``StoreUnavailable`` without an answer, and what the store
+    raises. A store that lets two writers win only *sometimes* is not detected; that would need a race.
     """
     scratch = f"{SCRATCH}/{secrets.token_hex(8)}"
     try:
         _put_twice(store, f"{scratch}/once")
     finally:
-        with suppress(StoreError):  # few bytes that no listing shows; who may not delete may still write checkpoints
+        with suppress(
+            StoreError
+        ):  # a few bytes that no listing shows; checkpoints can be written without the right to delete
             store.delete_under(scratch)
 
 
 def _put_twice(store: Store, key: str) -> None:
     first, second = b"first " + secrets.token_bytes(8), b"second " + secrets.token_bytes(8)
     if store.read(key) is not None or _settled(store, key, first) != (Put.STORED, first):
-        raise _broken(store, "a new key was taken to exist already")
+        raise _broken(store, "a new key seemed to exist already")
     if store.read(key) != first:
-        raise _broken(store, "what was stored could not be read back")
+        raise _broken(store, "an object that was stored could not be read")
     if _settled(store, key, second) != (Put.EXISTS, first):
-        raise _broken(store, "a second put of one key was not refused, so two drivers could both believe that they won")
+        raise _broken(store, "a second put of the same key was not refused, so two drivers could both win")
 
 
 def _settled(store: Store, key: str, body: bytes) -> tuple[Put, bytes | None]:
     outcome, found = put(store, key, body)
     if outcome is Put.UNKNOWN:
-        raise StoreUnavailable(f"{store.uri} gave no clear answer to a put. Look at the store; trying again may help")
+        raise StoreUnavailable(f"{store.uri} gave no clear answer to a put. Check the store, then try again")
     return outcome, found
 
 
 def _broken(store: Store, seen: str) -> StoreMisconfigured:
     return StoreMisconfigured(
-        f"{store.uri} cannot hold checkpoints: {seen}. They need a store where a key can be put if it is absent:"
-        " a local or NFS directory, or object storage that obeys If-None-Match: * (Ceph 16: in a bucket without versioning)"
+        f"{store.uri} cannot hold checkpoints: {seen}. Checkpoints need a store with put-if-absent: a local or NFS directory,"
+        " or object storage that supports If-None-Match: * (Ceph 16: in a bucket without versioning)"
     )

@@ -1,8 +1,8 @@
-"""S3 and what speaks like it, as a store. Runs anywhere; needs boto3.
+"""A store in S3 or a compatible service. Runs anywhere; needs boto3.
 
-One primitive carries it: PutObject with ``If-None-Match: *``. What a put's answer may mean is settled by ``base.put``, so
-here a put is one request; reads, listings and deletions are tried again. "Done" counts only with an ETag, since a web site
-answers 200 to everything; and GET is asked, never HEAD, since only an answer with a body says *why* it failed.
+It rests on one primitive: PutObject with ``If-None-Match: *``. ``base.put`` interprets the answers of a put, so a put is one
+request here; reads, listings and deletions are retried. An answer counts only with an ETag, since a web site answers 200 to
+everything. GET is used, never HEAD, since only an answer with a body says *why* it failed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from itertools import chain, islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, InvalidName, NotInstalled
+from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, InvalidName
 from airflow_checkpoint_provider.storage.base import PART, Listed, Put, Store, StoreBase, checked, is_hidden, missing
+from airflow_checkpoint_provider.storage.s3_credentials import Access, S3Settings, access, assume_role, session_for
 from airflow_checkpoint_provider.storage.s3_errors import Meaning, explain, meaning, not_s3
-from airflow_checkpoint_provider.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT = 5.0  # seconds; botocore's 60 are too long for who must learn that he was replaced
+CONNECT_TIMEOUT = 5.0  # seconds; botocore's 60 are too long for a driver that must learn that it was replaced
 READ_TIMEOUT = 20.0  # seconds between two packets
 READ_TRIES = 4
-CONNECTIONS = 32  # threads that may use one client at a time without waiting
+CONNECTIONS = 32  # threads that can use one client at a time without waiting
 PAGE = 1000  # keys that S3 lists or deletes at once, at most
 LONGEST_KEY = 1024  # bytes
-COPIED_AT_ONCE = 256 * 1024 * 1024  # bytes, in less than READ_TIMEOUT; with one request S3 itself copies 5 GB at most
+COPIED_AT_ONCE = 256 * 1024 * 1024  # bytes, copied in less than READ_TIMEOUT; S3 copies at most 5 GB with one request
 MOST_PARTS = 10_000  # of one object
-MOST_PAGES = 100_000  # of one listing; a store that goes on for ever is none
+MOST_PAGES = 100_000  # of one listing; protects from a service whose listing never ends
 
 
 class S3Store(StoreBase):
-    """The keys below ``prefix`` of a bucket. Nothing is asked of the service before the first request."""
+    """The keys below ``prefix`` of a bucket. No request is sent before the first method is called."""
 
     def __init__(self, bucket: str, prefix: str = "", settings: S3Settings | None = None) -> None:
         self.bucket, self.prefix = bucket, prefix and f"{checked(prefix)}/"
@@ -60,13 +60,13 @@ class S3Store(StoreBase):
                 if became is Meaning.EXISTS:
                     return Put.EXISTS
                 if became in (Meaning.UNKNOWN, Meaning.DAMAGED):
-                    log.info("%s/%s: it is not known whether the put was applied: %s", self.uri, key, error)
+                    log.info("%s/%s: the outcome of the put is unknown: %s", self.uri, key, error)
                     return Put.UNKNOWN
                 raise
         if not answer.get("ETag"):
             raise CommitStateUnknown(
-                f"{self.uri}/{key}: the put was answered with 200, but without the ETag that S3 gives, so it is not known"
-                " what was done. Check endpoint_url: behind it is a web site, or a proxy that takes headers away"
+                f"{self.uri}/{key}: the outcome of the put is unknown, because its answer 200 has no ETag."
+                " Check endpoint_url: it leads to a web site, or to a proxy that removes headers"
             )
         return Put.STORED
 
@@ -95,7 +95,7 @@ class S3Store(StoreBase):
             if piece is None:
                 raise missing(self.uri, key)
             if len(piece) != length:
-                raise not_s3(f"{length} bytes were asked for, {len(piece)} came", "read", self._root, key)
+                raise not_s3(f"{length} bytes were requested, {len(piece)} came", "read", self._root, key)
             yield piece
 
     def overwrite(self, key: str, body: bytes) -> None:
@@ -115,11 +115,11 @@ class S3Store(StoreBase):
                 self._multipart(where, "upload_part", ({"Body": piece} for piece in chain(begin, rest)))
 
     def copies_from(self, source: Store) -> TypeGuard[S3Store]:
-        """Whether the service can be asked to copy: it is one, and the keys for both are the same."""
+        """Return whether the service itself can copy: both stores are in it, with the same credentials."""
         return isinstance(source, S3Store) and source.settings == self.settings
 
     def copy_from(self, source: S3Store, source_key: str, key: str) -> int:
-        """Copy an object of the same service; no bytes come here. ``Damaged`` if it is absent. Returns its size."""
+        """Let the service copy an object, and return its size in bytes. Raises ``Damaged`` if it is absent."""
         where, size = self._at(key), source._size(source_key)
         origin = {"Bucket": source.bucket, "Key": source._at(source_key)}
         with self._explained("copy", key):
@@ -157,10 +157,15 @@ class S3Store(StoreBase):
             names = (common["Prefix"][len(start) : -1] for common in page.get("CommonPrefixes", ()))
             yield from (name for name in names if name and not is_hidden(name))
 
+    def access(self) -> Access:
+        """Return how boto3 reaches the bucket, for Spark's S3A. Raises ``StoreMisconfigured`` without credentials."""
+        with self._explained("read", ""):
+            return access(self.uri, self.settings, clients(self.settings).patient)
+
     def _at(self, key: str) -> str:
         where = self.prefix + checked(key)
         if len(where.encode()) > LONGEST_KEY:
-            raise InvalidName(f"{where!r} is longer than S3's {LONGEST_KEY} bytes: take a shorter root, job id or item")
+            raise InvalidName(f"{where!r} is longer than S3's {LONGEST_KEY} bytes. Use a shorter root or job id")
         return where
 
     def _start(self, prefix: str) -> str:
@@ -174,7 +179,7 @@ class S3Store(StoreBase):
             raise not_s3("the answer has no ETag", doing, self._root, key)
 
     def _size(self, key: str) -> int:
-        """By listing, which says why it fails; ``Damaged`` if it is absent."""
+        """Return the size of an object by a listing, whose errors say why. Raises ``Damaged`` if it is absent."""
         where = self._at(key)
         found, size = next(self._below(where), ("", 0))
         if found != where:
@@ -182,7 +187,7 @@ class S3Store(StoreBase):
         return size
 
     def _multipart(self, where: str, send: str, parts: Iterable[Mapping[str, Any]]) -> None:
-        """The object is there when all of its parts are and the last request was answered; else nothing is."""
+        """Write an object in parts. It exists only after the last request was answered."""
         client: Any = clients(self.settings).patient
         at, key = {"Bucket": self.bucket, "Key": where}, where[len(self.prefix) :]
         at["UploadId"] = client.create_multipart_upload(**at)["UploadId"]
@@ -195,18 +200,20 @@ class S3Store(StoreBase):
                 done.append({"PartNumber": number, "ETag": answer["ETag"]})
             self._expect_etag(client.complete_multipart_upload(**at, MultipartUpload={"Parts": done}), "write", key)
         except BaseException:
-            with suppress(Exception):  # else it waits for the bucket's lifecycle rule
+            with suppress(Exception):  # else the bucket's lifecycle rule removes the parts
                 client.abort_multipart_upload(**at)
             raise
 
     def _get(self, where: str, key: str, how: Mapping[str, Any]) -> bytes:
         answer = clients(self.settings).patient.get_object(Bucket=self.bucket, Key=where, **how)
-        with closing(answer["Body"]) as body:  # entering it would give the bare connection, which checks nothing
+        with closing(
+            answer["Body"]
+        ) as body:  # as a context manager it would return the bare connection, which checks nothing
             self._expect_etag(answer, "read", key)
             return body.read()
 
     def _below(self, start: str, after: str = "") -> Iterator[tuple[str, int]]:
-        """Full keys that begin with ``start``, and sizes. A listing that is out of order cannot be gone on with."""
+        """Yield the full keys that begin with ``start``, and their sizes. Raises an error if the listing is out of order."""
         last = after
         for page in self._pages(start, **({"StartAfter": after} if after else {})):
             for found in page.get("Contents", ()):
@@ -229,7 +236,7 @@ class S3Store(StoreBase):
             if not page.get("IsTruncated"):
                 return
             if not page.get("NextContinuationToken"):
-                raise not_s3("a listing was cut without a word how to go on", "list", self._root, "")
+                raise not_s3("a listing was cut without a continuation token", "list", self._root, "")
             how["ContinuationToken"] = page["NextContinuationToken"]
         raise not_s3(f"the listing did not end after {MOST_PAGES} pages", "list", self._root, "")
 
@@ -241,21 +248,24 @@ class S3Store(StoreBase):
                     clients(self.settings).patient.delete_object(Bucket=self.bucket, Key=key)
 
     def _left_of(self, batch: builtins.list[str]) -> builtins.list[str]:
-        """Delete them with one request; returns those that have to be asked for one by one, which says why."""
+        """Delete the keys with one request. Return those that are left to be deleted one by one, whose errors say why."""
         with self._explained("delete", ""):
             try:
                 answer = clients(self.settings).patient.delete_objects(
                     Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in batch], "Quiet": True}
                 )
             except Exception as error:
-                if meaning(error) in (Meaning.UNSUPPORTED, Meaning.UNKNOWN):  # lacked, or too slow for so many
+                if meaning(error) in (
+                    Meaning.UNSUPPORTED,
+                    Meaning.UNKNOWN,
+                ):  # not supported, or too slow for so many keys
                     return batch
                 raise
         return [failed["Key"] for failed in answer.get("Errors", ())]
 
 
 def _ranges(size: int) -> Iterator[dict[str, str]]:
-    """Parts of an object for the service to copy one by one."""
+    """Yield the parts of an object that the service copies one by one."""
     step = max(COPIED_AT_ONCE, -(-size // MOST_PARTS))
     for start in range(0, size, step):
         yield {"CopySourceRange": f"bytes={start}-{min(start + step, size) - 1}"}
@@ -263,10 +273,10 @@ def _ranges(size: int) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def explained(doing: str, root: str, key: str) -> Iterator[None]:
-    """What the client raises becomes the store's error, with what to do about it."""
+    """Raise errors of the client as errors of the store, with what to do about them."""
     try:
         yield
-    except CheckpointError:  # of the store that is copied from, too
+    except CheckpointError:  # also of the store that is copied from
         raise
     except Exception as error:
         if meaning(error) is None:
@@ -276,7 +286,7 @@ def explained(doing: str, root: str, key: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Clients:
-    """``once`` sends a request one time, ``patient`` up to ``READ_TRIES`` times."""
+    """Two clients: ``once`` sends a request one time, ``patient`` up to ``READ_TRIES`` times."""
 
     once: S3Client
     patient: S3Client
@@ -287,7 +297,7 @@ _making = Lock()
 
 
 def clients(settings: S3Settings) -> Clients:
-    """Of this process, for all its threads. Raises what botocore says of settings that cannot be."""
+    """Return the clients of this process, for all its threads. Raises what botocore raises for invalid settings."""
     made = _made.get(settings)
     if made is None:
         with _making:
@@ -297,7 +307,7 @@ def clients(settings: S3Settings) -> Clients:
 
 
 def _forget() -> None:
-    """A child that used its parent's sockets would mix up the answers."""
+    """Forget the clients in a forked child, which would mix up answers on its parent's sockets."""
     global _making  # noqa: PLW0603  # another thread of the parent may have held it when this process came into being
     _making = Lock()
     _made.clear()
@@ -307,61 +317,10 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _make(settings: S3Settings) -> Clients:
-    session = source(settings)
+    session = session_for(settings)
     if settings.role_arn:
-        session = _assumed(session, settings.role_arn)
+        session = assume_role(session, settings.role_arn)
     return Clients(_client(session, settings, total_max_attempts=1), _client(session, settings, READ_TRIES))
-
-
-def source(settings: S3Settings) -> Session:
-    """With the credentials that are there, with which a role may have to be assumed first."""
-    try:
-        import boto3
-    except ImportError as error:
-        raise NotInstalled(
-            "checkpoints in S3 need boto3 in this Python, and it cannot be imported"
-            f" ({error}). Install it: pip install 'airflow-checkpoint-provider[s3]', on a Spark driver pip install boto3"
-        ) from error
-    return boto3.session.Session(
-        aws_access_key_id=settings.access_key_id or None,
-        aws_secret_access_key=settings.secret_access_key or None,
-        aws_session_token=settings.session_token or None,
-        region_name=settings.region_name or ("us-east-1" if settings.endpoint_url else None),
-        profile_name=settings.profile_name or None,
-    )
-
-
-def _assumed(source: Session, role_arn: str) -> Session:
-    """A session of the role: credentials are fetched with the first request, and again before they expire."""
-    import boto3
-    from botocore.credentials import (
-        AssumeRoleCredentialFetcher,
-        CredentialProvider,
-        CredentialResolver,
-        DeferredRefreshableCredentials,
-    )
-    from botocore.exceptions import NoCredentialsError
-    from botocore.session import get_session
-
-    credentials = source.get_credentials()
-    if credentials is None:
-        raise NoCredentialsError
-    fetcher = AssumeRoleCredentialFetcher(
-        client_creator=source.client,
-        source_credentials=credentials,
-        role_arn=role_arn,
-        extra_args={"RoleSessionName": "checkpoints"},
-    )
-
-    class Role(CredentialProvider):
-        METHOD = "assume-role"
-
-        def load(self) -> Any:
-            return DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method=self.METHOD)
-
-    core = get_session()
-    core.register_component("credential_provider", CredentialResolver([Role()]))
-    return boto3.session.Session(botocore_session=core, region_name=source.region_name)
 
 
 def _client(session: Session, settings: S3Settings, total_max_attempts: int) -> S3Client:
@@ -389,5 +348,5 @@ def _client(session: Session, settings: S3Settings, total_max_attempts: int) -> 
 
 
 def _send_at_once(params: dict[str, Any], **_: object) -> None:
-    """Without waiting for "100 Continue": our bodies are small, and who does not answer it costs a second per put."""
+    """Send the body without waiting for "100 Continue": bodies are small, and a service without it costs a second per put."""
     params["headers"].pop("Expect", None)

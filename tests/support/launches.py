@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import Attempt, State
-from airflow_checkpoint_provider.storage import Store, s3_handover
+from airflow_checkpoint_provider.storage import Store, s3_credentials
 
 RUN = "scheduled__2026-11-20T00:00:00+00:00"
 
@@ -44,7 +44,7 @@ class Launches:
             root=self.store.uri,
             history=self.keys.prefix,
             launch=launch.number,
-            s3=s3_handover.confs(self.store),
+            s3=s3_credentials.confs(self.store),
             job=self.history.job,
             token=token,
             try_number=try_number,

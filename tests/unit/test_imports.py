@@ -71,13 +71,14 @@ def test_all_places_are_looked_at() -> None:
     assert {place(module) for module in MODULES} == {*LAYERS, "airflow"}
 
 
-def test_the_protocol_and_the_stores_need_the_standard_library_alone_and_one_module_boto3() -> None:
+def test_only_the_two_s3_modules_need_more_than_the_standard_library() -> None:
     foreign = [
         (module, name.split(".")[0])
         for module, name in of(*ANYWHERE)
         if not own(name) and name.split(".")[0] not in sys.stdlib_module_names
     ]
-    assert set(foreign) == {(f"{ROOT}.storage.s3", name) for name in ("boto3", "botocore", "mypy_boto3_s3")}
+    allowed = {"s3": ("boto3", "botocore", "mypy_boto3_s3"), "s3_credentials": ("boto3", "botocore")}
+    assert set(foreign) == {(f"{ROOT}.storage.{module}", name) for module, names in allowed.items() for name in names}
 
 
 @pytest.mark.parametrize("layer", LAYERS)

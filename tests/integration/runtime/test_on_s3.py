@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.spark import open_checkpoint
-from airflow_checkpoint_provider.storage import S3Store, s3_handover
+from airflow_checkpoint_provider.storage import S3Store, s3_credentials
 from tests.integration.runtime.conftest import Launch, Script
 from tests.support.launches import Launches
 from tests.support.s3server import Key, S3Server
@@ -131,7 +131,7 @@ def launches(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Laun
     """As a task hands them over that has keys in its connection."""
     s3.keys[KEY_ID] = Key(SECRET, token=TOKEN)
     launches = Launches(S3Store(bucket, "ckp", s3.settings(KEY_ID)))
-    for name, value in s3_handover.keys(launches.store).items():
+    for name, value in s3_credentials.keys(launches.store).items():
         monkeypatch.setenv(name, value)
     return launches
 

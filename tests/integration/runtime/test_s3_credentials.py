@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from airflow_checkpoint_provider.protocol.handover import PREFIX
-from airflow_checkpoint_provider.storage import s3_handover
+from airflow_checkpoint_provider.storage import s3_credentials
 from tests.support.launches import Launches
 from tests.support.runs import Home
 from tests.support.s3server import REGION, Key, S3Server
@@ -120,7 +120,7 @@ def test_of_a_web_identity(home: Home, tmp_path: Path) -> None:
 def test_of_a_role_of_the_connection(home: Home) -> None:
     with giving() as (url, asked):
         home.env["AWS_ENDPOINT_URL_STS"] = url
-        home.env |= s3_handover.keys(home.store)
+        home.env |= s3_credentials.keys(home.store)
         works(home, **{"s3.role": ROLE})
         assert by_both(asked, "AssumeRole"), asked
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.s3a import HADOOP_AWS
-from airflow_checkpoint_provider.storage import S3Store, s3_handover
+from airflow_checkpoint_provider.storage import S3Store, s3_credentials
 from tests.support.drivers import JARS, ROOT
 from tests.support.launches import Launches
 from tests.support.runs import Ended, Home
@@ -34,7 +34,7 @@ def launches(home: Home) -> Launches:
 
 def refused(home: Home, launches: Launches) -> Ended:
     """A driver that a task launched, with the keys of its connection; no epoch may be taken."""
-    home.env |= s3_handover.keys(home.store)
+    home.env |= s3_credentials.keys(home.store)
     ended = home.run(submit=True, confs=launches.plan())
     assert ended.code == ExitCode.REFUSED, ended.log
     assert launches.state().attempts == ()
@@ -58,7 +58,7 @@ def test_without_jars_it_names_them(home: Home, launches: Launches) -> None:
 
 def test_with_jars_of_the_task(home: Home, launches: Launches) -> None:
     """As ``jars=`` and ``packages=`` bring them: Spark adds them after the JVM has started."""
-    home.env |= s3_handover.keys(home.store)
+    home.env |= s3_credentials.keys(home.store)
     jars = ",".join(f"file://{jar}" for jar in sorted(JARS.glob("*.jar")))
     ended = home.run(submit=True, confs={**launches.plan(), "spark.jars": jars})
     assert ended.code == 0, ended.log
@@ -71,7 +71,7 @@ def test_without_boto3_it_names_it(home: Home, launches: Launches, tmp_path: Pat
     home.env["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
     said = refused(home, launches).log
     (line,) = (line for line in said.splitlines() if line.startswith("REFUSED: "))
-    assert "checkpoints in S3 need boto3 in this Python" in line
+    assert "checkpoints in S3 need boto3, which cannot be imported in this Python" in line
     assert "on a Spark driver pip install boto3" in line
     assert line.endswith("[CKP607]")
 
@@ -148,7 +148,7 @@ def test_a_certificate_of_ones_own(tmp_path: Path, certificate: Path) -> None:
         assert isinstance(home.store, S3Store)
         store = S3Store(home.store.bucket, "ckp", s3.settings(verify=str(certificate)))
         launches = Launches(store)
-        home.env |= s3_handover.keys(store)
+        home.env |= s3_credentials.keys(store)
         ended = home.run(submit=True, confs=launches.plan())
         assert ended.code == ExitCode.REFUSED, ended.log
         assert "The JVMs do not trust the certificate, whatever `verify` says" in launches.refusal()

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.errors import NotSupportedYet
 from airflow_checkpoint_provider.spark.s3a import EXCLUDED, FOR_ROLES, NEEDED, advice, credentials, hadoop_uri, service
-from airflow_checkpoint_provider.storage.s3_access import Access
+from airflow_checkpoint_provider.storage.s3_credentials import Access
 from tests.support.drivers import ROOT
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
-from airflow_checkpoint_provider.storage import LocalStore, Put, put
+from airflow_checkpoint_provider.storage import LocalStore, Put
+from airflow_checkpoint_provider.storage.base import put
 
 Refuse = Callable[..., None]
 

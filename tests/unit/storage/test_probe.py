@@ -71,10 +71,10 @@ def test_it_costs_six_requests() -> None:
 @pytest.mark.parametrize(
     ("store", "seen"),
     [
-        (Overwriting(), "a second put of one key was not refused"),
-        (Lying(), "a second put of one key was not refused"),
-        (Discarding(), "what was stored could not be read back"),
-        (Constant(), "a new key was taken to exist already"),
+        (Overwriting(), "a second put of the same key was not refused"),
+        (Lying(), "a second put of the same key was not refused"),
+        (Discarding(), "an object that was stored could not be read"),
+        (Constant(), "a new key seemed to exist already"),
     ],
 )
 def test_a_broken_promise_is_misconfigured_with_what_was_seen(store: MemoryStore, seen: str) -> None:

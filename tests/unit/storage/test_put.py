@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from airflow_checkpoint_provider.errors import InvalidName, StoreDenied, StoreMisconfigured, StoreUnavailable
-from airflow_checkpoint_provider.storage import MemoryStore, Put, put
-from airflow_checkpoint_provider.storage.base import LONGEST_WAIT
+from airflow_checkpoint_provider.storage import MemoryStore, Put
+from airflow_checkpoint_provider.storage.base import LONGEST_WAIT, put
 from tests.support.faults import Call, Fault, FaultyStore, Killed, Time, nth, virtual_time
 
 KEY = "journal/1"

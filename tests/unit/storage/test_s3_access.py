@@ -10,7 +10,7 @@ import pytest
 from airflow_checkpoint_provider.errors import StoreMisconfigured
 from airflow_checkpoint_provider.storage import S3Settings, S3Store
 from airflow_checkpoint_provider.storage import s3 as module
-from airflow_checkpoint_provider.storage.s3_access import Access, access
+from airflow_checkpoint_provider.storage.s3_credentials import Access
 from tests.support.s3server import S3Server
 
 KEYS = {"access_key_id": "AKIAEXAMPLE", "secret_access_key": "the-secret"}
@@ -24,7 +24,7 @@ def _clients_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of(**settings: Any) -> Access:
-    return access(S3Store("lake", "ckp", S3Settings(**settings)))
+    return S3Store("lake", "ckp", S3Settings(**settings)).access()
 
 
 @pytest.mark.parametrize(

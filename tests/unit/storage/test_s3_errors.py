@@ -213,7 +213,7 @@ def test_a_web_site_holds_nothing_and_is_no_store(site: type[WebSite]) -> None:
 
 
 def test_a_put_that_a_web_site_says_is_done_is_not_known_to_be() -> None:
-    with serving(WellFormedSite) as store, pytest.raises(CommitStateUnknown, match="behind it is a web site"):
+    with serving(WellFormedSite) as store, pytest.raises(CommitStateUnknown, match="it leads to a web site"):
         store.create("journal/1", b"x")
     with serving(WebSite) as store:
         assert store.create("journal/1", b"x") is Put.UNKNOWN
@@ -223,7 +223,9 @@ def test_a_store_that_overwrites_is_refused(s3: S3Server, s3_store: S3Store) -> 
     probe(s3_store)
     assert s3.client.list_objects_v2(Bucket=s3_store.bucket)["KeyCount"] == 0
     s3.obeys_conditions = False
-    with pytest.raises(StoreMisconfigured, match=r"a second put of one key was not refused.*obeys If-None-Match"):
+    with pytest.raises(
+        StoreMisconfigured, match=r"a second put of the same key was not refused.*supports If-None-Match"
+    ):
         probe(s3_store)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.errors import NotSupportedYet
-from airflow_checkpoint_provider.storage import LocalStore, S3Settings, S3Store, s3_handover
+from airflow_checkpoint_provider.storage import LocalStore, S3Settings, S3Store, s3_credentials
 
 ALL = S3Settings(
     "https://store:9000", "eu-central-1", "path", "/etc/ca.pem", "AKIAHANDED", "the-secret", "the-token",
@@ -18,17 +18,17 @@ ALL = S3Settings(
 @pytest.mark.parametrize("settings", [ALL, S3Settings(), S3Settings(access_key_id="a", secret_access_key="b")])
 def test_what_is_handed_over_arrives(settings: S3Settings) -> None:
     store = S3Store("lake", "ckp", settings)
-    assert s3_handover.received(s3_handover.confs(store), s3_handover.keys(store)) == settings
+    assert s3_credentials.received(s3_credentials.confs(store), s3_credentials.keys(store)) == settings
 
 
 def test_keys_go_by_the_environment_alone() -> None:
     store = S3Store("lake", "ckp", ALL)
-    assert s3_handover.keys(store) == {
+    assert s3_credentials.keys(store) == {
         "CHECKPOINT_ACCESS_KEY_ID": "AKIAHANDED",
         "CHECKPOINT_SECRET_ACCESS_KEY": "the-secret",
         "CHECKPOINT_SESSION_TOKEN": "the-token",
     }
-    assert s3_handover.confs(store) == {
+    assert s3_credentials.confs(store) == {
         "endpoint": "https://store:9000",
         "region": "eu-central-1",
         "style": "path",
@@ -40,11 +40,11 @@ def test_keys_go_by_the_environment_alone() -> None:
 
 def test_a_directory_needs_nothing(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    assert s3_handover.confs(store) == s3_handover.keys(store) == {}
-    s3_handover.refuse_for_jobs(store)
+    assert s3_credentials.confs(store) == s3_credentials.keys(store) == {}
+    s3_credentials.refuse_for_jobs(store)
 
 
 def test_no_job_goes_without_certificates() -> None:
-    s3_handover.refuse_for_jobs(S3Store("lake", "ckp", ALL))
-    with pytest.raises(NotSupportedYet, match=r"s3://lake/ckp with verify=false: .*trustStore"):
-        s3_handover.refuse_for_jobs(S3Store("lake", "ckp", S3Settings(verify=False)))
+    s3_credentials.refuse_for_jobs(S3Store("lake", "ckp", ALL))
+    with pytest.raises(NotSupportedYet, match=r"s3://lake/ckp has verify=false, but .*trustStore"):
+        s3_credentials.refuse_for_jobs(S3Store("lake", "ckp", S3Settings(verify=False)))

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreDenied, StoreUnavailable
-from airflow_checkpoint_provider.storage import Put, S3Store, put, s3
+from airflow_checkpoint_provider.storage import Put, S3Store, s3
+from airflow_checkpoint_provider.storage.base import put
 from tests.support.faults import virtual_time
 from tests.support.s3faults import FaultProxy, Harm
 from tests.support.s3server import Key, S3Server
@@ -152,7 +153,7 @@ def test_a_token_that_expires_between_two_tries_leaves_it_unknown(
 
 def test_done_counts_with_an_etag_only(hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy) -> None:
     proxy.hurt("PUT", r"/journal/", Harm.WITHOUT_ETAG)
-    with pytest.raises(CommitStateUnknown, match=r"without the ETag.*Check endpoint_url"):
+    with pytest.raises(CommitStateUnknown, match=r"has no ETag.*Check endpoint_url"):
         put(hurt_store, KEY, OURS)
     assert s3_store.read(KEY) == OURS
 

@@ -1,4 +1,4 @@
-"""Copying objects between stores. Runs anywhere."""
+"""Copies of objects between stores. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ AT_ONCE, AT_ONCE_ON_DISK = 8, 4
 
 
 def copy(source: Store, source_key: str, target: Store, key: str) -> int:
-    """Replace or create ``key`` with what ``source`` holds, whole or not at all. Returns its bytes.
+    """Copy an object to ``key``, completely or not at all. Return its size in bytes.
 
-    Within one S3 service it copies by itself; else few bytes are held at a time. Raises ``Damaged`` if there is nothing
+    Within one S3 service, the service copies; else few bytes are in memory at a time. Raises ``Damaged`` if there is nothing
     to copy, and what the stores raise.
     """
     if isinstance(target, S3Store) and target.copies_from(source):
@@ -38,19 +38,19 @@ def copy_all(
     pairs: Iterable[tuple[str, str]],
     on_done: Callable[[str, int], object] = lambda key, size: None,
 ) -> int:
-    """Copy each pair of keys (from, to), several at a time. Returns the bytes.
+    """Copy each pair of keys (from, to), several at a time. Return the bytes of all.
 
-    ``on_done`` hears of each in this thread: its new key and its bytes. An error, of a store or of ``on_done``, ends all:
-    what was not begun is left, what was begun ends first, and what was copied stays.
+    ``on_done`` is called in this thread after each copy, with the new key and its bytes. After an error of a store or of
+    ``on_done`` no further copy begins, copies that have begun end first, and finished copies stay.
     """
     threads = ThreadPoolExecutor(AT_ONCE_ON_DISK if isinstance(target, LocalStore) else AT_ONCE)
     try:
         copies = {threads.submit(copy, source, old, target, new): new for old, new in pairs}
-        for one in as_completed(copies):
-            if one.exception():
+        for done in as_completed(copies):
+            if done.exception():
                 break
-            on_done(copies[one], one.result())
+            on_done(copies[done], done.result())
     finally:
         threads.shutdown(cancel_futures=True)
-    # They begin in their order: of several that cannot be copied, the first has always been tried, and is the one to tell of.
-    return sum(one.result() for one in copies if not one.cancelled())
+    # Copies begin in order, so of several that fail the first has always been tried: its error is raised here.
+    return sum(done.result() for done in copies if not done.cancelled())
