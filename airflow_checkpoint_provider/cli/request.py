@@ -31,6 +31,7 @@ from airflow_checkpoint_provider.errors import (
     StoreError,
 )
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, Kind
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.protocol.wording import restore
@@ -114,14 +115,14 @@ class _Asking:
         state = self._coordinator.journal.catch_up()
         self._is_meant(state)
         self._coordinator.journal.foresee(
-            c.Trigger(request=self._token, kind=self._wish.kind.name, origin=ORIGIN, target=self._target)
+            c.Trigger(request=Request(token=self._token, kind=self._wish.kind.name, origin=ORIGIN, folder=self._target))
         )
         running = state.running()
         assert running
         assert self._target
         kind, run = self._wish.kind.name, state.launch(running.launch)
         data = {
-            "job": state.job, "run": run.run if run else "", "attempt": running.epoch, "kind": kind, "target": self._target,
+            "job": state.job, "run": run.spec.run if run else "", "attempt": running.epoch, "kind": kind, "target": self._target,
         }  # fmt: skip
         first = "ends its data, takes" if self._wish.kind.drains else "takes"
         lines = [
@@ -152,18 +153,24 @@ class _Asking:
     def _is_meant(self, state: State) -> None:
         """Beside what the journal refuses: another run than the named one is not meant."""
         launch = state.current_launch()
-        if self._run is not None and launch is not None and launch.run != self._run:
+        if self._run is not None and launch is not None and launch.spec.run != self._run:
             raise NotRunning(
-                f"{state.job}, run {self._run}: it does not run any more, run {launch.run} does; name that"
+                f"{state.job}, run {self._run}: it does not run any more, run {launch.spec.run} does; name that"
             )
 
     def _triggered(self) -> int | None:
         wish = self._wish
         try:
-            return self._coordinator.trigger(
-                self._token, kind=wish.kind.name, run=self._run, origin=ORIGIN, owner=by().owner, target=self._target,
-                name=wish.name, pinned=wish.pinned,
-            )  # fmt: skip
+            request = Request(
+                token=self._token,
+                kind=wish.kind.name,
+                origin=ORIGIN,
+                owner=by().owner,
+                folder=self._target,
+                name=wish.name,
+                pinned=wish.pinned,
+            )
+            return self._coordinator.trigger(request, run=self._run)
         except Queued as error:
             self._say(error.message.partition(";")[0])
             return None

@@ -126,8 +126,8 @@ def _checkpoints(store: Store, found: Found, run: str | None) -> Iterable[dict[s
 def entry(store: Store, found: Found, checkpoint: Checkpoint) -> dict[str, Any]:
     """One checkpoint as data."""
     return asdict(row(found.state, checkpoint)) | {
-        "kind": checkpoint.kind, "origin": checkpoint.origin, "owner": checkpoint.owner, "name": checkpoint.name,
-        "pinned": checkpoint.pinned, "pointer": _pointer(store, found, checkpoint), "triggered_at": checkpoint.triggered_at,
+        "kind": checkpoint.kind, "origin": checkpoint.request.origin, "owner": checkpoint.request.owner, "name": checkpoint.request.name,
+        "pinned": checkpoint.request.pinned, "pointer": _pointer(store, found, checkpoint), "triggered_at": checkpoint.triggered_at,
         "ended_at": checkpoint.ended_at or None, "phase": checkpoint.phase or None, "missing": list(checkpoint.missing),
         "words": checkpoint.words or None,
     }  # fmt: skip
@@ -228,9 +228,12 @@ def _saved(checkpoint: Checkpoint) -> list[str]:
     """What is said of a savepoint besides."""
     if not checkpoint.savepoint:
         return []
-    asked = [checkpoint.owner or checkpoint.origin, *([f"'{checkpoint.name}'"] if checkpoint.name else [])]
+    asked = [
+        checkpoint.request.owner or checkpoint.request.origin,
+        *([f"'{checkpoint.request.name}'"] if checkpoint.request.name else []),
+    ]
     waits = checkpoint.status == RETAINED and not checkpoint.published
-    kept = ["pinned"] if checkpoint.pinned else []
+    kept = ["pinned"] if checkpoint.request.pinned else []
     return [
         labelled("savepoint", ", ".join([*asked, *kept])),
         *([labelled("target", f"{checkpoint.target}, not published yet")] if waits else []),
@@ -337,7 +340,7 @@ def _why(one: Candidate) -> str:
 
 
 def _asked_for(state: State, run: str | None, epoch: int | None) -> tuple[Launch, Attempt | None]:
-    launches = [one for one in state.launches if run in (None, one.run)]
+    launches = [one for one in state.launches if run in (None, one.spec.run)]
     attempt = state.attempt(epoch)
     if epoch is None and launches:
         return launches[-1], state.attempt_of(launches[-1].number)
@@ -351,15 +354,15 @@ def _asked_for(state: State, run: str | None, epoch: int | None) -> tuple[Launch
 
 def _story_data(state: State, launch: Launch, attempt: Attempt | None, restored: Restored) -> dict[str, Any]:
     chosen = next((one.checkpoint for one in restored.candidates if one.verdict == "chosen"), None)
-    kept = own_stages(chosen.states, launch.run) if chosen else []
+    kept = own_stages(chosen.states, launch.spec.run) if chosen else []
     own = [one for one in state.checkpoints if attempt and attempt.epoch in one.epochs]
     return {
         "job": state.job,
-        "run": launch.run,
+        "run": launch.spec.run,
         "try": launch.latest_try,
         "attempt": attempt.epoch if attempt else None,
         "at": attempt.at if attempt else launch.at,
-        "restore": launch.restore,
+        "restore": launch.spec.restore,
         "restore_point": str(restored.point) if restored.point else None,
         "candidates": [
             {"id": one.checkpoint.id, "verdict": one.verdict, "why": one.why, "reason": one.checkpoint.reason,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from airflow_checkpoint_provider.coordinator.journal import Answer, Journal
 from airflow_checkpoint_provider.errors import (
@@ -23,7 +24,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import requests
 from airflow_checkpoint_provider.protocol.decisions import outcome
-from airflow_checkpoint_provider.protocol.events import StateEntry
+from airflow_checkpoint_provider.protocol.events import Request, StateEntry
 from airflow_checkpoint_provider.protocol.failures import TOO_LARGE
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateSnapshot, digest
@@ -63,55 +64,38 @@ class Coordinator:
 
     # -- one checkpoint --------------------------------------------------------------------------------------------
 
-    def trigger(
-        self,
-        request: str,
-        *,
-        try_number: int = 1,
-        run: str | None = None,
-        timeout_s: float | None = None,
-        barrier: str = "",
-        origin: str = "barrier",
-        gated: bool = False,
-        kind: str = "checkpoint",
-        target: str | None = None,
-        name: str | None = None,
-        pinned: bool = False,
-        owner: str = "",
-        confirm_commits: bool = False,
-    ) -> int:
-        """The id of the checkpoint that answers ``request``; a request that is known answers with its newest one.
+    def trigger(self, request: Request, *, run: str | None = None) -> int:
+        """Ask for a checkpoint; return the id of the checkpoint that answers ``request``.
 
-        A savepoint needs a ``target``, the URI of a folder. Raises ``Queued`` while the request waits for its turn; asking
-        again then costs a read.
+        A known request is answered with its newest checkpoint. A savepoint needs ``request.folder``, the URI of a folder.
+        ``run``: only an attempt of this run may take it. Raises ``Queued`` while the request waits for its turn; asking again
+        then costs a read.
         """
-        if self._waits(request):
+        if self._waits(request.token):
             self.journal.poll()
-            self._refuse_waiting(request)
-        if name and _CONTROL.search(name):
-            raise InvalidConfig(f"name={name!r} breaks the rows of lists; write it in one line, without tabs")
-        if kind_named(kind).savepoint:
-            if not target:
-                raise InvalidConfig(
-                    f"kind={kind!r} needs target=, the folder in which the savepoint gets one of its own"
-                )
-            target = self.store.beside(target).uri
-        command = c.Trigger(
-            request=request, try_number=try_number, epoch=self.epoch, run=run, timeout_s=timeout_s, barrier=barrier,
-            origin=origin, gated=gated, kind=kind, target=target, nonce=self.journal.nonce()[:8] if target else "", name=name, pinned=pinned,
-            owner=owner, confirm_commits=confirm_commits,
-        )  # fmt: skip
-        self.journal.append(command)
-        self._refuse_waiting(request)
-        return self.state.requests[request]
+            self._refuse_waiting(request.token)
+        if request.name and _CONTROL.search(request.name):
+            raise InvalidConfig(f"name={request.name!r} breaks the rows of lists; write it in one line, without tabs")
+        if kind_named(request.kind).savepoint:
+            request = self._with_folder(request)
+        self.journal.append(c.Trigger(request=request, epoch=self.epoch, run=run))
+        self._refuse_waiting(request.token)
+        return self.state.requests[request.token]
 
-    def _waits(self, request: str) -> bool:
-        return any(one.token == request for one in self.state.queue)
+    def _with_folder(self, request: Request) -> Request:
+        if not request.folder:
+            raise InvalidConfig(
+                f"kind={request.kind!r} needs target=, the folder in which the savepoint gets one of its own"
+            )
+        return replace(request, folder=self.store.beside(request.folder).uri, nonce=self.journal.nonce()[:8])
 
-    def _refuse_waiting(self, request: str) -> None:
-        waiting = [one.token for one in requests.in_order(self.state.queue)]
-        if request in waiting:
-            place = f"{waiting.index(request) + 1} of {len(waiting)}"
+    def _waits(self, token: str) -> bool:
+        return any(queued.request.token == token for queued in self.state.queue)
+
+    def _refuse_waiting(self, token: str) -> None:
+        waiting = [queued.request.token for queued in requests.in_order(self.state.queue)]
+        if token in waiting:
+            place = f"{waiting.index(token) + 1} of {len(waiting)}"
             raise Queued(f"{self.state.job}: the request waits, {place}; ask again when a checkpoint has its outcome")
 
     def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:
@@ -140,7 +124,7 @@ class Coordinator:
         ``finalize`` is said by who may complete a gated one.
         """
         checkpoint = self._listed(number)
-        shut = checkpoint.gated and not finalize
+        shut = checkpoint.request.gated and not finalize
         acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING and not shut else {}
         if len(acks) < len(checkpoint.plan):
             return self._unsealed(number, finalize)

@@ -223,7 +223,7 @@ class CheckpointRequest:
 
     def _unserved(self, state: State) -> Outcome:
         """Return what became of a request that was in the queue."""
-        waiting = [request.token for request in requests.in_order(state.queue)]
+        waiting = [request.request.token for request in requests.in_order(state.queue)]
         if self._token in waiting:
             return InQueue(waiting.index(self._token) + 1, len(waiting))
         dropped = next((request for request in reversed(state.dropped) if request.token == self._token), None)
@@ -356,7 +356,7 @@ class CheckpointRequest:
 
     def _needs_driver(self, found: Checkpoint) -> bool:
         """Return whether a pending checkpoint waits for its driver: a gated one that is acknowledged waits for a task."""
-        return not found.gated or bool(self.coordinator.missing(found))
+        return not found.request.gated or bool(self.coordinator.missing(found))
 
     def _resolve(self, suspected: bool) -> Outcome:
         outcome = self._look()

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint import Savepoint, open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidName, SavepointDisposed
 from airflow_checkpoint_provider.protocol import wording
-from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import (
     History,
     Keys,
@@ -221,8 +221,8 @@ def _as_listed(savepoint: Savepoint) -> Checkpoint:
     """As its journal listed it, which may not be there any more: nobody knows when that was."""
     seal = savepoint.seal
     return Checkpoint(
-        id=seal.id, kind=seal.kind, epochs=seal.epochs, branch=seal.branch, plan=seal.plan, request="", try_number=1,
-        timeout_s=0.0, barrier="", gated=False, triggered_at="", origin="", status=RETAINED, digest=savepoint.digest,
+        id=seal.id, epochs=seal.epochs, branch=seal.branch, plan=seal.plan,
+        request=Request(token="", kind=seal.kind, origin=""), timeout_s=0.0, triggered_at="", status=RETAINED, digest=savepoint.digest,
         bytes=savepoint.bytes, states=state_entries(seal), target=str(savepoint.pointer),
     )  # fmt: skip
 

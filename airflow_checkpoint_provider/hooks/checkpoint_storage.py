@@ -133,7 +133,11 @@ class CheckpointStorageHook(BaseHook):
         if state.suspended is None or not stops:
             return None
         stop = max(stops, key=lambda checkpoint: checkpoint.completed_at)
-        return {"at": stop.completed_at, "by": stop.owner or stop.origin, "savepoint": stop.target or ""}
+        return {
+            "at": stop.completed_at,
+            "by": stop.request.owner or stop.request.origin,
+            "savepoint": stop.target or "",
+        }
 
     def describe(self, checkpoint: Mapping[str, Any] | str) -> dict[str, Any]:
         """Return what a checkpoint holds, without Spark. An audit can then read the files with any library.

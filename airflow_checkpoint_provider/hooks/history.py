@@ -116,7 +116,7 @@ class CheckpointHandle(HistoryReader):
             self._felt = time.monotonic()
         if self._liveness.alive(self._heartbeats(found)) is not False:
             return False
-        return not found.gated or bool(self.coordinator.missing(found))
+        return not found.request.gated or bool(self.coordinator.missing(found))
 
     def settled(self, awaited: str, suspected: bool = False) -> bool:
         """Return ``reached``. If its driver is silent, or ``suspected`` to be, give the checkpoint its outcome first."""

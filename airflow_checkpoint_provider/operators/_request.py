@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.operators._base import failing_for_good, owner_
 from airflow_checkpoint_provider.operators._job import JobOperator
 from airflow_checkpoint_provider.operators._waiting import EVERY
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig, seconds
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, seconds_to
@@ -65,8 +66,8 @@ class RequestOperator(JobOperator):
 
     # -- what a subclass says --------------------------------------------------------------------------------------
 
-    def _wanted(self, coordinator: Coordinator) -> dict[str, Any]:
-        """What is asked for, as ``Coordinator.trigger`` takes it."""
+    def _wanted(self, coordinator: Coordinator, request: Request) -> Request:
+        """Return ``request`` with the kind of checkpoint that this task asks for."""
         raise NotImplementedError
 
     def _not_running(self, coordinator: Coordinator, ti: Any) -> int | None:
@@ -116,10 +117,15 @@ class RequestOperator(JobOperator):
 
     def _trigger(self, coordinator: Coordinator, ti: Any) -> int:
         self.stop_if_killed()
-        number = coordinator.trigger(
-            request_of(ti, ti.max_tries), try_number=ti.try_number, timeout_s=self.timeout_s, origin="task",
-            owner=owner_of(ti), run=ti.run_id if self.job_task_id else None, **self._wanted(coordinator),
-        )  # fmt: skip
+        request = Request(
+            token=request_of(ti, ti.max_tries),
+            try_number=ti.try_number,
+            timeout_s=self.timeout_s,
+            origin="task",
+            owner=owner_of(ti),
+        )
+        run = ti.run_id if self.job_task_id else None
+        number = coordinator.trigger(self._wanted(coordinator, request), run=run)
         found = coordinator.state.checkpoint(number)
         if found:
             pointer = Pointer(coordinator.store.uri, coordinator.keys.prefix, number)

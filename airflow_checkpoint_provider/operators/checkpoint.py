@@ -6,6 +6,7 @@ crash, leaves the same journal and returns the same XCom.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -16,6 +17,7 @@ from airflow_checkpoint_provider.hooks.history import COMPLETED, CheckpointHandl
 from airflow_checkpoint_provider.operators._base import CheckpointOperator, failing_for_good
 from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.operators._waiting import CheckpointSensor
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, kind_named
 from airflow_checkpoint_provider.text import messages
 
@@ -55,8 +57,8 @@ class TriggerCheckpointOperator(RequestOperator):
             )
         self.kind, self.gated = kind, gated
 
-    def _wanted(self, coordinator: Coordinator) -> dict[str, Any]:
-        return {"kind": self.kind, "gated": self.gated}
+    def _wanted(self, coordinator: Coordinator, request: Request) -> Request:
+        return replace(request, kind=self.kind, gated=self.gated)
 
 
 class FinalizeCheckpointOperator(CheckpointOperator):

@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.operators.follower import Follower
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import decide
-from airflow_checkpoint_provider.protocol.events import LaunchPlanned, Token
+from airflow_checkpoint_provider.protocol.events import LaunchPlanned, LaunchSpec, Token
 from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import Attempt, Launch, State
@@ -94,9 +94,8 @@ class Launching:
         first = state.run(self.wanted.token.run) is None
         base = resolve(self.wanted.restore, state, self.store) if first else None
         plan = c.PlanLaunch(
-            token=self.wanted.token, try_number=self.wanted.try_number, owner=self.wanted.token.owner, run=self.wanted.token.run,
-            run_after=self.wanted.run_after, started_at=self.wanted.now, incarnation=secrets.token_hex(16), job=self.wanted.history.job,
-            scope=self.wanted.history.run or "", item=self.wanted.history.item, restore=self.wanted.restore, base=base,
+            spec=self._spec(), incarnation=secrets.token_hex(16), job=self.wanted.history.job,
+            scope=self.wanted.history.run or "", item=self.wanted.history.item, base=base,
             above=id_above(base, self.store), on_clear=self.wanted.on_clear, require_state=self.wanted.require_state, durable=self.wanted.durable,
         )  # fmt: skip
         self._append_patiently(plan)
@@ -111,9 +110,20 @@ class Launching:
         self.say(restore_story.launch_story(self._before, self.state, self.launch, self.restored, self._seen))
         return self.launch
 
+    def _spec(self) -> LaunchSpec:
+        return LaunchSpec(
+            token=self.wanted.token,
+            try_number=self.wanted.try_number,
+            owner=self.wanted.token.owner,
+            run=self.wanted.token.run,
+            run_after=self.wanted.run_after,
+            started_at=self.wanted.now,
+            restore=self.wanted.restore,
+        )
+
     @property
     def adopted(self) -> bool:
-        return self.launch is not None and self.launch.try_number != self.wanted.try_number
+        return self.launch is not None and self.launch.spec.try_number != self.wanted.try_number
 
     def _history_is_the_same(self, state: State) -> None:
         known = self.wanted.incarnation
@@ -181,8 +191,8 @@ class Launching:
             launch=self.launch.number,
             s3=s3_credentials.confs(self.store),
             job=self.wanted.history.job,
-            token=self.launch.token,
-            try_number=self.launch.try_number,
+            token=self.launch.spec.token,
+            try_number=self.launch.spec.try_number,
             checkpointing=checkpointing,
             allow_non_restored_state=allow_non_restored_state,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -29,6 +30,7 @@ from airflow_checkpoint_provider.hooks.references import known_at_parse, pointer
 from airflow_checkpoint_provider.operators._base import KillGuard, failing_for_good, owner_of, request_of
 from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, kind_named
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, State
@@ -104,9 +106,9 @@ class TriggerSavepointOperator(SavepointRequestOperator):
         self.name, self.pinned = name, pinned
         self.skip_if_unchanged, self.retention = skip_if_unchanged, retention
 
-    def _wanted(self, coordinator: Coordinator) -> dict[str, Any]:
+    def _wanted(self, coordinator: Coordinator, request: Request) -> Request:
         folder = self._folder(coordinator)
-        return {"kind": SAVEPOINT.name, "target": folder, "name": self.name, "pinned": self.pinned}
+        return replace(request, kind=SAVEPOINT.name, folder=folder, name=self.name, pinned=self.pinned)
 
     def _not_running(self, coordinator: Coordinator, ti: Any) -> int | None:
         point = coordinator.state.restore_point()
@@ -124,7 +126,7 @@ class TriggerSavepointOperator(SavepointRequestOperator):
             assert one.target
             self.stop_if_killed()
             try:
-                done = dispose(coordinator.store, one.target, one.owner, utc_now())
+                done = dispose(coordinator.store, one.target, one.request.owner, utc_now())
             except CheckpointError as error:
                 self.log.warning("%s was not disposed of: %s", one.target, error)
             else:
@@ -134,7 +136,11 @@ class TriggerSavepointOperator(SavepointRequestOperator):
 def superfluous(state: State, newest: int, retention: Retention, now: str) -> tuple[Checkpoint, ...]:
     """The savepoints that the task which made ``newest`` does not keep; and those of which it has begun to dispose."""
     by = state.checkpoint(newest)
-    mine = [one for one in state.checkpoints if one.savepoint and by and one.owner == by.owner and not one.pinned]
+    mine = [
+        one
+        for one in state.checkpoints
+        if one.savepoint and by and one.request.owner == by.request.owner and not one.request.pinned
+    ]
     there = [one for one in mine if one in state.savepoints]
     kept = retention.keeps(there, datetime.fromisoformat(now)) | {newest}
     return tuple(one for one in mine if one.status == CONDEMNED or (one in there and one.id not in kept))
@@ -177,14 +183,14 @@ class StopWithSavepointOperator(SavepointRequestOperator):
                 " job runs: retries=, retry_delay="
             )
 
-    def _wanted(self, coordinator: Coordinator) -> dict[str, Any]:
-        return {"kind": SUSPEND_SAVEPOINT.name, "target": self._folder(coordinator)}
+    def _wanted(self, coordinator: Coordinator, request: Request) -> Request:
+        return replace(request, kind=SUSPEND_SAVEPOINT.name, folder=self._folder(coordinator))
 
     def _not_running(self, coordinator: Coordinator, ti: Any) -> int:
         state = coordinator.state
         mine = request_of(ti, 0).rpartition("|")[0]
         stops = [one for one in state.savepoints if kind_named(one.kind).suspends]
-        if state.suspended and stops and stops[-1].request.rpartition("|")[0] == mine:
+        if state.suspended and stops and stops[-1].request.token.rpartition("|")[0] == mine:
             return stops[-1].id
         raise NotRunning(messages.nothing_to_stop(state))
 

@@ -322,7 +322,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
     def _result(self, launching: Launching) -> dict[str, Any]:
         state = launching.state
         run = state.run(launching.wanted.token.run)
-        launches = {one.number for one in state.launches if one.run == launching.wanted.token.run}
+        launches = {one.number for one in state.launches if one.spec.run == launching.wanted.token.run}
         attempts = sum(one.launch in launches for one in state.attempts)
         return {
             "job": state.job,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_checkpoint_provider.errors import Refused
-from airflow_checkpoint_provider.protocol.events import Point, StateEntry, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, StateEntry, Token
 from airflow_checkpoint_provider.protocol.metadata import Versions
 
 
@@ -36,23 +36,16 @@ class Command:
 class PlanLaunch(Command):
     """A submit task, or a script without Airflow, wants an attempt of its run to start.
 
-    ``base`` is what ``restore`` was resolved to, None for "latest" and "none"; ``above`` the id of one from elsewhere.
-    ``incarnation`` names the history if this is its first entry. ``alone`` marks a script: it refuses beside a living
-    process instead of adopting or fencing it.
+    ``base`` is the point that ``spec.restore`` was resolved to, None for "latest" and "none"; ``above`` the id of a base from
+    elsewhere. ``incarnation`` names the history if this is its first entry. ``alone`` marks a script: it refuses beside a
+    living process instead of adopting or fencing it.
     """
 
-    token: Token
-    try_number: int
-    owner: str
-    run: str
-    run_after: str | None
-    started_at: str
+    spec: LaunchSpec
     incarnation: str
     job: str
     scope: str = ""
     item: str | None = None
-    application: str = ""
-    restore: str = "latest"
     base: Point | None = None
     above: int = 0
     on_clear: str = "auto"
@@ -105,31 +98,15 @@ class EndAttempt(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Trigger(Command):
-    """``epoch`` is the driver's own, None from anyone else.
+    """Ask for a checkpoint. ``epoch`` is the driver's own, None from anyone else.
 
-    ``run`` is the one that is meant, where a task asks for its own DAG run: once that has finished, nothing is waited for.
-    ``timeout_s`` is by default the attempt's own. ``gated``: nobody but a finalize completes it. A savepoint has a
-    ``target`` (URI of a folder) and a ``nonce`` for its name there. ``confirm_commits``: a task waits until the driver has
-    told every participant, and the driver says so by ``ConfirmCommits``. ``pause_left_s``: seconds of the pause between two
-    periodic ones, as the driver's timer measured them.
+    ``run``: a task asks for its own DAG run; after that run has finished, the command is refused. ``pause_left_s``: seconds that
+    remain of the pause between two periodic checkpoints, as the driver's timer measured them.
     """
 
-    request: str
-    try_number: int = 1
+    request: Request
     epoch: int | None = None
-    application: str = ""
     run: str | None = None
-    timeout_s: float | None = None
-    barrier: str = ""
-    origin: str = "barrier"
-    gated: bool = False
-    kind: str = "checkpoint"
-    target: str | None = None
-    nonce: str = ""
-    name: str | None = None
-    pinned: bool = False
-    owner: str = ""
-    confirm_commits: bool = False
     pause_left_s: float = 0.0
 
 

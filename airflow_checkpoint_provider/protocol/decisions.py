@@ -63,7 +63,7 @@ def complete(state: State, command: c.Complete) -> Decision:
                 f"chk-{command.id} is not pending: {outcome(found)}; nothing was changed", status=found and found.status
             )
         )
-    if found.gated and not command.finalize:
+    if found.request.gated and not command.finalize:
         return Refusal(
             errors.NotPending(f"chk-{command.id} is gated: only its finalize task completes it", status=PENDING)
         )
@@ -86,7 +86,7 @@ def _suspended_by(checkpoint: Checkpoint) -> str:
     """A stop-savepoint completes and suspends in one entry: there is no instant at which old code could start again."""
     if not kind_named(checkpoint.kind).suspends:
         return ""
-    return f"{checkpoint.owner or checkpoint.origin}, {checkpoint.target}"
+    return f"{checkpoint.request.owner or checkpoint.request.origin}, {checkpoint.target}"
 
 
 def subsumed_by(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:

@@ -57,24 +57,43 @@ class StateEntry(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Request(Record):
-    """Who wants a checkpoint of which kind, while it waits for its turn. ``target`` and ``nonce`` name a savepoint's place."""
+    """A checkpoint that somebody asks for: a barrier of the driver, a task, a person.
+
+    ``token`` names the request: a retry repeats it. ``timeout_s`` in seconds; None takes the attempt's own. ``gated``: only a
+    finalize completes it. A savepoint lies in a folder of its own below ``folder`` (a URI); ``nonce`` is the last part of that
+    folder's name.
+    """
 
     token: str
-    try_number: int
-    checkpoint_kind: str
-    epoch: int  # of the attempt that would take it
-    application: str
-    timeout_s: float
-    barrier: str = ""
-    origin: str = ""
+    try_number: int = 1
+    kind: str = "checkpoint"  # a name in ``kinds.KINDS``
+    application: str = ""
+    timeout_s: float | None = None
+    barrier: str = ""  # where the script was; empty if a task or a person asks
+    origin: str = "barrier"
     gated: bool = False
-    target: str | None = None
+    folder: str | None = None
     nonce: str = ""
     name: str | None = None
     pinned: bool = False
-    owner: str = ""
-    queued_at: str = ""
-    confirm_commits: bool = added(False)  # a task waits until the participants were told
+    owner: str = ""  # DAG and task that asks
+    confirm_commits: bool = (
+        False  # a task waits until every participant was told: the driver writes ``CommitsConfirmed``
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSpec(Record):
+    """A launch that a submit task or a script asks for. ``restore`` stands as its author wrote it."""
+
+    token: Token
+    try_number: int
+    owner: str
+    run: str
+    run_after: str | None
+    started_at: str
+    application: str = ""
+    restore: str = "latest"
 
 
 class Event(Record):
@@ -103,14 +122,7 @@ class HistoryClosed(Event):
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlanned(Event):
     launch: int
-    application: str
-    token: Token
-    try_number: int
-    owner: str
-    run: str
-    run_after: str | None
-    started_at: str
-    restore: str  # as asked
+    spec: LaunchSpec
     restore_point: Point | None
 
 
@@ -163,6 +175,7 @@ class BranchOpened(Event):
 @dataclass(frozen=True, kw_only=True)
 class RequestQueued(Event):
     request: Request
+    epoch: int  # of the attempt that would take it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,23 +194,13 @@ class QueueDropped(Event):
 @dataclass(frozen=True, kw_only=True)
 class CheckpointTriggered(Event):
     id: int
-    request: str
-    try_number: int
-    checkpoint_kind: str
     epochs: tuple[int, ...]
     branch: int
     plan: tuple[str, ...]
-    timeout_s: float
-    barrier: str = ""
-    gated: bool = False
+    request: Request
+    timeout_s: float  # in force: the request's, or the attempt's
     target: str | None = None  # a savepoint's own folder
-    origin: str = "barrier"
-    name: str | None = None
-    pinned: bool = False
-    base: int | None = None
-    owner: str = added("")  # DAG and task that asked for it
     queued_at: str = added("")
-    confirm_commits: bool = added(False)  # a task waits until the participants were told
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,22 +62,22 @@ def plan_launch(state: State, command: c.PlanLaunch) -> Decision:
 
 def is_clear(run: Run | None, command: c.PlanLaunch) -> bool:
     """Another generation than that of the run's newest launch or adopter: a person cleared the task; a retry keeps it."""
-    return run is not None and run.generation != command.token.generation
+    return run is not None and run.generation != command.spec.token.generation
 
 
 def _known(state: State, command: c.PlanLaunch) -> Decision | None:
-    number = state.tokens.get(launch_token(command.token, command.try_number))
+    number = state.tokens.get(launch_token(command.spec.token, command.spec.try_number))
     if number is None:
         return None
     launch, attempt = state.launch(number), state.attempt_of(number)
     if attempt and attempt.how == "suspended":
         return None  # its task waited until the job was resumed, and launches what stands there now
-    if number != state.current.get(command.application):
-        return _superseded(state, command.run)
-    if attempt is None or (launch and launch.adopted_by == command.try_number):
+    if number != state.current.get(command.spec.application):
+        return _superseded(state, command.spec.run)
+    if attempt is None or (launch and launch.adopted_by == command.spec.try_number):
         return DoneAlready(number)
     # A try asks once. Its driver has been there: the DAG run was deleted and made again under its old name.
-    return _finished(state, command) or _superseded(state, command.run)
+    return _finished(state, command) or _superseded(state, command.spec.run)
 
 
 def _suspended(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -85,23 +85,23 @@ def _suspended(state: State, command: c.PlanLaunch) -> Decision | None:
 
 
 def _other_owner(state: State, command: c.PlanLaunch) -> Decision | None:
-    run = state.run(command.run)
-    if run is None or run.owner == command.owner:
+    run = state.run(command.spec.run)
+    if run is None or run.owner == command.spec.owner:
         return None
     return Refusal(
         errors.TwoOwners(
-            f"tasks {run.owner} and {command.owner} share job id {state.job!r} in run {command.run}; give one of them another job_id",
-            owners=(run.owner, command.owner),
+            f"tasks {run.owner} and {command.spec.owner} share job id {state.job!r} in run {command.spec.run}; give one of them another job_id",
+            owners=(run.owner, command.spec.owner),
         )
     )
 
 
 def _earlier_try(state: State, command: c.PlanLaunch) -> Decision | None:
-    run = state.run(command.run)
+    run = state.run(command.spec.run)
     launch = state.launch(run.launch) if run else None
-    if launch is None or launch.latest_try <= command.try_number:
+    if launch is None or launch.latest_try <= command.spec.try_number:
         return None
-    return _superseded(state, command.run, launch)
+    return _superseded(state, command.spec.run, launch)
 
 
 def _superseded(state: State, run: str, launch: Launch | None = None) -> Refusal:
@@ -110,26 +110,27 @@ def _superseded(state: State, run: str, launch: Launch | None = None) -> Refusal
 
 
 def _finished(state: State, command: c.PlanLaunch) -> Decision | None:
-    run = state.run(command.run)
+    run = state.run(command.spec.run)
     if run is None or run.how != "finished" or is_clear(run, command):
         return None
     return Refusal(
         errors.AlreadyFinished(
-            f"{command.job}, run {command.run}: finished at {run.ended_at}; nothing to submit", run=command.run
+            f"{command.job}, run {command.spec.run}: finished at {run.ended_at}; nothing to submit",
+            run=command.spec.run,
         )
     )
 
 
 def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
-    launch = state.current_launch(command.application)
+    launch = state.current_launch(command.spec.application)
     attempt = state.attempt_of(launch.number) if launch else None
     if launch is None or not command.seen_alive or (attempt and attempt.how):
         return None
-    if launch.run != command.run or command.alone:
+    if launch.spec.run != command.spec.run or command.alone:
         return Refusal(
             errors.JobAlreadyRunning(
-                f"{state.job}: run {launch.run} is alive (launch {launch.number}, try {launch.latest_try}); stop it first, or wait for it",
-                run=launch.run, launch=launch.number,
+                f"{state.job}: run {launch.spec.run} is alive (launch {launch.number}, try {launch.latest_try}); stop it first, or wait for it",
+                run=launch.spec.run, launch=launch.number,
             )
         )  # fmt: skip
     if launch.stop:
@@ -138,10 +139,10 @@ def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
                 f"{state.job}: the driver of launch {launch.number} was asked to stop and has not ended yet"
             )
         )
-    restarts = command.on_clear == "restart" and is_clear(state.run(command.run), command)
+    restarts = command.on_clear == "restart" and is_clear(state.run(command.spec.run), command)
     if not command.durable or restarts:
         return None
-    return (e.LaunchAdopted(launch=launch.number, token=command.token, try_number=command.try_number),)
+    return (e.LaunchAdopted(launch=launch.number, token=command.spec.token, try_number=command.spec.try_number),)
 
 
 def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -151,16 +152,16 @@ def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
         return None
     inside = [run for run in state.runs if run.inside == state.branch.number]
     newest = max(inside, key=lambda run: run.position, default=None)
-    known = state.run(command.run)
-    position = known.position if known else command.run_after or command.started_at
+    known = state.run(command.spec.run)
+    position = known.position if known else command.spec.run_after or command.spec.started_at
     dropped = known is None and position <= state.dropped_run_after
-    if not dropped and (newest is None or newest.key == command.run or position > newest.position):
+    if not dropped and (newest is None or newest.key == command.spec.run or position > newest.position):
         return None
-    newer = [run.key for run in inside if run.position >= position and run.key != command.run]
+    newer = [run.key for run in inside if run.position >= position and run.key != command.spec.run]
     before = _newest_before(state, position)
     return Refusal(
         errors.OlderRun(
-            f"{state.job}: run {command.run} is older than what the state holds ({', '.join(newer) or 'runs no longer listed'});"
+            f"{state.job}: run {command.spec.run} is older than what the state holds ({', '.join(newer) or 'runs no longer listed'});"
             " it would be counted on top of them. To compute it apart from this state: a task with a job_id of its own"
             f" and restore=<pointer>. {_going_back(state, before)}",
             newer=newer,
@@ -178,7 +179,7 @@ def _going_back(state: State, before: int | None) -> str:
 def _newest_before(state: State, position: str) -> int | None:
     """The newest retained checkpoint of a run before ``position``."""
     launches = {attempt.epoch: state.launch(attempt.launch) for attempt in state.attempts}
-    runs = {epoch: state.run(launch.run) for epoch, launch in launches.items() if launch}
+    runs = {epoch: state.run(launch.spec.run) for epoch, launch in launches.items() if launch}
     positions = {one.id: run.position for one in state.retained if (run := runs.get(one.epochs[0]))}
     return max((number for number, at in positions.items() if at < position), default=None)
 
@@ -197,15 +198,13 @@ def _plan(state: State, command: c.PlanLaunch) -> Decision:
     then = state
     for event in (*opened, *branch):
         then = apply(then, event)
-    point = then.restore_point(command.application)
+    point = then.restore_point(command.spec.application)
     if missing := being_deleted(state, point) or _missing_state(state, command, point):
         return missing
     launch = e.LaunchPlanned(
-        launch=state.next_launch, application=command.application, token=command.token, try_number=command.try_number,
-        owner=command.owner, run=command.run, run_after=command.run_after, started_at=command.started_at,
-        restore=command.restore, restore_point=point,
+        launch=state.next_launch, spec=command.spec, restore_point=point
     )  # fmt: skip
-    return (*opened, *branch, launch, *settled(state, command.application, "attempt replaced"))
+    return (*opened, *branch, launch, *settled(state, command.spec.application, "attempt replaced"))
 
 
 def _opened(state: State, command: c.PlanLaunch) -> e.HistoryOpened:
@@ -215,17 +214,17 @@ def _opened(state: State, command: c.PlanLaunch) -> e.HistoryOpened:
         job=command.job,
         scope=command.scope,
         item=command.item,
-        why=command.owner,
+        why=command.spec.owner,
     )
 
 
 def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
     """``restore`` says where a run starts; a clear of a finished run starts again from there."""
-    run = state.run(command.run)
+    run = state.run(command.spec.run)
     if run is None:
-        if command.restore == "latest":
+        if command.spec.restore == "latest":
             return _anew(state, command)
-        opened = _branch_opened(state, command, command.base, f"restore={command.restore}")
+        opened = _branch_opened(state, command, command.base, f"restore={command.spec.restore}")
         return (replace(opened, above=command.above),)
     launch = state.launch(run.launch)
     left = launch is not None and launch.branch != state.branch.number
@@ -241,7 +240,7 @@ def _anew(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
     they had gone back to."""
     base = state.branch.base
     own = {one.id for one in state.retained} | {one.pointer for one in state.claims}
-    if base is None or not lifetime.ended_for_good(state) or state.restore_point(command.application) != base:
+    if base is None or not lifetime.ended_for_good(state) or state.restore_point(command.spec.application) != base:
         return ()
     if (base.pointer or base.id) in own:
         return ()
@@ -251,10 +250,10 @@ def _anew(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
 def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, reason: str) -> e.BranchOpened:
     return e.BranchOpened(
         branch=state.branch.number + 1,
-        application=command.application,
+        application=command.spec.application,
         base=base,
-        token=command.token,
-        by=command.owner,
+        token=command.spec.token,
+        by=command.spec.owner,
         reason=reason,
     )
 
@@ -264,16 +263,16 @@ def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -
     if point and point.id is not None and point.id not in {one.id for one in state.retained}:
         return Refusal(
             errors.StateRequired(
-                f"{command.job}, run {command.run}: {point}, where it would start, was deleted; nothing was changed."
+                f"{command.job}, run {command.spec.run}: {point}, where it would start, was deleted; nothing was changed."
                 ' on_clear="continue" goes on from the newest checkpoint; restore="none" lets a run begin with nothing'
             )
         )
-    run = state.run(command.run)
+    run = state.run(command.spec.run)
     went = run and run.how == "finished" and run.inside == state.branch.number and point == state.branch.base
     if command.on_clear == "continue" and went:
         return Refusal(
             errors.StateRequired(
-                f'{command.job}, run {command.run}: on_clear="continue", but the state went with the finished run;'
+                f'{command.job}, run {command.spec.run}: on_clear="continue", but the state went with the finished run;'
                 ' keep it next time with retention=KeepWithin(days=7), or clear with on_clear="auto" to start again'
             )
         )
@@ -304,7 +303,7 @@ def start_attempt(state: State, command: c.StartAttempt) -> Decision:
         return fenced(state, mine.epoch) or DoneAlready(mine.epoch)
     launch = state.current_launch(command.application)
     asked = launch_token(command.token, command.try_number)
-    if launch is None or launch_token(launch.token, launch.try_number) != asked:
+    if launch is None or launch_token(launch.spec.token, launch.spec.try_number) != asked:
         return Refusal(errors.Fenced(f"{state.job}: the launch of this driver was replaced before it started"))
     if launch.stop:
         return Refusal(errors.Fenced(f"{state.job}: this launch was told to stop ({launch.stop})"))
@@ -326,7 +325,7 @@ def start_attempt(state: State, command: c.StartAttempt) -> Decision:
 
 def _went_meanwhile(state: State, launch: Launch) -> Refusal | None:
     """A driver that came so late that its run had been given up, and its state deleted, does not start from nothing."""
-    point = state.restore_point(launch.application)
+    point = state.restore_point(launch.spec.application)
     if launch.restore_point is not None and point is None:
         return Refusal(
             errors.StateRequired(
@@ -352,7 +351,7 @@ def start_alone(state: State, command: c.StartAlone) -> Decision:
         return fenced(state, mine.epoch) or DoneAlready(mine.epoch)
     planned = plan_launch(state, command.plan)
     if not isinstance(planned, tuple):
-        return planned if isinstance(planned, Refusal) else _superseded(state, command.plan.run)
+        return planned if isinstance(planned, Refusal) else _superseded(state, command.plan.spec.run)
     then = state
     for event in planned:
         then = apply(then, event)

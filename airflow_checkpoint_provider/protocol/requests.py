@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.protocol.keys import savepoint_name
 from airflow_checkpoint_provider.protocol.kinds import Kind, kind_named
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, Checkpoint, QueuedRequest, State
 from airflow_checkpoint_provider.protocol.transitions import apply
 
 LONGEST_QUEUE = 1000
@@ -29,46 +29,48 @@ Decision = tuple[e.Event, ...] | DoneAlready | Refusal
 
 
 def trigger(state: State, command: c.Trigger) -> Decision:
-    """A request: known, refused, triggered, or queued."""
-    if known := _known(state, command):
+    """Decide about a request: it is known, refused, triggered, or queued."""
+    request = command.request
+    if known := _known(state, request):
         return known
     if fenced := launches.fenced(state, command.epoch):
         return fenced
     if suspended := launches.suspended(state):
         return suspended
-    running = state.running(command.application)
+    running = state.running(request.application)
     launch = state.launch(running.launch) if running else None
-    if running is None or (launch and command.run not in (None, launch.run)):
+    if running is None or (launch and command.run not in (None, launch.spec.run)):
         return _not_running(state, command.run)
-    request = _request(state, command, running.epoch)
-    if command.gated and len(state.pending) >= MOST_PENDING:
+    queued = QueuedRequest(request=request, epoch=running.epoch)
+    if request.gated and len(state.pending) >= MOST_PENDING:
         return _too_many(state)
-    if command.gated or (command.origin == BARRIER and not ungated(state)):
-        return (_triggered(state, request),)  # the one waits for somebody else, the other cannot: its barrier is now
-    if command.origin == BARRIER:
+    if request.gated or (request.origin == BARRIER and not ungated(state)):
+        # A gated checkpoint waits for somebody else. A barrier cannot wait: it is now.
+        return (_triggered(state, queued),)
+    if request.origin == BARRIER:
         ahead = ungated(state)[0]
         return Refusal(errors.Busy(f"{state.job}: chk-{ahead.id} is pending and waits for this barrier; serve it"))
-    return _admitted(state, request, command.pause_left_s)
+    return _admitted(state, queued, command.pause_left_s)
 
 
 def ungated(state: State) -> tuple[Checkpoint, ...]:
-    """Pending checkpoints that wait for a barrier and for nobody else: no gated ones, and no savepoints, which a barrier
-    serves besides."""
-    return tuple(one for one in state.pending if not one.gated and not kind_named(one.kind).savepoint)
+    """Return the pending checkpoints that wait for a barrier and for nobody else: no gated ones, and no savepoints, which a
+    barrier serves besides."""
+    return tuple(pending for pending in state.pending if not pending.request.gated and not pending.savepoint)
 
 
-def _known(state: State, command: c.Trigger) -> Decision | None:
+def _known(state: State, request: e.Request) -> Decision | None:
     """A request is answered with its newest checkpoint, or waits; a later try asks anew where that was aborted or dropped."""
-    if any(one.token == command.request for one in state.queue):
+    if any(queued.request.token == request.token for queued in state.queue):
         return DoneAlready(0)
-    dropped = next((one for one in reversed(state.dropped) if one.token == command.request), None)
-    if dropped and command.try_number <= dropped.try_number:
+    dropped = next((one for one in reversed(state.dropped) if one.token == request.token), None)
+    if dropped and request.try_number <= dropped.try_number:
         return Refusal(
             errors.RequestDropped(f"{state.job}: the request was dropped: {dropped.why}", reason=dropped.why)
         )
-    number = state.requests.get(command.request)
+    number = state.requests.get(request.token)
     known = state.checkpoint(number)
-    again = known is not None and known.status == ABORTED and command.try_number > known.try_number
+    again = known is not None and known.status == ABORTED and request.try_number > known.request.try_number
     if number is None or again or dropped:
         return None
     return DoneAlready(number)  # requests are remembered for longer than what became of them
@@ -92,69 +94,65 @@ def _not_running(state: State, run: str | None) -> Refusal:
     )
 
 
-def _request(state: State, command: c.Trigger, epoch: int) -> e.Request:
-    timeout_s = config_of(state).timeout_s if command.timeout_s is None else command.timeout_s
-    return e.Request(
-        token=command.request, try_number=command.try_number, checkpoint_kind=command.kind, epoch=epoch,
-        application=command.application, timeout_s=timeout_s, barrier=command.barrier, origin=command.origin,
-        gated=command.gated, target=command.target, nonce=command.nonce, name=command.name, pinned=command.pinned,
-        owner=command.owner, confirm_commits=command.confirm_commits,
-    )  # fmt: skip
-
-
-def _triggered(state: State, request: e.Request) -> e.CheckpointTriggered:
-    target = None
-    if kind_named(request.checkpoint_kind).savepoint:
-        target = f"{request.target}/{savepoint_name(state.job, state.next_id, request.nonce)}"
+def _triggered(state: State, queued: QueuedRequest) -> e.CheckpointTriggered:
+    request, target = queued.request, None
+    if _kind(queued).savepoint:
+        target = f"{request.folder}/{savepoint_name(state.job, state.next_id, request.nonce)}"
     return e.CheckpointTriggered(
-        id=state.next_id, request=request.token, try_number=request.try_number, checkpoint_kind=request.checkpoint_kind,
-        epochs=(request.epoch,), branch=state.branch.number, plan=(request.application,), timeout_s=request.timeout_s,
-        barrier=request.barrier, origin=request.origin, gated=request.gated, target=target, name=request.name,
-        pinned=request.pinned, owner=request.owner, queued_at=request.queued_at,
-        confirm_commits=request.confirm_commits,
-    )  # fmt: skip
+        id=state.next_id,
+        epochs=(queued.epoch,),
+        branch=state.branch.number,
+        plan=(request.application,),
+        request=request,
+        timeout_s=config_of(state).timeout_s if request.timeout_s is None else request.timeout_s,
+        target=target,
+        queued_at=queued.queued_at,
+    )
 
 
 # -- the queue ---------------------------------------------------------------------------------------------------------
 
 
-def in_order(queue: tuple[e.Request, ...]) -> tuple[e.Request, ...]:
+def in_order(queue: tuple[QueuedRequest, ...]) -> tuple[QueuedRequest, ...]:
     """Savepoints first, then forced, then a user's before periodic ones, then the older: ``queue`` is in order of asking."""
     return tuple(
-        sorted(queue, key=lambda one: (not _kind(one).savepoint, not _kind(one).forced, one.origin == PERIODIC))
+        sorted(
+            queue,
+            key=lambda queued: (not _kind(queued).savepoint, not _kind(queued).forced, _is_periodic(queued)),
+        )
     )
 
 
-def may_run(state: State, request: e.Request) -> bool:
+def may_run(state: State, queued: QueuedRequest) -> bool:
     """Whether the first of the queue is triggered now.
 
     Periodic ones wait while more are being deleted than may be pending, so that deleting keeps up. Nobody else does: a
     deletion that fails stays *condemned*, and a store that denies it must not keep people from a savepoint.
     """
     most = config_of(state).max_concurrent
-    if request.origin == PERIODIC and len(state.with_status(CONDEMNED)) > most:
+    if _is_periodic(queued) and len(state.with_status(CONDEMNED)) > most:
         return False
-    if _kind(request).forced:
+    if _kind(queued).forced:
         return len(state.pending) < MOST_PENDING
-    return sum(not one.gated for one in state.pending) < most
+    return sum(not pending.request.gated for pending in state.pending) < most
 
 
-def _admitted(state: State, request: e.Request, pause_left_s: float) -> Decision:
-    if state.queue and len(state.queue) >= LONGEST_QUEUE and in_order(state.queue)[-1].origin != PERIODIC:
+def _admitted(state: State, asked: QueuedRequest, pause_left_s: float) -> Decision:
+    if state.queue and len(state.queue) >= LONGEST_QUEUE and not _is_periodic(in_order(state.queue)[-1]):
         return _too_many(state)
-    queue = in_order((*state.queue, request))
-    if queue[0] is request and may_run(state, request):
-        if request.origin == PERIODIC and pause_left_s > 0:
+    queue = in_order((*state.queue, asked))
+    if queue[0] is asked and may_run(state, asked):
+        if _is_periodic(asked) and pause_left_s > 0:
             return Refusal(
                 errors.MinPause(f"{state.job}: the pause between two checkpoints lasts {pause_left_s:g} s longer")
             )
-        return (_triggered(state, request),)
-    last = queue[-1]
+        return (_triggered(state, asked),)
+    last, waits = queue[-1], e.RequestQueued(request=asked.request, epoch=asked.epoch)
     if len(queue) <= LONGEST_QUEUE:
-        return (e.RequestQueued(request=request),)
-    if last is request:
+        return (waits,)
+    if last is asked:
         return _too_many(state)
-    return (e.RequestDropped(token=last.token, why="too many requests"), e.RequestQueued(request=request))
+    return (e.RequestDropped(token=last.request.token, why="too many requests"), waits)
 
 
 def _too_many(state: State) -> Refusal:
@@ -176,11 +174,15 @@ def asked_again(state: State) -> Iterator[e.Event]:
     for _ in range(AT_ONCE):
         if not state.queue or not may_run(state, first := in_order(state.queue)[0]):
             return
-        paused = first.origin == PERIODIC and config_of(state).min_pause_s > 0
-        event = e.RequestDropped(token=first.token, why=PAUSE) if paused else _triggered(state, first)
+        paused = _is_periodic(first) and config_of(state).min_pause_s > 0
+        event = e.RequestDropped(token=first.request.token, why=PAUSE) if paused else _triggered(state, first)
         state = apply(state, event)
         yield event
 
 
-def _kind(request: e.Request) -> Kind:
-    return kind_named(request.checkpoint_kind)
+def _kind(queued: QueuedRequest) -> Kind:
+    return kind_named(queued.request.kind)
+
+
+def _is_periodic(queued: QueuedRequest) -> bool:
+    return queued.request.origin == PERIODIC

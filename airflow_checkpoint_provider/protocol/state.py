@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_checkpoint_provider.protocol.events import Point, Request, StateEntry, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, StateEntry, Token
 from airflow_checkpoint_provider.protocol.failures import counts_as_failure
 from airflow_checkpoint_provider.protocol.keys import group_epoch
 from airflow_checkpoint_provider.protocol.kinds import is_savepoint
@@ -25,13 +25,8 @@ PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED = "pending", "retained", "conde
 @dataclass(frozen=True, kw_only=True)
 class Launch(Record):
     number: int
-    application: str
-    token: Token
-    try_number: int
-    owner: str
-    run: str
+    spec: LaunchSpec
     at: str
-    restore: str
     restore_point: Point | None
     branch: int
     adopted_by: int = 0  # the latest try that adopted it
@@ -39,7 +34,7 @@ class Launch(Record):
 
     @property
     def latest_try(self) -> int:
-        return max(self.try_number, self.adopted_by)
+        return max(self.spec.try_number, self.adopted_by)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +96,15 @@ class Claim(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueuedRequest(Record):
+    """A request that waits for its turn, and the ``epoch`` of the attempt that would take it."""
+
+    request: Request
+    epoch: int
+    queued_at: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dropped(Record):
     """A request that was dropped; a later try of who asked may ask again."""
 
@@ -120,17 +124,12 @@ class GroupEntry(Record):
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Record):
     id: int
-    kind: str
     epochs: tuple[int, ...]
     branch: int
     plan: tuple[str, ...]
-    request: str
-    try_number: int
+    request: Request
     timeout_s: float
-    barrier: str
-    gated: bool
     triggered_at: str
-    origin: str
     status: str = PENDING
     completed_at: str = ""
     digest: str = ""
@@ -142,17 +141,16 @@ class Checkpoint(Record):
     missing: tuple[str, ...] = ()
     words: str = ""
     ended_at: str = ""
-    target: str | None = None
-    name: str | None = None
-    pinned: bool = False
-    base: int | None = None
+    target: str | None = None  # a savepoint's own folder
     positions: dict[str, Any] = field(default_factory=dict)
     transactions: tuple[Any, ...] = ()
-    owner: str = added("")
     queued_at: str = added("")
-    confirm_commits: bool = added(False)  # a task waits until the participants were told
     commits_confirmed: bool = added(False)  # every participant was told
     published: bool = added(False)  # a savepoint: its ``_metadata`` stands at its target
+
+    @property
+    def kind(self) -> str:
+        return self.request.kind
 
     @property
     def savepoint(self) -> bool:
@@ -190,7 +188,7 @@ class State(Record):
     requests: dict[str, int] = field(default_factory=dict)  # request token -> newest checkpoint
     suspended: str | None = None
     counts: dict[str, int] = field(default_factory=dict)  # completed, aborted; restored: of attempts no longer listed
-    queue: tuple[Request, ...] = added(factory=tuple)  # in order of asking
+    queue: tuple[QueuedRequest, ...] = added(factory=tuple)  # in order of asking
     dropped: tuple[Dropped, ...] = added(factory=tuple)
     claims: tuple[Claim, ...] = added(factory=tuple)
     closing: str | None = added(None)  # why, from *closing* until it is opened again
@@ -246,7 +244,7 @@ class State(Record):
         counted = (one for one in since if counts_as_failure(one.reason, savepoint=one.savepoint))
         return tuple(sorted(counted, key=lambda one: one.id))
 
-    def unserved(self) -> tuple[Request, ...]:
+    def unserved(self) -> tuple[QueuedRequest, ...]:
         """Queued requests that nobody will serve."""
         return tuple(one for one in self.queue if self.suspended or self.over(one.epoch))
 

@@ -25,6 +25,7 @@ from airflow_checkpoint_provider.protocol.state import (
     Dropped,
     GroupEntry,
     Launch,
+    QueuedRequest,
     Run,
     State,
 )
@@ -112,17 +113,18 @@ def _closed(state: State, event: e.HistoryClosed) -> State:
 @_folds(e.LaunchPlanned)
 def _planned(state: State, event: e.LaunchPlanned) -> State:
     launch = Launch(
-        number=event.launch, application=event.application, token=event.token, try_number=event.try_number,
-        owner=event.owner, run=event.run, at=state.at, restore=event.restore, restore_point=event.restore_point,
+        number=event.launch, spec=event.spec, at=state.at, restore_point=event.restore_point,
         branch=state.branch.number, extra=event.extra,
     )  # fmt: skip
     state = replace(
         state,
         launches=_last((*state.launches, launch)),
-        current={**state.current, event.application: event.launch},
+        current={**state.current, event.spec.application: event.launch},
         next_launch=event.launch + 1,
         tokens=_remember(
-            _without_branch(state, event.token), launch_token(event.token, event.try_number), event.launch
+            _without_branch(state, event.spec.token),
+            launch_token(event.spec.token, event.spec.try_number),
+            event.launch,
         ),
     )
     return _run_launched(state, event)
@@ -135,15 +137,15 @@ def _without_branch(state: State, token: e.Token) -> dict[str, int]:
 
 def _run_launched(state: State, event: e.LaunchPlanned) -> State:
     """A run is listed from its first launch on; the newest stand last. A launch takes back that it had ended."""
-    before = state.run(event.run)
+    before = state.run(event.spec.run)
     run = Run(
-        key=event.run, owner=event.owner, run_after=event.run_after, started_at=event.started_at,
-        started_from=event.restore_point, launch=event.launch, generation=event.token.generation,
+        key=event.spec.run, owner=event.spec.owner, run_after=event.spec.run_after, started_at=event.spec.started_at,
+        started_from=event.restore_point, launch=event.launch, generation=event.spec.token.generation,
         rename=state.branch.rename if event.restore_point == state.branch.base else {},
     )  # fmt: skip
     if before:
-        run = replace(before, launch=event.launch, generation=event.token.generation, how=None, ended_at=None)
-        if state.branch.token == event.token:  # its clear opened the branch: older runs stand before it there
+        run = replace(before, launch=event.launch, generation=event.spec.token.generation, how=None, ended_at=None)
+        if state.branch.token == event.spec.token:  # its clear opened the branch: older runs stand before it there
             run = replace(run, inside=state.branch.number)
     runs = (*(one for one in state.runs if one is not before), run)
     dropped = runs[:-KEPT_RECORDS]
@@ -162,7 +164,7 @@ def _adopted(state: State, event: e.LaunchAdopted) -> State:
     if launch is None:
         return state
     adopted = replace(launch, adopted_by=max(launch.adopted_by, event.try_number), extra=_extra(launch, event))
-    run = state.run(launch.run)
+    run = state.run(launch.spec.run)
     return replace(
         state,
         launches=_swap(state.launches, launch, adopted),
@@ -186,7 +188,7 @@ def _started(state: State, event: e.AttemptStarted) -> State:
     point = event.restore_point
     restored = state.checkpoint(point.id) if point else None
     attempt = Attempt(
-        epoch=event.epoch, launch=event.launch, application=launch.application if launch else "", driver=event.driver,
+        epoch=event.epoch, launch=event.launch, application=launch.spec.application if launch else "", driver=event.driver,
         restore_point=point, application_digest=event.application_digest, versions=event.versions,
         checkpointing=event.checkpointing, at=state.at, holds=restored.groups if restored else (), extra=event.extra,
     )  # fmt: skip
@@ -210,7 +212,7 @@ def _ended(state: State, event: e.AttemptEnded) -> State:
     )  # fmt: skip
     state = replace(state, attempts=_swap(state.attempts, attempt, ended))
     launch = state.launch(attempt.launch)
-    run = state.run(launch.run) if launch else None
+    run = state.run(launch.spec.run) if launch else None
     if run is None or launch is None or run.launch != launch.number:
         return state
     return replace(state, runs=_swap(state.runs, run, replace(run, how=event.how, ended_at=state.at)))
@@ -251,7 +253,7 @@ def _inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
         return state.runs
     attempt = state.attempt(base.epochs[0])
     launch = state.launch(attempt.launch) if attempt else None
-    newest = state.run(launch.run) if launch else None
+    newest = state.run(launch.spec.run) if launch else None
 
     def counts(run: Run) -> bool:
         within = newest is None or run.position <= newest.position
@@ -262,13 +264,13 @@ def _inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
 
 @_folds(e.RequestQueued)
 def _queued(state: State, event: e.RequestQueued) -> State:
-    request = replace(event.request, queued_at=state.at)
-    return replace(_asked(state, request.token), queue=(*state.queue, request))
+    queued = QueuedRequest(request=event.request, epoch=event.epoch, queued_at=state.at, extra=event.extra)
+    return replace(_asked(state, event.request.token), queue=(*state.queue, queued))
 
 
 @_folds(e.RequestDropped)
 def _dropped(state: State, event: e.RequestDropped) -> State:
-    return _without(state, [one for one in state.queue if one.token == event.token], event)
+    return _without(state, [queued for queued in state.queue if queued.request.token == event.token], event)
 
 
 @_folds(e.QueueDropped)
@@ -276,9 +278,13 @@ def _queue_dropped(state: State, event: e.QueueDropped) -> State:
     return _without(state, state.unserved(), event)
 
 
-def _without(state: State, gone: Sequence[e.Request], event: e.RequestDropped | e.QueueDropped) -> State:
+def _without(state: State, gone: Sequence[QueuedRequest], event: e.RequestDropped | e.QueueDropped) -> State:
     """Those that waited in vain are remembered; what was dropped of them before went when they were queued."""
-    dropped = (Dropped(token=one.token, try_number=one.try_number, why=event.why, extra=event.extra) for one in gone)
+    requests = (queued.request for queued in gone)
+    dropped = (
+        Dropped(token=request.token, try_number=request.try_number, why=event.why, extra=event.extra)
+        for request in requests
+    )
     return replace(
         state,
         queue=tuple(one for one in state.queue if one not in gone),
@@ -290,7 +296,7 @@ def _asked(state: State, token: str) -> State:
     """Without what the queue and the dropped ones say of a request."""
     return replace(
         state,
-        queue=tuple(one for one in state.queue if one.token != token),
+        queue=tuple(queued for queued in state.queue if queued.request.token != token),
         dropped=tuple(one for one in state.dropped if one.token != token),
     )
 
@@ -298,17 +304,14 @@ def _asked(state: State, token: str) -> State:
 @_folds(e.CheckpointTriggered)
 def _triggered(state: State, event: e.CheckpointTriggered) -> State:
     checkpoint = Checkpoint(
-        id=event.id, kind=event.checkpoint_kind, epochs=event.epochs, branch=event.branch, plan=event.plan,
-        request=event.request, try_number=event.try_number, timeout_s=event.timeout_s, barrier=event.barrier,
-        gated=event.gated, triggered_at=state.at, origin=event.origin, target=event.target, name=event.name,
-        pinned=event.pinned, base=event.base, owner=event.owner, queued_at=event.queued_at,
-        confirm_commits=event.confirm_commits, extra=event.extra,
+        id=event.id, epochs=event.epochs, branch=event.branch, plan=event.plan, request=event.request,
+        timeout_s=event.timeout_s, triggered_at=state.at, target=event.target, queued_at=event.queued_at, extra=event.extra,
     )  # fmt: skip
     return replace(
-        _asked(state, event.request),
+        _asked(state, event.request.token),
         next_id=event.id + 1,
         checkpoints=_bounded((*state.checkpoints, checkpoint)),
-        requests=_remember(state.requests, event.request, event.id),
+        requests=_remember(state.requests, event.request.token, event.id),
     )
 
 
@@ -360,7 +363,7 @@ def _mark_runs(state: State, completed: Checkpoint) -> State:
     for epoch in completed.epochs:
         attempt = state.attempt(epoch)
         launch = state.launch(attempt.launch) if attempt else None
-        run = state.run(launch.run) if launch else None
+        run = state.run(launch.spec.run) if launch else None
         if run:
             state = replace(state, runs=_swap(state.runs, run, replace(run, inside=completed.branch)))
     return state

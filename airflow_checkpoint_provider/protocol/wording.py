@@ -15,7 +15,7 @@ def title(state: State, run: str = "") -> str:
 
 def command(state: State) -> str:
     """What a person types: jobs that Airflow launched are found through its connection."""
-    by_airflow = bool(state.launches and state.launches[-1].token.dag)
+    by_airflow = bool(state.launches and state.launches[-1].spec.token.dag)
     return "airflow checkpoints" if by_airflow else "checkpoints"
 
 

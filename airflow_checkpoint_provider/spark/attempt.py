@@ -41,7 +41,7 @@ from airflow_checkpoint_provider.errors import (
     StoreMisconfigured,
 )
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import Versions
@@ -310,11 +310,24 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
 
     def start(state: State) -> c.Command:
         token, try_number, started_at = _alone_run(state, began)
+        spec = LaunchSpec(
+            token=token,
+            try_number=try_number,
+            owner="script",
+            run=token.run,
+            run_after=None,
+            started_at=started_at,
+            restore=settings.restore,
+        )
         plan = c.PlanLaunch(
-            token=token, try_number=try_number, owner="script", run=token.run, run_after=None, started_at=started_at,
-            incarnation=secrets.token_hex(16), job=settings.job, restore=settings.restore, base=base, above=restored.above if base else 0, alone=True,
+            spec=spec,
+            incarnation=secrets.token_hex(16),
+            job=settings.job,
+            base=base,
+            above=restored.above if base else 0,
+            alone=True,
             seen_alive=state.last_epoch > seen.last_epoch or _job_lives(liveness, journal, state),
-        )  # fmt: skip
+        )
         attempt = c.StartAttempt(
             token=token, try_number=try_number, driver=driver, application_digest=program.application,
             versions=Versions(package=__version__, spark=program.spark), checkpointing=settings.config.to_json(),
@@ -344,7 +357,7 @@ def _alone_run(state: State, now: str) -> tuple[Token, int, str]:
     if newest is None or newest.how == "finished":
         return Token(dag="", run=f"alone-{state.next_launch}", task="script"), 1, now
     launch = state.launch(newest.launch)
-    token = launch.token if launch else Token(dag="", run=newest.key, task="script")
+    token = launch.spec.token if launch else Token(dag="", run=newest.key, task="script")
     return token, (launch.latest_try if launch else 0) + 1, newest.started_at
 
 
@@ -378,7 +391,7 @@ def _started(journal: Journal, driver: str, restored: Restored) -> Attempt:
     if record.restore_point != restored.point:  # moved since it was verified
         restored = examine(Coordinator(journal), journal.state, record.restore_point)
     launch = journal.state.launch(record.launch)
-    run = journal.state.run(launch.run) if launch else None
+    run = journal.state.run(launch.spec.run) if launch else None
     if run is None:
         raise Refused("the journal does not list the run of this attempt")
     journal.by = replace(journal.by, epoch=record.epoch)

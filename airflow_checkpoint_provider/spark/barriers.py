@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.errors import (
     TooLarge,
 )
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.failures import DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot, Versions
@@ -174,7 +175,7 @@ class Barriers:
         states = _as_held(pinned, held)
         while True:
             self._retire()  # which may let the next of the queue in
-            due = any(one.request in (self._asked or ()) for one in ungated(self._attempt.state))
+            due = any(one.request.token in (self._asked or ()) for one in ungated(self._attempt.state))
             if not due or self._closing.is_set():
                 break
             self._reached = time.monotonic()
@@ -262,10 +263,15 @@ class Barriers:
             number = 0
             if not ungated(coordinator.state):
                 with contextlib.suppress(Busy):  # somebody asked for one since the journal was last read
-                    number = coordinator.trigger(request, timeout_s=self._timeout_s, barrier=barrier)
+                    number = coordinator.trigger(Request(token=request, timeout_s=self._timeout_s, barrier=barrier))
             if self._asked is None:
                 state = coordinator.state
-                self._asked = frozenset((*(one.request for one in state.pending), *(one.token for one in state.queue)))
+                self._asked = frozenset(
+                    (
+                        *(pending.request.token for pending in state.pending),
+                        *(queued.request.token for queued in state.queue),
+                    )
+                )
             return number or ungated(coordinator.state)[0].id
 
     def _pass_gates(self, number: int, pinned: Pinned) -> None:
@@ -275,8 +281,8 @@ class Barriers:
             state = coordinator.state
             ahead = min((one.id for one in ungated(state)), default=state.next_id)
             for one in state.pending:
-                due = one.id < ahead and (one.id < number or one.request in (self._asked or ()))
-                if one.gated and due and one.id not in self.gates.passed:
+                due = one.id < ahead and (one.id < number or one.request.token in (self._asked or ()))
+                if one.request.gated and due and one.id not in self.gates.passed:
                     coordinator.acknowledge(self._acknowledgement(one.id, pinned))
                     self.gates.acknowledged(one)
 

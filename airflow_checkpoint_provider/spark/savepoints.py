@@ -51,7 +51,7 @@ class Savepoints:
 
         ``stop``: the script waits at this barrier, so that one may be taken.
         """
-        due = [one for one in self._attempt.state.pending if one.savepoint and one.request in asked]
+        due = [one for one in self._attempt.state.pending if one.savepoint and one.request.token in asked]
         for one in sorted(due, key=lambda one: (kind_named(one.kind).suspends, one.id)):
             stops = kind_named(one.kind).suspends
             if one.id not in self.taken and (stop or not stops):

@@ -134,7 +134,7 @@ def request(dag: str, run: str, task: str, map_index: int, generation: int) -> s
 
 def triggered(state: State, checkpoint: Checkpoint, pointer: Pointer) -> str:
     """With the pointer by which a task can wait for it, or abort it: that of its history, also for a savepoint."""
-    gated = "; it is gated: only a task completes it" if checkpoint.gated else ""
+    gated = "; it is gated: only a task completes it" if checkpoint.request.gated else ""
     stops = ", and stops the job with it" if kind_named(checkpoint.kind).suspends else ""
     lies = f"; a savepoint, at {checkpoint.target}" if checkpoint.target else ""
     waited = between(checkpoint.queued_at, checkpoint.triggered_at)
@@ -154,7 +154,7 @@ def will_not_complete(state: State, checkpoint: Checkpoint) -> str:
 
 
 def _again(checkpoint: Checkpoint) -> str:
-    asked = checkpoint.request.split("|")
+    asked = checkpoint.request.token.split("|")
     if len(asked) != 5:
         return "Ask for another one"
     dag, run, task = asked[:3]
@@ -167,7 +167,9 @@ def checkpoint_line(checkpoint: Checkpoint, took: float | None = None) -> str:
     held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}{added}"
     time = f", {duration(took)}" if took is not None else ""
     place = f"; it lies at {checkpoint.target}" if checkpoint.target else ""
-    return coded(f"chk-{checkpoint.id} completed at {at_barrier(checkpoint.barrier)}: {held}{time}{place}", "CKP200")
+    return coded(
+        f"chk-{checkpoint.id} completed at {at_barrier(checkpoint.request.barrier)}: {held}{time}{place}", "CKP200"
+    )
 
 
 def gate_reached(checkpoint: Checkpoint) -> str:
@@ -186,7 +188,7 @@ def gates_awaited(waiting: Sequence[Checkpoint]) -> str:
 def checkpoint_lines(state: State, checkpoint: Checkpoint) -> list[str]:
     """Its outcome, or what it waits for."""
     if checkpoint.status == PENDING:
-        gate = ", and then for its finalize task" if checkpoint.gated else ""
+        gate = ", and then for its finalize task" if checkpoint.request.gated else ""
         return [coded(f"chk-{checkpoint.id} waits for the driver's next barrier{gate}", "CKP205")]
     return aborted(state, checkpoint) if checkpoint.status == ABORTED else [checkpoint_line(checkpoint)]
 
@@ -197,7 +199,7 @@ def aborted(state: State, checkpoint: Checkpoint) -> list[str]:
     said = f": {checkpoint.words}" if checkpoint.words else ""
     lines = [headline(f"ABORTED chk-{checkpoint.id} of {title(state)}: {why}", "CKP201")]
     if missing:
-        lines.append(labelled("missing", f"{', '.join(missing)} at {at_barrier(checkpoint.barrier)}{said}"))
+        lines.append(labelled("missing", f"{', '.join(missing)} at {at_barrier(checkpoint.request.barrier)}{said}"))
     elif said:
         lines.append(labelled("words", checkpoint.words))
     return [
@@ -387,7 +389,7 @@ def _replaced(state: State, attempt: Attempt | None) -> tuple[str, str]:
     if launch is None:
         return f"was left by a restore at {clock(state.branch.at)}", "nothing here; the next attempt starts from there"
     newer = state.attempt_of(launch.number)
-    follow = f"nothing here; follow try {launch.latest_try} of {launch.owner} in run {launch.run}"
+    follow = f"nothing here; follow try {launch.latest_try} of {launch.spec.owner} in run {launch.spec.run}"
     if newer and newer is not attempt:
         return f"was replaced by attempt {newer.epoch} at {clock(newer.at)}", follow
     return f"was replaced by try {launch.latest_try} at {clock(launch.at)}", follow

@@ -92,7 +92,7 @@ def retold(state: State, launch: Launch, attempt: Attempt | None) -> list[str]:
     told = _story(state, launch, restored, LONG_AGO) if sibling is None else []
     if attempt and sibling:
         told = [
-            headline(f"RESTORE {title(state, launch.run)}: try {launch.latest_try}, attempt {epoch}", "CKP101"),
+            headline(f"RESTORE {title(state, launch.spec.run)}: try {launch.latest_try}, attempt {epoch}", "CKP101"),
             labelled(
                 "event", f"another driver under the same launch: {_became(launch, sibling, LONG_AGO, attempt.at)}"
             ),
@@ -126,7 +126,9 @@ def driver_says(beat: Beat) -> list[str]:
 def _adopted(state: State, launch: Launch, seen: Seen) -> str:
     attempt = state.attempt_of(launch.number)
     who = (
-        f"attempt {attempt.epoch}" if attempt else f"the launch of try {launch.try_number}, whose driver still starts,"
+        f"attempt {attempt.epoch}"
+        if attempt
+        else f"the launch of try {launch.spec.try_number}, whose driver still starts,"
     )
     about = [f"heartbeat {ago(between(seen.beat.at, seen.now))} ago"] if seen.beat and seen.now else []
     about += [_doing(seen.beat)] if seen.beat and seen.beat.doing else []
@@ -143,8 +145,8 @@ def _doing(beat: Beat) -> str:
 
 def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
     """The first attempt of a run, and nothing to start from."""
-    asked = f"RESTORE {title(state, launch.run)}: first attempt of this run,"
-    if launch.restore == "none":
+    asked = f"RESTORE {title(state, launch.spec.run)}: first attempt of this run,"
+    if launch.spec.restore == "none":
         return [coded(f'{asked} starts from nothing (restore="none").', "CKP100")]
     if state.scope:
         return [coded(f'{asked} starts from nothing (restore="latest" found no history, none expected).', "CKP100")]
@@ -177,7 +179,7 @@ def _story(state: State, launch: Launch, restored: Restored, seen: Seen) -> list
         return _from_nothing(state, launch, seen)
     attempt = state.attempt_of(before.number) if before else None
     epoch = next((one.epoch for one in state.attempts if one.launch == launch.number), state.last_epoch + 1)
-    headed = f"RESTORE {title(state, launch.run)}: try {launch.try_number}, attempt {epoch}"
+    headed = f"RESTORE {title(state, launch.spec.run)}: try {launch.spec.try_number}, attempt {epoch}"
     looked = [] if restored.point is None and _again(state, launch, before) else _candidates(restored, launch.at)
     return [
         headline(headed, "CKP101"),
@@ -190,7 +192,7 @@ def _story(state: State, launch: Launch, restored: Restored, seen: Seen) -> list
 
 def _event(state: State, launch: Launch, before: Launch | None, seen: Seen) -> str:
     if before is None:
-        return f'first attempt of this run; restore="{launch.restore}"'
+        return f'first attempt of this run; restore="{launch.spec.restore}"'
     kind = "clear" if cleared(state, launch) else "retry"
     again = "; starts again from where the run started" if _again(state, launch, before) else ""
     return f"{kind}: {_became(before, state.attempt_of(before.number), seen, launch.at)}{again}"
@@ -198,7 +200,7 @@ def _event(state: State, launch: Launch, before: Launch | None, seen: Seen) -> s
 
 def _again(state: State, launch: Launch, before: Launch | None) -> bool:
     """Whether this launch of a run opened a branch: nothing that the run did so far is considered."""
-    return before is not None and launch.branch != before.branch and state.branch.token == launch.token
+    return before is not None and launch.branch != before.branch and state.branch.token == launch.spec.token
 
 
 def _became(before: Launch, attempt: Attempt | None, seen: Seen, now: str) -> str:
@@ -227,14 +229,14 @@ def _fenced(before: Launch | None, attempt: Attempt | None) -> list[str]:
 
 def previous(state: State, launch: Launch) -> Launch | None:
     """The launch of the same run before this one."""
-    before = (one for one in state.launches if one.run == launch.run and one.number < launch.number)
+    before = (one for one in state.launches if one.spec.run == launch.spec.run and one.number < launch.number)
     return max(before, key=lambda one: one.number, default=None)
 
 
 def cleared(state: State, launch: Launch) -> bool:
     """Whether a person's clear brought this launch about, and not a retry."""
     before = previous(state, launch)
-    return before is not None and before.token.generation != launch.token.generation
+    return before is not None and before.spec.token.generation != launch.spec.token.generation
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
@@ -276,7 +278,7 @@ def _name(one: Candidate) -> str:
 
 
 def _why_unsealed(one: Candidate) -> str:
-    barrier = at_barrier(one.checkpoint.barrier)
+    barrier = at_barrier(one.checkpoint.request.barrier)
     return f"{one.checkpoint.reason or one.checkpoint.status} at {barrier}"
 
 
@@ -303,7 +305,7 @@ def _where(launch: Launch, attempt: Attempt | None, restored: Restored, seen: Se
     if chosen is None:
         return f"from {restored.point}"
     elsewhere = restored.point is not None and restored.point.pointer is not None  # whose runs may have the same names
-    stages = [] if elsewhere else own_stages(chosen.checkpoint.states, launch.run)
+    stages = [] if elsewhere else own_stages(chosen.checkpoint.states, launch.spec.run)
     if not stages:
         states = [one.uid for one in chosen.checkpoint.states if one.kind != "stage"]
         kept = f"with {', '.join(states)} of {restored.point}" if states else f"from {restored.point}"
@@ -311,7 +313,7 @@ def _where(launch: Launch, attempt: Attempt | None, restored: Restored, seen: Se
     work = sum(one.measures.work_s for one in stages)
     parts = some([f"{one.uid} {brief(one.measures.work_s)}" for one in stages])
     saved = f"Not run again: {duration(work)} ({parts})"
-    after = at_barrier(chosen.checkpoint.barrier or stages[-1].measures.barrier)
+    after = at_barrier(chosen.checkpoint.request.barrier or stages[-1].measures.barrier)
     return f"after {after}. {saved}{_to_repeat(attempt, restored, seen)}"
 
 
@@ -344,7 +346,7 @@ def _sibling(state: State, attempt: Attempt | None) -> Attempt | None:
 def _went_back(state: State, launch: Launch) -> list[str]:
     """Who opened the branch in which the launch stands, if that is known: of older branches it is not."""
     branch = state.branch
-    if branch.number != launch.branch or branch.token is None or branch.token == launch.token:
+    if branch.number != launch.branch or branch.token is None or branch.token == launch.spec.token:
         return []
     return [labelled("went back", f"to {branch.base or 'nothing'}, {day_and_time(branch.at)}: {branch.reason}")]
 
@@ -361,7 +363,7 @@ def _since(state: State, launch: Launch, attempt: Attempt | None) -> Iterator[st
     yield labelled("completed", some(completed) or "nothing that is listed")
     aborted = [one for one in own if one.status == ABORTED]
     for one in aborted[-SHOWN_REJECTED:]:
-        yield labelled("aborted", f"chk-{one.id} at {at_barrier(one.barrier)}: {failure(one)}")
+        yield labelled("aborted", f"chk-{one.id} at {at_barrier(one.request.barrier)}: {failure(one)}")
     if len(aborted) > SHOWN_REJECTED:
         yield labelled("", f"and {len(aborted) - SHOWN_REJECTED} older ones")
     yield labelled("ended", _ending(state, launch, attempt))

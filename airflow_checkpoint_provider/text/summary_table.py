@@ -150,7 +150,7 @@ def how(state: State, run: Run | None) -> str:
 
 
 def attempts_of(state: State, run: str) -> tuple[Attempt, ...]:
-    launches = {one.number for one in state.launches if one.run == run}
+    launches = {one.number for one in state.launches if one.spec.run == run}
     return tuple(one for one in state.attempts if one.launch in launches)
 
 
@@ -162,10 +162,10 @@ def row(state: State, checkpoint: Checkpoint) -> Row:
     completed = bool(checkpoint.completed_at)
     return Row(
         id=checkpoint.id,
-        run=launch.run if launch else state.scope,
+        run=launch.spec.run if launch else state.scope,
         attempt=epoch,
         state=_state(state, checkpoint),
-        barrier=checkpoint.barrier or None,
+        barrier=checkpoint.request.barrier or None,
         at=checkpoint.completed_at or None,
         sync_s=sync_s(checkpoint) if completed else None,
         async_s=_async_s(checkpoint) if completed else None,
@@ -200,7 +200,9 @@ def _state(state: State, checkpoint: Checkpoint) -> str:
 def _async_s(checkpoint: Checkpoint) -> float:
     """As acknowledged; where nothing was measured, from trigger to completion, if the driver triggered it at its barrier."""
     measured = sum(one.measures.async_s for one in checkpoint.states if one.new)
-    return measured or (between(checkpoint.triggered_at, checkpoint.completed_at) if checkpoint.barrier else 0.0)
+    return measured or (
+        between(checkpoint.triggered_at, checkpoint.completed_at) if checkpoint.request.barrier else 0.0
+    )
 
 
 def _last_sign(state: State, attempt: Attempt) -> str:

@@ -19,7 +19,7 @@ STEPS = [f"checkpoint.{name}" for name in ("trigger", "acknowledged", "audit", "
 
 
 def gated(state: State) -> Checkpoint | None:
-    return next((one for one in state.pending if one.gated), None)
+    return next((one for one in state.pending if one.request.gated), None)
 
 
 def asked(run: Run) -> Checkpoint:

@@ -33,7 +33,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import Keys, group_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, Group, Seal, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import canonical
@@ -93,11 +93,21 @@ class Try:
 
     def plan(self) -> c.PlanLaunch:
         return c.PlanLaunch(
-            token=self.token, try_number=self.number, owner="d.t", run=self.run, run_after=f"2026-01-01T{ord(self.run) - 64:02d}:00:00.000Z",
-            started_at=AT, incarnation="inc", job="j", scope=self.scope, seen_alive=self.alive,
-            restore="latest" if self.restore is None else str(self.restore),
+            spec=LaunchSpec(
+                token=self.token,
+                try_number=self.number,
+                owner="d.t",
+                run=self.run,
+                run_after=f"2026-01-01T{ord(self.run) - 64:02d}:00:00.000Z",
+                started_at=AT,
+                restore="latest" if self.restore is None else str(self.restore),
+            ),
+            incarnation="inc",
+            job="j",
+            scope=self.scope,
+            seen_alive=self.alive,
             base=None if self.restore is None else Point(id=self.restore),
-        )  # fmt: skip
+        )
 
     def start(self, driver: str) -> c.StartAttempt:
         return c.StartAttempt(
@@ -272,7 +282,9 @@ class AtWork:
 
     def leave(self, uid: str) -> bytes:
         """One that somebody asked for, acknowledged; anyone may complete it."""
-        return self._acknowledge(self.coordinator.trigger(self.request, origin="task", timeout_s=600), uid)
+        return self._acknowledge(
+            self.coordinator.trigger(Request(token=self.request, origin="task", timeout_s=600)), uid
+        )
 
     def go_on(self, uid: str) -> bytes:
         """Acknowledge and complete what is pending."""
@@ -313,7 +325,7 @@ class AtWork:
         """A barrier serves what waits for it, else it triggers a checkpoint of its own."""
         waiting = ungated(self.coordinator.journal.catch_up())
         try:
-            number = waiting[0].id if waiting else self.coordinator.trigger(self.request, timeout_s=600)
+            number = waiting[0].id if waiting else self.coordinator.trigger(Request(token=self.request, timeout_s=600))
         except Busy:  # asked from outside since we looked
             return ungated(self.coordinator.state)[0].id
         except Refused:
@@ -326,7 +338,7 @@ class AtWork:
     def _pass_gates(self, uid: str) -> None:
         """With the states of this barrier; which of them were acknowledged before is forgotten: a duplicate changes nothing."""
         for one in self.coordinator.state.pending:
-            if one.gated:
+            if one.request.gated:
                 self._acknowledge(one.id, uid)
 
     def _write(self, uid: str, number: int) -> Group:
@@ -409,7 +421,7 @@ def asker(process: Process, tries: tuple[int, ...], again: int = 2) -> Next | No
     """A task that asks for a checkpoint until it gets one; each of its tries asks for the same."""
     journal = Watched(process)
     try:
-        number = Coordinator(journal).trigger("asked", try_number=tries[0], timeout_s=600)
+        number = Coordinator(journal).trigger(Request(token="asked", try_number=tries[0], timeout_s=600))
         process.says("triggered", "asked", number)
     except (Busy, NotRunning, StoreError):
         if again:
@@ -423,7 +435,7 @@ def auditor(process: Process, passes: bool, again: int = 3) -> Next | None:
     coordinator = Coordinator(journal)
     later = Next(auditor, passes, again - 1) if again else None
     try:
-        number = coordinator.trigger("audit", gated=True)
+        number = coordinator.trigger(Request(token="audit", gated=True))
         process.says("triggered", "audit", number)
         checkpoint = next(one for one in journal.catch_up().checkpoints if one.id == number)
         coordinator.contents(checkpoint)

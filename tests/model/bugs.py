@@ -185,7 +185,7 @@ def counted_from_retained(state: State, command: c.Trigger) -> Decision:
 def driver_finalizes(self: Coordinator, number: int, *, finalize: bool = False) -> journal.Answer:
     """A driver completes whatever it has acknowledged."""
     for one in self.state.pending:
-        if one.gated and self.epoch is not None and not self.missing(one):
+        if one.request.gated and self.epoch is not None and not self.missing(one):
             COMPLETE(self, one.id, finalize=True)
     return COMPLETE(self, number, finalize=finalize)
 

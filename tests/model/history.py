@@ -230,7 +230,13 @@ class History:
         self._fence("the history was closed")
 
     def planned(self, event: e.LaunchPlanned) -> None:
-        token = (event.token.dag, event.token.run, event.token.task, event.token.generation, event.try_number)
+        token = (
+            event.spec.token.dag,
+            event.spec.token.run,
+            event.spec.token.task,
+            event.spec.token.generation,
+            event.spec.try_number,
+        )
         before = self.launches.get(self.current) if self.current is not None else None
         if token in self.tokens and not self._was_suspended(self.tokens[token]):
             self._break(f"P11: two launches for one token {token}")
@@ -238,19 +244,19 @@ class History:
             self._break(f"P2: launch {event.launch} twice")
         if self.suspended:
             self._break("P3: a launch was planned while the job is suspended")
-        if before and before.run == event.run and before.latest_try > event.try_number:
+        if before and before.run == event.spec.run and before.latest_try > event.spec.try_number:
             self._break("P10: an earlier try replaces a later one")
-        if self.finished.get(event.run) == event.token.generation:
-            self._break(f"P11: run {event.run}, which finished, was started again by a retry")
-        if before and before.run != event.run and self.seen and not self._ended(self.current):
+        if self.finished.get(event.spec.run) == event.spec.token.generation:
+            self._break(f"P11: run {event.spec.run}, which finished, was started again by a retry")
+        if before and before.run != event.spec.run and self.seen and not self._ended(self.current):
             self._break("P10: a run replaces another's launch that lives, so that two can do so for ever")
         if _point(event.restore_point) != self.restore_point():
             self._break(
                 f"P9: launch {event.launch} chose {event.restore_point}, the restore point is {self.restore_point()}"
             )
-        self.finished.pop(event.run, None)
+        self.finished.pop(event.spec.run, None)
         self.given_up = False
-        self.launches[event.launch] = Launch(event.run, event.token.generation, event.try_number)
+        self.launches[event.launch] = Launch(event.spec.run, event.spec.token.generation, event.spec.try_number)
         self.tokens[token] = self.current = event.launch
         self._fence(f"launch {event.launch}")
 
@@ -336,19 +342,19 @@ class History:
             self._break(f"P2: chk-{event.id}, which is not above the restored chk-{self.least}")
         if self.over(epoch):
             self._break(f"P3: chk-{event.id} of attempt {epoch}, which is over")
-        if event.request in self.requests:
-            number, try_number = self.requests[event.request]
-            if self.checkpoints[number].status != "aborted" or event.try_number <= try_number:
-                self._break(f"P11: request {event.request} made chk-{number} and chk-{event.id}")
+        if event.request.token in self.requests:
+            number, try_number = self.requests[event.request.token]
+            if self.checkpoints[number].status != "aborted" or event.request.try_number <= try_number:
+                self._break(f"P11: request {event.request.token} made chk-{number} and chk-{event.id}")
         if self.suspended:
             self._break(f"P3: chk-{event.id} was triggered while the job is suspended")
         found = Checkpoint(
-            epoch, event.branch, event.plan, gated=event.gated, kind=event.checkpoint_kind, target=event.target
+            epoch, event.branch, event.plan, gated=event.request.gated, kind=event.request.kind, target=event.target
         )
         self._in_its_turn(event, found)
-        self.queue.pop(event.request, None)
-        self.dropped.pop(event.request, None)
-        self.requests[event.request] = event.id, event.try_number
+        self.queue.pop(event.request.token, None)
+        self.dropped.pop(event.request.token, None)
+        self.requests[event.request.token] = event.id, event.request.try_number
         self.checkpoints[event.id] = found
 
     def _in_its_turn(self, event: e.CheckpointTriggered, found: Checkpoint) -> None:
@@ -356,13 +362,13 @@ class History:
         ahead = [one for one in self.with_status("pending").values() if not one.gated and not one.savepoint]
         if found.gated:
             return
-        if event.origin == "barrier":
+        if event.request.origin == "barrier":
             if ahead and not found.savepoint:
                 self._break(f"P10: chk-{event.id} of a barrier that could serve another")
             return
-        mine = Waiting(found.epoch, event.try_number, found.kind, event.origin)
+        mine = Waiting(found.epoch, event.request.try_number, found.kind, event.request.origin)
         first = self.next_in_queue()
-        if first is not None and first != event.request and self.queue[first].rank <= mine.rank:
+        if first is not None and first != event.request.token and self.queue[first].rank <= mine.rank:
             self._break(f"P10: chk-{event.id} was triggered before request {first}, whose turn it was")
         if not self.room(mine):
             self._break(f"P10: chk-{event.id} was triggered, and there was no room")
@@ -373,7 +379,7 @@ class History:
             self._break(f"P11: request {request.token} waits twice")
         if request.token in self.dropped and request.try_number <= self.dropped.pop(request.token):
             self._break(f"P11: request {request.token}, which was dropped, was asked again by the same try")
-        self.queue[request.token] = Waiting(request.epoch, request.try_number, request.checkpoint_kind, request.origin)
+        self.queue[request.token] = Waiting(event.epoch, request.try_number, request.kind, request.origin)
 
     def was_dropped(self, event: e.RequestDropped) -> None:
         if event.token not in self.queue:

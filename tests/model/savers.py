@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.disposal import claim_for, dispose,
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.errors import Busy, CheckpointNotFound, Refused, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, group_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, Group, StateSnapshot
 from airflow_checkpoint_provider.storage.base import Store
@@ -43,7 +43,7 @@ def saver(process: Process, kind: str, request: str = "saved", again: int = 1) -
     target = Process.uri if kind.endswith("savepoint") else None
     try:
         number = Coordinator(journal).trigger(
-            request, origin="task", kind=kind, target=target, timeout_s=600, owner="d.save"
+            Request(token=request, origin="task", kind=kind, folder=target, timeout_s=600, owner="d.save")
         )
         process.says("triggered", request, number)
     except (Busy, StoreError):
@@ -113,7 +113,7 @@ def stranger(process: Process, number: int, saves: tuple[int, ...]) -> Next | No
         journal.append(other_plan(number))
         journal.append(Try(number=number).start(process.name))
         coordinator = Coordinator(journal, journal.state.last_epoch)
-        saved = coordinator.trigger(f"own {saves[0]}", timeout_s=600)
+        saved = coordinator.trigger(Request(token=f"own {saves[0]}", timeout_s=600))
         garbage.expire(garbage.unshared(coordinator), AT)
         coordinator.acknowledge(_own(process, coordinator, saved))
         coordinator.complete(saved)

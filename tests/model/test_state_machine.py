@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.protocol import transitions as applying
 from airflow_checkpoint_provider.protocol.commands import DoneAlready
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import decide
-from airflow_checkpoint_provider.protocol.events import Point, StateEntry, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, StateEntry, Token
 from airflow_checkpoint_provider.protocol.keys import group_path
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, KEPT_RECORDS, Checkpoint, State
@@ -101,10 +101,16 @@ class Machine(RuleBasedStateMachine):
         return saved and not (isinstance(command, c.Condemn) and command.disposing)
 
     def plan(self, run: str, number: int, generation: int, **other: object) -> c.PlanLaunch:
-        known: dict[str, object] = {
-            "token": Token(dag="d", run=run, task="t", generation=generation), "try_number": number, "owner": "d.t", "run": run,
-            "run_after": f"2026-01-0{ord(run) - 64}", "started_at": "", "incarnation": "inc", "job": "j", "scope": self.scope,
-        }  # fmt: skip
+        spec = LaunchSpec(
+            token=Token(dag="d", run=run, task="t", generation=generation),
+            try_number=number,
+            owner="d.t",
+            run=run,
+            run_after=f"2026-01-0{ord(run) - 64}",
+            started_at="",
+            restore=str(other.pop("restore", "latest")),
+        )
+        known: dict[str, object] = {"spec": spec, "incarnation": "inc", "job": "j", "scope": self.scope}
         return c.PlanLaunch(**(known | other))  # type: ignore[arg-type]
 
     @rule(data=st.data(), alive=RARELY, durable=st.booleans(), on_clear=ON_CLEAR, required=RARELY)
@@ -138,7 +144,7 @@ class Machine(RuleBasedStateMachine):
             run, number = chr(min(ord(run) + 1, ord("D"))), 1
         plan = self.plan(run, number, newest.generation if newest and run == newest.key else 0)
         self.send(plan)
-        self.send(self.starting(plan.token, number, most, policy))
+        self.send(self.starting(plan.spec.token, number, most, policy))
 
     def starting(self, token: Token, number: int, most: int, policy: Retention, **other: object) -> c.StartAttempt:
         known: dict[str, object] = {
@@ -156,13 +162,13 @@ class Machine(RuleBasedStateMachine):
         known = [one.driver for one in self.state.attempts if one.launch == launch.number]
         driver = data.draw(mostly([f"driver {self.state.n}"], known))
         config = CheckpointConfig(retention=policy, max_concurrent=most, min_pause=5 * paused).to_json()
-        mine = self.starting(launch.token, launch.try_number, most, policy, checkpointing=config)
+        mine = self.starting(launch.spec.token, launch.spec.try_number, most, policy, checkpointing=config)
         self.send(replace(mine, driver=driver, seen_alive=alive))
 
     @rule(run=st.sampled_from("ABCD"), number=st.integers(1, 5), alive=RARELY)
     def start_alone(self, run: str, number: int, alive: bool) -> None:
         plan = self.plan(run, number, 0, alone=True, seen_alive=alive)
-        start = c.StartAttempt(token=plan.token, try_number=number, driver=f"alone {self.state.n}")
+        start = c.StartAttempt(token=plan.spec.token, try_number=number, driver=f"alone {self.state.n}")
         self.send(c.StartAlone(plan=plan, start=start))
 
     def epoch(self, data: st.DataObject) -> int | None:
@@ -181,7 +187,7 @@ class Machine(RuleBasedStateMachine):
         epoch = self.epoch(data)
         known = [
             *self.state.requests,
-            *(one.token for one in self.state.queue),
+            *(one.request.token for one in self.state.queue),
             *(one.token for one in self.state.dropped),
         ]
         request = data.draw(mostly([f"request {self.state.n}"], known))
@@ -191,8 +197,8 @@ class Machine(RuleBasedStateMachine):
         self.send(asked, epoch)
 
     def request(self, token: str, kind: str, **other: object) -> c.Trigger:
-        place = {"target": TARGET, "nonce": "ab", "name": "n", "owner": "d.t"} if kind in SAVEPOINTS else {}
-        return c.Trigger(request=token, kind=kind, **(place | other))  # type: ignore[arg-type]
+        place = {"folder": TARGET, "nonce": "ab", "name": "n", "owner": "d.t"} if kind in SAVEPOINTS else {}
+        return c.Trigger(request=e.Request(token=token, kind=kind, **place | other))  # type: ignore[arg-type]
 
     @precondition(lambda self: any(self.state.living()))
     @rule(data=st.data(), number=st.integers(2, 4))
@@ -244,7 +250,7 @@ class Machine(RuleBasedStateMachine):
     def go_on(self, uid: str, times: int) -> None:
         """What a driver does when nobody is in its way."""
         for epoch in [one.epoch for one in self.state.living()] * times:
-            self.send(c.Trigger(request=f"request {self.state.n}", epoch=epoch), epoch)
+            self.send(c.Trigger(request=e.Request(token=f"request {self.state.n}"), epoch=epoch), epoch)
             for pending in self.state.pending:
                 self.send(self.completion(pending, uid, ("",), epoch), epoch)
 
@@ -258,7 +264,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: any(one.gated for one in self.state.checkpoints))
     @rule(data=st.data(), uid=st.sampled_from("ab"))
     def finalize(self, data: st.DataObject, uid: str) -> None:
-        found = data.draw(st.sampled_from([one for one in self.state.checkpoints if one.gated]))
+        found = data.draw(st.sampled_from([one for one in self.state.checkpoints if one.request.gated]))
         self.send(replace(self.completion(found, uid, ("",), None), finalize=True))
 
     def completion(self, found: Checkpoint, uid: str, acknowledged: tuple[str, ...], epoch: int | None) -> c.Complete:
@@ -386,7 +392,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def both_folds_say_the_same_of_requests(self) -> None:
         state, history = self.state, self.history
-        assert [one.token for one in state.queue] == list(history.queue)
+        assert [one.request.token for one in state.queue] == list(history.queue)
         dropped = {one.token: one.try_number for one in state.dropped}
         assert dropped == history.dropped or (dropped.items() <= history.dropped.items() and self.listed < KEPT_RECORDS)
         assert len(state.failed()) == history.failures(self.listed)

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.policies.retention import KeepLatest, Retention
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import group_path
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
@@ -96,7 +97,7 @@ def take(coordinator: Coordinator, *handed_on: StateSnapshot) -> int:
     epoch = coordinator.epoch or 1
     new = stage(f"s{number}", number, made_of=group(f"s{number}", epoch))
     upload(coordinator.store, coordinator, new.groups)
-    assert coordinator.trigger(f"barrier {number}", timeout_s=600.0) == number
+    assert coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0)) == number
     coordinator.acknowledge(acknowledgement(number, new, *handed_on, epoch=epoch))
     coordinator.complete(number)
     return number

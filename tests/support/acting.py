@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, Proces
 from airflow_checkpoint_provider.coordinator.restore import place
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.storage import Store
@@ -45,10 +45,19 @@ class Job:
         asks = Token(dag="etl", run=run, task="job", generation=generation)
         self.coordinator.journal.append(
             c.PlanLaunch(
-                token=asks, try_number=try_number, owner=asks.owner, run=run, run_after=None, job=self.job,
-                started_at="2026-11-20T00:00:00Z", incarnation=f"of {self.job}", scope=self.scope or "",
+                spec=LaunchSpec(
+                    token=asks,
+                    try_number=try_number,
+                    owner=asks.owner,
+                    run=run,
+                    run_after=None,
+                    started_at="2026-11-20T00:00:00Z",
+                ),
+                job=self.job,
+                incarnation=f"of {self.job}",
+                scope=self.scope or "",
             )
-        )  # fmt: skip
+        )
         config = CheckpointConfig(**checkpointing).to_json()
         self.coordinator.journal.append(
             c.StartAttempt(token=asks, try_number=try_number, driver=f"{try_number}", checkpointing=config)

@@ -37,17 +37,17 @@ def launch(
     """A submit task's wish. Runs called ``day-<n>`` come after each other; any other has no date, so it starts when it starts."""
     asks = token(run, task=task, generation=generation)
     day = run.removeprefix("day-")
-    known: dict[str, Any] = {
-        "token": asks,
-        "try_number": try_number,
-        "owner": asks.owner,
-        "run": run,
-        "run_after": f"2026-11-{int(day):02d}T00:00:00Z" if day.isdecimal() else None,
-        "started_at": "2026-11-20T00:00:00Z",
-        "incarnation": "1ncarnation",
-        "job": JOB,
-    }
-    return c.PlanLaunch(**known | other)
+    spec = e.LaunchSpec(
+        token=asks,
+        try_number=try_number,
+        owner=other.pop("owner", asks.owner),
+        run=run,
+        run_after=other.pop("run_after", f"2026-11-{int(day):02d}T00:00:00Z" if day.isdecimal() else None),
+        started_at=other.pop("started_at", "2026-11-20T00:00:00Z"),
+        application=other.pop("application", ""),
+        restore=other.pop("restore", "latest"),
+    )
+    return c.PlanLaunch(spec=spec, **{"incarnation": "1ncarnation", "job": JOB} | other)
 
 
 def clear(run: str = "day-1", try_number: int = 2, **other: Any) -> c.PlanLaunch:
@@ -123,7 +123,9 @@ class History:
     def triggered(self, request: str = "", **other: Any) -> int:
         running = self.state.running()
         assert running
-        self.do(c.Trigger(request=request or f"barrier {self.state.next_id}", epoch=running.epoch, **other))
+        self.do(
+            c.Trigger(request=e.Request(token=request or f"barrier {self.state.next_id}", **other), epoch=running.epoch)
+        )
         return self.state.next_id - 1
 
     def completed(self, *handed_on: str, number: int | None = None) -> int:

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, read_beat
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Token
 from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import Attempt, State
@@ -32,9 +32,20 @@ class Launches:
         """One more try; the Spark confs with which its driver is submitted. ``wishes`` are fields of ``PlanLaunch``."""
         token = Token(dag="etl", run=RUN, task="totals")
         plan = c.PlanLaunch(
-            token=token, try_number=try_number, owner=token.owner, run=RUN, run_after="2026-11-20T00:00:00Z", started_at=utc_now(),
-            incarnation=secrets.token_hex(16), job=self.history.job, scope=RUN, seen_alive=seen_alive, **wishes,
-        )  # fmt: skip
+            spec=LaunchSpec(
+                token=token,
+                try_number=try_number,
+                owner=token.owner,
+                run=RUN,
+                run_after="2026-11-20T00:00:00Z",
+                started_at=utc_now(),
+            ),
+            incarnation=secrets.token_hex(16),
+            job=self.history.job,
+            scope=RUN,
+            seen_alive=seen_alive,
+            **wishes,
+        )
         journal = self.coordinator().journal
         journal.append(plan)
         launch = journal.state.current_launch()

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.coordinator.entry import By, Entry
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Suspended, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Request, Suspended, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys, group_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, Group, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import Launch, State
@@ -64,9 +64,14 @@ class Recorded:
         self.before = self.coordinator.journal.catch_up()
         asks = self.token(run, generation)
         plan = c.PlanLaunch(
-            token=asks, try_number=try_number, owner=asks.owner, run=asks.run, run_after=None, started_at=self.clock,
-            incarnation="1ncarnation", job=self.job, scope=self.scope, **other,
-        )  # fmt: skip
+            spec=LaunchSpec(
+                token=asks, try_number=try_number, owner=asks.owner, run=asks.run, run_after=None, started_at=self.clock
+            ),
+            incarnation="1ncarnation",
+            job=self.job,
+            scope=self.scope,
+            **other,
+        )
         self.restored = examine(self.coordinator, self.before, plan.base or self.before.restore_point())
         self.coordinator.journal.append(plan)
         launch = self.state.current_launch()
@@ -81,7 +86,7 @@ class Recorded:
         launch = self.state.current_launch()
         assert launch
         start = c.StartAttempt(
-            token=launch.token, try_number=launch.try_number, driver=f"driver of {launch.number}", application_digest=application,
+            token=launch.spec.token, try_number=launch.spec.try_number, driver=f"driver of {launch.number}", application_digest=application,
             checkpointing=checkpointing,
         )  # fmt: skip
         self.coordinator.journal.append(start)
@@ -106,7 +111,7 @@ class Recorded:
         launch = self.state.current_launch()
         assert launch
         self.coordinator.journal.append(
-            c.RequestStop(launch=launch.number, try_number=launch.latest_try, by=launch.owner, reason=reason)
+            c.RequestStop(launch=launch.number, try_number=launch.latest_try, by=launch.spec.owner, reason=reason)
         )
 
     def suspended(self, time: str) -> None:
@@ -141,7 +146,9 @@ class Recorded:
 
     def triggered(self, barrier: str, time: str) -> int:
         self.clock = at(time)
-        return self.coordinator.trigger(f"barrier {self.state.next_id}", timeout_s=600.0, barrier=barrier)
+        return self.coordinator.trigger(
+            Request(token=f"barrier {self.state.next_id}", timeout_s=600.0, barrier=barrier)
+        )
 
     def completed(self, barrier: str, triggered: str, completed: str) -> int:
         number = self.triggered(barrier, triggered)
@@ -167,7 +174,7 @@ class Recorded:
     def _run(self) -> str:
         launch = self.state.current_launch()
         assert launch
-        return launch.run
+        return launch.spec.run
 
 
 def three_stages(recorded: Recorded) -> None:

@@ -94,6 +94,8 @@ READERS: dict[str, type[Record]] = {
 EXPLAINED: dict[str, type] = {
     "A **token**": events.Token,
     "A **point**": events.Point,
+    "A **launch spec**": events.LaunchSpec,
+    "A **request**": events.Request,
     "A **state entry**": events.StateEntry,
     "The snapshot": state.State,
     "A **launch**": state.Launch,

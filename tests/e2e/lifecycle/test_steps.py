@@ -16,7 +16,7 @@ SENSORS = ("poked", "rescheduled", "deferred")
 def test_by_hand_with_every_way_of_waiting(stage: Stage) -> None:
     job, run = stage.job("by_hand"), stage.run("by_hand")
     asked = run.asked()
-    assert job.checkpoint(asked["id"]).gated
+    assert job.checkpoint(asked["id"]).request.gated
     for sensor, state in zip(SENSORS, ("running", "up_for_reschedule", "deferred"), strict=True):
         run.wait_for(state, sensor)
     job.acknowledge(asked["id"])

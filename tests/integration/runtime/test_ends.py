@@ -64,13 +64,13 @@ def test_the_last_checkpoint_holds_what_changed_after_the_last_stage(script: Scr
         count = job.value("count", 0)
         job.stage("clean", job.spark.range(3))
         count.set(1)
-    assert [one.barrier for one in script.coordinator().state.checkpoints] == ["stage 'clean'", "end"]
+    assert [one.request.barrier for one in script.coordinator().state.checkpoints] == ["stage 'clean'", "end"]
 
 
 def test_nothing_changed_after_the_last_stage(script: Script) -> None:
     with script.attempt() as job:
         job.stage("clean", job.spark.range(3))
-    assert [one.barrier for one in script.coordinator().state.checkpoints] == ["stage 'clean'"]
+    assert [one.request.barrier for one in script.coordinator().state.checkpoints] == ["stage 'clean'"]
 
 
 def test_a_job_without_states_takes_no_checkpoint(script: Script) -> None:

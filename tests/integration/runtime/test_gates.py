@@ -12,6 +12,7 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.errors import CheckpointNotFound, NotPending, Queued
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
@@ -29,7 +30,7 @@ def stage(job: CheckpointedJob, uid: str, rows: int = 3) -> int:
 
 def asked(script: Script, job: CheckpointedJob, timeout_s: float = 60.0) -> int:
     """A task asks for a gated checkpoint, and the driver's watch has seen it."""
-    number = script.coordinator().trigger("audit", timeout_s=timeout_s, gated=True, origin="task")
+    number = script.coordinator().trigger(Request(token="audit", timeout_s=timeout_s, gated=True, origin="task"))
     wait_until(
         lambda: number in {one.id for one in job._attempt.state.pending}, 10, lambda: "the watch has not seen it"
     )
@@ -86,7 +87,9 @@ class Source(Own):
 
     def snapshot_state(self, ctx: SnapshotContext) -> Any:
         for request, gated in self._late:
-            number = self._script.coordinator().trigger(request, timeout_s=60.0, gated=gated, origin="task")
+            number = self._script.coordinator().trigger(
+                Request(token=request, timeout_s=60.0, gated=gated, origin="task")
+            )
             wait_until(partial(self._sees, number), 10, lambda: "the watch has not seen it")
         self._late = ()
         return super().snapshot_state(ctx)
@@ -111,14 +114,14 @@ def test_a_higher_id_never_holds_older_states(
         job.register("source", source)
         for request in early:
             with suppress(Queued):
-                script.coordinator().trigger(request, timeout_s=60.0, origin="task")
+                script.coordinator().trigger(Request(token=request, timeout_s=60.0, origin="task"))
         stage(job, "first")
         job._barriers.settle()
         source.says = 2
         stage(job, "second")
         job._barriers.settle()
         task = script.coordinator()
-        (gated,) = (one.id for one in task.state.pending if one.gated)
+        (gated,) = (one.id for one in task.state.pending if one.request.gated)
         task.complete(gated, finalize=True)
         seals = [task.read_seal(one) for one in task.state.retained]
         assert [one.states["source"].value for one in seals][: len(hold)] == hold
@@ -163,7 +166,7 @@ def test_what_is_asked_for_while_the_job_waits_at_its_gate_is_served(script: Scr
     def ask_again() -> None:
         task = script.coordinator()
         wait_until(lambda: not task.missing(found(script, number)), 30, lambda: "it is not acknowledged")
-        second.append(task.trigger("another task", origin="task"))
+        second.append(task.trigger(Request(token="another task", origin="task")))
         wait_until(lambda: found(script, second[0]).status == RETAINED, 30, lambda: "it is not served")
         task.complete(number, finalize=True)
 

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import StoreDenied
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.spark import open_checkpoint
 from airflow_checkpoint_provider.storage import S3Store, s3_credentials
@@ -100,7 +101,9 @@ def test_a_savepoint_in_another_bucket(spark: SparkSession, script: Script, root
     asking = Coordinator(Journal(store, Keys(History("job").prefix), By("test", "", "")))
     with script.attempt(root=root) as job:
         job.value("seen").set(["a"])
-        number = asking.trigger("a person", kind="savepoint", target=f"s3a://{bucket}-saved/of jobs", origin="task")
+        number = asking.trigger(
+            Request(token="a person", kind="savepoint", folder=f"s3a://{bucket}-saved/of jobs", origin="task")
+        )
         s3.requests.clear()
         job.stage("clean", job.spark.range(3))
         job.checkpoint()

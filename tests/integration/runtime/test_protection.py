@@ -10,6 +10,7 @@ from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.errors import CommitStateUnknown
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, barriers
@@ -176,7 +177,9 @@ def test_a_checkpoint_that_is_tried_again_and_again_failed_once(
 def test_a_savepoint_that_completes_begins_the_count_anew(script: Script, store: FaultyStore, tmp_path: Path) -> None:
     with script.attempt() as job:
         number = script.coordinator().trigger(
-            "a person", kind="savepoint", target=(tmp_path / "saved").as_uri(), timeout_s=60.0, origin="task"
+            Request(
+                token="a person", kind="savepoint", folder=(tmp_path / "saved").as_uri(), timeout_s=60.0, origin="task"
+            )
         )
         store.plan = lambda call: Fault.DENIED if f"chk-{number + 1}/acks" in call.key else Fault.NONE
         stage(job, "first")
@@ -222,10 +225,10 @@ def test_a_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(
 
 def test_a_checkpoint_that_was_asked_from_outside_is_served_by_the_next_barrier(script: Script) -> None:
     with script.attempt() as job:
-        asked = script.coordinator().trigger("a task", timeout_s=60.0, origin="task")
+        asked = script.coordinator().trigger(Request(token="a task", timeout_s=60.0, origin="task"))
         stage(job, "first")
         job.checkpoint()
-    served_by = {one.id: (one.origin, one.completed_at != "") for one in script.coordinator().state.checkpoints}
+    served_by = {one.id: (one.request.origin, one.completed_at != "") for one in script.coordinator().state.checkpoints}
     assert served_by == {asked: ("task", True), asked + 1: ("barrier", True)}
 
 
@@ -233,7 +236,7 @@ def test_one_that_was_asked_from_outside_waits_at_the_end_of_the_script(script: 
     with script.attempt() as job:
         stage(job, "first")
         job.checkpoint()
-        asked = script.coordinator().trigger("a task", timeout_s=60.0, origin="task")
+        asked = script.coordinator().trigger(Request(token="a task", timeout_s=60.0, origin="task"))
         wait_until(lambda: job._attempt.state.pending, 10, lambda: "the watch has not seen it")
     assert held(script)[asked] == ["first"]
 
@@ -241,7 +244,7 @@ def test_one_that_was_asked_from_outside_waits_at_the_end_of_the_script(script: 
 def test_one_that_was_asked_from_outside_and_aborted(script: Script) -> None:
     with script.attempt() as job:
         task = script.coordinator()
-        asked = task.trigger("a task", timeout_s=60.0, origin="task")
+        asked = task.trigger(Request(token="a task", timeout_s=60.0, origin="task"))
         wait_until(lambda: job._attempt.state.pending, 10, lambda: "the watch has not seen it")
         task.abort(asked, "changed my mind")
         stage(job, "first")
@@ -255,7 +258,7 @@ def test_a_driver_looks_at_its_journal_while_it_deletes(script: Script, monkeypa
 
     def delete_slowly(store: Store, keys: Keys, state: State, now: str) -> garbage.Deleted:
         if not seen:
-            number = script.coordinator().trigger("a person", timeout_s=60.0, origin="task")
+            number = script.coordinator().trigger(Request(token="a person", timeout_s=60.0, origin="task"))
             wait_until(lambda: job._attempt.state.checkpoint(number), 10, lambda: "nobody looks at the journal")
             seen.append(number)
         return delete(store, keys, state, now)

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Declined, InvalidName, WrongUse
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, open_checkpoint
 from airflow_checkpoint_provider.storage import LocalStore
@@ -96,7 +97,7 @@ def test_a_gated_checkpoint_holds_it_and_is_told_when_it_was_finalized(script: S
     hook = Hook(calls, 1, "hook")
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
         job.register("hook", hook)
-        gated = script.coordinator().trigger("audit", timeout_s=60.0, gated=True, origin="task")
+        gated = script.coordinator().trigger(Request(token="audit", timeout_s=60.0, gated=True, origin="task"))
         wait_until(lambda: job._attempt.state.pending, 10, lambda: "the watch has not seen it")
         stage(job, "first")
         hook.says = 2
@@ -120,7 +121,10 @@ def test_one_that_raises_declines_what_waited_for_the_barrier_and_the_job_goes_o
     with script.attempt() as job:
         job.register("hook", hook)
         task = script.coordinator()
-        asked = {task.trigger("task", timeout_s=60.0), task.trigger("audit", timeout_s=60.0, gated=True)}
+        asked = {
+            task.trigger(Request(token="task", timeout_s=60.0)),
+            task.trigger(Request(token="audit", timeout_s=60.0, gated=True)),
+        }
         wait_until(lambda: len(job._attempt.state.pending) == 2, 10, lambda: "the watch has not seen them")
         assert stage(job, "first") == 3
         hook.says = 1
@@ -143,8 +147,8 @@ def test_one_that_nobody_waited_for_is_in_the_journal_all_the_same(script: Scrip
         stage(job, "first")
         own.says = 1
     declined, last = checkpoints(script).values()
-    assert (declined.barrier, declined.status, declined.reason) == ("stage 'first'", ABORTED, "declined")
-    assert (last.barrier, last.status) == ("end", RETAINED)
+    assert (declined.request.barrier, declined.status, declined.reason) == ("stage 'first'", ABORTED, "declined")
+    assert (last.request.barrier, last.status) == ("end", RETAINED)
 
 
 def test_who_waits_for_a_declined_checkpoint_gets_its_words(script: Script) -> None:

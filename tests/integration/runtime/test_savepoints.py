@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, rea
 from airflow_checkpoint_provider.coordinator.savepoint import DISPOSAL, dispose
 from airflow_checkpoint_provider.errors import Damaged, Queued, SavepointDisposed
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, copies, open_checkpoint, savepoints
@@ -32,12 +32,14 @@ def stage(job: CheckpointedJob, uid: str, rows: int = 3) -> int:
 
 def ask(script: Script, target: Path, request: str = "a person", timeout_s: float = 60.0) -> int:
     return script.coordinator().trigger(
-        request, kind="savepoint", target=f"file://{target}", timeout_s=timeout_s, origin="task"
+        Request(token=request, kind="savepoint", folder=f"file://{target}", timeout_s=timeout_s, origin="task")
     )
 
 
 def ask_for_all(script: Script, timeout_s: float = 60.0) -> int:
-    return script.coordinator().trigger("all of it", kind="full_checkpoint", timeout_s=timeout_s, origin="task")
+    return script.coordinator().trigger(
+        Request(token="all of it", kind="full_checkpoint", timeout_s=timeout_s, origin="task")
+    )
 
 
 def found(script: Script, number: int) -> Checkpoint:
@@ -158,13 +160,13 @@ def test_somebody_aborts_it_while_it_is_copied(
 def test_queued_requests_are_served_at_the_same_barrier(script: Script) -> None:
     """Who asked in minute five does not wait for the next stage because another's was in the way."""
     with script.attempt() as job:
-        first = script.coordinator().trigger("one", timeout_s=60.0, origin="task")
+        first = script.coordinator().trigger(Request(token="one", timeout_s=60.0, origin="task"))
         for name in ("two", "three"):
             with pytest.raises(Queued):
-                script.coordinator().trigger(name, timeout_s=60.0, origin="task")
+                script.coordinator().trigger(Request(token=name, timeout_s=60.0, origin="task"))
         stage(job, "first")
         job._barriers.settle()
-        done = [(one.id, one.request, one.status) for one in script.coordinator().state.checkpoints]
+        done = [(one.id, one.request.token, one.status) for one in script.coordinator().state.checkpoints]
         assert [request for _, request, _ in done] == ["one", "two", "three"]
         assert done[0][0] == first
         assert all(one.completed_at for one in script.coordinator().state.checkpoints)
@@ -304,7 +306,7 @@ def test_a_driver_lives_while_it_copies_what_it_starts_from(
         store, keys, state = LocalStore(script.root), Keys(History("job").prefix), script.coordinator().state
         key, before = keys.attempt_beat(state.last_epoch), state.n
         wait_until(lambda: (beat := read_beat(store, key)) and beat.counter > 2 and beat.doing, 10, lambda: "no beat")
-        script.coordinator().trigger("another", timeout_s=60.0, origin="task")
+        script.coordinator().trigger(Request(token="another", timeout_s=60.0, origin="task"))
         job = opening[0]
         wait_until(lambda: job._attempt.state.n > before, 10, lambda: "nobody looks at the journal")
         seen.append(read_beat(store, key))

@@ -12,7 +12,7 @@ import pytest
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.events import Request, Token
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from tests.integration.runtime.conftest import Undisturbed
@@ -37,7 +37,7 @@ def ask(home: Home, running: Running, kind: str, begun: Callable[[Home], object]
     """As soon as the driver runs."""
     wait_until(lambda: begun(home), 60, running.said)
     return home.coordinator().trigger(
-        "a person", kind=kind, target=target(home), timeout_s=60.0, origin="cli", owner="ann"
+        Request(token="a person", kind=kind, folder=target(home), timeout_s=60.0, origin="cli", owner="ann")
     )
 
 
@@ -111,7 +111,7 @@ def test_a_stop_that_is_asked_for_at_the_very_end_is_a_stop(home: Home) -> None:
     with home.started(("stop", "value/rows/set-4")) as running:
         wait_until(lambda: asleep(running), 120, running.said)
         number = home.coordinator().trigger(
-            "a person", kind="terminate_savepoint", target=target(home), timeout_s=60.0, origin="cli"
+            Request(token="a person", kind="terminate_savepoint", folder=target(home), timeout_s=60.0, origin="cli")
         )
         running.send(signal.SIGCONT)
         ended = running.wait()
@@ -201,7 +201,7 @@ def test_more_failures_than_are_tolerated_end_the_job(tmp_path: Path, undisturbe
     }
     with home.started(("linger", "attempt/attached"), confs=confs) as running:
         wait_until(lambda: "LINGERS" in running.said(), 120, running.said)
-        number = launches.coordinator().trigger("a task", timeout_s=60.0, origin="task")
+        number = launches.coordinator().trigger(Request(token="a task", timeout_s=60.0, origin="task"))
         launches.coordinator().abort(number, "expired", words="nobody came")
         ended = running.wait()
     assert ended.code == 1, ended.log

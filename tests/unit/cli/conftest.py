@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from airflow_checkpoint_provider.cli.main import main
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import NONE
 from tests.support.acting import Job
@@ -83,7 +84,7 @@ def job(store: LocalStore) -> Job:
     """``orders`` runs, and completed one checkpoint."""
     job = Job(store)
     job.start()
-    job.complete(job.coordinator.trigger("barrier 1", barrier="stage 'clean'"))
+    job.complete(job.coordinator.trigger(Request(token="barrier 1", barrier="stage 'clean'")))
     return job
 
 

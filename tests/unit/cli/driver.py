@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.coordinator.disposal import publish_due, target
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import Checkpoint
 from tests.support.acknowledgements import ROWS, acknowledgement, group, stage
@@ -52,8 +53,8 @@ def take(job: Job, number: int) -> None:
 
 def savepoint(job: Job, *, publish: bool = True, **options: Any) -> Checkpoint:
     """One that the job was asked for and has completed."""
-    asked = {"kind": "savepoint", "origin": "cli", "target": f"{job.store.uri}/savepoints", **options}
-    number = job.coordinator.trigger(f"request {job.state.next_id}", **asked)
+    asked = {"kind": "savepoint", "origin": "cli", "folder": f"{job.store.uri}/savepoints", **options}
+    number = job.coordinator.trigger(Request(token=f"request {job.state.next_id}", **asked))
     take(job, number)
     if publish:
         publish_due(job.coordinator)

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.cli import change, main
 from airflow_checkpoint_provider.coordinator.disposal import target_of
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import RUN, Job
@@ -21,7 +22,7 @@ def saved(job: Job) -> Checkpoint:
     """An old one: the job has completed others since."""
     made = savepoint(job)
     for number in (3, 4):
-        job.complete(job.coordinator.trigger(f"barrier {number}", barrier="stage 'clean'"))
+        job.complete(job.coordinator.trigger(Request(token=f"barrier {number}", barrier="stage 'clean'")))
     return made
 
 
@@ -151,8 +152,8 @@ def test_the_root_that_a_pointer_says(pointer: str, root: str) -> None:
 
 @pytest.fixture
 def sent(job: Job, tmp_path: Path) -> Checkpoint:
-    made = savepoint(job, target=f"file://{tmp_path}/shared")
-    job.complete(job.coordinator.trigger("barrier", barrier="stage 'clean'"))
+    made = savepoint(job, folder=f"file://{tmp_path}/shared")
+    job.complete(job.coordinator.trigger(Request(token="barrier", barrier="stage 'clean'")))
     return made
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
@@ -80,7 +81,7 @@ def test_a_history_without_checkpoints(store: LocalStore, checkpoints: Command) 
 def test_savepoints_are_told_from_checkpoints(job: Job, checkpoints: Command) -> None:
     periodic = savepoint(job, origin="periodic", owner="orders_savepoints.hourly")
     named = savepoint(job, name="before price change", pinned=True)
-    job.coordinator.trigger("full", kind="full_checkpoint", origin="task")
+    job.coordinator.trigger(Request(token="full", kind="full_checkpoint", origin="task"))
     job.complete(4)
     stopped = savepoint(job, kind="suspend_savepoint", publish=False)
     rows = [line.split("\t") for line in checkpoints("list", "orders", "-o", "plain").lines[1:]]

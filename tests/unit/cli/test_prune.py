@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.coordinator.disposal import target_of
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys, group_path
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import day_and_time
@@ -101,7 +102,7 @@ def test_a_claimed_savepoint_goes_as_an_old_checkpoint_does(job: Job, checkpoint
     assert "orders, run" not in checkpoints("prune", "orders", "--yes").out, "the next attempt starts from it"
     job.start(2)
     for barrier in ("one", "two"):
-        job.complete(job.coordinator.trigger(barrier, barrier=barrier))
+        job.complete(job.coordinator.trigger(Request(token=barrier, barrier=barrier)))
     (one,) = json.loads(checkpoints("prune", "orders", "--dry-run", "-o", "json").out)
     assert one["savepoints"] == [claimed]
     said = checkpoints("prune", "orders", "--yes").lines[0]
@@ -170,7 +171,9 @@ def test_what_an_aborted_savepoint_left_at_its_target_goes_with_it(
 ) -> None:
     recorded = Recorded(store)
     three_stages(recorded)
-    number = recorded.coordinator.trigger("one", kind="savepoint", origin="task", target=f"file://{tmp_path}/shared")
+    number = recorded.coordinator.trigger(
+        Request(token="one", kind="savepoint", origin="task", folder=f"file://{tmp_path}/shared")
+    )
     aborted = recorded.state.checkpoint(number)
     assert aborted
     LocalStore(f"{tmp_path}/shared").create(f"{target_of(aborted).name}/state/clean/1-n0nce/part-0", b"rows")

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.cli import request
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
 from airflow_checkpoint_provider.errors import StoreUnavailable
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import LocalStore
@@ -43,7 +44,7 @@ def test_a_checkpoint(job: Job, checkpoints: Command, options: list[str], kind: 
         ["ID", "KIND", "STATE", "POINTER"], ["chk-2", kind, "completed", pointer],
     ]  # fmt: skip
     made = job.checkpoint(2)
-    assert (made.kind, made.origin, made.owner.partition("@")[1]) == (kind, "cli", "@")
+    assert (made.kind, made.request.origin, made.request.owner.partition("@")[1]) == (kind, "cli", "@")
 
 
 def test_each_call_is_one_wish(job: Job, checkpoints: Command) -> None:
@@ -125,7 +126,7 @@ def test_a_driver_that_nobody_sees(job: Job, checkpoints: Command) -> None:
 
 def test_it_waits_for_its_turn(job: Job, checkpoints: Command) -> None:
     """One that somebody else asked for is pending, and as many may be."""
-    job.coordinator.trigger("a task's", origin="task")
+    job.coordinator.trigger(Request(token="a task's", origin="task"))
     done = checkpoints("trigger", "orders", "--timeout", "50 ms")
     assert (done.code, done.out) == (6, "")
     waits, left = done.err.splitlines()
@@ -133,7 +134,7 @@ def test_it_waits_for_its_turn(job: Job, checkpoints: Command) -> None:
     assert left.startswith("time is up: the request waits for its turn, and nothing was taken back; `list orders`")
     with serving(job):
         assert json.loads(checkpoints("trigger", "orders", "-o", "json").out)["id"] == 4
-    assert [one.origin for one in job.state.retained][-2:] == ["cli", "cli"]
+    assert [one.request.origin for one in job.state.retained][-2:] == ["cli", "cli"]
 
 
 # -- nobody waits any longer ---------------------------------------------------------------------------------------------
@@ -180,7 +181,7 @@ def test_who_has_no_name_asks_by_number(job: Job, checkpoints: Command, monkeypa
     number = max(one.pw_uid for one in pwd.getpwall()) + 1
     monkeypatch.setattr(os, "getuid", lambda: number)
     assert checkpoints("trigger", "orders", "--no-wait").code == 0
-    assert job.checkpoint(2).owner == f"{number}@{socket.gethostname()}"
+    assert job.checkpoint(2).request.owner == f"{number}@{socket.gethostname()}"
 
 
 def test_nobody_need_wait(job: Job, checkpoints: Command) -> None:
@@ -338,7 +339,7 @@ def test_a_stop_asks(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyP
 
 
 def test_it_may_be_asked_for_while_a_barrier_takes_a_checkpoint(job: Job, checkpoints: Command) -> None:
-    job.coordinator.trigger("barrier")
+    job.coordinator.trigger(Request(token="barrier"))
     assert checkpoints("stop", "orders", "--dry-run").code == 0
 
 
@@ -352,11 +353,11 @@ def test_a_dry_run_is_refused_as_the_stop_would_be(job: Job, checkpoints: Comman
 
 def test_who_only_asks_is_not_kept_waiting_by_another(job: Job, checkpoints: Command) -> None:
     """The queue may last until the next barrier, hours from now."""
-    job.coordinator.trigger("another's", origin="task")
+    job.coordinator.trigger(Request(token="another's", origin="task"))
     done = checkpoints("trigger", "orders", "--no-wait", "-o", "json")
     assert done.code == 0, done.err
     assert json.loads(done.out) == {"id": None, "kind": "checkpoint", "state": "queued", "pointer": None}
-    assert [one.origin for one in job.state.queue] == ["cli"]
+    assert [one.request.origin for one in job.state.queue] == ["cli"]
 
 
 def test_a_store_that_falls_silent_for_a_moment_changes_nothing(

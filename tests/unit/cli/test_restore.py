@@ -89,7 +89,7 @@ def elsewhere(tmp_path: Path) -> SavepointPointer:
     """A savepoint of ``orders`` in another lake, at a target of its own."""
     job = Job(LocalStore(tmp_path / "other lake"))
     job.start()
-    return target_of(savepoint(job, target=f"file://{tmp_path}/shared"))
+    return target_of(savepoint(job, folder=f"file://{tmp_path}/shared"))
 
 
 def test_a_savepoint_by_its_directory(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
 from tests.support.recorded import RUN, Recorded
@@ -95,7 +96,7 @@ def test_one_checkpoint_as_data(lake: LocalStore, checkpoints: Command) -> None:
 
 def test_an_aborted_checkpoint_as_data(job: Job, checkpoints: Command) -> None:
     """All that its lines say."""
-    job.coordinator.trigger("barrier 2", barrier="stage 'clean'")
+    job.coordinator.trigger(Request(token="barrier 2", barrier="stage 'clean'"))
     job.coordinator.abort(2, "declined", missing=("",), words="ValueError: no position")
     found = json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)
     gone = job.checkpoint(2)
@@ -132,7 +133,7 @@ def test_a_savepoint_that_is_not_published_yet(job: Job, checkpoints: Command) -
 
 def test_a_pending_one_has_the_pointer_by_which_a_task_aborts_it(job: Job, checkpoints: Command) -> None:
     job.coordinator.trigger(
-        "asked", kind="savepoint", origin="task", owner="etl.saves", target=f"{job.store.uri}/saved"
+        Request(token="asked", kind="savepoint", origin="task", owner="etl.saves", folder=f"{job.store.uri}/saved")
     )
     pointer = f"{job.store.uri}/jobs/orders/job/chk-2"
     lines = checkpoints("show", "orders", "chk-2").lines

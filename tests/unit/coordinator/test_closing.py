@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
 from airflow_checkpoint_provider.protocol.state import Branch, State
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
@@ -182,7 +183,7 @@ def test_while_something_is_pending_retained_or_condemned() -> None:
     store = MemoryStore()
     one = driver(store, scope="day-1")
     take(one)
-    one.trigger("pending")
+    one.trigger(Request(token="pending"))
     one.journal.append(launch(try_number=2, scope="day-1"))
     one.journal.append(start(try_number=2))
     one.journal.append(c.EndAttempt(epoch=2, how="finished"))
@@ -198,11 +199,11 @@ def test_while_something_is_pending_retained_or_condemned() -> None:
 REFUSED: dict[str, tuple[c.Command, type[Refused]]] = {
     "a driver's start": (start(), Fenced),
     "a driver's end": (c.EndAttempt(epoch=1, how="failed"), Fenced),
-    "a driver's trigger": (c.Trigger(request="r", epoch=1), Fenced),
-    "a task's trigger": (c.Trigger(request="r"), NotRunning),
+    "a driver's trigger": (c.Trigger(request=Request(token="r"), epoch=1), Fenced),
+    "a task's trigger": (c.Trigger(request=Request(token="r")), NotRunning),
     "an abort": (c.Abort(id=1, reason="expired"), HistoryClosed),
     "a restore": (
-        c.Restore(token=launch().token, base=None, by="me", reason="restore"), HistoryClosed,
+        c.Restore(token=launch().spec.token, base=None, by="me", reason="restore"), HistoryClosed,
     ),
     "a stop": (c.RequestStop(launch=1, try_number=9, by="me", reason="killed"), HistoryClosed),
 }  # fmt: skip
@@ -313,7 +314,7 @@ def test_a_clear_opens_it_and_counts_on(finished: bool) -> None:
     assert state.restore_point() is None
     journal.append(start(try_number=2, generation=1, driver="another"))
     assert journal.state.last_epoch == 2
-    assert Coordinator(journal, 2).trigger("its first") == 3
+    assert Coordinator(journal, 2).trigger(Request(token="its first")) == 3
     assert open_journal(store).catch_up() == journal.state
 
 

@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.errors import (
     TooLarge,
 )
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
@@ -48,7 +49,7 @@ def only(coordinator: Coordinator) -> Checkpoint:
 
 def triggered(store: MemoryStore | FaultyStore) -> Coordinator:
     coordinator = driver(store)
-    coordinator.trigger("stage 'clean'", timeout_s=600.0)
+    coordinator.trigger(Request(token="stage 'clean'", timeout_s=600.0))
     return coordinator
 
 
@@ -70,9 +71,9 @@ def sealed(store: MemoryStore | FaultyStore) -> Coordinator:
 def test_a_request_is_answered_with_its_checkpoint() -> None:
     store = MemoryStore()
     coordinator = driver(store)
-    assert coordinator.trigger("one", timeout_s=600.0) == 1
-    assert coordinator.trigger("one", timeout_s=600.0) == 1
-    assert bystander(store).trigger("one", timeout_s=600.0) == 1
+    assert coordinator.trigger(Request(token="one", timeout_s=600.0)) == 1
+    assert coordinator.trigger(Request(token="one", timeout_s=600.0)) == 1
+    assert bystander(store).trigger(Request(token="one", timeout_s=600.0)) == 1
 
 
 def test_the_first_acknowledgement_counts_and_the_second_hears_it() -> None:
@@ -189,7 +190,7 @@ def test_an_attempt_acknowledges_only_what_waits_for_it() -> None:
     """P3, P4: a zombie sees its successor's checkpoint pending. Its word, put first, would stand for the successor's."""
     store = MemoryStore()
     zombie, successor = driver(store), driver(store, 2)
-    number = successor.trigger("stage 'clean'", timeout_s=600.0)
+    number = successor.trigger(Request(token="stage 'clean'", timeout_s=600.0))
     zombie.journal.catch_up()
     with pytest.raises(Fenced, match="waits for attempt 2"):
         zombie.acknowledge(acknowledgement(number, stage("clean", number), epoch=1))
@@ -343,7 +344,7 @@ def test_what_a_zombie_sends_changes_nothing() -> None:
     with pytest.raises(Fenced):
         zombie.complete(1)
     with pytest.raises(Fenced):
-        zombie.trigger("stage 'joined'", timeout_s=600.0)
+        zombie.trigger(Request(token="stage 'joined'", timeout_s=600.0))
     assert only(zombie).status == ABORTED
 
 
@@ -354,20 +355,20 @@ def test_who_waits_in_the_queue_looks_with_one_read() -> None:
     store = FaultyStore(MemoryStore())
     asking = driver(store)
     asking.epoch = None
-    asking.trigger("a", origin="task")
+    asking.trigger(Request(token="a", origin="task"))
     with pytest.raises(Queued, match="1 of 1"):
-        asking.trigger("b", origin="task")
+        asking.trigger(Request(token="b", origin="task"))
     store.requests.clear()
     for looks in range(1, 8):
         with pytest.raises(Queued):
-            asking.trigger("b", origin="task")
+            asking.trigger(Request(token="b", origin="task"))
         assert store.requests == {"read": looks}
 
 
 def test_a_savepoint_needs_a_target_that_is_one() -> None:
     coordinator = driver(MemoryStore())
     with pytest.raises(InvalidConfig, match="needs target="):
-        coordinator.trigger("a", origin="task", kind="savepoint")
+        coordinator.trigger(Request(token="a", origin="task", kind="savepoint"))
     with pytest.raises(StoreMisconfigured):
-        coordinator.trigger("a", origin="task", kind="savepoint", target="ftp://somewhere")
+        coordinator.trigger(Request(token="a", origin="task", kind="savepoint", folder="ftp://somewhere"))
     assert not coordinator.state.pending

@@ -10,6 +10,7 @@ from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import Fenced, InvalidConfig, NotRunning
 from airflow_checkpoint_provider.policies.retention import KeepLatest
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Measures
 from airflow_checkpoint_provider.protocol.state import CONDEMNED
 from airflow_checkpoint_provider.storage import MemoryStore
@@ -21,14 +22,35 @@ from tests.support.saved import memory
 def test_a_request() -> None:
     coordinator, target = driver(MemoryStore()), memory().uri
     number = coordinator.trigger(
-        "asked", try_number=3, run="day-1", timeout_s=60.0, barrier="stage 'clean'", origin="cli", kind="savepoint",
-        target=target, name="before the upgrade", pinned=True, owner="flights.save",
-    )  # fmt: skip
+        Request(
+            token="asked",
+            try_number=3,
+            timeout_s=60.0,
+            barrier="stage 'clean'",
+            origin="cli",
+            kind="savepoint",
+            folder=target,
+            name="before the upgrade",
+            pinned=True,
+            owner="flights.save",
+        ),
+        run="day-1",
+    )
     found = coordinator.state.checkpoint(number)
     assert found
-    assert (found.request, found.try_number, found.timeout_s, found.barrier) == ("asked", 3, 60.0, "stage 'clean'")
-    assert (found.origin, found.kind, found.name, found.pinned) == ("cli", "savepoint", "before the upgrade", True)
-    assert (found.owner, found.gated, found.epochs) == ("flights.save", False, (1,))
+    assert (found.request.token, found.request.try_number, found.timeout_s, found.request.barrier) == (
+        "asked",
+        3,
+        60.0,
+        "stage 'clean'",
+    )
+    assert (found.request.origin, found.kind, found.request.name, found.request.pinned) == (
+        "cli",
+        "savepoint",
+        "before the upgrade",
+        True,
+    )
+    assert (found.request.owner, found.request.gated, found.epochs) == ("flights.save", False, (1,))
     nonce = (found.target or "").rsplit("-", 1)[1]
     assert found.target == f"{target}/savepoint-flights.delays-{number}-{nonce}"
     assert 0 < len(nonce) <= 8
@@ -36,25 +58,25 @@ def test_a_request() -> None:
 
 def test_a_gated_request() -> None:
     coordinator = driver(MemoryStore())
-    coordinator.trigger("audited", gated=True)
+    coordinator.trigger(Request(token="audited", gated=True))
     (found,) = coordinator.state.pending
-    assert (found.gated, found.kind, found.target) == (True, "checkpoint", None)
+    assert (found.request.gated, found.kind, found.target) == (True, "checkpoint", None)
 
 
 def test_a_request_of_another_run_is_not_this_attempts() -> None:
     with pytest.raises(NotRunning):
-        driver(MemoryStore()).trigger("asked", run="day-2")
+        driver(MemoryStore()).trigger(Request(token="asked"), run="day-2")
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "a\ttab"])
 def test_a_name_stands_in_one_line(name: str) -> None:
     with pytest.raises(InvalidConfig, match="write it in one line"):
-        driver(MemoryStore()).trigger("asked", name=name)
+        driver(MemoryStore()).trigger(Request(token="asked", name=name))
 
 
 def test_an_abort() -> None:
     coordinator = driver(MemoryStore())
-    number = coordinator.trigger("asked")
+    number = coordinator.trigger(Request(token="asked"))
     coordinator.abort(number, "declined", phase="seal", missing=("",), words="out of memory")
     (found,) = coordinator.state.checkpoints
     assert (found.reason, found.phase, found.missing, found.words) == ("declined", "seal", ("",), "out of memory")
@@ -80,7 +102,7 @@ def test_an_attempt_that_is_over_hears_that_first(late: Callable[[Coordinator, i
     take(zombie), take(zombie)
     garbage.condemn(zombie, at(1))
     successor = driver(store, 2)
-    number = successor.trigger("asked")
+    number = successor.trigger(Request(token="asked"))
     with pytest.raises(Fenced):
         late(zombie, number)
     state = successor.journal.catch_up()
@@ -100,7 +122,7 @@ def test_a_completion_says_of_each_state_what_it_is() -> None:
 
 def test_states_stand_in_the_order_of_their_uids() -> None:
     coordinator = driver(MemoryStore())
-    number = coordinator.trigger("asked")
+    number = coordinator.trigger(Request(token="asked"))
     states = [stage(uid, number) for uid in ("b", "c", "a")]
     upload(coordinator.store, coordinator, [group for one in states for group in one.groups])
     coordinator.acknowledge(acknowledgement(number, *states))

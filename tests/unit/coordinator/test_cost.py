@@ -8,6 +8,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator import disposal
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
@@ -64,7 +65,7 @@ def test_a_drivers_checkpoint_is_seven_requests_however_many_states(states: int)
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
     store.requests.clear()
-    assert coordinator.trigger("stage 'clean'", timeout_s=600.0) == 1
+    assert coordinator.trigger(Request(token="stage 'clean'", timeout_s=600.0)) == 1
     assert store.requests == {"create": 1, "read": 1}
     coordinator.acknowledge(acknowledgement(1, *(stage(f"s{n}", 1) for n in range(states))))
     assert store.requests == {"create": 2, "read": 1}
@@ -77,7 +78,9 @@ def test_publishing_a_savepoint_costs_four_requests_to_its_history_and_target() 
     """Its own seal is read, ``_metadata`` put at the target (without a read: nobody else was first), and the entry."""
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
-    number = coordinator.trigger("savepoint", origin="task", kind="savepoint", target="memory://cost-of-a-savepoint")
+    number = coordinator.trigger(
+        Request(token="savepoint", origin="task", kind="savepoint", folder="memory://cost-of-a-savepoint")
+    )
     coordinator.acknowledge(acknowledgement(number, *(stage(f"s{n}", number) for n in range(20))))
     coordinator.complete(number)
     store.requests.clear()
@@ -94,7 +97,7 @@ def test_nothing_depends_on_how_many_checkpoints_were_made() -> None:
     costs = []
     for _ in range(25):
         store.requests.clear()
-        number = coordinator.trigger(f"barrier {coordinator.state.next_id}", timeout_s=600.0)
+        number = coordinator.trigger(Request(token=f"barrier {coordinator.state.next_id}", timeout_s=600.0))
         coordinator.acknowledge(acknowledgement(number, stage("clean", number)))
         coordinator.complete(number)
         costs.append(store.requests.total())
@@ -104,7 +107,7 @@ def test_nothing_depends_on_how_many_checkpoints_were_made() -> None:
 def test_who_did_not_acknowledge_reads_each_applications_acknowledgement() -> None:
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
-    coordinator.trigger("stage 'clean'", timeout_s=600.0)
+    coordinator.trigger(Request(token="stage 'clean'", timeout_s=600.0))
     coordinator.acknowledge(acknowledgement(1, stage("clean", 1)))
     other = bystander(store)
     store.requests.clear()

@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all, open_store
@@ -51,7 +51,9 @@ def target() -> str:
 def completed(coordinator: Coordinator, below: str | None = None) -> SavepointPointer:
     """A savepoint that is completed and not published yet, as a driver makes one."""
     number = coordinator.trigger(
-        f"savepoint {coordinator.state.next_id}", origin="task", kind="savepoint", target=below or target()
+        Request(
+            token=f"savepoint {coordinator.state.next_id}", origin="task", kind="savepoint", folder=below or target()
+        )
     )
     (checkpoint,) = coordinator.state.pending
     pointer = disposal.target_of(checkpoint)
@@ -111,7 +113,7 @@ def test_one_target_that_fails_is_not_in_the_way_of_others(tmp_path: Path) -> No
 def test_nothing_is_published_before_its_entry() -> None:
     """B24: a reader at the target would see a savepoint that an abort may still undo."""
     coordinator = driver(MemoryStore())
-    number = coordinator.trigger("s", origin="task", kind="savepoint", target=target())
+    number = coordinator.trigger(Request(token="s", origin="task", kind="savepoint", folder=target()))
     coordinator.acknowledge(acknowledgement(number, stage("s1", 1)))
     assert disposal.publish_due(coordinator) == ()
     assert left(disposal.target_of(coordinator.state.pending[0])) == []

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.commands import DoneAlready
-from airflow_checkpoint_provider.protocol.events import LaunchPlanned
+from airflow_checkpoint_provider.protocol.events import LaunchPlanned, Request
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.faults import Call, Fault, FaultyStore, nth, virtual_time
 from tests.support.histories import complete, entry, launch, start
@@ -74,7 +74,7 @@ def test_a_refusal_is_raised_and_writes_nothing() -> None:
 def test_only_who_plans_a_launch_begins_a_history() -> None:
     store = MemoryStore()
     with pytest.raises(NotRunning):
-        open_journal(store).append(c.Trigger(request="r"))
+        open_journal(store).append(c.Trigger(request=Request(token="r")))
     assert store.objects == {}
 
 
@@ -86,28 +86,28 @@ def test_who_loses_decides_again() -> None:
     other.catch_up()
     one.append(launch(try_number=2))
     assert other.append(launch(try_number=3)).n == 2
-    assert [launch.try_number for launch in other.state.launches] == [1, 2, 3]
+    assert [launch.spec.try_number for launch in other.state.launches] == [1, 2, 3]
 
 
 def test_a_refusal_is_told_only_about_a_state_that_was_caught_up() -> None:
     """What this reader remembers says busy; the checkpoint was aborted meanwhile."""
     store = MemoryStore()
     reader, other = running(store), open_journal(store)
-    reader.append(c.Trigger(request="one"))
+    reader.append(c.Trigger(request=Request(token="one")))
     with pytest.raises(Busy):
-        reader.append(c.Trigger(request="two"))
+        reader.append(c.Trigger(request=Request(token="two")))
     other.append(c.Abort(id=1, reason="expired"))
-    assert reader.append(c.Trigger(request="two")).n == 4
+    assert reader.append(c.Trigger(request=Request(token="two"))).n == 4
 
 
 def test_done_already_is_told_only_about_a_state_that_was_caught_up() -> None:
     """The request was answered with an aborted checkpoint; since then a later try triggered another."""
     store = MemoryStore()
     reader = running(store)
-    reader.append(c.Trigger(request="one"))
+    reader.append(c.Trigger(request=Request(token="one")))
     reader.append(c.Abort(id=1, reason="expired"))
-    open_journal(store).append(c.Trigger(request="one", try_number=2))
-    assert reader.append(c.Trigger(request="one")).done == DoneAlready(2)
+    open_journal(store).append(c.Trigger(request=Request(token="one", try_number=2)))
+    assert reader.append(c.Trigger(request=Request(token="one"))).done == DoneAlready(2)
 
 
 def test_an_observation_is_made_anew_when_the_state_moved() -> None:
@@ -146,7 +146,7 @@ def test_a_win_is_void_where_the_next_boundary_stands(slept_at: int, stubs: bool
     assert answer.n == 20
     assert slept_at in numbers(store), "the phantom stays, and nobody believes it"
     assert sleeper.state == open_journal(store, segment=SHORT).catch_up()
-    assert [one.try_number for one in sleeper.state.launches] == [*range(1, 21), 100]
+    assert [one.spec.try_number for one in sleeper.state.launches] == [*range(1, 21), 100]
 
 
 def test_a_void_win_of_what_was_done_meanwhile_is_done_already() -> None:
@@ -185,7 +185,7 @@ def test_a_lost_answer_is_settled_by_the_same_bytes(faults: dict[int, Fault]) ->
     journal = running(store)
     store.requests.clear()
     store.plan = nth(faults)
-    answer = journal.append(c.Trigger(request="r"))
+    answer = journal.append(c.Trigger(request=Request(token="r")))
     assert (answer.n, answer.done) == (2, None)
     assert numbers(objects) == [0, 1, 2]
     assert open_journal(store).catch_up() == journal.state
@@ -196,7 +196,7 @@ def test_a_late_put_of_ones_own_is_ones_own() -> None:
     journal = running(store)
     store.requests.clear()
     store.plan = nth({1: Fault.LATE})
-    assert journal.append(c.Trigger(request="r")).n == 2
+    assert journal.append(c.Trigger(request=Request(token="r"))).n == 2
     store.land()
     assert journal.state.next_id == 2
     assert open_journal(store).catch_up() == journal.state
@@ -210,7 +210,7 @@ def test_silence_is_unknown_and_nothing_is_concluded(fault: Fault) -> None:
     before = journal.state
     store.plan = hurt(fault)
     with pytest.raises(CommitStateUnknown, match=r"0000000000000002.*nothing was cleaned up"):
-        journal.append(c.Trigger(request="r"))
+        journal.append(c.Trigger(request=Request(token="r")))
     assert journal.state == before
 
 
@@ -220,11 +220,11 @@ def test_what_was_unknown_is_asked_again_and_done_once(lands: str) -> None:
     journal = running(store)
     store.plan = hurt(Fault.LATE)
     with pytest.raises(CommitStateUnknown):
-        journal.append(c.Trigger(request="r"))
+        journal.append(c.Trigger(request=Request(token="r")))
     store.plan = unharmed
     if lands == "before":
         store.land()
-    answer = journal.append(c.Trigger(request="r"))
+    answer = journal.append(c.Trigger(request=Request(token="r")))
     if lands == "after":
         store.land()
     assert (answer.done is not None) == (lands == "before")
@@ -239,7 +239,7 @@ def test_another_command_may_take_the_number_of_an_unknown_one(lands: str) -> No
     journal = running(store)
     store.plan = hurt(Fault.LATE)
     with pytest.raises(CommitStateUnknown):
-        journal.append(c.Trigger(request="r"))
+        journal.append(c.Trigger(request=Request(token="r")))
     store.plan = unharmed
     if lands == "before":
         store.land()
@@ -258,10 +258,10 @@ def test_a_win_that_cannot_be_believed_is_unknown(fault: Fault) -> None:
     before = journal.state
     store.plan = hurt(fault, "read")
     with pytest.raises(CommitStateUnknown):
-        journal.append(c.Trigger(request="r"))
+        journal.append(c.Trigger(request=Request(token="r")))
     assert journal.state == before
     store.plan = unharmed
-    assert journal.append(c.Trigger(request="r")).done == DoneAlready(1)
+    assert journal.append(c.Trigger(request=Request(token="r"))).done == DoneAlready(1)
 
 
 @pytest.mark.parametrize(
@@ -272,9 +272,9 @@ def test_what_cannot_have_happened_is_not_unknown(fault: Fault, error: type[Exce
     journal = running(store)
     store.plan = hurt(fault)
     with pytest.raises(error):
-        journal.append(c.Trigger(request="r"))
+        journal.append(c.Trigger(request=Request(token="r")))
     store.plan = unharmed
-    assert journal.append(c.Trigger(request="r")).n == 2
+    assert journal.append(c.Trigger(request=Request(token="r"))).n == 2
 
 
 # -- limits --------------------------------------------------------------------------------------------------------------
@@ -286,12 +286,12 @@ def test_events_have_a_limit_and_a_snapshot_has_none() -> None:
     journal = running(store, segment=SHORT)
     fits = [entry(f"state-{n}", (f"state/state-{n}/1-{'0' * 32}",), 1) for n in range(600)]
     for number in range(1, 4):
-        journal.append(c.Trigger(request=f"r{number}"))
+        journal.append(c.Trigger(request=Request(token=f"r{number}")))
         journal.append(complete(number, *(fits if number == 1 else [])))
     boundaries = [len(store.objects[KEYS.entry(n)]) for n in numbers(store) if n % SHORT == 0]
     assert max(boundaries) > 100 * 1024
 
-    journal.append(c.Trigger(request="too many"))
+    journal.append(c.Trigger(request=Request(token="too many")))
     before = journal.state
     with pytest.raises(TooLarge, match="too many groups in one checkpoint, or too long a text;") as caught:
         journal.append(complete(4, *(entry(f"state-{n}", (f"state/state-{n}/1-{'0' * 300}",), 1) for n in range(600))))

@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.coordinator.request import (
     Refused,
     Unreadable,
 )
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.failures import LOST
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acting import Job
@@ -71,14 +72,14 @@ def asked(
     store: FaultyStore, job: Job, token: str = "asked", awaited: Awaited = Awaited.COMPLETED, **wishes: Any
 ) -> CheckpointRequest:
     def trigger(coordinator: Coordinator) -> int:
-        return coordinator.trigger(token, origin="task", **wishes)
+        return coordinator.trigger(Request(token=token, origin="task", **wishes))
 
     return CheckpointRequest(connect(store, job), trigger, token, awaited)
 
 
 def stopping(store: FaultyStore, job: Job, **wishes: Any) -> CheckpointRequest:
     """A request for a stop, whose savepoint is completed."""
-    request = asked(store, job, awaited=Awaited.ENDED, kind="suspend_savepoint", target=memory().uri, **wishes)
+    request = asked(store, job, awaited=Awaited.ENDED, kind="suspend_savepoint", folder=memory().uri, **wishes)
     assert isinstance(request.submit(), Pending)
     job.complete(1)
     return request
@@ -117,7 +118,7 @@ def test_request_of_which_the_store_did_not_say_whether_it_was_written_is_asked_
 
     def trigger(coordinator: Coordinator) -> int:
         store.plan = next(plans)
-        return coordinator.trigger("asked", origin="task")
+        return coordinator.trigger(Request(token="asked", origin="task"))
 
     request = CheckpointRequest(connect(store, job), trigger, "asked")
     assert isinstance(request.submit(), Pending)
@@ -126,7 +127,7 @@ def test_request_of_which_the_store_did_not_say_whether_it_was_written_is_asked_
 
 
 def test_request_in_the_queue_says_its_place_and_goes_on_when_there_is_room(store: FaultyStore, job: Job) -> None:
-    job.coordinator.trigger("first", origin="task")
+    job.coordinator.trigger(Request(token="first", origin="task"))
     ahead, request = asked(store, job, "ahead"), asked(store, job)
     assert ahead.submit() == InQueue(1, 1)
     assert request.submit() == request.poll() == InQueue(2, 2)
@@ -138,7 +139,7 @@ def test_request_in_the_queue_says_its_place_and_goes_on_when_there_is_room(stor
 
 
 def test_request_in_the_queue_of_an_attempt_that_ends_is_dropped(store: FaultyStore, job: Job) -> None:
-    job.coordinator.trigger("first", origin="task")
+    job.coordinator.trigger(Request(token="first", origin="task"))
     request = asked(store, job)
     request.submit()
     job.end("failed")
@@ -173,7 +174,7 @@ def test_completed_checkpoint_is_completed_also_when_it_was_deleted_since(store:
     job.complete(1)
     assert request.poll() == Completed(job.checkpoint(1))
     for number in (2, 3, 4):
-        job.coordinator.trigger(f"barrier {number}", timeout_s=600.0)
+        job.coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0))
         job.complete(number)
     assert request.poll() == Completed(job.checkpoint(1))
 
@@ -269,7 +270,7 @@ def test_store_that_no_retry_can_mend_raises(store: FaultyStore, job: Job) -> No
 
 def test_connection_is_asked_for_again_after_a_denial(store: FaultyStore, job: Job) -> None:
     stores = iter([FaultyStore(store.inner, lambda call: Fault.DENIED), store])
-    job.coordinator.trigger("asked", origin="task")
+    job.coordinator.trigger(Request(token="asked", origin="task"))
 
     def connect_anew() -> Coordinator:
         return connect(next(stores), job)()

@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, open_store
@@ -54,7 +54,7 @@ def three(store: MemoryStore | FaultyStore) -> Coordinator:
 def of_two(store: MemoryStore) -> Coordinator:
     """A checkpoint with the states ``a`` and ``b``."""
     coordinator = driver(store)
-    number = coordinator.trigger("one", timeout_s=600.0)
+    number = coordinator.trigger(Request(token="one", timeout_s=600.0))
     coordinator.acknowledge(acknowledgement(number, value("a", number, 1), value("b", number, 2)))
     coordinator.complete(number)
     return coordinator
@@ -79,8 +79,8 @@ def test_nothing_to_restore_is_said_so(store: MemoryStore) -> None:
 
 def test_nothing_but_what_was_never_sealed(store: MemoryStore) -> None:
     coordinator = driver(store)
-    coordinator.abort(coordinator.trigger("one", timeout_s=600.0), "expired")
-    coordinator.trigger("two", timeout_s=600.0)
+    coordinator.abort(coordinator.trigger(Request(token="one", timeout_s=600.0)), "expired")
+    coordinator.trigger(Request(token="two", timeout_s=600.0))
     restored = newest(coordinator)
     assert (restored.point, restored.seal) == (None, None)
     assert verdicts(restored) == [(2, "rejected", "never sealed", 0), (1, "rejected", "never sealed", 0)]
@@ -89,7 +89,7 @@ def test_nothing_but_what_was_never_sealed(store: MemoryStore) -> None:
 def test_newest_first_each_with_its_verdict(store: MemoryStore) -> None:
     """An unsealed one is passed over with a line: it never was a checkpoint."""
     coordinator = three(store)
-    coordinator.trigger("four", timeout_s=600.0)
+    coordinator.trigger(Request(token="four", timeout_s=600.0))
     restored = newest(coordinator)
     assert verdicts(restored) == [
         (4, "rejected", "never sealed", 0),
@@ -269,8 +269,8 @@ def test_what_is_not_there_is_named(store: MemoryStore, number: int, says: str, 
     for _ in range(3):
         take(coordinator)
     expire(coordinator)
-    coordinator.abort(coordinator.trigger("four", timeout_s=600.0), "expired")
-    coordinator.trigger("five", timeout_s=600.0)
+    coordinator.abort(coordinator.trigger(Request(token="four", timeout_s=600.0)), "expired")
+    coordinator.trigger(Request(token="five", timeout_s=600.0))
     restore = form.format(id=number, uri=store.uri, prefix=KEYS.prefix)
     with pytest.raises(CheckpointNotFound, match=says) as caught:
         resolve(restore, coordinator.state if here else State(), store)

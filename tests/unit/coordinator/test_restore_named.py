@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.coordinator.restore import GoingBack, Restored,
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import Pointer, pointer_of
 from tests.support.acknowledgements import bystander, driver, take
 from tests.support.faults import FaultyStore
@@ -152,7 +152,7 @@ def test_a_pending_one_is_found_only_by_who_asks_for_it() -> None:
     store = memory()
     coordinator = driver(store)
     take(coordinator)
-    pointer = pointer_of(f"{store.uri}/{KEYS.prefix}/chk-{coordinator.trigger('asked')}")
+    pointer = pointer_of(f"{store.uri}/{KEYS.prefix}/chk-{coordinator.trigger(Request(token='asked'))}")
     assert isinstance(pointer, Pointer)
     assert located(pointer, store, pending=True)[1].id == 2
     with pytest.raises(CheckpointNotFound, match="not completed yet"):

@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.coordinator.restore import examine, resolve
 from airflow_checkpoint_provider.coordinator.savepoint import claim
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, SavepointDisposed
 from airflow_checkpoint_provider.protocol.commands import Condemn, Forget
-from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all
@@ -34,7 +34,9 @@ class Own:
     def __init__(self) -> None:
         self.store = memory()
         self.coordinator: Coordinator = driver(self.store)
-        number = self.coordinator.trigger("one", kind="savepoint", origin="task", target=f"{self.store.uri}")
+        number = self.coordinator.trigger(
+            Request(token="one", kind="savepoint", origin="task", folder=f"{self.store.uri}")
+        )
         checkpoint = self.coordinator.state.checkpoint(number)
         assert checkpoint
         assert checkpoint.target

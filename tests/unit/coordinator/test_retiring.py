@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import Fenced
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import ROWS, acknowledgement, bystander, driver, group, stage, take
@@ -246,9 +246,9 @@ def test_orphans(path: str, orphan: bool) -> None:
     store = MemoryStore()
     first = driver(store)
     take(first)
-    first.abort(first.trigger("two", timeout_s=600.0), "expired")
+    first.abort(first.trigger(Request(token="two", timeout_s=600.0)), "expired")
     second = driver(store, 2)
-    second.trigger("three", timeout_s=600.0)
+    second.trigger(Request(token="three", timeout_s=600.0))
     before = dict(store.objects)
     written(path)(store)
     assert remove_orphans(second) == int(orphan)
@@ -268,7 +268,7 @@ def test_a_zombie_writes_in_vain() -> None:
     """What an attempt writes after it was replaced is swept, now or by a later sweep; the successor's is not."""
     store = MemoryStore()
     zombie = driver(store)
-    number = zombie.trigger("stage 'clean'", timeout_s=600.0)
+    number = zombie.trigger(Request(token="stage 'clean'", timeout_s=600.0))
     successor = driver(store, 2)
     kept = take(successor)
     for again in range(2):
@@ -298,7 +298,7 @@ def test_a_sweep_of_nothing_is_nothing() -> None:
 def test_a_savepoint_keeps_nothing_else_from_being_deleted() -> None:
     """No policy deletes it; nor is it asked for together with what a policy does delete, and all refused with it."""
     coordinator = driver(MemoryStore(), retention=KeepLatest(1))
-    number = coordinator.trigger("asked", kind="savepoint", origin="cli", target=memory().uri)
+    number = coordinator.trigger(Request(token="asked", kind="savepoint", origin="cli", folder=memory().uri))
     coordinator.acknowledge(acknowledgement(number, stage("s", number)))
     coordinator.complete(number)
     assert (take(coordinator), take(coordinator), take(coordinator)) == (2, 3, 4)

@@ -34,7 +34,7 @@ def running(retention: Retention | None = None) -> History:
 
 def saved(history: History, kind: str = "savepoint") -> int:
     """A completed savepoint."""
-    number = history.triggered(kind=kind, target=TARGET, nonce="9f3c", origin="task", owner="ops.savepoint")
+    number = history.triggered(kind=kind, folder=TARGET, nonce="9f3c", origin="task", owner="ops.savepoint")
     return history.completed(number=number)
 
 
@@ -68,10 +68,10 @@ def test_a_savepoint_is_the_restore_point_if_it_is_the_newest() -> None:
 def test_a_plain_savepoint_subsumes_nothing_and_is_not_subsumed() -> None:
     history = running()
     older = history.triggered(origin="task")
-    number = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    number = history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task")
     history.completed(number=number)
     assert [one.id for one in history.state.pending] == [older]
-    another = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    another = history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task")
     history.completed(number=older)
     history.completed()
     assert [one.id for one in history.state.pending] == [another]
@@ -80,7 +80,7 @@ def test_a_plain_savepoint_subsumes_nothing_and_is_not_subsumed() -> None:
 def test_a_stop_savepoint_subsumes_older_checkpoints() -> None:
     history = running()
     older = history.triggered(origin="task")
-    plain = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    plain = history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task")
     saved(history, "suspend_savepoint")
     aborted = history.state.checkpoint(older)
     assert aborted
@@ -113,7 +113,7 @@ def test_a_savepoint_does_not_free_the_point_from_which_its_attempt_started() ->
 def test_published_is_said_of_a_completed_savepoint_alone() -> None:
     history = running()
     checkpoint = history.completed()
-    number = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    number = history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task")
     assert asked(history, c.ConfirmPublished(id=checkpoint)) == "NotPending"
     assert asked(history, c.ConfirmPublished(id=number)) == "NotPending"
     history.completed(number=number)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import CheckpointTriggered, Point
+from airflow_checkpoint_provider.protocol.events import CheckpointTriggered, Point, Request
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from tests.support.histories import History
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
@@ -52,10 +52,8 @@ def answer(recorded: Recorded) -> dict[str, Any]:
 def triggered(kind: str, **other: Any) -> CheckpointTriggered:
     """The first of its history, by its first attempt."""
     return CheckpointTriggered(
+        request=Request(token="asked", try_number=1, kind=kind),
         id=1,
-        request="asked",
-        try_number=1,
-        checkpoint_kind=kind,
         epochs=(1,),
         branch=0,
         plan=("",),
@@ -91,7 +89,7 @@ def test_what_waited_in_the_queue_says_how_long() -> None:
     history = History()
     history.started()
     for request in ("one", "two"):
-        history.do(c.Trigger(request=request, origin="task"))
+        history.do(c.Trigger(request=Request(token=request, origin="task")))
     history.write()
     history.completed(number=1)
     assert [statistics.entry(checkpoint)["time_in_queue"] for checkpoint in history.state.checkpoints] == [0, 120_000]

@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.coordinator.sweeping import Swept, sweep_older
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys, group_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.protocol.records import canonical
@@ -131,7 +132,7 @@ def test_leftovers_of_killed_writers_go_with_it() -> None:
 
 def half_saved(recorded: Recorded, target: MemoryStore) -> None:
     """A savepoint is being copied when its driver dies."""
-    number = recorded.coordinator.trigger("one", kind="savepoint", origin="task", target=target.uri)
+    number = recorded.coordinator.trigger(Request(token="one", kind="savepoint", origin="task", folder=target.uri))
     aborted = recorded.state.checkpoint(number)
     assert aborted
     target.create(f"{target_of(aborted).keys.group(group_path('s0', 1, 'n'))}/part-0", b"rows")
@@ -174,7 +175,7 @@ def test_a_savepoint_that_nobody_published_stands_alone_before_its_history_is_cl
     store = MemoryStore()
     recorded = ran(store, how=None)
     coordinator = recorded.coordinator
-    number = coordinator.trigger("a person", kind="savepoint", target=memory().uri, origin="task")
+    number = coordinator.trigger(Request(token="a person", kind="savepoint", folder=memory().uri, origin="task"))
     inc = recorded.state.incarnation
     coordinator.acknowledge(Acknowledgement(inc=inc, id=number, application="", epoch=1, nonce="n", run=RUN, states=()))
     coordinator.complete(number)

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store
@@ -36,17 +36,19 @@ def waits(job: Any = "orders", **options: Any) -> CheckpointCompletedSensor:
 
 def made(job: Job, many: int = 1) -> None:
     for _ in range(many):
-        job.complete(job.coordinator.trigger(f"barrier {job.state.next_id}"))
+        job.complete(job.coordinator.trigger(Request(token=f"barrier {job.state.next_id}")))
 
 
 def saved(job: Job) -> None:
     ask = f"savepoint {job.state.next_id}"
-    job.complete(job.coordinator.trigger(ask, kind="savepoint", origin="user", target=f"{job.store.uri}/theirs"))
+    job.complete(
+        job.coordinator.trigger(Request(token=ask, kind="savepoint", origin="user", folder=f"{job.store.uri}/theirs"))
+    )
     publish_due(job.coordinator)
 
 
 def aborted(job: Job) -> None:
-    job.abort(job.coordinator.trigger(f"barrier {job.state.next_id}"))
+    job.abort(job.coordinator.trigger(Request(token=f"barrier {job.state.next_id}")))
 
 
 def began_anew(job: Job) -> None:

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.operators import (
     NotifyCheckpointCompleteOperator,
 )
 from airflow_checkpoint_provider.policies.retention import KeepAll
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor, CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import open_store
 from tests.support.acting import Job
@@ -92,7 +93,7 @@ def test_a_minute_of_waiting_for_checkpoints(counted: Counted, retained: int) ->
     counted.job.end("failed")
     counted.job.start(2, retention=KeepAll())
     for number in range(retained):
-        counted.job.complete(counted.job.coordinator.trigger(f"barrier {number}"))
+        counted.job.complete(counted.job.coordinator.trigger(Request(token=f"barrier {number}")))
     with DAG(OTHER, schedule=None):
         sensor = CheckpointCompletedSensor(task_id="healthy", job="orders", count=retained + 1)
     sensor.poke({"ti": ti()})

@@ -11,6 +11,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import Aborted, CheckpointNotFound, InvalidConfig, NotPending, SavepointDisposed
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acknowledgements import ROWS
 from tests.support.acting import Job
@@ -61,7 +62,7 @@ def test_nor_can_one_that_was_aborted(job: Job, asked: dict[str, Any]) -> None:
 
 def test_nor_can_one_that_was_deleted(job: Job) -> None:
     for number in (1, 2, 3):
-        job.coordinator.trigger(f"barrier {number}", timeout_s=600.0)
+        job.coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0))
         job.complete(number)
     expire(job.coordinator, utc_now())
     with pytest.raises(CheckpointNotFound, match="was deleted"):

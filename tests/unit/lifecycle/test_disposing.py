@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
 from airflow_checkpoint_provider.errors import Held, SavepointDisposed
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import DisposeSavepointOperator, RestoreOperator
+from airflow_checkpoint_provider.protocol.events import Request
 from tests.support.acting import Job
 from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger
 
@@ -27,9 +28,11 @@ def dispose(pointer: Any, **options: Any) -> DisposeSavepointOperator:
 @pytest.fixture
 def pointer(job: Job) -> str:
     """Of a savepoint that its history needs no more."""
-    job.complete(job.coordinator.trigger("one", kind="savepoint", origin="user", target=f"{job.store.uri}/theirs"))
+    job.complete(
+        job.coordinator.trigger(Request(token="one", kind="savepoint", origin="user", folder=f"{job.store.uri}/theirs"))
+    )
     publish_due(job.coordinator)
-    job.complete(job.coordinator.trigger("barrier"))
+    job.complete(job.coordinator.trigger(Request(token="barrier")))
     return str(job.checkpoint(1).target)
 
 
@@ -53,7 +56,9 @@ def test_disposed_of_twice_is_disposed_of_once(job: Job, pointer: str) -> None:
 
 
 def test_one_that_its_history_may_still_need_is_held(job: Job) -> None:
-    job.complete(job.coordinator.trigger("one", kind="savepoint", origin="user", target=f"{job.store.uri}/theirs"))
+    job.complete(
+        job.coordinator.trigger(Request(token="one", kind="savepoint", origin="user", folder=f"{job.store.uri}/theirs"))
+    )
     publish_due(job.coordinator)
     with pytest.raises(Held, match="may still start from savepoint chk-1"):
         run(dispose(job.checkpoint(1).target))
@@ -86,7 +91,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.F
 
 def test_where_its_history_is_not_found_nobody_could_be_asked(job: Job, elsewhere: dict[str, str]) -> None:
     """Its history would have said that it is held."""
-    job.complete(job.coordinator.trigger("one", kind="savepoint", origin="user", target=f"{job.store.uri}/theirs"))
+    job.complete(
+        job.coordinator.trigger(Request(token="one", kind="savepoint", origin="user", folder=f"{job.store.uri}/theirs"))
+    )
     publish_due(job.coordinator)
     with pytest.raises(AirflowFailException, match=r"its history was not found at file://.*: give this .* orphan=True"):
         run(dispose(job.checkpoint(1).target, **elsewhere))
@@ -101,7 +108,9 @@ def test_an_orphan_goes_if_somebody_says_that_it_is_one(job: Job, pointer: str, 
 
 
 def test_an_orphan_that_is_none_is_held_all_the_same(job: Job) -> None:
-    job.complete(job.coordinator.trigger("one", kind="savepoint", origin="user", target=f"{job.store.uri}/theirs"))
+    job.complete(
+        job.coordinator.trigger(Request(token="one", kind="savepoint", origin="user", folder=f"{job.store.uri}/theirs"))
+    )
     publish_due(job.coordinator)
     with pytest.raises(Held):
         run(dispose(job.checkpoint(1).target, orphan=True))

@@ -12,6 +12,7 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import NotPending
 from airflow_checkpoint_provider.hooks.history import CheckpointHandle
 from airflow_checkpoint_provider.operators import AbortCheckpointOperator, FinalizeCheckpointOperator
+from airflow_checkpoint_provider.protocol.events import Request
 from tests.support.acting import Job
 from tests.support.garbage import expire
 from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger
@@ -60,7 +61,7 @@ def test_finalize_of_one_that_the_driver_has_completed(job: Job) -> None:
 def test_finalize_of_one_that_was_deleted_since(job: Job) -> None:
     asked = run(trigger())
     for number in (1, 2, 3):
-        job.coordinator.trigger(f"barrier {number}", timeout_s=600.0) if number > 1 else None
+        job.coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0)) if number > 1 else None
         job.complete(number)
     expire(job.coordinator, utc_now())
     assert job.checkpoint(1).status == "forgotten"

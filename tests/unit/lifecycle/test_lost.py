@@ -15,6 +15,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart, Process
 from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator, TriggerSavepointOperator
 from airflow_checkpoint_provider.operators._waiting import CheckpointSensor
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.failures import LOST
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
@@ -63,7 +64,9 @@ def test_what_all_have_acknowledged_is_completed(job: Job, asked: dict[str, Any]
 def test_a_savepoint_that_is_acknowledged_is_completed_and_published(job: Job) -> None:
     with DAG(OTHER, schedule=None):
         task = TriggerSavepointOperator(task_id="saves", job="orders", poke_interval=0.01)
-    job.coordinator.trigger(request_of(task), kind="savepoint", target=f"{job.store.uri}/savepoints", origin="task")
+    job.coordinator.trigger(
+        Request(token=request_of(task), kind="savepoint", folder=f"{job.store.uri}/savepoints", origin="task")
+    )
     job.acknowledge(1)
     assert run(task)["id"] == 1
     assert job.checkpoint(1).published

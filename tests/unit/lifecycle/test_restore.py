@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.operators import RestoreOperator, TriggerSavepointOperator
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
-from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.state import RETAINED, State
 from airflow_checkpoint_provider.storage import Store
@@ -35,7 +35,7 @@ def job(store: Store) -> Job:
     job = Job(store)
     job.start(retention=KeepAll())
     for request in ("one", "two"):
-        job.complete(job.coordinator.trigger(request))
+        job.complete(job.coordinator.trigger(Request(token=request)))
     return job
 
 
@@ -66,7 +66,7 @@ def test_the_output_of_a_trigger(job: Job) -> None:
 def test_a_retry_is_the_same_restore_whatever_happened_since(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     first = run(restore("chk-1"))
     job.start(try_number=2, retention=KeepAll())
-    job.complete(job.coordinator.trigger("three"))
+    job.complete(job.coordinator.trigger(Request(token="three")))
     before = job.state
     assert run(restore("chk-1"), try_number=2) == first
     assert "this was done before: branch 1 stands, this task's, which started from chk-1" in capsys.readouterr().out
@@ -155,7 +155,7 @@ def test_the_newest_is_the_newest_when_the_entry_is_written(job: Job, monkeypatc
 
     def slowly(coordinator: Coordinator, state: State, point: Point | None) -> restoring.Restored:
         if not verified:
-            job.complete(job.coordinator.trigger("three"))
+            job.complete(job.coordinator.trigger(Request(token="three")))
         verified.append(str(point))
         return verify(coordinator, state, point)
 
@@ -173,16 +173,20 @@ def theirs(store: Store) -> str:
     other = Job(store, "payments")
     other.start()
     for request in ("one", "two"):
-        other.complete(other.coordinator.trigger(request))
-    number = other.coordinator.trigger("save", kind="savepoint", origin="user", target=f"{store.uri}/theirs")
+        other.complete(other.coordinator.trigger(Request(token=request)))
+    number = other.coordinator.trigger(
+        Request(token="save", kind="savepoint", origin="user", folder=f"{store.uri}/theirs")
+    )
     other.complete(number)
     publish_due(other.coordinator)
-    other.complete(other.coordinator.trigger("four"))
+    other.complete(other.coordinator.trigger(Request(token="four")))
     return str(other.checkpoint(number).target)
 
 
 def test_its_own_savepoint_is_a_point_of_its_history(job: Job) -> None:
-    number = job.coordinator.trigger("save", kind="savepoint", origin="user", target=f"{job.store.uri}/mine")
+    number = job.coordinator.trigger(
+        Request(token="save", kind="savepoint", origin="user", folder=f"{job.store.uri}/mine")
+    )
     job.complete(number)
     publish_due(job.coordinator)
     saved = {"job": "orders", "scope": "", "id": number, "pointer": job.checkpoint(number).target}

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.operators import (
 from airflow_checkpoint_provider.operators._base import request_of
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.state import CONDEMNED
 from airflow_checkpoint_provider.storage import Store, open_store
@@ -94,8 +94,8 @@ def test_a_target_that_cannot_hold_one_is_refused_where_it_is_written(job: Job, 
 def test_the_journal_knows_who_asked_and_for_what(job: Job) -> None:
     taken(job, name="before price change", pinned=True)
     found = job.checkpoint(1)
-    assert (found.kind, found.name, found.pinned) == ("savepoint", "before price change", True)
-    assert (found.origin, found.owner) == ("task", f"{OTHER}.savepoint")
+    assert (found.kind, found.request.name, found.request.pinned) == ("savepoint", "before price change", True)
+    assert (found.request.origin, found.request.owner) == ("task", f"{OTHER}.savepoint")
 
 
 def test_target_and_name_are_templates() -> None:
@@ -152,7 +152,7 @@ def test_what_another_root_calls_by_its_id_is_not_touched(
     monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", json.dumps(there))
     other = Job(open_store(str(tmp_path / "elsewhere")))
     other.start()
-    other.coordinator.trigger("barrier")
+    other.coordinator.trigger(Request(token="barrier"))
     with pytest.raises(AirflowFailException, match="is another one; give this task the checkpoint_conn_id of the job"):
         run(aborts(asked, checkpoint_conn_id="another"))
     assert other.checkpoint(1).status == "pending"
@@ -209,23 +209,25 @@ def test_deferred_it_is_resumed_when_it_is_completed(job: Job) -> None:
 
 
 def saved(job: Job) -> None:
-    number = job.coordinator.trigger("somebody", kind="savepoint", origin="user", target=f"{job.store.uri}/theirs")
+    number = job.coordinator.trigger(
+        Request(token="somebody", kind="savepoint", origin="user", folder=f"{job.store.uri}/theirs")
+    )
     job.complete(number)
 
 
 def went_on(job: Job) -> None:
-    job.complete(job.coordinator.trigger("barrier"))
+    job.complete(job.coordinator.trigger(Request(token="barrier")))
 
 
 def went_back(job: Job) -> None:
     """To what is no savepoint."""
-    asks = job.state.launches[-1].token
+    asks = job.state.launches[-1].spec.token
     job.coordinator.journal.append(c.Restore(token=asks, base=None, by="ann", reason="again"))
 
 
 def went_to(pointer: str) -> Callable[[Job], None]:
     def went(job: Job) -> None:
-        asks = job.state.launches[-1].token
+        asks = job.state.launches[-1].spec.token
         base = Point(pointer=pointer)
         job.coordinator.journal.append(c.Restore(token=asks, base=base, by="ann", reason="theirs", above=41))
 
@@ -284,7 +286,9 @@ def test_a_running_job_always_gets_one(job: Job) -> None:
 def test_a_suspended_job_is_not_running(job: Job) -> None:
     """Also in the moment before its attempt has ended."""
     job.complete(
-        job.coordinator.trigger("stop", kind="suspend_savepoint", origin="user", target=f"{job.store.uri}/theirs")
+        job.coordinator.trigger(
+            Request(token="stop", kind="suspend_savepoint", origin="user", folder=f"{job.store.uri}/theirs")
+        )
     )
     assert job.state.running()
     with pytest.raises(AirflowSkipException, match="nothing has changed"):
@@ -383,11 +387,13 @@ def test_killed_meanwhile_it_changes_nothing_any_more(
     kill_in(monkeypatch, task, *step)
     job.complete(
         job.coordinator.trigger(
-            request_of(ti("savepoint"), 0),
-            kind="savepoint",
-            origin="task",
-            target=f"{job.store.uri}/s",
-            owner=f"{OTHER}.savepoint",
+            Request(
+                token=request_of(ti("savepoint"), 0),
+                kind="savepoint",
+                origin="task",
+                folder=f"{job.store.uri}/s",
+                owner=f"{OTHER}.savepoint",
+            )
         )
     )
     with pytest.raises(AirflowException, match="was killed"):

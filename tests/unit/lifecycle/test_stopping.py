@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.operators import (
     RestoreOperator,
     StopWithSavepointOperator,
 )
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
@@ -57,7 +58,7 @@ def test_drain_is_refused_where_it_is_written() -> None:
 def test_it_succeeds_when_the_savepoint_lies_there_and_the_attempt_has_ended(job: Job) -> None:
     answer = stopped(job)
     found = job.checkpoint(1)
-    assert (found.kind, found.published, found.owner) == ("suspend_savepoint", True, f"{OTHER}.stop")
+    assert (found.kind, found.published, found.request.owner) == ("suspend_savepoint", True, f"{OTHER}.stop")
     assert answer == {"job": "orders", "scope": "", "id": 1, "pointer": found.target}
     assert open_savepoint(SavepointPointer.parse(answer["pointer"]), job.store).verify() == 2
     assert f"({OTHER}.stop, {found.target})" in (job.state.suspended or "")
@@ -136,7 +137,7 @@ def test_what_is_no_stop_is_refused_where_it_is_written(options: dict[str, Any],
 def test_a_job_that_does_not_run_is_refused(store: Store) -> None:
     job = Job(store)
     job.start()
-    job.complete(job.coordinator.trigger("barrier"))
+    job.complete(job.coordinator.trigger(Request(token="barrier")))
     job.end("failed")
     with pytest.raises(NotRunning, match=r"Its next attempt starts from chk-1; .* pause its DAG"):
         run(stops())

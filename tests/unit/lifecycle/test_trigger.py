@@ -41,12 +41,17 @@ def test_it_answers_with_where_the_checkpoint_will_be(job: Job) -> None:
     assert answer == {"job": "orders", "scope": "", "id": 1, "pointer": pointer}
     assert json.loads(json.dumps(answer)) == answer
     found = job.checkpoint(1)
-    assert (found.status, found.gated, found.origin, found.timeout_s) == ("pending", False, "task", 600.0)
+    assert (found.status, found.request.gated, found.request.origin, found.timeout_s) == (
+        "pending",
+        False,
+        "task",
+        600.0,
+    )
 
 
 def test_it_asks_for_what_it_was_told(job: Job) -> None:
     run(trigger(gated=True, timeout="2 min"))
-    assert (job.checkpoint(1).gated, job.checkpoint(1).timeout_s) == (True, 120.0)
+    assert (job.checkpoint(1).request.gated, job.checkpoint(1).timeout_s) == (True, 120.0)
 
 
 def test_a_full_one_writes_every_state_anew(job: Job) -> None:

@@ -12,6 +12,7 @@ from airflow.sdk import DAG
 
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import RestoreOperator
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import Job
 from tests.unit.lifecycle.stage import OTHER, run
@@ -40,7 +41,7 @@ def tally(store: Store) -> Job:
 def suspend(job: Job, owner: str) -> None:
     """With a savepoint; the task that asked for it does not see the end."""
     number = job.coordinator.trigger(
-        "stop", kind="suspend_savepoint", origin="task", owner=owner, target=f"{job.store.uri}/saved"
+        Request(token="stop", kind="suspend_savepoint", origin="task", owner=owner, folder=f"{job.store.uri}/saved")
     )
     job.complete(number)
 

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStora
 from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator
 from airflow_checkpoint_provider.operators._waiting import EVERY, JournalSensor
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor, CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
@@ -65,7 +65,7 @@ def test_one_that_was_deleted_since_had_been_completed(
 ) -> None:
     job.complete(1)
     for number in (2, 3, 4):
-        job.coordinator.trigger(f"barrier {number}", timeout_s=600.0)
+        job.coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0))
         job.complete(number)
     assert expire(job.coordinator, utc_now())
     assert job.checkpoint(1).status == "forgotten"
@@ -86,7 +86,7 @@ def test_an_aborted_one_fails_at_once_and_names_what_to_clear(
 
 
 def test_one_that_no_task_asked_for_cannot_be_cleared(job: Job) -> None:
-    number = job.coordinator.trigger("barrier 1", timeout_s=600.0)
+    number = job.coordinator.trigger(Request(token="barrier 1", timeout_s=600.0))
     job.abort(number)
     pointer = f"{job.store.uri}/{job.keys.checkpoint(number)}"
     with pytest.raises(AirflowFailException, match="Ask for another one"):

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
 from airflow_checkpoint_provider.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
 from airflow_checkpoint_provider.protocol.commands import CloseHistory, PlanLaunch, Restore
-from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
 from airflow_checkpoint_provider.storage import MemoryStore
@@ -203,7 +203,7 @@ def test_a_launch_that_a_restore_has_left_is_retried(recorded: Recorded) -> None
 
 def test_after_success_what_an_aborted_savepoint_left_at_its_target_goes_too(recorded: Recorded) -> None:
     target = memory()
-    number = recorded.coordinator.trigger("one", kind="savepoint", origin="task", target=target.uri)
+    number = recorded.coordinator.trigger(Request(token="one", kind="savepoint", origin="task", folder=target.uri))
     aborted = recorded.state.checkpoint(number)
     assert aborted
     target.create(f"{target_of(aborted).name}/state/clean/1-n0nce/part-0", b"rows")
@@ -221,9 +221,18 @@ def test_a_run_tends_to_those_before_it_in_one_line(recorded: Recorded) -> None:
     older = Recorded(recorded.store, scope="scheduled__2025-01-01")
     older.clock = "2025-01-01T00:00:00.000Z"
     plan = PlanLaunch(
-        token=older.token(), try_number=1, owner="flights_etl.delays", run=older.scope, run_after=None, started_at=older.clock,
-        incarnation="0ther", job=older.job, scope=older.scope,
-    )  # fmt: skip
+        spec=LaunchSpec(
+            token=older.token(),
+            try_number=1,
+            owner="flights_etl.delays",
+            run=older.scope,
+            run_after=None,
+            started_at=older.clock,
+        ),
+        incarnation="0ther",
+        job=older.job,
+        scope=older.scope,
+    )
     older.coordinator.journal.append(plan)
     retry = Try(recorded, 2)
     retry.launching.sweep_older(threading.Event())

@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperato
 from airflow_checkpoint_provider.operators.launch import Launching
 from airflow_checkpoint_provider.operators.stopping import stopped
 from airflow_checkpoint_provider.protocol.commands import Restore
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.storage import copy_all, open_store
 from tests.support.recorded import RUN, Recorded, at, three_stages
@@ -47,7 +48,13 @@ def stop(recorded: Recorded, *, ends: bool = True) -> int:
     for one in recorded.state.pending:
         recorded.aborted(one.id, "02:54:00", "declined")
     number = coordinator.trigger(
-        "a stop", kind="suspend_savepoint", target=f"memory://stops-{next(_targets)}", timeout_s=60.0, origin="task"
+        Request(
+            token="a stop",
+            kind="suspend_savepoint",
+            folder=f"memory://stops-{next(_targets)}",
+            timeout_s=60.0,
+            origin="task",
+        )
     )
     checkpoint = recorded.state.checkpoint(number)
     assert checkpoint
@@ -182,7 +189,7 @@ def test_a_suspended_try_launches_again_after_a_restore(recorded: Recorded) -> N
     resume(recorded)
     again = Try(recorded, 1).launching
     launch = again.plan()
-    assert (launch.number, launch.try_number) == (2, 1)
+    assert (launch.number, launch.spec.try_number) == (2, 1)
     assert str(launch.restore_point) == str(recorded.coordinator.journal.catch_up().restore_point())
 
 

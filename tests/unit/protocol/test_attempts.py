@@ -173,7 +173,7 @@ def test_end(given: Given, asked: c.EndAttempt, answer: str) -> None:
 @pytest.mark.parametrize(
     "late",
     [
-        pytest.param(lambda h: c.Trigger(request="late", epoch=1), id="trigger"),
+        pytest.param(lambda h: c.Trigger(request=e.Request(token="late"), epoch=1), id="trigger"),
         pytest.param(
             lambda h: c.Complete(id=1, digest="d", bytes=0, states=(), acknowledged=("",), epoch=1), id="complete"
         ),
@@ -216,7 +216,7 @@ def test_a_fence_says_who_made_it(fence: Given, why: str) -> None:
     history = History()
     running(history)
     fence(history)
-    assert why in refusal(history.ask(c.Trigger(request="late", epoch=1)), errors.Fenced).message
+    assert why in refusal(history.ask(c.Trigger(request=e.Request(token="late"), epoch=1)), errors.Fenced).message
 
 
 def test_a_run_is_as_its_newest_launch_ended() -> None:
@@ -234,7 +234,7 @@ def test_a_run_is_as_its_newest_launch_ended() -> None:
 
 def alone(try_number: int, driver: str, **other: Any) -> c.StartAlone:
     plan = launch("alone-1", try_number, task="script", alone=True, **other)
-    return c.StartAlone(plan=plan, start=c.StartAttempt(token=plan.token, try_number=try_number, driver=driver))
+    return c.StartAlone(plan=plan, start=c.StartAttempt(token=plan.spec.token, try_number=try_number, driver=driver))
 
 
 def test_a_script_takes_launch_and_attempt_in_one_entry() -> None:

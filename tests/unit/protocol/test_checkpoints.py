@@ -64,39 +64,36 @@ def triggered(
     number: int, *, gated: bool = False, kind: str = "checkpoint", plan: tuple[str, ...] = ("",)
 ) -> e.CheckpointTriggered:
     return e.CheckpointTriggered(
+        request=e.Request(token=f"r{number}", try_number=1, kind=kind, gated=gated),
         id=number,
-        request=f"r{number}",
-        try_number=1,
-        checkpoint_kind=kind,
         epochs=(1,),
         branch=0,
         plan=plan,
         timeout_s=600.0,
-        gated=gated,
     )
 
 
 @pytest.mark.parametrize(
     ("given", "asked", "answer"),
     [
-        pytest.param(running, c.Trigger(request="asked", epoch=1), "trigger chk-1", id="the driver's"),
-        pytest.param(running, c.Trigger(request="asked"), "trigger chk-1", id="anyone's"),
-        pytest.param(pending, c.Trigger(request="asked"), "done 1", id="known: pending"),
-        pytest.param(completed, c.Trigger(request="asked"), "done 1", id="known: completed"),
-        pytest.param(completed, c.Trigger(request="asked", try_number=2), "done 1", id="known: completed, and a later try asks"),
-        pytest.param(aborted, c.Trigger(request="asked"), "done 1", id="known: aborted, and the same try asks"),
-        pytest.param(aborted, c.Trigger(request="asked", try_number=2), "trigger chk-2", id="known: aborted, and a later try asks"),
-        pytest.param(in_turn(aborted, lambda h: h.triggered("asked", try_number=2)), c.Trigger(request="asked"), "done 2",
+        pytest.param(running, c.Trigger(request=e.Request(token="asked"), epoch=1), "trigger chk-1", id="the driver's"),
+        pytest.param(running, c.Trigger(request=e.Request(token="asked")), "trigger chk-1", id="anyone's"),
+        pytest.param(pending, c.Trigger(request=e.Request(token="asked")), "done 1", id="known: pending"),
+        pytest.param(completed, c.Trigger(request=e.Request(token="asked")), "done 1", id="known: completed"),
+        pytest.param(completed, c.Trigger(request=e.Request(token="asked", try_number=2)), "done 1", id="known: completed, and a later try asks"),
+        pytest.param(aborted, c.Trigger(request=e.Request(token="asked")), "done 1", id="known: aborted, and the same try asks"),
+        pytest.param(aborted, c.Trigger(request=e.Request(token="asked", try_number=2)), "trigger chk-2", id="known: aborted, and a later try asks"),
+        pytest.param(in_turn(aborted, lambda h: h.triggered("asked", try_number=2)), c.Trigger(request=e.Request(token="asked")), "done 2",
                      id="known: answered with its newest"),
-        pytest.param(forgotten, c.Trigger(request="asked", try_number=2), "done 1", id="known: forgotten"),
-        pytest.param(in_turn(completed, lambda h: h.launched(try_number=2)), c.Trigger(request="asked", epoch=1), "done 1",
+        pytest.param(forgotten, c.Trigger(request=e.Request(token="asked", try_number=2)), "done 1", id="known: forgotten"),
+        pytest.param(in_turn(completed, lambda h: h.launched(try_number=2)), c.Trigger(request=e.Request(token="asked"), epoch=1), "done 1",
                      id="known: also told to an attempt that is over"),
-        pytest.param(pending, c.Trigger(request="other"), "Busy", id="another is pending"),
-        pytest.param(lambda h: None, c.Trigger(request="asked"), "NotRunning", id="no history"),
-        pytest.param(lambda h: h.launched(), c.Trigger(request="asked"), "NotRunning", id="planned, no driver yet"),
-        pytest.param(ended, c.Trigger(request="asked"), "NotRunning", id="ended"),
-        pytest.param(in_turn(running, lambda h: h.launched(try_number=2)), c.Trigger(request="asked"), "NotRunning", id="replaced"),
-        pytest.param(in_turn(running, lambda h: h.launched(try_number=2)), c.Trigger(request="asked", epoch=1), "Fenced",
+        pytest.param(pending, c.Trigger(request=e.Request(token="other")), "Busy", id="another is pending"),
+        pytest.param(lambda h: None, c.Trigger(request=e.Request(token="asked")), "NotRunning", id="no history"),
+        pytest.param(lambda h: h.launched(), c.Trigger(request=e.Request(token="asked")), "NotRunning", id="planned, no driver yet"),
+        pytest.param(ended, c.Trigger(request=e.Request(token="asked")), "NotRunning", id="ended"),
+        pytest.param(in_turn(running, lambda h: h.launched(try_number=2)), c.Trigger(request=e.Request(token="asked")), "NotRunning", id="replaced"),
+        pytest.param(in_turn(running, lambda h: h.launched(try_number=2)), c.Trigger(request=e.Request(token="asked"), epoch=1), "Fenced",
                      id="by an attempt that is over"),
     ],
 )  # fmt: skip
@@ -156,12 +153,14 @@ def test_confirm_commits(given: Given, epoch: int, answer: str) -> None:
 def test_confirm_commits_of_a_request_stays_with_its_checkpoint() -> None:
     history = History()
     running(history)
-    history.do(c.Trigger(request="first", origin="task"))
-    history.do(c.Trigger(request="asked", origin="task", confirm_commits=True))  # waits, and keeps the flag meanwhile
+    history.do(c.Trigger(request=e.Request(token="first", origin="task")))
+    history.do(
+        c.Trigger(request=e.Request(token="asked", origin="task", confirm_commits=True))
+    )  # waits, and keeps the flag meanwhile
     history.completed(number=1)
     found = history.state.checkpoint(2)
     assert found
-    assert (found.confirm_commits, found.commits_confirmed) == (True, False)
+    assert (found.request.confirm_commits, found.commits_confirmed) == (True, False)
     history.completed(number=2)
     history.do(c.ConfirmCommits(id=2, epoch=1))
     found = history.state.checkpoint(2)
@@ -283,7 +282,7 @@ def test_a_request_is_answered_the_same_when_its_checkpoint_is_no_longer_listed(
     for _ in range(KEPT_RECORDS):
         history.do(c.Abort(id=history.triggered(), reason="expired"))
     assert history.state.checkpoint(1) is None
-    assert said(history.ask(c.Trigger(request="asked"))) == "done 1"
+    assert said(history.ask(c.Trigger(request=e.Request(token="asked")))) == "done 1"
 
 
 def test_an_attempt_remembers_its_first_own_checkpoint() -> None:

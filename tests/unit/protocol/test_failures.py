@@ -68,7 +68,7 @@ def test_a_late_failure_of_an_older_id_does_not_count() -> None:
 @pytest.mark.parametrize(("reason", "count"), [("expired", 0), ("declined", 1), ("store failed", 1)])
 def test_a_savepoint_that_took_too_long_does_not_count(reason: str, count: int) -> None:
     history = running()
-    number = history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task")
+    number = history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task")
     history.do(c.Abort(id=number, reason=reason))
     assert len(history.state.failed()) == count
 
@@ -76,7 +76,7 @@ def test_a_savepoint_that_took_too_long_does_not_count(reason: str, count: int) 
 def test_a_completed_savepoint_is_a_success() -> None:
     history = running()
     failing(history, "expired")
-    history.completed(number=history.triggered(kind="savepoint", target=TARGET, nonce="9f3c", origin="task"))
+    history.completed(number=history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task"))
     assert not history.state.failed()
 
 

@@ -76,14 +76,14 @@ def life(store: MemoryStore) -> None:
     journal.append(first)
     coordinator = Coordinator(journal, 1)
     for number in (1, 2):
-        coordinator.trigger(f"attempt 1 barrier {number}", timeout_s=600.0, barrier="stage 'clean'")
+        coordinator.trigger(e.Request(token=f"attempt 1 barrier {number}", timeout_s=600.0, barrier="stage 'clean'"))
         coordinator.acknowledge(detailed(number))
         coordinator.complete(number)
     expire(coordinator, at(20_000))
     journal.append(launch(run, 2, scope=scope, seen_alive=True))
-    coordinator.trigger("attempt 1 barrier 3", timeout_s=600.0, barrier="end")
+    coordinator.trigger(e.Request(token="attempt 1 barrier 3", timeout_s=600.0, barrier="end"))
     coordinator.abort(3, "expired", missing=("",), words="its batch has been running for 14 min")
-    coordinator.trigger("attempt 1 barrier 4", timeout_s=600.0, barrier="end")
+    coordinator.trigger(e.Request(token="attempt 1 barrier 4", timeout_s=600.0, barrier="end"))
     journal.append(c.RequestStop(launch=1, try_number=2, by="task", reason="marked failed"))
     journal.append(c.EndAttempt(epoch=1, how="cancelled", exit_code=1, said_by="driver"))
     again: dict[str, Any] = {"versions": VERSIONS, "checkpointing": checkpointing}
@@ -91,7 +91,7 @@ def life(store: MemoryStore) -> None:
     journal.append(start(run, 3, driver="dr1ver2", **again))
     journal.append(clear(run, 4, scope=scope, on_clear="restart"))
     journal.append(start(run, 4, generation=1, driver="dr1ver3", **again))
-    Coordinator(journal, 3).trigger("attempt 3 barrier 1", timeout_s=600.0, barrier="stage 'clean'")
+    Coordinator(journal, 3).trigger(e.Request(token="attempt 3 barrier 1", timeout_s=600.0, barrier="stage 'clean'"))
 
 
 @cache
@@ -116,12 +116,12 @@ def life_with_savepoints(store: MemoryStore) -> None:
     journal.append(launch(run, run_after="2026-11-20T00:00:00Z"))
     journal.append(start(run, driver="dr1ver", versions=VERSIONS, checkpointing=config))
     coordinator = Coordinator(journal, 1)
-    saved: dict[str, Any] = {"origin": "task", "target": "s3://lake/savepoints", "owner": "ops.savepoint"}
-    coordinator.trigger("savepoint", kind="savepoint", name="before the change", pinned=True, **saved)
-    coordinator.trigger("one", origin="cli", owner="ann", confirm_commits=True)
+    saved: dict[str, Any] = {"origin": "task", "folder": "s3://lake/savepoints", "owner": "ops.savepoint"}
+    coordinator.trigger(e.Request(token="savepoint", kind="savepoint", name="before the change", pinned=True, **saved))
+    coordinator.trigger(e.Request(token="one", origin="cli", owner="ann", confirm_commits=True))
     for request, origin in (("two", "task"), ("timer", "periodic")):
         with suppress(Queued):
-            coordinator.trigger(request, origin=origin, owner="ops.checkpoint")
+            coordinator.trigger(e.Request(token=request, origin=origin, owner="ops.checkpoint"))
     for number in (1, 2):
         coordinator.acknowledge(detailed(number))
         coordinator.complete(number)
@@ -129,8 +129,8 @@ def life_with_savepoints(store: MemoryStore) -> None:
     coordinator.confirm_commits(2)
     for request in ("three", "four"):
         with suppress(Queued):
-            coordinator.trigger(request, origin="task", owner="ops.checkpoint")
-    coordinator.trigger("stop", kind="suspend_savepoint", **saved)
+            coordinator.trigger(e.Request(token=request, origin="task", owner="ops.checkpoint"))
+    coordinator.trigger(e.Request(token="stop", kind="suspend_savepoint", **saved))
     number = coordinator.state.pending[-1].id
     coordinator.acknowledge(detailed(number))
     coordinator.complete(number)
@@ -165,7 +165,7 @@ def short_life(store: MemoryStore) -> None:
     plan = launch(run, scope=run, run_after="2026-11-20T00:00:00Z")
     journal.append(plan)
     journal.append(start(run, driver="dr1ver", versions=VERSIONS, checkpointing=CheckpointConfig().to_json()))
-    Coordinator(journal, 1).trigger("attempt 1 barrier 1", timeout_s=600.0, barrier="end")
+    Coordinator(journal, 1).trigger(e.Request(token="attempt 1 barrier 1", timeout_s=600.0, barrier="end"))
     journal.append(c.EndAttempt(epoch=1, how="finished", exit_code=0))
     journal.append(c.CloseHistory(why="the run finished", now=at(20_000)))
     journal.append(c.FinishClosing())
@@ -290,13 +290,13 @@ def test_the_first_entry() -> None:
     assert isinstance(opened, e.HistoryOpened)
     assert (opened.job, opened.scope, opened.item) == ("flights.delays", "scheduled__2026-11-20", None)
     assert isinstance(planned, e.LaunchPlanned)
-    assert (planned.launch, planned.try_number, planned.run_after, planned.restore_point) == (
+    assert (planned.launch, planned.spec.try_number, planned.spec.run_after, planned.restore_point) == (
         1,
         1,
         "2026-11-20T00:00:00Z",
         None,
     )
-    assert planned.token == e.Token(dag="flights", run="scheduled__2026-11-20", task="delays")
+    assert planned.spec.token == e.Token(dag="flights", run="scheduled__2026-11-20", task="delays")
 
 
 def test_a_boundary_holds_the_state_before_it() -> None:
@@ -376,11 +376,11 @@ def test_a_boundary_holds_what_waits_and_what_is_owned() -> None:
         ("42-77aa", "retained"),
     ]
     assert (state.next_id, state.branch.rename, state.suspended) == (42, {"sum": "total"}, None)
-    told = [one.id for one in state.checkpoints if one.confirm_commits and one.commits_confirmed]
+    told = [one.id for one in state.checkpoints if one.request.confirm_commits and one.commits_confirmed]
     assert told == [2]
     waited = state.checkpoint(3)
     assert waited
-    assert (waited.request, waited.owner, waited.queued_at != "") == ("two", "ops.checkpoint", True)
+    assert (waited.request.token, waited.request.owner, waited.queued_at != "") == ("two", "ops.checkpoint", True)
 
 
 def test_an_acknowledgement_and_the_seal_of_it() -> None:

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import CheckpointNotFound, NotPending
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.metadata import digest
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import MemoryStore
@@ -21,7 +21,7 @@ from tests.support.garbage import expire
 from tests.support.histories import Given, History, complete, in_turn, launch, refusal, said
 from tests.support.journals import KEYS
 
-AUDIT = c.Trigger(request="audit", gated=True, origin="task")
+AUDIT = c.Trigger(request=Request(token="audit", gated=True, origin="task"))
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +53,9 @@ def barrier(h: History) -> None:
     [
         pytest.param(running, AUDIT, "trigger chk-1", id="asked for"),
         pytest.param(in_turn(running, barrier), AUDIT, "trigger chk-2", id="beside one in flight"),
-        pytest.param(gated, c.Trigger(request="barrier", epoch=1), "trigger chk-2", id="it is in nobody's way"),
-        pytest.param(gated, c.Trigger(request="another audit", gated=True), "trigger chk-2", id="two audits"),
-        pytest.param(in_turn(gated, barrier), c.Trigger(request="task"), "Busy", id="the one beside it counts"),
+        pytest.param(gated, c.Trigger(request=Request(token="barrier"), epoch=1), "trigger chk-2", id="it is in nobody's way"),
+        pytest.param(gated, c.Trigger(request=Request(token="another audit", gated=True)), "trigger chk-2", id="two audits"),
+        pytest.param(in_turn(gated, barrier), c.Trigger(request=Request(token="task")), "Busy", id="the one beside it counts"),
         pytest.param(gated, AUDIT, "done 1", id="asked for again"),
         pytest.param(finalized, AUDIT, "done 1", id="asked for again by a retry, after its end"),
         pytest.param(gated, complete(1, epoch=1), "NotPending", id="the driver does not complete it (B30)"),
@@ -80,7 +80,7 @@ def test_what_may_happen_to_it(given: Given, asked: c.Command, answer: str) -> N
 def test_it_waits_as_long_as_its_job_says_or_as_its_trigger_does() -> None:
     history = History()
     gated(history)
-    history.do(c.Trigger(request="patient", gated=True, timeout_s=7200.0))
+    history.do(c.Trigger(request=Request(token="patient", gated=True, timeout_s=7200.0)))
     assert [one.timeout_s for one in history.state.pending] == [120.0, 7200.0]
 
 
@@ -123,7 +123,7 @@ def test_the_end_of_its_attempt_aborts_it() -> None:
 def test_what_is_said_when_nothing_runs(scope: str, given: Given, run: str | None, error: type[errors.Refused]) -> None:
     history = History(scope=scope)
     given(history)
-    refused = refusal(history.ask(c.Trigger(request="task", run=run)), error)
+    refused = refusal(history.ask(c.Trigger(request=Request(token="task"), run=run)), error)
     assert type(refused) is error
     assert refused.permanent == (error is errors.RunFinished)
 
@@ -134,7 +134,7 @@ def test_what_is_said_when_nothing_runs(scope: str, given: Given, run: str | Non
 def audited(store: MemoryStore) -> Coordinator:
     """A driver that has acknowledged the gated chk-1."""
     coordinator = driver(store)
-    bystander(store).trigger("audit", gated=True, origin="task")
+    bystander(store).trigger(Request(token="audit", gated=True, origin="task"))
     coordinator.journal.catch_up()
     coordinator.acknowledge(acknowledgement(1, stage("clean", 1)))
     return coordinator
@@ -169,7 +169,7 @@ def test_finalizing_before_the_acknowledgement_seals_nothing() -> None:
     store = MemoryStore()
     driver(store)
     task = bystander(store)
-    task.trigger("audit", gated=True)
+    task.trigger(Request(token="audit", gated=True))
     assert task.missing(one(task)) == ("",)
     with pytest.raises(NotPending, match="not acknowledged"):
         task.complete(1, finalize=True)
@@ -180,7 +180,7 @@ def test_it_can_be_looked_at_once_it_is_acknowledged() -> None:
     store = MemoryStore()
     coordinator = driver(store)
     task = bystander(store)
-    task.trigger("audit", gated=True)
+    task.trigger(Request(token="audit", gated=True))
     coordinator.journal.catch_up()
     with pytest.raises(NotPending, match="not acknowledged yet"):
         task.contents(one(task))

@@ -138,7 +138,7 @@ def test_a_refusal_names_the_run(
 def test_a_history_says_who_opened_it() -> None:
     opened = History().do(launch())[0]
     assert isinstance(opened, e.HistoryOpened)
-    assert opened.why == launch().owner
+    assert opened.why == launch().spec.owner
 
 
 def test_on_clear_continue_needs_the_state_only_of_a_finished_run() -> None:
@@ -162,7 +162,9 @@ def test_what_one_application_does_is_not_the_others() -> None:
         history.do(launch(task=name, application=name, owner="both"))
         history.do(replace(start(driver=name), token=token(task=name), application=name))
     for name in ("orders", "stock"):
-        history.do(c.Trigger(request=name, application=name, epoch=1 if name == "orders" else 2, gated=True))
+        history.do(
+            c.Trigger(request=e.Request(token=name, application=name, gated=True), epoch=1 if name == "orders" else 2)
+        )
     assert said(history.ask(launch(try_number=2, task="stock", application="stock", owner="both"))) == (
         "launch 3 from nothing, abort chk-2"
     )

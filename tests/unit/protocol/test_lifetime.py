@@ -254,9 +254,14 @@ def test_what_is_not_in_the_way(given: Given) -> None:
         pytest.param(closed, c.CloseHistory(why="again", now=at(0)), "done 7", id="it is closed already"),
         pytest.param(closed, c.FinishClosing(), "done 7", id="it was finished already"),
         pytest.param(
-            closing, c.Trigger(request="r"), "RunFinished", id="who asks for a checkpoint hears that nothing runs"
+            closing,
+            c.Trigger(request=e.Request(token="r")),
+            "RunFinished",
+            id="who asks for a checkpoint hears that nothing runs",
         ),
-        pytest.param(closed, c.Trigger(request="r", epoch=1), "Fenced", id="a driver hears that it is over"),
+        pytest.param(
+            closed, c.Trigger(request=e.Request(token="r"), epoch=1), "Fenced", id="a driver hears that it is over"
+        ),
         pytest.param(waited, start(), "Fenced", id="one that comes late, too"),
         pytest.param(closed, CLEARED, "open, launch 2 from nothing", id="a launch opens it again"),
         pytest.param(closed, ALONE, "open, launch 2 from nothing, attempt 2 from nothing", id="and so does a script"),

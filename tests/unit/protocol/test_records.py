@@ -180,24 +180,59 @@ def later_fields(data: Any) -> Any:
 
 EVENTS: tuple[e.Event, ...] = (
     e.HistoryOpened(incarnation="i", job="j", scope=""),
-    e.BranchOpened(branch=1, application="", base=e.Point(id=7), token=e.Token(dag="d", run="r", task="t"), by="o", reason="restore=7"),
+    e.BranchOpened(
+        branch=1,
+        application="",
+        base=e.Point(id=7),
+        token=e.Token(dag="d", run="r", task="t"),
+        by="o",
+        reason="restore=7",
+    ),
     e.LaunchPlanned(
-        launch=1, application="", token=e.Token(dag="d", run="r", task="t"), try_number=1, owner="d.t", run="r", run_after=None,
-        started_at=at(0), restore="latest", restore_point=e.Point(id=7),
+        spec=e.LaunchSpec(
+            application="",
+            token=e.Token(dag="d", run="r", task="t"),
+            try_number=1,
+            owner="d.t",
+            run="r",
+            run_after=None,
+            started_at=at(0),
+            restore="latest",
+        ),
+        launch=1,
+        restore_point=e.Point(id=7),
     ),
     e.AttemptStarted(
-        epoch=1, launch=1, driver="nonce", restore_point=None, application_digest="", versions=Versions(), checkpointing={}
+        epoch=1,
+        launch=1,
+        driver="nonce",
+        restore_point=None,
+        application_digest="",
+        versions=Versions(),
+        checkpointing={},
     ),
     e.CheckpointTriggered(
-        id=1, request="r1", try_number=1, checkpoint_kind="checkpoint", epochs=(1,), branch=1, plan=("",), timeout_s=600.0
+        request=e.Request(token="r1", try_number=1, kind="checkpoint"),
+        id=1,
+        epochs=(1,),
+        branch=1,
+        plan=("",),
+        timeout_s=600.0,
     ),
     e.CheckpointTriggered(
-        id=2, request="r2", try_number=1, checkpoint_kind="checkpoint", epochs=(1,), branch=1, plan=("",), timeout_s=600.0
+        request=e.Request(token="r2", try_number=1, kind="checkpoint"),
+        id=2,
+        epochs=(1,),
+        branch=1,
+        plan=("",),
+        timeout_s=600.0,
     ),
-    e.CheckpointCompleted(id=1, digest="d", bytes=1, states=(e.StateEntry(uid="u", kind="stage", run="r", groups=("state/u/1-a",)),)),
+    e.CheckpointCompleted(
+        id=1, digest="d", bytes=1, states=(e.StateEntry(uid="u", kind="stage", run="r", groups=("state/u/1-a",)),)
+    ),
     e.CheckpointAborted(id=2, reason="expired", phase="acknowledge"),
     e.AttemptEnded(epoch=1, how="failed", exit_code=1, said_by="driver"),
-)  # fmt: skip
+)
 
 
 def test_an_event_keeps_what_it_does_not_know() -> None:
@@ -275,8 +310,14 @@ def test_what_is_known_is_not_kept_as_unknown_too() -> None:
     assert replace(said, later=None, lists=()).to_json() == {"name": "a", "newest": 2}
 
 
-@pytest.mark.parametrize(("field", "value"), [("gated", "yes"), ("id", "7"), ("request", 7), ("epochs", ["1"])])
+@pytest.mark.parametrize(("field", "value"), [("queued_at", 7), ("id", "7"), ("epochs", ["1"])])
 def test_an_event_of_other_types_is_damaged(field: str, value: Any) -> None:
     (event,) = (one for one in EVENTS if isinstance(one, e.CheckpointTriggered) and one.id == 1)
     with pytest.raises(Damaged, match=r"CheckpointTriggered cannot be read: .* is no "):
         e.event_from_json(e.event_to_json(event) | {field: value})
+
+
+@pytest.mark.parametrize(("field", "value"), [("gated", "yes"), ("token", 7), ("try_number", "1")])
+def test_a_request_of_other_types_is_damaged(field: str, value: Any) -> None:
+    with pytest.raises(Damaged, match=r"Request cannot be read: .* is no "):
+        e.Request.from_json(e.Request(token="asked").to_json() | {field: value})

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import requests
 from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.state import QueuedRequest, State
 from tests.support.histories import History, at, launch, refusal
 
 TARGET = "s3://lake/savepoints"
@@ -27,26 +27,34 @@ def running(**options: Any) -> History:
     return history
 
 
+OBSERVED = ("epoch", "run", "pause_left_s")
+
+
 def ask(history: History, token: str, *, origin: str = "task", **other: Any) -> None:
-    history.do(c.Trigger(request=token, origin=origin, **other))
+    observed = {name: other.pop(name) for name in OBSERVED if name in other}
+    history.do(c.Trigger(request=e.Request(token=token, origin=origin, **other), **observed))
 
 
 def savepoint(history: History, token: str, *, kind: str = "savepoint") -> None:
-    ask(history, token, kind=kind, target=TARGET, nonce="9f3c")
+    ask(history, token, kind=kind, folder=TARGET, nonce="9f3c")
 
 
 def waiting(state: State) -> list[str]:
-    return [one.token for one in requests.in_order(state.queue)]
+    return [one.request.token for one in requests.in_order(state.queue)]
 
 
 def pending(state: State) -> list[str]:
-    return [one.request for one in state.pending]
+    return [checkpoint.request.token for checkpoint in state.pending]
 
 
-def queued(token: str, *, n: int = 0, **other: Any) -> e.Request:
+def queued(token: str, *, n: int = 0, **other: Any) -> QueuedRequest:
     """``n`` only says in which order they were asked for."""
-    known = {"checkpoint_kind": "checkpoint", "origin": "task", **other}
-    return e.Request(token=token, try_number=1, epoch=1, application="", timeout_s=1.0, **known)
+    request = e.Request(token=token, timeout_s=1.0, **{"origin": "task", **other})
+    return QueuedRequest(request=request, epoch=1)
+
+
+def waits(token: str, **other: Any) -> e.RequestQueued:
+    return e.RequestQueued(request=queued(token, **other).request, epoch=1)
 
 
 # -- what is triggered at once -----------------------------------------------------------------------------------------
@@ -56,7 +64,12 @@ def test_a_request_with_nothing_in_the_way_is_triggered_at_once() -> None:
     history = running()
     ask(history, "a", name="before the change", owner="dag.task")
     (one,) = history.state.pending
-    assert (one.request, one.name, one.owner, one.queued_at) == ("a", "before the change", "dag.task", "")
+    assert (one.request.token, one.request.name, one.request.owner, one.queued_at) == (
+        "a",
+        "before the change",
+        "dag.task",
+        "",
+    )
     assert not history.state.queue
 
 
@@ -94,7 +107,7 @@ def test_a_savepoint_has_a_folder_of_its_own() -> None:
 
 def test_a_checkpoint_has_none() -> None:
     history = running()
-    ask(history, "a", target=TARGET, nonce="9f3c")
+    ask(history, "a", folder=TARGET, nonce="9f3c")
     assert history.state.pending[0].target is None
 
 
@@ -112,7 +125,7 @@ def test_what_was_asked_for_is_what_is_triggered(waits: bool) -> None:
     if waits:
         history.completed(number=1)
     (one,) = history.state.pending
-    assert {name: getattr(one, name) for name in ASKED} == ASKED
+    assert one.request == e.Request(token="b", **{"origin": "task", **ASKED})
     assert bool(one.queued_at) is waits
 
 
@@ -127,7 +140,7 @@ def test_a_barrier_serves_what_waits_for_it() -> None:
     """It cannot wait: its moment is now."""
     history = running()
     ask(history, "a")
-    refused = history.ask(c.Trigger(request="barrier", epoch=1))
+    refused = history.ask(c.Trigger(request=e.Request(token="barrier"), epoch=1))
     assert isinstance(refused, Refusal)
     assert isinstance(refused.error, errors.Busy)
     savepoints = running()
@@ -140,7 +153,7 @@ def test_a_barrier_is_told_of_the_oldest_that_waits_for_it() -> None:
     history = running(max_concurrent=2)
     ask(history, "a")
     ask(history, "b")
-    busy = refusal(history.ask(c.Trigger(request="barrier", epoch=1)), errors.Busy)
+    busy = refusal(history.ask(c.Trigger(request=e.Request(token="barrier"), epoch=1)), errors.Busy)
     assert "chk-1 is pending" in busy.message
 
 
@@ -150,7 +163,7 @@ def test_an_earlier_try_hears_what_the_later_one_asked_for() -> None:
     ask(history, "a", try_number=2)
     history.do(c.Abort(id=1, reason="expired"))
     for number in (1, 2):
-        assert history.ask(c.Trigger(request="a", origin="task", try_number=number)) == DoneAlready(1)
+        assert history.ask(c.Trigger(request=e.Request(token="a", origin="task", try_number=number))) == DoneAlready(1)
     ask(history, "a", try_number=3)
     assert pending(history.state) == ["a"]
 
@@ -159,18 +172,20 @@ def test_an_earlier_try_hears_what_the_later_one_asked_for() -> None:
 
 
 def test_without_a_job_there_is_nothing_to_ask() -> None:
-    nothing = refusal(History().ask(c.Trigger(request="a", origin="task")), errors.NotRunning)
+    nothing = refusal(History().ask(c.Trigger(request=e.Request(token="a", origin="task"))), errors.NotRunning)
     assert nothing.message.startswith("this job: no driver is running")
     history = running()
     history.ended("failed")
-    ended = refusal(history.ask(c.Trigger(request="a", origin="task")), errors.NotRunning)
+    ended = refusal(history.ask(c.Trigger(request=e.Request(token="a", origin="task"))), errors.NotRunning)
     assert ended.message.startswith("flights.delays: no driver is running")
 
 
 def test_a_run_that_has_finished_takes_none() -> None:
     history = running()
     history.ended()
-    found = refusal(history.ask(c.Trigger(request="a", origin="task", run="day-1")), errors.RunFinished)
+    found = refusal(
+        history.ask(c.Trigger(request=e.Request(token="a", origin="task"), run="day-1")), errors.RunFinished
+    )
     assert found.about["run"] == "day-1"
 
 
@@ -180,9 +195,9 @@ def test_in_run_scope_the_newest_run_is_meant() -> None:
     history.ended()
     history.started("day-2")
     history.ended("failed")
-    refusal(history.ask(c.Trigger(request="a", origin="task")), errors.NotRunning)
+    refusal(history.ask(c.Trigger(request=e.Request(token="a", origin="task"))), errors.NotRunning)
     empty = History("weekly")
-    refusal(empty.ask(c.Trigger(request="a", origin="task")), errors.NotRunning)
+    refusal(empty.ask(c.Trigger(request=e.Request(token="a", origin="task"))), errors.NotRunning)
 
 
 # -- the order of the queue --------------------------------------------------------------------------------------------
@@ -191,9 +206,9 @@ def test_in_run_scope_the_newest_run_is_meant() -> None:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        pytest.param({"checkpoint_kind": "savepoint"}, {}, id="a savepoint before a checkpoint"),
+        pytest.param({"kind": "savepoint"}, {}, id="a savepoint before a checkpoint"),
         pytest.param({}, {"origin": "periodic"}, id="a user's before a periodic one"),
-        pytest.param({"checkpoint_kind": "savepoint", "origin": "periodic"}, {}, id="a savepoint first of all"),
+        pytest.param({"kind": "savepoint", "origin": "periodic"}, {}, id="a savepoint first of all"),
         pytest.param({"n": 1}, {"n": 2}, id="the older first"),
         pytest.param({"n": 1, "origin": "periodic"}, {"n": 2, "origin": "periodic"}, id="of periodic ones, too"),
     ],
@@ -202,7 +217,7 @@ def test_rule_1_the_order(first: dict[str, Any], second: dict[str, Any]) -> None
     one, other = queued("first", **first), queued("second", **second)
     queues = [(one, other)] if "n" in first else [(one, other), (other, one)]
     for queue in queues:
-        assert [each.token for each in requests.in_order(queue)] == ["first", "second"]
+        assert [each.request.token for each in requests.in_order(queue)] == ["first", "second"]
 
 
 # -- admission ---------------------------------------------------------------------------------------------------------
@@ -225,7 +240,10 @@ def test_the_queue_holds_a_thousand() -> None:
 def test_rule_2_a_queue_of_users_takes_no_more(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Nobody whose request was taken loses it to another person, not even to one who would be served before."""
     history = full(monkeypatch, "task", "task")
-    refusal(history.ask(c.Trigger(request="one more", origin="task", kind=kind, target=TARGET)), errors.TooManyRequests)
+    refusal(
+        history.ask(c.Trigger(request=e.Request(token="one more", origin="task", kind=kind, folder=TARGET))),
+        errors.TooManyRequests,
+    )
 
 
 def test_rule_2_a_periodic_one_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +255,7 @@ def test_rule_2_a_periodic_one_makes_room(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_rule_2_the_new_one_may_be_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
     history = full(monkeypatch, "task", "periodic")
-    refused = history.ask(c.Trigger(request="one more", origin="periodic"))
+    refused = history.ask(c.Trigger(request=e.Request(token="one more", origin="periodic")))
     assert isinstance(refused, Refusal)
     assert isinstance(refused.error, errors.TooManyRequests)
 
@@ -274,7 +292,9 @@ def test_a_forced_one_waits_behind_nobody_and_is_said_once() -> None:
     history = running()
     ask(history, "a")
     ask(history, "b")
-    events = history.do(c.Trigger(request="s", origin="task", kind="savepoint", target=TARGET, nonce="9f3c"))
+    events = history.do(
+        c.Trigger(request=e.Request(token="s", origin="task", kind="savepoint", folder=TARGET, nonce="9f3c"))
+    )
     assert [type(one) for one in events] == [e.CheckpointTriggered]
 
 
@@ -297,7 +317,7 @@ def test_an_entry_takes_sixteen_from_the_queue_and_the_next_one_goes_on() -> Non
     history = running(max_concurrent=1)
     ask(history, "a")
     for n in range(20):
-        history.write(e.RequestQueued(request=queued(f"s{n}", checkpoint_kind="savepoint", target=TARGET)))
+        history.write(waits(f"s{n}", kind="savepoint", folder=TARGET))
     history.completed(number=1)
     assert (len(pending(history.state)), len(waiting(history.state))) == (16, 4)
     history.do(c.Abort(id=2, reason="declined"))
@@ -307,14 +327,14 @@ def test_an_entry_takes_sixteen_from_the_queue_and_the_next_one_goes_on() -> Non
 def test_a_full_queue_is_dropped_in_an_entry_that_fits() -> None:
     history = running()
     ask(history, "a")
-    history.write(*(e.RequestQueued(request=queued(f"{'long ' * 40}{n}")) for n in range(requests.LONGEST_QUEUE)))
+    history.write(*(waits(f"{'long ' * 40}{n}") for n in range(requests.LONGEST_QUEUE)))
     history.ended("failed")
     assert (len(history.state.dropped), waiting(history.state)) == (1000, [])
 
 
 def test_rule_5_a_periodic_one_inside_the_pause_is_refused_or_dropped() -> None:
     history = running(min_pause="5 s")
-    refused = history.ask(c.Trigger(request="p", origin="periodic", pause_left_s=3.0))
+    refused = history.ask(c.Trigger(request=e.Request(token="p", origin="periodic"), pause_left_s=3.0))
     assert isinstance(refused, Refusal)
     assert isinstance(refused.error, errors.MinPause)
     ask(history, "a")
@@ -327,7 +347,7 @@ def test_rule_5_a_periodic_one_inside_the_pause_is_refused_or_dropped() -> None:
 @pytest.mark.parametrize(("left", "taken"), [(0.5, False), (0.0, True), (-0.5, True)])
 def test_rule_5_the_pause_is_over_when_nothing_of_it_is_left(left: float, taken: bool) -> None:
     history = running(min_pause="5 s")
-    decision = history.ask(c.Trigger(request="p", origin="periodic", pause_left_s=left))
+    decision = history.ask(c.Trigger(request=e.Request(token="p", origin="periodic"), pause_left_s=left))
     assert isinstance(decision, tuple) is taken
 
 
@@ -367,7 +387,7 @@ def test_the_queue_goes_with_its_attempt(end: str) -> None:
     if end == "ended":
         history.ended("failed")
     elif end == "replaced":
-        history.do(c.StartAttempt(token=history.state.launches[-1].token, try_number=1, driver="another"))
+        history.do(c.StartAttempt(token=history.state.launches[-1].spec.token, try_number=1, driver="another"))
     elif end == "launched":
         history.launched(try_number=2)
     else:
@@ -384,7 +404,7 @@ def test_a_dropped_request_is_asked_anew_by_a_later_try_alone() -> None:
     ask(history, "b")
     history.ended("failed")
     history.started(try_number=2)
-    again = history.ask(c.Trigger(request="b", origin="task"))
+    again = history.ask(c.Trigger(request=e.Request(token="b", origin="task")))
     assert refusal(again, errors.RequestDropped).about["reason"] == "its attempt is over"
     ask(history, "b", try_number=2)
     assert pending(history.state) == ["b"]
@@ -395,14 +415,14 @@ def test_a_request_that_waits_is_known() -> None:
     history = running()
     ask(history, "a")
     ask(history, "b")
-    assert history.ask(c.Trigger(request="b", origin="task", try_number=2)) == DoneAlready(0)
+    assert history.ask(c.Trigger(request=e.Request(token="b", origin="task", try_number=2))) == DoneAlready(0)
 
 
 def test_another_runs_driver_does_not_answer_for_this_run() -> None:
     history = running()
     history.ended("finished")
     history.started("day-2")
-    refused = history.ask(c.Trigger(request="a", origin="task", run="day-1"))
+    refused = history.ask(c.Trigger(request=e.Request(token="a", origin="task"), run="day-1"))
     assert isinstance(refused, Refusal)
     assert isinstance(refused.error, errors.RunFinished)
     ask(history, "b", run="day-2")
@@ -414,12 +434,12 @@ def test_another_runs_driver_does_not_answer_for_this_run() -> None:
 @pytest.mark.parametrize("kind", ["suspend_savepoint", "terminate_savepoint"])
 def test_a_stop_savepoint_completes_and_suspends_in_one_entry(kind: str) -> None:
     history = running()
-    ask(history, "stop", kind=kind, target=TARGET, nonce="9f3c", owner="upgrade.stop")
+    ask(history, "stop", kind=kind, folder=TARGET, nonce="9f3c", owner="upgrade.stop")
     ask(history, "b")
     history.completed(number=1)
     assert history.state.suspended == f"{at(history.state.n)} (upgrade.stop, {TARGET}/savepoint-flights.delays-1-9f3c)"
     assert [one.why for one in history.state.dropped] == ["the job was suspended"]
-    refused = history.ask(c.Trigger(request="c", origin="task"))
+    refused = history.ask(c.Trigger(request=e.Request(token="c", origin="task")))
     assert isinstance(refused, Refusal)
     assert isinstance(refused.error, errors.JobSuspended)
 
@@ -430,7 +450,7 @@ def test_a_job_that_was_suspended_and_has_ended_is_suspended() -> None:
     savepoint(history, "stop", kind="suspend_savepoint")
     history.completed(number=1)
     history.ended("suspended")
-    refused = history.ask(c.Trigger(request="c", origin="task"))
+    refused = history.ask(c.Trigger(request=e.Request(token="c", origin="task")))
     assert isinstance(refused, Refusal)
     assert isinstance(refused.error, errors.JobSuspended)
 
@@ -495,7 +515,7 @@ def test_all_that_is_pending_can_be_aborted_in_one_entry() -> None:
             savepoint(history, f"saves {number}")
         else:
             ask(history, f"gated {number}", gated=True)
-    refused = refusal(history.ask(c.Trigger(request="gated", gated=True)), errors.TooManyRequests)
+    refused = refusal(history.ask(c.Trigger(request=e.Request(token="gated", gated=True))), errors.TooManyRequests)
     assert f"{requests.MOST_PENDING} requests wait already" in refused.message
     savepoint(history, "one more")
     assert waiting(history.state) == ["one more"]

@@ -8,7 +8,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from tests.support.histories import Given, History, in_turn, launch, refusal, said, start
 
 ALL = CheckpointConfig(retention=KeepAll()).to_json()
@@ -68,7 +68,7 @@ def test_whatever_runs_is_over_and_the_next_attempt_starts_there() -> None:
     assert history.state.over(1)
     assert history.state.current_launch() is None
     assert said(history.ask(start(driver="its second driver"))) == "Fenced"
-    assert said(history.ask(c.Trigger(request="late", epoch=1))) == "Fenced"
+    assert said(history.ask(c.Trigger(request=Request(token="late"), epoch=1))) == "Fenced"
     assert said(history.ask(launch(try_number=2))) == "launch 2 from chk-1"
 
 

@@ -18,13 +18,23 @@ from tests.support.histories import History, at, entry, token
 
 ELSEWHERE = "s3://other/savepoint-orders-7-9f3c"
 VERSIONS = Versions(package="0.1", spark="4.2.0")
-REQUEST = e.Request(token="asked", try_number=2, checkpoint_kind="checkpoint", epoch=1, application="", timeout_s=60.0)
+REQUEST = e.Request(token="asked", try_number=2, timeout_s=60.0)
 
 OPENED = e.HistoryOpened(incarnation="i2", job="orders", scope="day-2", item="north", why="flights.delays")
 PLANNED = e.LaunchPlanned(
-    launch=2, application="", token=token("day-2", generation=3), try_number=4, owner="flights.delays", run="day-2",
-    run_after=at(1), started_at=at(2), restore="chk-1", restore_point=e.Point(id=1),
-)  # fmt: skip
+    spec=e.LaunchSpec(
+        application="",
+        token=token("day-2", generation=3),
+        try_number=4,
+        owner="flights.delays",
+        run="day-2",
+        run_after=at(1),
+        started_at=at(2),
+        restore="chk-1",
+    ),
+    launch=2,
+    restore_point=e.Point(id=1),
+)
 ADOPTED = e.LaunchAdopted(launch=1, token=token("day-1", generation=5), try_number=6)
 STARTED = e.AttemptStarted(
     epoch=2, launch=1, driver="n0nce", restore_point=e.Point(id=1), application_digest="sha256 of the script",
@@ -36,10 +46,25 @@ BRANCHED = e.BranchOpened(
     above=9, claimed=True, rename={"old": "new"},
 )  # fmt: skip
 TRIGGERED = e.CheckpointTriggered(
-    id=5, request="r5", try_number=2, checkpoint_kind="savepoint", epochs=(1,), branch=4, plan=("",), timeout_s=60.0,
-    barrier="stage 'clean'", gated=True, target=ELSEWHERE, origin="cli", name="before the upgrade", pinned=True, base=1,
-    owner="flights.save", queued_at=at(3),
-)  # fmt: skip
+    request=e.Request(
+        token="r5",
+        try_number=2,
+        kind="savepoint",
+        barrier="stage 'clean'",
+        gated=True,
+        origin="cli",
+        name="before the upgrade",
+        pinned=True,
+        owner="flights.save",
+    ),
+    id=5,
+    epochs=(1,),
+    branch=4,
+    plan=("",),
+    timeout_s=60.0,
+    target=ELSEWHERE,
+    queued_at=at(3),
+)
 COMPLETED = e.CheckpointCompleted(
     id=2, digest="d2", bytes=7, states=(entry("new", ("state/new/1-a",), 2),), positions={"orders": 7}, transactions=("t",)
 )  # fmt: skip
@@ -52,7 +77,7 @@ def lived() -> State:
     history.started()
     history.completed()
     history.triggered(origin="periodic")
-    history.do(c.Trigger(request="waits", epoch=1, origin="cli"))
+    history.do(c.Trigger(request=e.Request(token="waits", origin="cli"), epoch=1))
     return replace(history.state, claims=(Claim(pointer=ELSEWHERE, at=at(0)),))
 
 
@@ -77,7 +102,7 @@ MADE: dict[str, tuple[e.Event, str]] = {
     "launch_planned": (PLANNED, "launches -1"),
     "attempt_started": (STARTED, "attempts -1"),
     "branch_opened": (BRANCHED, "branch"),
-    "request_queued": (e.RequestQueued(request=replace(REQUEST, extra={"later": "kept"})), "queue -1"),
+    "request_queued": (e.RequestQueued(request=REQUEST, epoch=1), "queue -1"),
     "request_dropped": (e.RequestDropped(token="waits", why="too many"), "dropped -1"),
     "queue_dropped": (e.QueueDropped(why="its attempt is over"), "dropped -1"),
     "checkpoint_triggered": (TRIGGERED, "checkpoints -1"),
@@ -128,13 +153,12 @@ def test_what_a_newer_version_says_of_something_stays_with_it(kind: str) -> None
     ("event", "place", "named", "elsewhere"),
     [
         (OPENED, "", {}, {"why"}),
-        (PLANNED, "launches -1", {"launch": "number"}, {"run_after", "started_at"}),
-        (PLANNED, "runs -1", {"run": "key", "restore_point": "started_from"},
-         {"application", "token", "try_number", "restore"}),
+        (PLANNED, "launches -1", {"launch": "number"}, set()),
+        (PLANNED, "runs -1", {"restore_point": "started_from"}, {"spec"}),
         (STARTED, "attempts -1", {}, set()),
         (ENDED, "attempts 0", {}, set()),
         (BRANCHED, "branch", {"branch": "number"}, {"application", "by", "above", "claimed"}),
-        (TRIGGERED, "checkpoints -1", {"checkpoint_kind": "kind"}, set()),
+        (TRIGGERED, "checkpoints -1", {}, set()),
         (COMPLETED, "checkpoints 1", {}, {"states", "subsumed", "suspended"}),
         (EXPIRED, "checkpoints 1", {}, set()),
     ],
@@ -149,6 +173,16 @@ def test_what_an_event_says_stands_in_the_state(
     assert said == {name: record[named.get(name, name)] for name in said}
 
 
+def test_a_run_says_what_its_launch_asks_for() -> None:
+    record = at_place(apply(lived(), PLANNED).to_json(), "runs -1")
+    asked = PLANNED.spec.to_json()
+    assert record["key"] == asked["run"]
+    assert {name: record[name] for name in ("owner", "run_after", "started_at")} == {
+        name: asked[name] for name in ("owner", "run_after", "started_at")
+    }
+    assert record["generation"] == asked["token"]["generation"]
+
+
 @pytest.mark.parametrize(
     ("event", "moments"),
     [
@@ -156,7 +190,7 @@ def test_what_an_event_says_stands_in_the_state(
         (STARTED, {"attempts -1 at"}),
         (ENDED, {"attempts 0 ended_at", "runs 0 ended_at"}),
         (BRANCHED, {"branch at", "claims 0 at"}),
-        (e.RequestQueued(request=REQUEST), {"queue -1 queued_at"}),
+        (e.RequestQueued(request=REQUEST, epoch=1), {"queue -1 queued_at"}),
         (TRIGGERED, {"checkpoints -1 triggered_at"}),
         (COMPLETED, {"checkpoints 1 completed_at", "checkpoints 1 ended_at"}),
         (EXPIRED, {"checkpoints 1 ended_at"}),
@@ -246,7 +280,7 @@ def test_the_oldest_checkpoint_that_is_over_is_dropped_first(monkeypatch: pytest
     monkeypatch.setattr("airflow_checkpoint_provider.protocol.transitions.KEPT_RECORDS", 2)
     state = lived()
     for number in range(3, 8):
-        state = apply(state, replace(TRIGGERED, id=number, request=f"r{number}"))
+        state = apply(state, replace(TRIGGERED, id=number, request=replace(TRIGGERED.request, token=f"r{number}")))
     for number in (3, 5, 4, 6):
         state = apply(state, replace(EXPIRED, id=number))
     state = apply(state, e.CheckpointsCondemned(ids=(1,)))
@@ -327,7 +361,11 @@ def test_runs_that_a_base_holds_count_in_its_branch(whose: str) -> None:
     runs = {name: run(name, day, inside) for name, (day, inside, _) in RUNS.items()}
     if whose == "listed anew":
         runs["its own"] = run("its own", 3, None)
-    launches = () if whose == "unknown" else tuple(replace(one, run="its own") for one in state.launches)
+    launches = (
+        ()
+        if whose == "unknown"
+        else tuple(replace(launch, spec=replace(launch.spec, run="its own")) for launch in state.launches)
+    )
     before = replace(state, runs=tuple(runs.values()), launches=launches)
     after = apply(before, replace(BRANCHED, base=e.Point(id=7)))
     counted = {one.key for one in after.runs if one.inside == 4}
@@ -338,7 +376,7 @@ def test_only_the_clear_that_opened_a_branch_puts_its_run_inside() -> None:
     """A retry in a branch that somebody else opened has completed nothing there."""
     for by, inside in (("day-2", None), ("day-1", 4)):
         opened = replace(BRANCHED, base=None, claimed=False, token=token(by))
-        again = replace(PLANNED, run="day-1", token=token("day-1"), try_number=2)
+        again = replace(PLANNED, spec=replace(PLANNED.spec, run="day-1", token=token("day-1"), try_number=2))
         state = apply(apply(replace(lived(), runs=(run("day-1", 1, None),)), opened), again)
         assert [one.inside for one in state.runs] == [inside]
 
@@ -351,7 +389,7 @@ def test_a_run_renames_what_it_started_from_only_at_the_branchs_base(point: e.Po
 
 
 def test_a_run_is_as_its_newest_launch_ended_and_not_an_older_one() -> None:
-    state = apply(lived(), replace(PLANNED, run="day-1"))
+    state = apply(lived(), replace(PLANNED, spec=replace(PLANNED.spec, run="day-1")))
     assert apply(state, ENDED).runs[0].how is None
     newest = apply(state, replace(STARTED, launch=2))
     assert apply(newest, replace(ENDED, epoch=2)).runs[0].how == "failed"
@@ -359,7 +397,10 @@ def test_a_run_is_as_its_newest_launch_ended_and_not_an_older_one() -> None:
 
 def test_only_attempts_of_its_epochs_have_completed_a_checkpoint() -> None:
     """Another keeps what it restored until it has one of its own (P9)."""
-    state = apply(apply(lived(), STARTED), replace(TRIGGERED, id=5, checkpoint_kind="checkpoint", epochs=(2,)))
+    state = apply(
+        apply(lived(), STARTED),
+        replace(TRIGGERED, id=5, request=replace(TRIGGERED.request, kind="checkpoint"), epochs=(2,)),
+    )
     state = apply(
         replace(state, attempts=tuple(replace(one, first=None) for one in state.attempts)), replace(COMPLETED, id=5)
     )
@@ -381,9 +422,9 @@ def test_who_differs_in_any_part_of_a_token_is_another(part: dict[str, Any]) -> 
 
 def test_who_opens_a_branch_is_remembered_by_it_or_by_the_launch_in_it() -> None:
     """A clear does both in one entry, and is answered with its launch; a restore opens a branch and launches nothing."""
-    branched = apply(lived(), replace(BRANCHED, token=PLANNED.token))
-    assert branched.tokens[token_text(PLANNED.token)] == 2
+    branched = apply(lived(), replace(BRANCHED, token=PLANNED.spec.token))
+    assert branched.tokens[token_text(PLANNED.spec.token)] == 2
     launched = apply(branched, PLANNED)
-    assert launched.tokens[launch_token(PLANNED.token, PLANNED.try_number)] == 2
-    assert token_text(PLANNED.token) not in launched.tokens
+    assert launched.tokens[launch_token(PLANNED.spec.token, PLANNED.spec.try_number)] == 2
+    assert token_text(PLANNED.spec.token) not in launched.tokens
     assert token_text(BRANCHED.token) in apply(apply(lived(), BRANCHED), PLANNED).tokens

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.errors import Declined, KindChanged, WrongUse
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import ABORTED, FORGOTTEN, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.spark import InitializationContext, SnapshotContext
@@ -56,9 +57,17 @@ class Hook(Own):
 
 def checkpoint(number: int, status: str) -> Checkpoint:
     one = Checkpoint(
-        id=number, kind="checkpoint", epochs=(1,), branch=0, plan=("",), request=f"{number}", try_number=1, timeout_s=60.0,
-        barrier="here", gated=False, origin="barrier", triggered_at="2026-11-20T00:00:00Z", status=status,
-    )  # fmt: skip
+        request=Request(
+            kind="checkpoint", token=f"{number}", try_number=1, barrier="here", gated=False, origin="barrier"
+        ),
+        id=number,
+        epochs=(1,),
+        branch=0,
+        plan=("",),
+        timeout_s=60.0,
+        triggered_at="2026-11-20T00:00:00Z",
+        status=status,
+    )
     return replace(one, completed_at="2026-11-20T00:00:01Z") if status in (RETAINED, FORGOTTEN) else one
 
 

@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
     Superseded,
 )
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import S3Store, s3
 from tests.support.acknowledgements import acknowledgement, driver, stage
 from tests.support.faults import virtual_time
@@ -206,7 +207,7 @@ def test_requests_are_those_that_the_protocol_needs(s3: S3Server, s3_store: S3St
     """Counted by the service: nothing is looked at twice, and no request is hidden in the client."""
     coordinator = driver(s3_store)
     s3.requests.clear()
-    coordinator.trigger("stage 'clean'", timeout_s=600.0)
+    coordinator.trigger(Request(token="stage 'clean'", timeout_s=600.0))
     coordinator.acknowledge(acknowledgement(1, stage("clean", 1)))
     coordinator.complete(1)
     assert s3.requests == {"PUT": 4, "GET": 3}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_checkpoint_provider.errors import Queued
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text import messages
@@ -17,7 +18,7 @@ POINTER = Pointer("file:///lake", "jobs/flights_etl.delays/job", 1)
 def asked(gated: bool, request: str) -> Recorded:
     recorded = Recorded()
     recorded.started("22:00:20")
-    recorded.coordinator.trigger(request, gated=gated, origin="task")
+    recorded.coordinator.trigger(Request(token=request, gated=gated, origin="task"))
     return recorded
 
 
@@ -36,7 +37,7 @@ def test_a_task_whose_request_waited(golden: Golden) -> None:
     ):
         recorded.clock = f"2026-11-20T{asks}Z"
         with pytest.raises(Queued):
-            recorded.coordinator.trigger(asks, origin="task")
+            recorded.coordinator.trigger(Request(token=asks, origin="task"))
         recorded.clock = f"2026-11-20T{ends}Z"
         recorded.coordinator.abort(number, "expired")
         lines.append(messages.triggered(recorded.state, recorded.state.pending[0], POINTER))

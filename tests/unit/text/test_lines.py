@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_checkpoint_provider.errors import JobAlreadyRunning, TwoOwners
-from airflow_checkpoint_provider.protocol.events import Point, Suspended
+from airflow_checkpoint_provider.protocol.events import Point, Request, Suspended
 from airflow_checkpoint_provider.protocol.transitions import apply
 from airflow_checkpoint_provider.text import messages, restore_story, summary_table
 from tests.support.garbage import expire
@@ -72,7 +72,7 @@ def test_completed_checkpoints(golden: Golden) -> None:
 def test_gated_checkpoints(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
-    number = recorded.coordinator.trigger("audit", timeout_s=600.0, gated=True, origin="task")
+    number = recorded.coordinator.trigger(Request(token="audit", timeout_s=600.0, gated=True, origin="task"))
     gated = recorded.state.pending
     lines = [messages.gate_reached(gated[0]), messages.gates_awaited(gated)]
     recorded.clock = at("22:12:20")

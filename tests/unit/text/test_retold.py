@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.storage.memory import named
 from airflow_checkpoint_provider.text import restore_story
@@ -56,7 +56,7 @@ def test_a_second_driver_under_one_launch(golden: Golden) -> None:
     recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
     launch = recorded.state.current_launch()
     assert launch
-    recorded.coordinator.journal.append(c.StartAttempt(token=launch.token, try_number=1, driver="another"))
+    recorded.coordinator.journal.append(c.StartAttempt(token=launch.spec.token, try_number=1, driver="another"))
     golden("retold_driver", retold(recorded, 2))
 
 
@@ -94,9 +94,20 @@ def test_a_run_that_began_from_another_history(golden: Golden) -> None:
     asks = recorded.token()
     recorded.coordinator.journal.append(
         c.PlanLaunch(
-            token=asks, try_number=1, owner=asks.owner, run=asks.run, run_after=None, started_at=recorded.clock,
-            incarnation="1ncarnation", job=recorded.job, scope=recorded.scope, restore=pointer, base=Point(pointer=pointer),
+            spec=LaunchSpec(
+                token=asks,
+                try_number=1,
+                owner=asks.owner,
+                run=asks.run,
+                run_after=None,
+                started_at=recorded.clock,
+                restore=pointer,
+            ),
+            incarnation="1ncarnation",
+            job=recorded.job,
+            scope=recorded.scope,
+            base=Point(pointer=pointer),
         )
-    )  # fmt: skip
+    )
     recorded.attached("22:00:21")
     golden("retold_pointer", retold(recorded, 1))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.text import messages
 from tests.support.recorded import Recorded, at
@@ -19,7 +20,14 @@ def asked(kind: str) -> Recorded:
     recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
     recorded.clock = at("22:12:00")
     recorded.coordinator.trigger(
-        "a task", kind=kind, target="s3://lake/savepoints", timeout_s=600.0, origin="task", owner="upgrade.stop"
+        Request(
+            token="a task",
+            kind=kind,
+            folder="s3://lake/savepoints",
+            timeout_s=600.0,
+            origin="task",
+            owner="upgrade.stop",
+        )
     )
     return recorded
 
