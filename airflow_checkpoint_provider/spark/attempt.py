@@ -6,6 +6,7 @@ prints why and ends with exit code 79, whatever its main thread is doing.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import secrets
 import socket
@@ -17,7 +18,9 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.disposal import publish_due
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import (
@@ -31,22 +34,25 @@ from airflow_checkpoint_provider.coordinator.liveness import (
 )
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, resolve
 from airflow_checkpoint_provider.errors import (
+    Busy,
     CheckpointError,
     CommitStateUnknown,
     Fenced,
     JobAlreadyRunning,
     JobSuspended,
+    NotPending,
     Refused,
     StoreError,
     StoreMisconfigured,
 )
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
-from airflow_checkpoint_provider.protocol.metadata import Versions
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot, Versions
+from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import Attempt as AttemptRecord
-from airflow_checkpoint_provider.protocol.state import Run, State
+from airflow_checkpoint_provider.protocol.state import Checkpoint, Run, State
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.spark.settings import Settings
@@ -83,11 +89,6 @@ class Attempt:
     @property
     def state(self) -> State:
         return self.coordinator.state
-
-    @property
-    def ending(self) -> bool:
-        """Its last entry is being written, or stands."""
-        return self._over.is_set()
 
     def doing(self) -> str:
         if self._copying:
@@ -126,22 +127,103 @@ class Attempt:
         )
         self.heart.pulse()
 
+    # -- the journal -----------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        return self.coordinator.store
+
+    @property
+    def keys(self) -> Keys:
+        return self.coordinator.keys
+
     @contextmanager
-    def journal(self) -> Iterator[Coordinator]:
-        """The coordinator, for one thread at a time; an attempt that is over leaves here and does not come back."""
+    def _journal(self) -> Iterator[Coordinator]:
+        """Yield the coordinator to one thread at a time. If this attempt was replaced, this call ends the process."""
         with self.lock:
             try:
                 yield self.coordinator
             except Fenced:
                 self.leave_over()
 
+    def catch_up(self) -> State:
+        """Read the journal to its end. Raises ``StoreError``; ends the process if this attempt is over."""
+        with self._journal() as coordinator:
+            coordinator.still_mine()
+            return coordinator.state
+
     def still_mine(self) -> None:
         """Before any side effect of ours: end the process if this attempt is over. A silent store says nothing about that."""
-        with self.journal() as coordinator:
-            try:
-                coordinator.still_mine()
-            except StoreError as error:
-                say(f"cannot look whether this attempt still stands: {error}")
+        try:
+            self.catch_up()
+        except StoreError as error:
+            say(f"cannot look whether this attempt still stands: {error}")
+
+    def trigger_unless_pending(self, request: Request) -> tuple[int, State]:
+        """Return the id of the pending checkpoint that waits for this attempt alone, and the state that lists it.
+
+        Trigger one if there is none.
+        """
+        with self._journal() as coordinator:
+            number = 0
+            if not ungated(coordinator.state):
+                with contextlib.suppress(Busy):  # somebody asked for one since the journal was last read
+                    number = coordinator.trigger(request)
+            return number or ungated(coordinator.state)[0].id, coordinator.state
+
+    def acknowledge(self, acknowledgement: Acknowledgement) -> Acknowledgement:
+        """Return the acknowledgement that counts: an earlier one of this attempt, if that was first."""
+        with self._journal() as coordinator:
+            return coordinator.acknowledge(acknowledgement)
+
+    def missing(self, checkpoint: Checkpoint) -> tuple[str, ...]:
+        """Return the applications that have not acknowledged it yet."""
+        with self._journal() as coordinator:
+            return coordinator.missing(checkpoint)
+
+    def complete(self, number: int) -> State:
+        """Seal and complete a checkpoint. Return the state that says so. Raises ``NotPending`` if it was aborted."""
+        with self._journal() as coordinator:
+            coordinator.complete(number)
+            return coordinator.state
+
+    def abort(self, number: int, reason: str, *, phase: str = "acknowledge", words: str = "") -> Checkpoint | None:
+        """Abort a checkpoint unless it has another outcome already. Return what the journal says of it."""
+        with self._journal() as coordinator:
+            with contextlib.suppress(NotPending):
+                missing = (self.record.application,) if phase == "acknowledge" else ()
+                coordinator.abort(number, reason, phase=phase, missing=missing, words=words)
+            return coordinator.state.checkpoint(number)
+
+    def abort_unless_ending(self, number: int, reason: str, *, phase: str, words: str) -> Checkpoint | None:
+        """As ``abort``, but leave it to the attempt's last entry where that is being written."""
+        with self.lock:
+            return None if self._over.is_set() else self.abort(number, reason, phase=phase, words=words)
+
+    def sealed_states(self, checkpoint: Checkpoint) -> dict[str, StateSnapshot]:
+        """Return what a completed checkpoint holds, by uid."""
+        with self._journal() as coordinator:
+            return coordinator.read_seal(checkpoint).states
+
+    def publish_savepoints(self) -> None:
+        """Let everybody open the completed savepoints by their directories."""
+        with self._journal() as coordinator:
+            publish_due(coordinator)
+
+    def confirm_commits(self, number: int) -> None:
+        """Tell a task that waits for it that all participants know of the completed checkpoint."""
+        with self._journal() as coordinator:
+            coordinator.confirm_commits(number)
+
+    def expire_old_checkpoints(self) -> None:
+        """Delete what the retention policy gives up. Only the entries need the lock: the watch goes on seeing a fence."""
+        garbage.expire(self._journal, utc_now())
+
+    def remove_orphans(self, limit: int) -> None:
+        """Delete what attempts that are over left behind, at most ``limit`` folders. Deleting needs no lock."""
+        garbage.remove_orphans(self._journal, limit)
+
+    # -- the watch -------------------------------------------------------------------------------------------------
 
     def _watch_journal(self) -> None:
         while not self._over.wait(POLL):
@@ -184,7 +266,7 @@ class Attempt:
         self._over.set()
         self.heart.stop()
         ended = c.EndAttempt(epoch=self.epoch, how=how, exit_code=exit_code)
-        with self.journal() as coordinator:
+        with self._journal() as coordinator:
             try:
                 coordinator.journal.append(ended)
             except CommitStateUnknown:  # asked once more, it answers "done already" if it was written

@@ -1,6 +1,6 @@
-"""Files that are copied: of a savepoint, of a full checkpoint, of what was restored from elsewhere. Runs in the Spark driver.
+"""Copies the files of states: into a savepoint, into a full checkpoint, and from where they were restored. Runs in the Spark driver.
 
-The copy of a group is a group of the attempt that copies it, and is verified by a listing before anybody refers to it.
+A copied file set belongs to the attempt that copies it. It is verified by a listing before anybody refers to it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.assignment import renamed_in
+from airflow_checkpoint_provider.coordinator.disposal import target_of
 from airflow_checkpoint_provider.coordinator.files import verify_group
-from airflow_checkpoint_provider.coordinator.savepoint import Pairs, imported
+from airflow_checkpoint_provider.coordinator.savepoint import Pairs, exported, imported
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError
 from airflow_checkpoint_provider.protocol.failures import DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.protocol.keys import Keys
@@ -21,91 +23,122 @@ from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.storage import Store, copy_all
 from airflow_checkpoint_provider.text import messages
 
 SAID_EVERY = 30.0  # seconds between two lines about one copy
-Check = Callable[[], object]
-"""Raises when the copy is not wanted any more; asked after each file."""
 
 
-class Over(Exception):
-    """What is copied for has its outcome, or the job ends: nobody wants the copy any more."""
+class NotWanted(Exception):
+    """The checkpoint has its outcome, or the job ends: nobody needs its files any more."""
 
 
-class Late(Exception):
-    """Its time is over."""
+class TooLate(Exception):
+    """The time of the checkpoint is over."""
 
 
 def still_wanted(attempt: Attempt, number: int, closing: threading.Event, deadline: float = math.inf) -> None:
-    """Whether checkpoint ``number`` still waits for its copy, as far as the attempt's watch has seen. Raises ``Over``, and
-    ``Late`` past the ``deadline``, which is one of ``time.monotonic``."""
+    """Raise ``NotWanted`` unless checkpoint ``number`` is pending, as far as the attempt's watch has seen.
+
+    Raise ``TooLate`` past the ``deadline``, a moment of ``time.monotonic``. End the process if the attempt is over.
+    """
     attempt.still_standing()
-    found = attempt.state.checkpoint(number)
-    if closing.is_set() or found is None or found.status != PENDING:
-        raise Over
+    checkpoint = attempt.state.checkpoint(number)
+    if closing.is_set() or checkpoint is None or checkpoint.status != PENDING:
+        raise NotWanted
     if time.monotonic() > deadline:
-        raise Late
+        raise TooLate
 
 
-def why_not(error: Exception, one: Checkpoint) -> tuple[str, str]:
-    """Reason and words with which ``one`` is aborted that could not be copied."""
-    if isinstance(error, Late):
-        return EXPIRED, f"it was not copied within {one.timeout_s:g} s; give it a longer timeout"
+def why_not(error: Exception, checkpoint: Checkpoint) -> tuple[str, str]:
+    """Return the reason and the words with which a checkpoint is aborted whose states could not be written."""
+    if isinstance(error, TooLate):
+        return EXPIRED, f"it was not copied within {checkpoint.timeout_s:g} s; give it a longer timeout"
     if isinstance(error, CheckpointError):
         return STORE_FAILED if isinstance(error, StoreError) else DECLINED, error.message
     return DECLINED, f"{type(error).__name__}: {error}"
 
 
-def copy(what: str, source: Store, target: Store, pairs: Pairs, total: int, check: Check) -> None:
-    """Copy ``total`` bytes, and say now and then how far that is. Raises what the stores and ``check`` raise."""
-    done, said = 0, time.monotonic()
-
-    def passed(_: str, size: int) -> None:
-        nonlocal done, said
-        check()
-        done += size
-        if time.monotonic() - said >= SAID_EVERY:
-            said = time.monotonic()
-            say(messages.copied(what, done, total))
-
-    copy_all(source, target, pairs, passed)
+# -- where files are copied to -----------------------------------------------------------------------------------------
 
 
-def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot]) -> None:
-    """Raise ``Damaged`` unless all files are there and of their sizes."""
-    for group in {group.path: group for state in states for group in state.groups}.values():
-        verify_group(store, keys, group)
+@dataclass(frozen=True)
+class Location:
+    """A folder of a store that holds file sets: a history, or a savepoint."""
+
+    store: Store
+    keys: Keys
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> Location:
+        """Return the history of the attempt."""
+        return cls(attempt.store, attempt.keys)
 
 
-def anew(
-    attempt: Attempt, what: str, states: Iterable[StateSnapshot], source: Store, keys: Keys, check: Check
-) -> dict[str, StateSnapshot]:
-    """The ``states``, whose groups lie at ``keys`` in ``source``, copied into the attempt's own history; by uid."""
-    store, mine = attempt.coordinator.store, attempt.coordinator.keys
-    both = [imported(state, keys, mine, attempt.epoch, lambda: secrets.token_hex(8)) for state in states]
-    total = sum(state.bytes for state, _ in both)
-    copy(what, source, store, tuple(pair for _, pairs in both for pair in pairs), total, check)
-    found = {state.uid: state for state, _ in both}
-    verify(store, mine, found.values())
-    return found
+class _Copying:
+    """Copies between two locations. All copies together print how far they are, twice a minute."""
+
+    def __init__(self, what: str, source: Location, target: Location, total: int) -> None:
+        self._what, self.source, self.target, self._total = what, source, target, total
+        self._lock = threading.Lock()
+        self._done, self._said = 0, time.monotonic()
+
+    def copy_files(self, record: StateSnapshot, pairs: Pairs, check: Check) -> StateSnapshot:
+        """Copy ``pairs`` of keys, compare what is there with the list of ``record``, and return ``record``."""
+
+        def on_done(_: str, size: int) -> None:
+            check()
+            self._say_progress(size)
+
+        if pairs:
+            copy_all(self.source.store, self.target.store, pairs, on_done)
+        for group in record.groups:
+            verify_group(self.target.store, self.target.keys, group)
+        return record
+
+    def _say_progress(self, size: int) -> None:
+        with self._lock:
+            self._done += size
+            due = time.monotonic() - self._said >= SAID_EVERY
+            if due:
+                self._said = time.monotonic()
+        if due:
+            say(messages.copied(self._what, self._done, self._total))
 
 
-def written_anew(
-    attempt: Attempt, number: int, states: Iterable[StateSnapshot], check: Check
-) -> tuple[StateSnapshot, ...]:
-    """The states of a full checkpoint: it shares no file with an older one."""
-    several = tuple(states)
-    rows, coordinator = [one for one in several if one.groups], attempt.coordinator
-    found = anew(attempt, f"chk-{number}", rows, coordinator.store, coordinator.keys, check)
-    return tuple(found.get(one.uid, one) for one in several)
+class SavepointTarget(_Copying):
+    """The directory of a savepoint. Paths stay as they are in the history."""
+
+    def __init__(self, attempt: Attempt, savepoint: Checkpoint, total: int) -> None:
+        pointer = target_of(savepoint)
+        target = Location(attempt.store.beside(pointer.root), pointer.keys)
+        super().__init__(messages.savepoint(savepoint), Location.of(attempt), target, total)
+        if not total:  # else a job could be stopped with a savepoint at a target that nobody can write
+            target.store.overwrite(f"{pointer.name}/tried", b"")
+            target.store.delete([f"{pointer.name}/tried"])
+
+    def copy(self, record: StateSnapshot, check: Check) -> StateSnapshot:
+        return self.copy_files(record, exported((record,), self.source.keys, self.target.keys), check)
 
 
-# -- what an attempt begins with -----------------------------------------------------------------------------------------
+class NewFileSets(_Copying):
+    """File sets of this attempt's own, with names of their own: they share no file with those that are copied."""
+
+    def __init__(self, attempt: Attempt, what: str, source: Location, total: int) -> None:
+        self._epoch = attempt.epoch
+        super().__init__(what, source, Location.of(attempt), total)
+
+    def copy(self, record: StateSnapshot, check: Check) -> StateSnapshot:
+        copied, pairs = imported(record, self.source.keys, self.target.keys, self._epoch, lambda: secrets.token_hex(8))
+        return self.copy_files(copied, pairs, check)
+
+
+# -- what an attempt begins with ---------------------------------------------------------------------------------------
 
 
 def renamed(attempt: Attempt) -> Seal | None:
-    """What was restored; its states under the names that whoever went back to it gave them."""
+    """Return what was restored, its states under the names that the restore gave them."""
     seal, branch = attempt.restored.seal, attempt.state.branch
     if seal is None or not branch.rename or attempt.restored.point != branch.base:
         return seal
@@ -113,13 +146,20 @@ def renamed(attempt: Attempt) -> Seal | None:
 
 
 def brought_in(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[str, StateSnapshot]:
-    """The restored states that are kept, in this history: what lies elsewhere is copied before the script runs."""
-    restored, coordinator = attempt.restored, attempt.coordinator
-    store, keys = restored.store, restored.keys
-    if store is None or keys is None or (store.uri == coordinator.store.uri and keys == coordinator.keys):
+    """Return the restored states that are kept, in this history: copy what lies elsewhere before the script runs."""
+    restored = attempt.restored
+    if restored.store is None or restored.keys is None:
         return dict(kept)
-    files = sum(len(group.files) for state in kept.values() for group in state.groups)
-    if files:
-        say(messages.brought_in(str(restored.point), files, sum(state.bytes for state in kept.values())))
+    source = Location(restored.store, restored.keys)
+    if source.store.uri == attempt.store.uri and source.keys == attempt.keys:
+        return dict(kept)
+    total = total_bytes(kept.values())
+    if files := sum(len(group.files) for state in kept.values() for group in state.groups):
+        say(messages.brought_in(str(restored.point), files, total))
     with attempt.copying(str(restored.point)):
-        return anew(attempt, str(restored.point), kept.values(), store, keys, attempt.still_standing)
+        place = NewFileSets(attempt, str(restored.point), source, total)
+        return {uid: place.copy(record, attempt.still_standing) for uid, record in kept.items()}
+
+
+def total_bytes(records: Iterable[StateSnapshot]) -> int:
+    return sum(record.bytes for record in records)

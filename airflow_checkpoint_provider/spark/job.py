@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.protocol.keys import Keys, Pointer, check_uid
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import copies, s3a
 from airflow_checkpoint_provider.spark.attempt import Program, begin, tell_task
-from airflow_checkpoint_provider.spark.barriers import Barriers
+from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.progress import Progress
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
@@ -137,10 +137,12 @@ class CheckpointedJob:
         self._states = States.restored(seal, self._attempt.run.key, elsewhere=bool(point and point.pointer))
         self._states.snapshots = copies.brought_in(self._attempt, self._states.snapshots)
         self._registered = Registered(self._states, seal.id if seal else None)
-        self._barriers = Barriers(self._attempt, self._states, self._registered, self.spark.version, settings.config)
-        self._stages = Stages(self.spark, self._attempt, self._states, self._barriers, application)
+        self._checkpointer = Checkpointer(
+            self._attempt, self._states, self._registered, self.spark.version, settings.config
+        )
+        self._stages = Stages(self.spark, self._attempt, self._states, self._checkpointer, application)
         self._names: set[str] = set()
-        self._progress = Progress(self.spark, self._attempt, self._barriers.protection)
+        self._progress = Progress(self.spark, self._attempt, self._checkpointer.protection)
         self._attempt.on_state = self._look
         before = max(
             (one for one in self._attempt.state.attempts if one.epoch < self._attempt.epoch),
@@ -150,7 +152,7 @@ class CheckpointedJob:
         said = messages.application_line(application.digest, before, self._attempt.run)
         say(f"attempt {self._attempt.epoch} of {settings.job}, run {self._attempt.run.key}: {said}")
         self._attempt.attach(said)
-        self._barriers.sweep()
+        self._checkpointer.remove_garbage()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -179,21 +181,21 @@ class CheckpointedJob:
         Whether a registered object changed since the last barrier only a barrier can tell."""
         if self.spark.sparkContext._jsc is None:
             raise WrongUse("spark.stop() was called inside `with CheckpointedJob()`: move it behind the block")
-        self._barriers.settle()
+        self._checkpointer.wait()
         self._attempt.still_mine()  # and see what was asked for since the last look
         self._leave_over()
         last = bool(self._registered)
         while True:
-            if last or self._states.changed() or self._barriers.awaited():
+            if last or self._states.changed() or self._checkpointer.requested():
                 self._last_checkpoint()
             last = False
-            self._barriers.savepoints.settle()
-            self._barriers.gates.wait(self._barriers.awaited)
-            if not self._barriers.awaited() or self._barriers.protection.failures:
+            self._checkpointer.savepoints.settle()
+            self._checkpointer.manual.wait(self._checkpointer.requested)
+            if not self._checkpointer.requested() or self._checkpointer.protection.failures:
                 break
-        self._barriers.close()
+        self._checkpointer.close()
         self._attempt.still_mine()
-        self._barriers.protection.judge()
+        self._checkpointer.protection.judge()
         self._registered.tell(self._attempt.state)
         self._attempt.end("finished", ExitCode.FINISHED)
         CheckpointedJob._finished = True
@@ -208,14 +210,14 @@ class CheckpointedJob:
                 say(line([unclaimed[uid] for uid in uids]))
 
     def _last_checkpoint(self) -> None:
-        if not any(self._barriers.reach("end", wait=True) for _ in range(2)):
+        if not any(self._checkpointer.checkpoint("end", wait=True) for _ in range(2)):
             raise CommitStateUnknown(
                 "the last checkpoint could not be completed; the run is not finished, a retry goes on from the one before"
             )
 
     def _fail(self, error: BaseException | None) -> None:
         """The attempt ends *failed*; an error that no retry can mend is told to the task, and leaves as exit code 3."""
-        self._barriers.close()
+        self._checkpointer.close()
         self._attempt.end_failed(self._code_of(error))
         if isinstance(error, CheckpointError):
             self._refuse(error)
@@ -238,8 +240,8 @@ class CheckpointedJob:
     def _look(self, state: State) -> None:
         """Once a second, in the attempt's watch."""
         self._progress.look(state)
-        self._barriers.gates.look()
-        self._barriers.protection.judge()
+        self._checkpointer.manual.look()
+        self._checkpointer.protection.judge()
 
     def _jvm_died(self) -> None:
         self._attempt.end_now("failed", ExitCode.FAILED, "its JVM is gone; the driver ends with it")
@@ -283,7 +285,7 @@ class CheckpointedJob:
     def checkpoint(self, *, wait: bool = True) -> None:
         """An explicit barrier. With ``wait`` it returns when the checkpoint completed, and raises if it did not:
         ``Declined`` where a registered object could not say its state."""
-        if not self._barriers.reach("checkpoint()", wait=wait) and wait:
+        if not self._checkpointer.checkpoint("checkpoint()", wait=wait) and wait:
             raise CommitStateUnknown(
                 "the checkpoint did not complete; the lines above say why. The job may go on without it"
             )
@@ -306,7 +308,7 @@ class CheckpointedJob:
 
     def _ref(self, point: Point) -> CheckpointRef:
         state: State = self._attempt.state
-        store, keys = self._attempt.coordinator.store, self._attempt.coordinator.keys
+        store, keys = self._attempt.store, self._attempt.keys
         number = point.id or self._attempt.restored.above
         return CheckpointRef(
             state.job, state.scope, number, point.pointer or str(Pointer(store.uri, keys.prefix, number))

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.keys import group_path
 from airflow_checkpoint_provider.protocol.metadata import Group, Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import VERSION, canonical, parse
 from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.barriers import Barriers
+from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.s3a import hadoop_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
@@ -38,9 +38,14 @@ class Stages:
     """The stages of one attempt."""
 
     def __init__(
-        self, spark: SparkSession, attempt: Attempt, states: States, barriers: Barriers, application: Application
+        self,
+        spark: SparkSession,
+        attempt: Attempt,
+        states: States,
+        checkpointer: Checkpointer,
+        application: Application,
     ) -> None:
-        self._spark, self._attempt, self._states, self._barriers = spark, attempt, states, barriers
+        self._spark, self._attempt, self._states, self._checkpointer = spark, attempt, states, checkpointer
         self._application = application
         self._readbacks: dict[str, tuple[str, str]] = {}
         self._one = threading.Lock()
@@ -58,7 +63,7 @@ class Stages:
 
     def _run(self, uid: str, given: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
         self._attempt.still_mine()
-        self._barriers.stop(f"the beginning of stage '{uid}'")
+        self._checkpointer.stop_if_asked(f"the beginning of stage '{uid}'")
         function = callable(given)
         now = Now(self._application.digest, version, function, dict(self._states.handed_out))
         prior = self._states.stage(uid)
@@ -93,9 +98,9 @@ class Stages:
         return df
 
     def _difference(self, prior: StateSnapshot, plan: Plan) -> str:
-        key = f"{self._attempt.coordinator.keys.group(prior.groups[0].path)}/{PLAN_FILE}"
+        key = f"{self._attempt.keys.group(prior.groups[0].path)}/{PLAN_FILE}"
         try:
-            body = self._attempt.coordinator.store.read(key)
+            body = self._attempt.store.read(key)
             return (
                 difference(Plan.from_json(parse(body, key)), plan)
                 if body is not None
@@ -133,19 +138,19 @@ class Stages:
         )
         self._states.reached(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
-        self._barriers.reach(barrier)
+        self._checkpointer.checkpoint(barrier)
         return self._read(snapshot, detail)
 
     def _keep_plan(self, path: str, plan: Plan) -> None:
         """For the line that says what moved; without it that line is poorer, nothing else."""
         try:
-            key = f"{self._attempt.coordinator.keys.group(path)}/{PLAN_FILE}"
-            self._attempt.coordinator.store.overwrite(key, canonical({"v": VERSION, **plan.to_json()}))
+            key = f"{self._attempt.keys.group(path)}/{PLAN_FILE}"
+            self._attempt.store.overwrite(key, canonical({"v": VERSION, **plan.to_json()}))
         except CheckpointError as error:
             say(f"the text of the plan could not be kept: {error}")
 
     def _uri(self, path: str) -> str:
-        return hadoop_uri(f"{self._attempt.coordinator.store.uri}/{self._attempt.coordinator.keys.group(path)}")
+        return hadoop_uri(f"{self._attempt.store.uri}/{self._attempt.keys.group(path)}")
 
     @contextmanager
     def _described(self, uid: str) -> Iterator[None]:

@@ -12,6 +12,7 @@ from airflow_checkpoint_provider.coordinator.assignment import agree, left_over
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.protocol.metadata import Measures, Seal, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.spark.state.snapshot import Records, Snapshot, StoredSnapshot
 
 LARGEST_VALUE = 64 * 1024  # bytes of JSON
 REGISTERED = "registered"
@@ -102,8 +103,12 @@ class States:
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
-    def pinned(self, barrier: str) -> tuple[StateSnapshot, ...]:
-        """Every state as it is now, at ``barrier``: what an acknowledgement holds."""
+    def pin(self, barrier: str) -> tuple[Snapshot, ...]:
+        """Return every state as it is now, at ``barrier``."""
+        return tuple(StoredSnapshot(record) for record in self.records(barrier))
+
+    def records(self, barrier: str) -> Records:
+        """Return the record of every state as it is now."""
         current = {uid: one for uid, one in self.snapshots.items() if uid not in self.said}
         for uid in self.asked & self.values.keys():
             current[uid] = self._inline(uid, "value", self.values[uid], barrier)
@@ -132,7 +137,7 @@ class States:
 
     def changed(self) -> bool:
         """Whether a checkpoint taken now would hold anything else than the newest completed one."""
-        return _fingerprint({one.uid: one for one in self.pinned("")}) != self._completed
+        return _fingerprint({one.uid: one for one in self.records("")}) != self._completed
 
 
 def new_in(number: int, state: StateSnapshot) -> StateSnapshot:

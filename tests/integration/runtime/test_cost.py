@@ -47,7 +47,7 @@ def test_a_stage_is_three_requests_and_its_checkpoint_seven(script: Script, coun
             counted.clear()
             job.stage(uid, job.spark.range(3))
             asked = list(counted.of[STAGE])
-            job._barriers.settle()
+            job._checkpointer.wait()
             assert counted.of[CHECKPOINT][-7:] == [
                 "create journal",  # triggered
                 "read journal",

@@ -116,10 +116,10 @@ def test_a_higher_id_never_holds_older_states(
             with suppress(Queued):
                 script.coordinator().trigger(Request(token=request, timeout_s=60.0, origin="task"))
         stage(job, "first")
-        job._barriers.settle()
+        job._checkpointer.wait()
         source.says = 2
         stage(job, "second")
-        job._barriers.settle()
+        job._checkpointer.wait()
         task = script.coordinator()
         (gated,) = (one.id for one in task.state.pending if one.request.gated)
         task.complete(gated, finalize=True)
@@ -138,8 +138,8 @@ def test_the_rows_can_be_read_before_it_is_sealed(script: Script) -> None:
         assert (opened.sealed, opened["first"].count()) == (False, 5)
         script.coordinator().complete(gated, finalize=True)
         assert open_checkpoint(pointer(script, gated), job.spark).sealed
-        other = asked(script, job)
-        assert other == gated, "one request is one checkpoint"
+        again = script.coordinator().trigger(Request(token="audit", timeout_s=60.0, gated=True, origin="task"))
+        assert again == gated, "one request is one checkpoint"
 
 
 def test_the_end_of_the_job_waits_for_its_finalize(script: Script, capsys: CaptureFixture) -> None:
@@ -200,7 +200,7 @@ def test_an_audit_that_fails_costs_the_job_nothing(script: Script, capsys: Captu
         stage(job, "first")
         job.checkpoint()
         script.coordinator().abort(number, "audit failed", phase="gate", words="too few rows")
-        wait_until(lambda: not job._barriers.gates.passed, 10, lambda: "the watch has not seen it")
+        wait_until(lambda: not job._checkpointer.manual.deadlines, 10, lambda: "the watch has not seen it")
         stage(job, "second")
     assert f"ABORTED chk-{number} of job: audit failed, in phase gate" in capsys.readouterr().out
     assert script.coordinator().state.runs[-1].how == "finished"

@@ -107,7 +107,7 @@ def test_a_savepoint_in_another_bucket(spark: SparkSession, script: Script, root
         s3.requests.clear()
         job.stage("clean", job.spark.range(3))
         job.checkpoint()
-        job._barriers.savepoints.settle()
+        job._checkpointer.savepoints.settle()
         assert s3.requests["COPY"] == 4 + 2, "Spark renames each of two files twice; then the service copies it"
     asking.journal.catch_up()
     saved = asking.state.checkpoint(number)

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, barriers
+from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, checkpoint_task
 from airflow_checkpoint_provider.storage import LocalStore, Store
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore, nth, served
@@ -160,18 +160,18 @@ def test_a_checkpoint_that_is_tried_again_and_again_failed_once(
     script: Script, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As each id of Flink's counts once: keys that are denied for some seconds end no healthy job."""
-    monkeypatch.setattr(barriers, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(checkpoint_task, "FIRST_WAIT", 0.01)
     with script.attempt() as job:
         store.plan, before = read_only, store.requests["create"]
         stage(job, "first")
         wait_until(lambda: store.requests["create"] > before + 3, 10, lambda: "not tried again", every=0.01)
-        assert job._barriers.protection.failures == 1
+        assert job._checkpointer.protection.failures == 1
         stage(job, "second")
-        job._barriers.settle()
-        assert job._barriers.protection.failures == 2
+        job._checkpointer.wait()
+        assert job._checkpointer.protection.failures == 2
         store.plan = served
         job.checkpoint()
-        assert job._barriers.protection.failures == 0
+        assert job._checkpointer.protection.failures == 0
 
 
 def test_a_savepoint_that_completes_begins_the_count_anew(script: Script, store: FaultyStore, tmp_path: Path) -> None:
@@ -183,11 +183,11 @@ def test_a_savepoint_that_completes_begins_the_count_anew(script: Script, store:
         )
         store.plan = lambda call: Fault.DENIED if f"chk-{number + 1}/acks" in call.key else Fault.NONE
         stage(job, "first")
-        wait_until(lambda: job._barriers.protection.failures, 10, lambda: "nothing failed", every=0.01)
-        job._barriers.settle()
-        job._barriers.savepoints.settle()
+        wait_until(lambda: job._checkpointer.protection.failures, 10, lambda: "nothing failed", every=0.01)
+        job._checkpointer.wait()
+        job._checkpointer.savepoints.settle()
         assert [one.id for one in script.coordinator().state.retained] == [number]
-        assert job._barriers.protection.failures == 0
+        assert job._checkpointer.protection.failures == 0
         store.plan = served
 
 
@@ -195,12 +195,16 @@ def test_one_that_is_too_large_is_not_tried_again_at_its_barrier(
     script: Script, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:
     """It would be as large, and each try is an entry."""
-    monkeypatch.setattr(barriers, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(checkpoint_task, "FIRST_WAIT", 0.01)
     with script.failing() as job:
         for number in range(1200):
             job.value(f"{number:04d} {'long ' * 12}").set(number)
         job.checkpoint(wait=False)
-        wait_until(lambda: job._barriers._flying and job._barriers._flying.done(), 10, lambda: "tried again and again")
+        wait_until(
+            lambda: job._checkpointer._in_flight and job._checkpointer._in_flight.done(),
+            10,
+            lambda: "tried again and again",
+        )
     assert [(one.id, one.reason) for one in script.coordinator().state.checkpoints] == [(1, "too many groups")]
     assert capsys.readouterr().out.count("ABORTED chk-1 of job: too many groups") == 1
 
@@ -213,7 +217,7 @@ def test_a_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(
             Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
         )
         stage(job, "first")
-        job._barriers.settle()
+        job._checkpointer.wait()
         store.plan = served
         stage(job, "second")
         assert "ABORTED chk-1 of job: expired, in phase seal" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
-from airflow_checkpoint_provider.spark import CheckpointedJob, copies, open_checkpoint, savepoints
+from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, copies, open_checkpoint
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from tests.integration.runtime.conftest import Script
 from tests.support.waiting import wait_until
@@ -102,7 +102,7 @@ def test_several_are_taken_in_their_order(script: Script, tmp_path: Path, capsys
         numbers = [ask(script, tmp_path / name, name) for name in ("one", "two", "three")]
         stage(job, "first")
         job.checkpoint()
-        job._barriers.savepoints.settle()
+        job._checkpointer.savepoints.settle()
         said = [line for line in capsys.readouterr().out.splitlines() if "it lies at" in line]
         assert [int(line.split()[0].removeprefix("chk-")) for line in said] == numbers
 
@@ -131,7 +131,7 @@ def test_what_is_copied_too_slowly_is_aborted_and_taken_away(script: Script, tmp
         number = ask(script, tmp_path / "saved", timeout_s=0.0)
         stage(job, "first")
         job.checkpoint()
-        job._barriers.savepoints.settle()
+        job._checkpointer.savepoints.settle()
         assert (found(script, number).status, found(script, number).reason) == (ABORTED, "expired")
         assert not Path(place(script, number).removeprefix("file://")).exists()
 
@@ -139,14 +139,13 @@ def test_what_is_copied_too_slowly_is_aborted_and_taken_away(script: Script, tmp
 def test_somebody_aborts_it_while_it_is_copied(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:
-    copy = copies.copy
 
     def copy_slowly(*args: Any) -> None:
         script.coordinator().abort(number, "changed my mind")
         wait_until(lambda: not job._attempt.state.pending, 10, lambda: "the watch has not seen it")
-        copy(*args)
+        copy_all(*args)
 
-    monkeypatch.setattr(copies, "copy", copy_slowly)
+    monkeypatch.setattr(copies, "copy_all", copy_slowly)
     with script.attempt() as job:
         number = ask(script, tmp_path / "saved")
         stage(job, "first")
@@ -165,7 +164,7 @@ def test_queued_requests_are_served_at_the_same_barrier(script: Script) -> None:
             with pytest.raises(Queued):
                 script.coordinator().trigger(Request(token=name, timeout_s=60.0, origin="task"))
         stage(job, "first")
-        job._barriers.settle()
+        job._checkpointer.wait()
         done = [(one.id, one.request.token, one.status) for one in script.coordinator().state.checkpoints]
         assert [request for _, request, _ in done] == ["one", "two", "three"]
         assert done[0][0] == first
@@ -193,7 +192,7 @@ def test_a_full_checkpoint_that_is_copied_too_slowly_expires_and_a_plain_one_tak
     with script.attempt() as job:
         number = ask_for_all(script, timeout_s=0.0)
         stage(job, "first")
-        job._barriers.settle()
+        job._checkpointer.wait()
         assert (found(script, number).status, found(script, number).reason) == (ABORTED, "expired")
         assert [one.id for one in script.coordinator().state.retained] == [number + 1]
 
@@ -209,10 +208,10 @@ def test_a_full_checkpoint_that_nobody_wants_any_more_is_not_copied_to_its_end(
             script.coordinator().abort(number, "changed my mind")
             wait_until(lambda: not job._attempt.state.pending, 10, lambda: "the watch has not seen it")
         else:
-            wait_until(job._barriers._closing.is_set, 10, lambda: "the job does not end")
+            wait_until(job._checkpointer._context.closing.is_set, 10, lambda: "the job does not end")
         try:
             copy_all(*args)
-        except copies.Over as over:
+        except copies.NotWanted as over:
             ended.append(type(over))
             raise
 
@@ -220,7 +219,7 @@ def test_a_full_checkpoint_that_nobody_wants_any_more_is_not_copied_to_its_end(
     with script.failing() as job:
         number = ask_for_all(script)
         stage(job, "first")
-    assert ended == [copies.Over]
+    assert ended == [copies.NotWanted]
     reason = {"aborted": "changed my mind", "closed": "attempt ended"}[way]
     assert found(script, number).reason == reason
     assert f"ABORTED chk-{number} of job: {reason}" in capsys.readouterr().out
@@ -299,7 +298,6 @@ def test_a_driver_lives_while_it_copies_what_it_starts_from(
         stage(job, "first")
     script.lose_beats()
     go_back(script, Point(id=number))
-    copy = copies.copy
     seen: list[Beat | None] = []
 
     def copy_slowly(*args: Any) -> None:
@@ -310,9 +308,9 @@ def test_a_driver_lives_while_it_copies_what_it_starts_from(
         job = opening[0]
         wait_until(lambda: job._attempt.state.n > before, 10, lambda: "nobody looks at the journal")
         seen.append(read_beat(store, key))
-        copy(*args)
+        copy_all(*args)
 
-    monkeypatch.setattr(copies, "copy", copy_slowly)
+    monkeypatch.setattr(copies, "copy_all", copy_slowly)
     opening = [script.attempt()]
     with opening[0] as job:
         stage(job, "first")
@@ -331,7 +329,7 @@ def test_a_driver_that_cannot_read_its_states_ends_its_attempt(
     def copy_badly(*_: Any) -> None:
         raise Damaged("half of it is missing")
 
-    monkeypatch.setattr(copies, "copy", copy_badly)
+    monkeypatch.setattr(copies, "copy_all", copy_badly)
     with pytest.raises(Damaged), script.attempt():
         raise AssertionError
     assert script.coordinator().state.attempts[-1].how == "failed"
@@ -363,7 +361,7 @@ def test_a_completed_one_is_published_by_the_next_attempt(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(savepoints, "publish_due", lambda _: ())
+        patched.setattr(attempt, "publish_due", lambda _: ())
         with script.failing() as job:
             number = ask(script, tmp_path / "saved")
             stage(job, "first")

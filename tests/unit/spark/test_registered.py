@@ -172,7 +172,7 @@ def test_it_is_what_it_was_at_the_last_barrier() -> None:
     own.says["at"] = 2
     assert held(states) == {"own": {"at": 1}}
     objects.snapshot("there", 2)
-    assert [(one.uid, one.kind, one.value) for one in states.pinned("")] == [("own", "registered", {"at": 2})]
+    assert [(one.uid, one.kind, one.value) for one in states.records("")] == [("own", "registered", {"at": 2})]
 
 
 def test_none_is_no_state_and_drops_what_was_restored() -> None:
@@ -190,7 +190,7 @@ def test_a_state_that_is_what_it_was_is_not_new() -> None:
     objects.add("own", Own(says={"at": 7}))
     objects.snapshot("here", 4)
     assert not states.changed()
-    (same,) = states.pinned("here")
+    (same,) = states.records("here")
     assert same.measures.checkpoint == 1
 
 
@@ -199,7 +199,7 @@ def test_a_checkpoint_of_before_does_not_bring_a_state_back() -> None:
     own = Own(says=7)
     objects.add("own", own)
     objects.snapshot("here", 1)
-    earlier = {one.uid: one for one in states.pinned("here")}
+    earlier = {one.uid: one for one in states.records("here")}
     own.says = None
     objects.snapshot("there", 2)
     states.completed(earlier)

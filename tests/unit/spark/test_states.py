@@ -69,7 +69,7 @@ def asking(states: States, uid: str, default: Any = None) -> Value:
 
 def held(states: States) -> dict[str, Any]:
     """What an acknowledgement would hold now: the group of a stage, the JSON of a value."""
-    return {one.uid: one.groups[0].path if one.groups else one.value for one in states.pinned("here")}
+    return {one.uid: one.groups[0].path if one.groups else one.value for one in states.records("here")}
 
 
 # -- values follow the script ------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_what_is_left_behind_is_in_no_later_checkpoint() -> None:
     states.completed(restored.states)
     assert (held(states), states.run_values) == ({"count": 5}, {"count": 5})
     assert states.changed(), "the newest completed one still holds them"
-    states.completed({one.uid: one for one in states.pinned("end")})
+    states.completed({one.uid: one for one in states.records("end")})
     assert (held(states), states.changed()) == ({"count": 5}, False)
 
 
@@ -239,7 +239,7 @@ def test_what_a_checkpoint_pinned_does_not_change_while_it_is_under_way() -> Non
     states = States.restored(None, RUN)
     seen = asking(states, "seen", [])
     seen.set(["a"])
-    pinned = states.pinned("here")
+    pinned = states.records("here")
     seen.set(["b"])
     states.reached(stage("clean"))
     assert [(one.uid, one.value) for one in pinned] == [("seen", ["a"])]
@@ -262,7 +262,7 @@ def test_a_value_changed_and_was_saved() -> None:
     count = asking(states, "count")
     count.set(1)
     assert states.changed()
-    states.completed({one.uid: new_in(1, one) for one in states.pinned("here")})
+    states.completed({one.uid: new_in(1, one) for one in states.records("here")})
     assert not states.changed()
     count.set(2)
     assert states.changed()
@@ -278,15 +278,15 @@ def test_a_checkpoint_that_failed_saved_nothing() -> None:
 def test_a_state_is_new_in_the_first_completed_checkpoint_that_holds_it() -> None:
     states = States.restored(None, RUN)
     states.reached(stage("clean"))
-    aborted = [new_in(1, one) for one in states.pinned("here")]
+    aborted = [new_in(1, one) for one in states.records("here")]
     assert [one.measures.checkpoint for one in aborted] == [1]
-    states.completed({one.uid: new_in(2, one) for one in states.pinned("here")})
-    assert [new_in(3, one).measures.checkpoint for one in states.pinned("here")] == [2]
+    states.completed({one.uid: new_in(2, one) for one in states.records("here")})
+    assert [new_in(3, one).measures.checkpoint for one in states.records("here")] == [2]
 
 
 def test_a_stage_computed_meanwhile_is_not_lost_to_a_checkpoint_that_began_before() -> None:
     states = States.restored(seal(stage("clean")), RUN)
-    earlier = {one.uid: one for one in states.pinned("here")}
+    earlier = {one.uid: one for one in states.records("here")}
     states.reached(stage("clean", epoch=2))
     states.completed(earlier)
     assert held(states) == {"clean": group("clean", 2)}

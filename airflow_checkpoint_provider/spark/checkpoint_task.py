@@ -1,0 +1,337 @@
+"""The asynchronous part of one barrier: trigger, write, acknowledge, complete. Runs in the Spark driver.
+
+It runs in a thread while the job goes on. A store that fails costs protection, never rows: what fails is logged, and nothing
+here ends the job but a newer attempt.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    Damaged,
+    Declined,
+    NotPending,
+    Refused,
+    StoreError,
+    TooLarge,
+)
+from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.failures import DECLINED, EXPIRED, STORE_FAILED
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot, Versions
+from airflow_checkpoint_provider.protocol.requests import BARRIER, ungated
+from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.spark import copies
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.manual_completion import ManualCompletion
+from airflow_checkpoint_provider.spark.protection import Protection
+from airflow_checkpoint_provider.spark.savepoints import Savepoints
+from airflow_checkpoint_provider.spark.state.registered import Registered
+from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Records
+from airflow_checkpoint_provider.spark.state.states import States, new_in
+from airflow_checkpoint_provider.text import messages
+
+FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries while the store fails
+TRIES = 3  # checkpoints in a row that somebody else may abort while this barrier takes its own
+ENDED = "attempt ended"
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The checkpoint completed. ``states`` is what it holds, by uid."""
+
+    states: Mapping[str, StateSnapshot]
+    holds_this_barrier: bool = True
+    """False if an earlier acknowledgement of this attempt completed it, with the states of that barrier."""
+
+
+@dataclass(frozen=True)
+class Aborted:
+    """The checkpoint can never complete. The next barrier takes another."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The store failed. Another try may succeed."""
+
+
+Outcome = Completed | Aborted | Retry
+
+
+@dataclass
+class CheckpointContext:
+    """What the checkpoints of one attempt share."""
+
+    attempt: Attempt
+    states: States
+    registered: Registered
+    protection: Protection
+    versions: Versions
+    timeout_s: float
+    closing: threading.Event = field(default_factory=threading.Event)  # the attempt ends
+    awaited: threading.Event = field(default_factory=threading.Event)  # the job waits for the checkpoint in flight
+    unsettled: int | None = None  # acknowledged, and the store did not tell its outcome
+    deadline: float = 0.0  # of that, a moment of ``time.monotonic``
+    counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.manual = ManualCompletion(self.attempt)
+        self.savepoints = Savepoints(self.attempt, self.acknowledgement)
+
+    def unserved(self) -> tuple[Checkpoint, ...]:
+        """Return the pending checkpoints that no barrier has served yet."""
+        served = self.manual.deadlines.keys() | self.savepoints.taken
+        return tuple(checkpoint for checkpoint in self.attempt.state.pending if checkpoint.id not in served)
+
+    def acknowledgement(self, number: int, records: Records) -> Acknowledgement:
+        """Return this attempt's acknowledgement of checkpoint ``number``."""
+        return Acknowledgement(
+            inc=self.attempt.state.incarnation,
+            id=number,
+            application=self.attempt.record.application,
+            epoch=self.attempt.epoch,
+            nonce=secrets.token_hex(16),
+            run=self.states.run,
+            states=tuple(new_in(number, record) for record in records),
+            run_values=self.states.run_values,
+            versions=self.versions,
+        )
+
+    def request(self, origin: str, barrier: str = "") -> tuple[int, State]:
+        """Trigger a checkpoint of this attempt, unless one is pending already. Return its id and the state that lists it."""
+        token = f"attempt {self.attempt.epoch} {origin} {next(self.counter)}"
+        request = Request(token=token, timeout_s=self.timeout_s, barrier=barrier, origin=origin)
+        return self.attempt.trigger_unless_pending(request)
+
+    def settle(self) -> Outcome | None:
+        """Learn the outcome of the checkpoint whose outcome is not known: complete it now, or abort it.
+
+        Return None if there is none.
+        """
+        if self.unsettled is None:
+            return None
+        number = self.unsettled
+        try:
+            outcome = self._settled(number)
+        except CheckpointError as error:
+            self.protection.failed(f"chk-{number}", error)
+            return Retry()
+        self.unsettled = None
+        return outcome
+
+    def _settled(self, number: int) -> Outcome:
+        checkpoint = self.attempt.catch_up().checkpoint(number)
+        if checkpoint and not checkpoint.over and not checkpoint.completed_at:
+            checkpoint = self._complete_or_abort(number)
+        if checkpoint and checkpoint.status == RETAINED:
+            states = self.attempt.sealed_states(checkpoint)
+            self.protection.restored()
+            say(messages.outcome_known(checkpoint))
+            return Completed(states)
+        if checkpoint and checkpoint.over:
+            say(messages.aborted(self.attempt.state, checkpoint))
+        return Aborted()
+
+    def _complete_or_abort(self, number: int) -> Checkpoint | None:
+        if time.monotonic() > self.deadline:
+            words = "the store did not answer in time"
+            return self.attempt.abort(number, EXPIRED, phase="seal", words=words)
+        try:
+            return self.attempt.complete(number).checkpoint(number)
+        except (NotPending, Damaged) as error:
+            return self.attempt.abort(number, STORE_FAILED, phase="seal", words=error.message)
+
+
+class CheckpointTask:
+    """The checkpoint of one barrier, and whatever else was asked for before the script reached it."""
+
+    def __init__(self, context: CheckpointContext, barrier: str) -> None:
+        self._context, self._barrier = context, barrier
+        self._attempt = context.attempt
+        self._reached = time.monotonic()  # the barrier, or the turn of a checkpoint that waited in the queue
+        self._asked: frozenset[str] | None = None  # the requests in the journal when this barrier was reached
+
+    def number(self) -> int:
+        """Return the id of the pending checkpoint that waits for this barrier; trigger one if there is none."""
+        number, state = self._context.request(BARRIER, self._barrier)
+        if self._asked is None:
+            pending = (checkpoint.request.token for checkpoint in state.pending)
+            self._asked = frozenset((*pending, *(queued.request.token for queued in state.queue)))
+        return number
+
+    # -- the barrier's own checkpoint ------------------------------------------------------------------------------
+
+    def run(self, snapshots: BarrierSnapshots, *, stop: bool) -> Mapping[str, StateSnapshot]:
+        """Take all checkpoints of this barrier. Return the states that the newest completed one holds.
+
+        ``stop``: the script waits, so a savepoint with which the job stops may be taken.
+        """
+        self._take_own(snapshots)
+        while not self._context.closing.is_set():
+            self._expire()  # which may let the next request of the queue in
+            if not any(checkpoint.request.token in self._requests for checkpoint in ungated(self._attempt.state)):
+                break
+            self._reached = time.monotonic()
+            if isinstance(self._try(snapshots), Retry):
+                break
+        self._context.savepoints.serve(self._requests, snapshots, stop=stop)
+        return snapshots.newest
+
+    @property
+    def _requests(self) -> frozenset[str]:
+        return self._asked or frozenset()
+
+    def _take_own(self, snapshots: BarrierSnapshots) -> None:
+        """Try again while the store fails and nobody waits for this: the next barrier may be hours away."""
+        pause, tried = FIRST_WAIT, False
+        while True:
+            outcome = self._settle(snapshots)
+            if tried and isinstance(outcome, Completed):
+                return
+            if not isinstance(outcome, Retry):
+                outcome, tried = self._try(snapshots), True
+            if not isinstance(outcome, Retry) or self._context.awaited.wait(pause):
+                return
+            pause = min(2 * pause, LONGEST_WAIT)
+
+    def _settle(self, snapshots: BarrierSnapshots) -> Outcome | None:
+        outcome = self._context.settle()
+        if isinstance(outcome, Completed):
+            snapshots.completed(outcome.states)
+        return outcome
+
+    def _try(self, snapshots: BarrierSnapshots) -> Outcome:
+        """Complete one checkpoint with the states of this barrier.
+
+        The pending checkpoint that waited for it may have been aborted meanwhile, or hold an earlier acknowledgement of
+        this attempt: then the next one is taken.
+        """
+        outcome: Outcome = Retry()
+        try:
+            for _ in range(TRIES):
+                number = self.number()
+                self._acknowledge_gated(number, snapshots)
+                records = self._records(number, snapshots)
+                taken = self._complete(number, records) if records is not None else Aborted()
+                if isinstance(taken, Completed):
+                    outcome = taken
+                    snapshots.completed(taken.states)
+                    self._acknowledge_gated(number, snapshots)
+                    if taken.holds_this_barrier:
+                        return taken
+            raise NotPending("three checkpoints in a row were aborted by somebody else; see `checkpoints show`")
+        except TooLarge as error:  # its coordinator has aborted it
+            self._failed(error)
+            settled = self._settle(snapshots)
+            return settled if isinstance(settled, Completed) else Aborted()
+        except CheckpointError as error:
+            self._failed(error)
+        return outcome
+
+    def _failed(self, error: CheckpointError) -> None:
+        self._context.protection.failed(f"the checkpoint at {self._barrier}", error)
+
+    def _records(self, number: int, snapshots: BarrierSnapshots) -> Records | None:
+        """Return what checkpoint ``number`` is to hold, all of it written; None if it was aborted instead."""
+        checkpoint = self._attempt.state.checkpoint(number)
+        if checkpoint is None:
+            return None
+        check = functools.partial(
+            copies.still_wanted, self._attempt, number, self._context.closing, self._deadline(number)
+        )
+        try:
+            records = snapshots.records(check)
+            if not kind_named(checkpoint.kind).full:
+                return records
+            source, total = copies.Location.of(self._attempt), copies.total_bytes(records)
+            return snapshots.records(check, copies.NewFileSets(self._attempt, f"chk-{number}", source, total))
+        except copies.NotWanted:
+            self._abort(number, ENDED, "its attempt ended before its states were written")
+        except Exception as error:  # noqa: BLE001 - a state that cannot be written is no reason for the job to end
+            self._abort(number, *copies.why_not(error, checkpoint))
+        return None
+
+    def _deadline(self, number: int) -> float:
+        """Return when the time of checkpoint ``number`` is over; it begins at the barrier."""
+        checkpoint = self._attempt.state.checkpoint(number)
+        return self._reached + (checkpoint.timeout_s if checkpoint else self._context.timeout_s)
+
+    def _abort(self, number: int, reason: str, words: str) -> None:
+        checkpoint = self._attempt.abort(number, reason, words=words)
+        if checkpoint and checkpoint.status == ABORTED:
+            say(messages.aborted(self._attempt.state, checkpoint))
+
+    def _complete(self, number: int, records: Records) -> Completed | Aborted:
+        began, context = time.monotonic(), self._context
+        context.registered.asked_for(number)
+        acknowledgement = context.acknowledgement(number, records)
+        counted = self._attempt.acknowledge(acknowledgement)
+        context.unsettled, context.deadline = number, self._deadline(number)
+        try:
+            checkpoint = self._attempt.complete(number).checkpoint(number)
+        except NotPending:
+            context.unsettled = None
+            return Aborted()
+        context.unsettled = None
+        own = counted.nonce == acknowledgement.nonce
+        if own:
+            context.registered.stands_in(number)
+        if checkpoint:
+            context.protection.restored()
+            say(messages.checkpoint_line(checkpoint, time.monotonic() - began))
+        return Completed({state.uid: state for state in counted.states}, holds_this_barrier=own)
+
+    def _acknowledge_gated(self, number: int, snapshots: BarrierSnapshots) -> None:
+        """Acknowledge the gated checkpoints, too, that were asked for before checkpoint ``number`` or before this barrier.
+
+        Ids must be acknowledged in order: a higher id never holds older states, else a restore would go back behind what
+        the job was told.
+        """
+        state = self._attempt.state
+        ahead = min((checkpoint.id for checkpoint in ungated(state)), default=state.next_id)
+        for checkpoint in state.pending:
+            asked = checkpoint.id < number or checkpoint.request.token in self._requests
+            due = checkpoint.request.gated and checkpoint.id < ahead and asked
+            if due and checkpoint.id not in self._context.manual.deadlines:
+                records = self._records(checkpoint.id, snapshots)
+                if records is not None:
+                    self._context.registered.asked_for(checkpoint.id)
+                    self._attempt.acknowledge(self._context.acknowledgement(checkpoint.id, records))
+                    self._context.manual.acknowledged(checkpoint)
+
+    def _expire(self) -> None:
+        """Delete the checkpoints that the retention policy gives up."""
+        try:
+            self._attempt.expire_old_checkpoints()
+        except StoreError as error:
+            say(f"Old checkpoints could not be deleted. The next checkpoint tries again: {error}")
+        except Refused:
+            pass  # somebody else changed what was looked at: the next checkpoint looks again
+
+    # -- declined --------------------------------------------------------------------------------------------------
+
+    def decline(self, declined: Declined) -> Mapping[str, StateSnapshot]:
+        """Abort all checkpoints that waited for this barrier, since a registered object has no state for them.
+
+        If none waited, one is triggered first: people see it, and it is counted.
+        """
+        settled = self._context.settle()
+        self._failed(declined)
+        try:
+            if self._context.unsettled is None:
+                self.number()
+                for checkpoint in self._context.unserved():
+                    self._context.registered.asked_for(checkpoint.id)
+                    self._abort(checkpoint.id, DECLINED, declined.message)
+        except CheckpointError as error:
+            self._context.protection.failed(f"to decline the checkpoint at {self._barrier}", error)
+        return settled.states if isinstance(settled, Completed) else {}

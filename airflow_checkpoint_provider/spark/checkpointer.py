@@ -1,0 +1,151 @@
+"""The checkpoints of one attempt, as its script reaches its barriers. Runs in the Spark driver.
+
+The synchronous part pins what is consistent. Writing, acknowledging and sealing go on in a thread while the job goes on. One
+checkpoint is in flight at a time, and no stage's end is skipped.
+
+Where objects are registered, triggering belongs to the synchronous part: as in Flink, a checkpoint has its id before any
+object is asked for its state. An object without an answer declines whatever waited for the barrier.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.errors import CheckpointError, Declined, StoreError
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.checkpoint_task import CheckpointContext, CheckpointTask, Completed
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.protection import Protection
+from airflow_checkpoint_provider.spark.state.registered import Registered
+from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
+from airflow_checkpoint_provider.spark.state.states import States
+
+WRITERS = 4  # snapshots that are written at once
+REMOVED_AT_ONCE = 1_000  # folders; the next start takes the rest
+
+
+class Checkpointer:
+    """Takes the checkpoints of one attempt, one barrier after the other. Its methods may be called from any thread."""
+
+    def __init__(
+        self, attempt: Attempt, states: States, registered: Registered, spark_version: str, config: CheckpointConfig
+    ) -> None:
+        self._attempt, self._states, self._registered = attempt, states, registered
+        self._lock = threading.RLock()  # barriers come one after the other
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writers = ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="snapshot")
+        self._in_flight: Future[Mapping[str, StateSnapshot]] | None = None
+        attempt.coordinator.journal.patience = min(attempt.coordinator.journal.patience, config.timeout_s)
+        self._context = CheckpointContext(
+            attempt=attempt,
+            states=states,
+            registered=registered,
+            protection=Protection(attempt, config.tolerable_failures),
+            versions=Versions(package=__version__, spark=spark_version),
+            timeout_s=config.timeout_s,
+        )
+        self.protection = self._context.protection
+        self.manual, self.savepoints = self._context.manual, self._context.savepoints
+
+    def checkpoint(self, barrier: str, *, wait: bool = False) -> bool:
+        """Take a checkpoint at this barrier, or serve the checkpoint that waits for it.
+
+        With ``wait``, return whether everything that there is to save is saved. Raises ``Declined`` then.
+        """
+        self._registered.refuse_inside()
+        with self._lock:
+            self.wait()
+            self.protection.begin()
+            stop = self.savepoints.stopping()
+            declined = self._begin(barrier, stop=stop is not None)
+            if wait or stop:
+                self.wait()
+            if stop:
+                self.savepoints.stop(stop, barrier)
+            if wait and declined:
+                raise declined
+            return not wait or not (self._states.changed() or self._registered.unsaved)
+
+    def _begin(self, barrier: str, *, stop: bool) -> Declined | None:
+        """Pin the states and hand them to the checkpoint thread. Return why a registered object declined."""
+        task = CheckpointTask(self._context, barrier)
+        declined = self._ask_registered(task, barrier)
+        if declined:
+            self._in_flight = self._thread.submit(task.decline, declined)
+        else:
+            snapshots = BarrierSnapshots(self._states.pin(barrier), self._writers)
+            self._in_flight = self._thread.submit(task.run, snapshots, stop=stop)
+        return declined
+
+    def _ask_registered(self, task: CheckpointTask, barrier: str) -> Declined | None:
+        """Ask the registered objects for their states, if there are any. Return why one has none."""
+        if not self._registered:
+            return None
+        number = None
+        if self._context.unsettled is None:  # else an earlier barrier's checkpoint is in the way
+            with contextlib.suppress(CheckpointError):  # the task tries it again, and logs it
+                number = task.number()
+        try:
+            self._registered.snapshot(barrier, number)
+        except Declined as declined:
+            return declined
+        return None
+
+    def request(self, origin: str) -> int:
+        """Ask for a checkpoint that the next barrier serves. Return the id of the pending checkpoint."""
+        return self._context.request(origin)[0]
+
+    def requested(self) -> bool:
+        """Return whether somebody asked for a checkpoint that no barrier has served yet."""
+        return bool(self._context.unserved())
+
+    def stop_if_asked(self, barrier: str) -> None:
+        """Between two stages: compute nothing more if somebody has asked for a stop meanwhile."""
+        if self.savepoints.stopping():
+            self.checkpoint(barrier)
+
+    def wait(self) -> None:
+        """Wait for the checkpoint in flight, and leave none whose outcome is not known if the store answers.
+
+        Registered objects are notified of the outcomes.
+        """
+        with self._lock:
+            if self._in_flight is not None:
+                self._context.awaited.set()
+                self._states.completed(self._in_flight.result())
+                self._in_flight = None
+                self._context.awaited.clear()
+            settled = self._context.settle()
+            if isinstance(settled, Completed):
+                self._states.completed(settled.states)
+            self._registered.tell(self._attempt.state)
+
+    def remove_garbage(self) -> None:
+        """Begin to delete what attempts that are over left behind: rows nobody acknowledged, checkpoints nobody sealed."""
+        self._thread.submit(self._remove_garbage)
+
+    def _remove_garbage(self) -> None:
+        """Delete without the lock: nobody refers to an orphan again, however long this takes."""
+        self._attempt.still_mine()
+        self.savepoints.publish()
+        try:
+            self._attempt.remove_orphans(REMOVED_AT_ONCE)
+        except StoreError as error:
+            say(f"Leftovers of earlier attempts could not be deleted. The next start tries again: {error}")
+
+    def close(self) -> None:
+        """Wait for what is under way; while the store fails, not for longer than its last try.
+
+        A full checkpoint is not copied to its end: a plain one takes its place.
+        """
+        self._context.closing.set()
+        self._context.awaited.set()
+        self._thread.shutdown(wait=True)
+        self.savepoints.close()
+        self._writers.shutdown(wait=True)

@@ -1,0 +1,103 @@
+"""What a state is at a barrier: pinned by the script's thread, written beside it. Runs in the Spark driver.
+
+Every kind of state takes part in checkpoints through ``Snapshot``. A stage is the trivial case: its rows are written before
+its barrier is reached, so its snapshot only hands out a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor, wait
+from dataclasses import dataclass
+from typing import Protocol
+
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+
+Check = Callable[[], object]
+"""Raises when nobody needs what is being written any more. A long write calls it between two files."""
+
+Records = tuple[StateSnapshot, ...]
+"""What an acknowledgement says of each state, in the order of the uids."""
+
+
+class Place(Protocol):
+    """Where the files of a snapshot are written whole: a savepoint's target, or new file sets of this history."""
+
+    def copy(self, record: StateSnapshot, check: Check) -> StateSnapshot:
+        """Copy the files of a record that is written already. Return the record as it is at this place."""
+
+
+class Snapshot(Protocol):
+    """One state at one barrier."""
+
+    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+        """Return the record of the state when all its files are there and verified.
+
+        Runs in the asynchronous part, beside the script and beside the writes of other snapshots. Without a ``place``
+        the record may refer to files that older checkpoints hold. With one, all its files are written there. Called
+        once without a place, and again for each place. May raise what ``check`` raises, and leaves half-written files
+        to the removal of orphans.
+        """
+
+    def discard(self) -> None:
+        """Release what the pin holds. Called once, when no checkpoint will be written from this snapshot any more."""
+
+
+@dataclass(frozen=True)
+class StoredSnapshot:
+    """A state whose record is complete when it is pinned: a stage, a value, or a state that was restored."""
+
+    record: StateSnapshot
+
+    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+        if place is None or not self.record.groups:
+            return self.record
+        return place.copy(self.record, check)
+
+    def discard(self) -> None:
+        """Nothing is held."""
+
+
+class BarrierSnapshots:
+    """The snapshots of one barrier, for every checkpoint and savepoint that is taken of it."""
+
+    def __init__(self, snapshots: Sequence[Snapshot], writers: Executor) -> None:
+        self._snapshots, self._writers = snapshots, writers
+        self._written: Records | None = None
+        self.newest: Mapping[str, StateSnapshot] = {}
+        """What the newest completed checkpoint holds."""
+
+    def records(self, check: Check, place: Place | None = None) -> Records:
+        """Write all snapshots, several at once, and return their records. Raises the first error, and stops the others."""
+        if place is not None:
+            return self._as_completed(self._write(check, place))
+        if self._written is None:
+            self._written = self._write(check, None)
+        return self._as_completed(self._written)
+
+    def _write(self, check: Check, place: Place | None) -> Records:
+        writes = [self._writers.submit(snapshot.write, check, place) for snapshot in self._snapshots]
+        try:
+            return tuple(write.result() for write in writes)
+        finally:
+            for write in writes:
+                write.cancel()
+            wait(writes)
+
+    def completed(self, states: Mapping[str, StateSnapshot]) -> None:
+        """Remember what a completed checkpoint holds: these states are not new in a later one."""
+        self.newest = states or self.newest
+
+    def _as_completed(self, records: Collection[StateSnapshot]) -> Records:
+        return tuple(
+            known if (known := self.newest.get(record.uid)) and _same_content(known, record) else record
+            for record in records
+        )
+
+    def discard(self) -> None:
+        for snapshot in self._snapshots:
+            snapshot.discard()
+
+
+def _same_content(known: StateSnapshot, record: StateSnapshot) -> bool:
+    return known.groups == record.groups and known.value == record.value
