@@ -106,10 +106,8 @@ def _restoring(going: GoingBack, base: Point | None, source: Source) -> Callable
         if going.look(state) != base:
             now = going.restored.point or "nothing"
             raise Refused(f"{source.text} is {now} by now; nothing was changed, look again")
-        return c.Restore(
-            token=token, base=base, by=by().owner, reason="restored by hand: checkpoints restore", above=going.restored.above,
-            claimed=source.claim, rename=going.names(source.rename),
-        )  # fmt: skip
+        reason = "restored by hand: checkpoints restore"
+        return going.command(token, by().owner, reason, claim=source.claim, rename=source.rename)
 
     return command
 

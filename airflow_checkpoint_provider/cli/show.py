@@ -12,13 +12,11 @@ from airflow_checkpoint_provider.cli.locate import Found
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator import statistics as numbers
 from airflow_checkpoint_provider.coordinator.liveness import Beats
-from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, located, recalled, verified
-from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, open_pointer, recalled
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound
 from airflow_checkpoint_provider.protocol.config import config_of
-from airflow_checkpoint_provider.protocol.keys import Pointer, SavepointPointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.protocol.keys import checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import kind_named
-from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Attempt, Checkpoint, Launch, State
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages, restore_story, summary_table
@@ -147,7 +145,7 @@ def _pointer(store: Store, found: Found, checkpoint: Checkpoint) -> str | None:
     """None once there is nothing to point to, and as long as a savepoint does not stand at its target."""
     if checkpoint.status != RETAINED or (checkpoint.savepoint and not checkpoint.published):
         return None
-    return checkpoint.target or str(Pointer(store.uri, found.keys.prefix, checkpoint.id))
+    return checkpoint.target or str(found.keys.pointer(store.uri, checkpoint.id))
 
 
 # -- show ----------------------------------------------------------------------------------------------------------------
@@ -212,7 +210,7 @@ def _one(store: Store, found: Found, number: str) -> Report:
     about = row(found.state, checkpoint)
     data = entry(store, found, checkpoint) | {"states": [_state_data(one) for one in checkpoint.states]}
     if checkpoint.status == PENDING:  # by which a task can wait for it, or abort it
-        data["pointer"] = str(Pointer(store.uri, found.keys.prefix, checkpoint.id))
+        data["pointer"] = str(found.keys.pointer(store.uri, checkpoint.id))
     pointer = data["pointer"]
     lines = [
         f"{found.state.job}, run {about.run}, attempt {about.attempt}: {about.state} {day_and_time(checkpoint.ended_at)}".rstrip(),
@@ -252,24 +250,17 @@ def _state_data(one: Any) -> dict[str, Any]:
 
 def verify(store: Store, pointer: str) -> Report:
     """Raises ``CheckpointNotFound`` and ``Damaged``."""
-    where = pointer_of(pointer)
-    if isinstance(where, SavepointPointer):
-        savepoint = open_savepoint(where, store)
-        about = f"savepoint {savepoint.seal.id} of {savepoint.seal.job}"
-        return _whole(str(where), about, savepoint.seal, savepoint.verify(), None)
-    coordinator, checkpoint = located(where, store)
-    seal, files = verified(coordinator, checkpoint)
-    return _whole(str(where), f"sealed {day_and_time(checkpoint.completed_at)}", seal, files, checkpoint.completed_at)
-
-
-def _whole(pointer: str, about: str, seal: Seal, files: int, completed_at: str | None) -> Report:
-    states, held = seal.states.values(), sum(state.bytes for state in seal.states.values())
-    said = f"{plural(len(states), 'state')}, {size(held)}, all {plural(files, 'file')} there, sizes match"
+    parsed = pointer_of(pointer)
+    opened = open_pointer(parsed, store)
+    seal, completed_at = opened.seal, opened.checkpoint.completed_at or None
+    about = f"sealed {day_and_time(completed_at)}" if completed_at else f"savepoint {seal.id} of {seal.job}"
+    states, files, total = len(seal.states), opened.files, sum(state.bytes for state in seal.states.values())
+    found = f"{plural(states, 'state')}, {size(total)}"
     return Report(
         ("POINTER", "STATES", "FILES", "SIZE"),
-        [(pointer, str(len(states)), str(files), size(held))],
-        {"pointer": pointer, "states": len(states), "files": files, "bytes": held, "completed_at": completed_at},
-        [f"{pointer} is whole: {about}, {said}"],
+        [(str(parsed), str(states), str(files), size(total))],
+        {"pointer": str(parsed), "states": states, "files": files, "bytes": total, "completed_at": completed_at},
+        [f"{parsed} is whole: {about}, {found}, all {plural(files, 'file')} there, sizes match"],
     )
 
 

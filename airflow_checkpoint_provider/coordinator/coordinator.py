@@ -26,6 +26,7 @@ from airflow_checkpoint_provider.protocol import requests
 from airflow_checkpoint_provider.protocol.decisions import outcome
 from airflow_checkpoint_provider.protocol.events import Request, StateEntry
 from airflow_checkpoint_provider.protocol.failures import TOO_LARGE
+from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateSnapshot, digest
 from airflow_checkpoint_provider.protocol.state import (
@@ -217,6 +218,10 @@ class Coordinator:
                 f"the store did not say whether the seal of chk-{number} was written; nothing was cleaned up"
             )
         return found
+
+    def pointer(self, number: int) -> Pointer:
+        """Return the pointer of a checkpoint in this history, wherever the files of a savepoint are."""
+        return self.keys.pointer(self.store.uri, number)
 
     def contents(self, checkpoint: Checkpoint) -> tuple[Seal, bool]:
         """What it holds, and whether it is sealed. A pending one that all have acknowledged can be looked at before.

@@ -195,7 +195,7 @@ class CheckpointRequest:
     def pointer(self) -> Pointer:
         """Return the pointer of the checkpoint in its history, wherever a savepoint lies. Call it once there is a ``number``."""
         assert self.number is not None
-        return Pointer(self.coordinator.store.uri, self.coordinator.keys.prefix, self.number)
+        return self.coordinator.pointer(self.number)
 
     # -- asking ------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint import Savepoint, open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidName, SavepointDisposed
 from airflow_checkpoint_provider.protocol import wording
-from airflow_checkpoint_provider.protocol.events import Point, Request
+from airflow_checkpoint_provider.protocol.commands import Restore
+from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import (
     History,
     Keys,
@@ -148,6 +149,18 @@ class GoingBack:
         renamed(self.restored.seal.states if self.restored.seal else {}, names)
         return names
 
+    def command(self, token: Token, by: str, reason: str, *, claim: bool, rename: Mapping[str, str]) -> Restore:
+        """Return the command that restores the point of the last look."""
+        return Restore(
+            token=token,
+            base=self.restored.point,
+            by=by,
+            reason=reason,
+            above=self.restored.above,
+            claimed=claim,
+            rename=self.names(rename),
+        )
+
 
 def _own(number: int, state: State, restore: str) -> Point:
     found = state.checkpoint(number)
@@ -205,16 +218,36 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
     return Restored(point, seal, *place(coordinator, found), candidates)
 
 
-def _from_elsewhere(point: Point, pointer: Pointer | SavepointPointer, home: Store) -> Restored:
+@dataclass(frozen=True)
+class Opened:
+    """The checkpoint or savepoint behind a pointer, verified. The ``files`` of its seal, so many, lie at ``keys`` in ``store``."""
+
+    checkpoint: Checkpoint
+    seal: Seal
+    store: Store
+    keys: Keys
+    files: int
+
+
+def open_pointer(pointer: Pointer | SavepointPointer, home: Store, *, pending: bool = False) -> Opened:
+    """Return what a pointer leads to, after its digest, file names and sizes were compared.
+
+    Its store is reached as ``home`` is. A savepoint is read without a journal. With ``pending`` a checkpoint that is
+    acknowledged and not sealed yet is returned, too. Raises ``CheckpointNotFound``, ``SavepointDisposed``, ``Damaged``.
+    """
     if isinstance(pointer, SavepointPointer):
         savepoint = open_savepoint(pointer, home)
-        files, checkpoint = savepoint.verify(), _as_listed(savepoint)
-        seal, where = savepoint.seal, (savepoint.store, savepoint.keys)
-    else:
-        coordinator, checkpoint = located(pointer, home)
-        seal, files = verified(coordinator, checkpoint)
-        where = place(coordinator, checkpoint)
-    return Restored(point, seal, *where, (Candidate(checkpoint, "chosen", "named by restore=", files),))
+        files = savepoint.verify()
+        return Opened(_as_listed(savepoint), savepoint.seal, savepoint.store, savepoint.keys, files)
+    coordinator, checkpoint = located(pointer, home, pending=pending)
+    seal, files = verified(coordinator, checkpoint)
+    return Opened(checkpoint, seal, *place(coordinator, checkpoint), files)
+
+
+def _from_elsewhere(point: Point, pointer: Pointer | SavepointPointer, home: Store) -> Restored:
+    opened = open_pointer(pointer, home)
+    chosen = Candidate(opened.checkpoint, "chosen", "named by restore=", opened.files)
+    return Restored(point, opened.seal, opened.store, opened.keys, (chosen,))
 
 
 def _as_listed(savepoint: Savepoint) -> Checkpoint:

@@ -72,7 +72,7 @@ class CheckpointHandle(HistoryReader):
     @property
     def pointer(self) -> Pointer:
         """Return its pointer in its history, wherever a savepoint lies."""
-        return Pointer(self.coordinator.store.uri, self._prefix, self._checkpoint.id)
+        return self.coordinator.pointer(self._checkpoint.id)
 
     @property
     def reference(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class JobProgress(HistoryReader):
     def reference(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Return the XCom of a checkpoint. Call it after a look."""
         coordinator = self.coordinator
-        return reference(coordinator.state, Pointer(coordinator.store.uri, coordinator.keys.prefix, checkpoint.id))
+        return reference(coordinator.state, coordinator.pointer(checkpoint.id))
 
 
 def _newest_epochs(state: State) -> frozenset[int]:

@@ -29,7 +29,6 @@ from airflow_checkpoint_provider.operators._job import JobOperator
 from airflow_checkpoint_provider.operators._waiting import EVERY
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig, seconds
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, seconds_to
 
@@ -76,7 +75,7 @@ class RequestOperator(JobOperator):
 
     def _answer(self, coordinator: Coordinator, number: int) -> dict[str, Any]:
         """What the task returns."""
-        return reference(coordinator.state, Pointer(coordinator.store.uri, coordinator.keys.prefix, number))
+        return reference(coordinator.state, coordinator.pointer(number))
 
     def _completed(self, coordinator: Coordinator, number: int) -> None:
         """What else this task does, once it is completed."""
@@ -90,7 +89,7 @@ class RequestOperator(JobOperator):
             coordinator, number = self._triggered(context["ti"], deadline)
             if not self.wait_for_completion:
                 return self._answer(coordinator, number)
-            pointer = Pointer(coordinator.store.uri, coordinator.keys.prefix, number)
+            pointer = coordinator.pointer(number)
             return self.execute_complete(context, {"checkpoint": str(pointer), "deadline": deadline})
 
     def _triggered(self, ti: Any, deadline: str) -> tuple[Coordinator, int]:
@@ -128,7 +127,7 @@ class RequestOperator(JobOperator):
         number = coordinator.trigger(self._wanted(coordinator, request), run=run)
         found = coordinator.state.checkpoint(number)
         if found:
-            pointer = Pointer(coordinator.store.uri, coordinator.keys.prefix, number)
+            pointer = coordinator.pointer(number)
             self.log.info("%s", messages.triggered(coordinator.state, found, pointer))
         return number
 

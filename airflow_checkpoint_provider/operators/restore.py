@@ -91,12 +91,9 @@ class RestoreOperator(JobOperator):
         claims = self.claim_mode == CLAIM
 
         def command(now: State) -> c.Restore:
-            base = going.look(now)
+            going.look(now)
             self.stop_if_killed()
-            wanted = c.Restore(
-                token=token, base=base, by=token.owner, reason=reason, above=going.restored.above, claimed=claims,
-                rename=going.names(self.rename),
-            )  # fmt: skip
+            wanted = going.command(token, token.owner, reason, claim=claims, rename=self.rename)
             return claimed(coordinator, now, wanted, utc_now())
 
         coordinator.journal.append(command)

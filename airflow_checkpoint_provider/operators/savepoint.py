@@ -31,7 +31,7 @@ from airflow_checkpoint_provider.operators._base import KillGuard, failing_for_g
 from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.keys import Pointer, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, kind_named
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_store
@@ -55,7 +55,7 @@ class SavepointRequestOperator(RequestOperator):
         return store.beside(_shared(self.target)).uri if self.target else f"{store.uri}/savepoints"
 
     def _answer(self, coordinator: Coordinator, number: int) -> dict[str, Any]:
-        pointer = Pointer(coordinator.store.uri, coordinator.keys.prefix, number)
+        pointer = coordinator.pointer(number)
         return reference(coordinator.state, pointer, _listed(coordinator, number).target)
 
     def _completed(self, coordinator: Coordinator, number: int) -> None:

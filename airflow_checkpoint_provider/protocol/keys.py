@@ -80,6 +80,10 @@ class Keys:
 
     prefix: str
 
+    def pointer(self, root: str, number: int) -> Pointer:
+        """Return the pointer of a checkpoint of this history below the store's root, a URI."""
+        return Pointer(root, self.prefix, number)
+
     @property
     def journal(self) -> str:
         return f"{self.prefix}/journal"

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnkno
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.keys import Keys, Pointer, check_uid
+from airflow_checkpoint_provider.protocol.keys import Keys, check_uid
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import copies, s3a
 from airflow_checkpoint_provider.spark.attempt import Program, begin, tell_task
@@ -310,9 +310,7 @@ class CheckpointedJob:
         state: State = self._attempt.state
         store, keys = self._attempt.store, self._attempt.keys
         number = point.id or self._attempt.restored.above
-        return CheckpointRef(
-            state.job, state.scope, number, point.pointer or str(Pointer(store.uri, keys.prefix, number))
-        )
+        return CheckpointRef(state.job, state.scope, number, point.pointer or str(keys.pointer(store.uri, number)))
 
     def _name(self, uid: str) -> None:
         """One uid is one state; the second use in one attempt would be the first's rows."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.coordinator.restore import located, place, verified
-from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.restore import Opened, open_pointer
 from airflow_checkpoint_provider.errors import CheckpointNotFound
-from airflow_checkpoint_provider.protocol.keys import Keys, Pointer, SavepointPointer, pointer_of
-from airflow_checkpoint_provider.protocol.metadata import Seal
+from airflow_checkpoint_provider.protocol.keys import pointer_of
 from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.settings import launched
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.application import refuse_connect
-from airflow_checkpoint_provider.storage import Store, open_store
+from airflow_checkpoint_provider.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,9 +24,9 @@ class OpenedCheckpoint:
     ``sealed`` is False for a gated one that is acknowledged and waits for its finalize: it may still be aborted.
     """
 
-    def __init__(self, spark: SparkSession, store: Store, keys: Keys, seal: Seal, sealed: bool) -> None:
-        self._spark, self._store, self._keys, self._seal = spark, store, keys, seal
-        self.sealed = sealed
+    def __init__(self, spark: SparkSession, opened: Opened) -> None:
+        self._spark, self._store, self._keys, self._seal = spark, opened.store, opened.keys, opened.seal
+        self.sealed = opened.checkpoint.status == RETAINED
 
     @property
     def uids(self) -> tuple[str, ...]:
@@ -58,22 +56,6 @@ def open_checkpoint(pointer: str, spark: SparkSession) -> OpenedCheckpoint:
     refuse_connect(spark)
     where, launch = pointer_of(pointer), launched(spark)
     beside = launch.store if launch else open_store(where.root)
-    opened = _savepoint(where, beside) if isinstance(where, SavepointPointer) else _checkpoint(where, beside)
-    store, keys, seal, sealed = opened
-    s3a.prepare(spark, store)
-    return OpenedCheckpoint(spark, store, keys, seal, sealed)
-
-
-Opened = tuple[Store, Keys, Seal, bool]
-
-
-def _savepoint(where: SavepointPointer, beside: Store) -> Opened:
-    savepoint = open_savepoint(where, beside)
-    savepoint.verify()
-    return savepoint.store, savepoint.keys, savepoint.seal, True
-
-
-def _checkpoint(where: Pointer, beside: Store) -> Opened:
-    coordinator, checkpoint = located(where, beside, pending=True)
-    seal, _ = verified(coordinator, checkpoint)
-    return (*place(coordinator, checkpoint), seal, checkpoint.status == RETAINED)
+    opened = open_pointer(where, beside, pending=True)
+    s3a.prepare(spark, opened.store)
+    return OpenedCheckpoint(spark, opened)
