@@ -63,7 +63,7 @@ def agree(state: StateSnapshot, kind: str) -> None:
 
 
 def _is_empty(state: StateSnapshot) -> bool:
-    return not state.groups and state.value is None and not state.transactions
+    return not state.file_sets and state.value is None
 
 
 # -- other names -------------------------------------------------------------------------------------------------------

@@ -262,6 +262,6 @@ def state_entries(seal: Seal) -> tuple[StateEntry, ...]:
 
 def _entry(state: StateSnapshot, number: int) -> StateEntry:
     return StateEntry(
-        uid=state.uid, kind=state.kind, run=state.run, groups=tuple(group.path for group in state.groups), bytes=state.bytes,
+        uid=state.uid, kind=state.kind, run=state.run, file_sets=tuple(file_set.path for file_set in state.file_sets), bytes=state.bytes,
         rows=state.rows, new=state.measures.checkpoint == number, measures=state.measures,
     )  # fmt: skip

@@ -127,7 +127,9 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     own = _own_history(home, savepoint.seal, pointer)
     if own is not None:
         _refuse_held(own[0], own[1], now)
-    files = [file for state in savepoint.seal.states.values() for group in state.groups for file in group.files]
+    files = [
+        file for state in savepoint.seal.states.values() for file_set in state.file_sets for file in file_set.files
+    ]
     told = Disposed(pointer, savepoint.seal.job, len(files), sum(one.bytes for one in files), own is not None)
     if dry_run:
         return told

@@ -29,7 +29,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import AlreadyClaimed, Held, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.decisions import claims_held, held, policy_of
-from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, Keys, SavepointPointer, group_epoch
+from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, Keys, SavepointPointer, file_set_epoch
 from airflow_checkpoint_provider.protocol.lifetime import in_the_way, outlived
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Store
@@ -152,7 +152,7 @@ def _epoch(folder: str) -> int:
     if folder.count("/") != 2:
         return 0
     try:
-        return group_epoch(folder)
+        return file_set_epoch(folder)
     except ValueError:
         return 0
 
@@ -232,7 +232,7 @@ def delete(store: Store, keys: Keys, state: State, now: str) -> Deleted:
 
 
 def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: State, now: str) -> None:
-    """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then groups that nobody refers to. Of a
+    """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then file sets that nobody refers to. Of a
     savepoint whose disposal was not finished, what lies at its target, unless another history has claimed that."""
     if checkpoint.target:
         with contextlib.suppress(AlreadyClaimed):
@@ -240,10 +240,10 @@ def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: 
     store.delete([keys.seal(checkpoint.id)])
     store.delete_under(keys.checkpoint(checkpoint.id))
     paths, referred = state.paths(), state.referred()
-    for number in checkpoint.groups:
+    for number in checkpoint.file_sets:
         path = paths.get(number)
         if path and number not in referred and state.deletable(path):
-            store.delete_under(keys.group(path))
+            store.delete_under(keys.file_set(path))
 
 
 def _delete_savepoint(store: Store, text: str, owner: str, state: State, now: str) -> None:

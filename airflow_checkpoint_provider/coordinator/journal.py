@@ -241,7 +241,7 @@ class Journal:
         """Put the next entry. False if another's stands there, or if the win is void: its segment was closed meanwhile."""
         if (size := events_size(events)) > LARGEST_EVENTS:
             raise TooLarge(
-                f"{size} bytes of events do not fit into one entry of {LARGEST_EVENTS}: too many groups in one checkpoint, or too"
+                f"{size} bytes of events do not fit into one entry of {LARGEST_EVENTS}: too many file sets in one checkpoint, or too"
                 " long a text; use fewer states, or shorten what you wrote",
                 size=size,
             )

@@ -46,7 +46,7 @@ class Candidate:
 class Restored:
     """The chosen point, read and verified; ``seal`` is None where an attempt starts from nothing.
 
-    The groups of the seal lie at ``keys`` in ``store``: of a savepoint at its target, whoever made it.
+    The file sets of the seal lie at ``keys`` in ``store``: of a savepoint at its target, whoever made it.
     """
 
     point: Point | None = None
@@ -261,7 +261,7 @@ def _as_listed(savepoint: Savepoint) -> Checkpoint:
 
 
 def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys]:
-    """Where the groups of a completed checkpoint lie: below its history, or, of a savepoint, at its target."""
+    """Where the file sets of a completed checkpoint lie: below its history, or, of a savepoint, at its target."""
     if checkpoint.target is None:
         return coordinator.store, coordinator.keys
     pointer = SavepointPointer.parse(checkpoint.target)
@@ -288,7 +288,7 @@ def recalled(state: State, point: Point | None, epoch: int) -> Restored:
 
 
 def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, int]:
-    """The seal and the number of files, after digest, names and sizes were compared. One listing per group."""
+    """The seal and the number of files, after digest, names and sizes were compared. One listing per file set."""
     try:
         seal, _ = coordinator.contents(checkpoint)
         files = verify_files(*place(coordinator, checkpoint), seal)

@@ -1,6 +1,6 @@
 """A savepoint at its target: publish, open, claim, dispose, and what has to be copied. Runs anywhere.
 
-A savepoint stands alone in a directory of its own: its groups, then ``_metadata``, which is the seal byte for byte and makes
+A savepoint stands alone in a directory of its own: its file sets, then ``_metadata``, which is the seal byte for byte and makes
 it one, and ``_claimed``, which says who deletes it. Nothing here reads a journal, and every step may be done by anyone, again.
 
 Who deletes it overwrites ``_metadata`` by a *stub* first, and never takes the stub away. Killed at any point, what is left is
@@ -25,8 +25,8 @@ from airflow_checkpoint_provider.errors import (
     OtherSavepoint,
     SavepointDisposed,
 )
-from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, group_path
-from airflow_checkpoint_provider.protocol.metadata import Group, Measures, Seal, StateSnapshot, digest
+from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, file_set_path
+from airflow_checkpoint_provider.protocol.metadata import FileSet, Measures, Seal, StateSnapshot, digest
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, canonical, parse
 from airflow_checkpoint_provider.storage.base import Store, put
 
@@ -69,7 +69,7 @@ class Savepoint:
 
     @property
     def keys(self) -> Keys:
-        """Where the groups of its seal lie."""
+        """Where the file sets of its seal lie."""
         return self.pointer.keys
 
     @property
@@ -238,8 +238,10 @@ def _unknown(key: str) -> CommitStateUnknown:
 
 def exported(states: Iterable[StateSnapshot], history: Keys, savepoint: Keys) -> Pairs:
     """The files to copy before a savepoint of these states is acknowledged. Paths stay, relative to its directory."""
-    groups = {group.path: group for state in states for group in state.groups}
-    return tuple(pair for path in sorted(groups) for pair in _files(groups[path], history, groups[path], savepoint))
+    file_sets = {file_set.path: file_set for state in states for file_set in state.file_sets}
+    return tuple(
+        pair for path in sorted(file_sets) for pair in _files(file_sets[path], history, file_sets[path], savepoint)
+    )
 
 
 def imported(
@@ -247,19 +249,22 @@ def imported(
 ) -> tuple[StateSnapshot, Pairs]:
     """A state that was restored from elsewhere, as the history that begins with it holds it, and the files to copy.
 
-    References never leave a history: each group becomes one of attempt ``epoch``, and remembers where its rows come from.
+    References never leave a history: each file set becomes one of attempt ``epoch``, and remembers where its rows come from.
     What another history says of ids is forgotten: the state is new in the first checkpoint that holds it.
     """
-    groups = tuple(
-        replace(group, path=group_path(state.uid, epoch, nonce()), origin=group.identity) for group in state.groups
+    file_sets = tuple(
+        replace(file_set, path=file_set_path(state.uid, epoch, nonce()), origin=file_set.identity)
+        for file_set in state.file_sets
     )
     before = state.measures
     measures = Measures(barrier=before.barrier, work_s=before.work_s, new_bytes=state.bytes)
-    pairs = (_files(old, elsewhere, new, history) for old, new in zip(state.groups, groups, strict=True))
-    return replace(state, groups=groups, measures=measures), tuple(pair for group in pairs for pair in group)
+    pairs = (_files(old, elsewhere, new, history) for old, new in zip(state.file_sets, file_sets, strict=True))
+    return replace(state, file_sets=file_sets, measures=measures), tuple(
+        pair for file_set in pairs for pair in file_set
+    )
 
 
-def _files(old: Group, source: Keys, new: Group, target: Keys) -> Pairs:
+def _files(old: FileSet, source: Keys, new: FileSet, target: Keys) -> Pairs:
     return tuple(
-        (f"{source.group(old.path)}/{file.name}", f"{target.group(new.path)}/{file.name}") for file in old.files
+        (f"{source.file_set(old.path)}/{file.name}", f"{target.file_set(new.path)}/{file.name}") for file in old.files
     )

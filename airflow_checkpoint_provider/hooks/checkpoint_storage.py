@@ -208,6 +208,6 @@ def _states(seal: Seal, uri: str) -> dict[str, Any]:
 def _described(state: StateSnapshot, uri: str) -> dict[str, Any]:
     return {
         "kind": state.kind, "rows": state.rows, "bytes": state.bytes,
-        "files": [f"{uri}/{group.path}/{file.name}" for group in state.groups for file in group.files],
+        "files": [f"{uri}/{file_set.path}/{file.name}" for file_set in state.file_sets for file in file_set.files],
         "schema": json.loads(state.stage.schema) if state.stage else None, "value": state.value,
     }  # fmt: skip

@@ -48,7 +48,7 @@ class StateEntry(Record):
     uid: str
     kind: str
     run: str
-    groups: tuple[str, ...] = ()  # paths
+    file_sets: tuple[str, ...] = ()  # paths
     bytes: int = 0
     rows: int = 0
     new: bool = False  # snapshotted for this checkpoint, not handed on
@@ -210,8 +210,6 @@ class CheckpointCompleted(Event):
     bytes: int
     states: tuple[StateEntry, ...]
     subsumed: tuple[int, ...] = ()
-    positions: dict[str, Any] = field(default_factory=dict)
-    transactions: tuple[Any, ...] = ()
     suspended: str = added("")  # by whom: a stop-savepoint completes and suspends in one entry
 
 

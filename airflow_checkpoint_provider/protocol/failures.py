@@ -9,7 +9,7 @@ from __future__ import annotations
 EXPIRED = "expired"
 DECLINED = "declined"
 STORE_FAILED = "store failed"  # an I/O error, or sealing failed
-TOO_LARGE = "too many groups"
+TOO_LARGE = "too many file sets"
 LOST = "driver lost"  # as far as who waits for it can see; it may be asleep, so this counts against nobody
 
 COUNTED = frozenset({EXPIRED, DECLINED, STORE_FAILED, TOO_LARGE})

@@ -117,8 +117,8 @@ class Keys:
     def states(self) -> str:
         return f"{self.prefix}/state"
 
-    def group(self, path: str) -> str:
-        """The key of a group, whose ``path`` is relative to the history."""
+    def file_set(self, path: str) -> str:
+        """The key of a file set, whose ``path`` is relative to the history."""
         return f"{self.prefix}/{path}"
 
 
@@ -133,13 +133,13 @@ def is_attempt_beat(key: str) -> bool:
     return key.rsplit("/", 1)[1].isdecimal()
 
 
-def group_path(uid: str, epoch: int, nonce: str) -> str:
+def file_set_path(uid: str, epoch: int, nonce: str) -> str:
     """Where one snapshot of one state is written, relative to its history."""
     return f"state/{safe_token(uid)}/{epoch}-{nonce}"
 
 
-def group_epoch(path: str) -> int:
-    """The epoch of the attempt that wrote the group at ``path``."""
+def file_set_epoch(path: str) -> int:
+    """The epoch of the attempt that wrote the file set at ``path``."""
     return int(path.rsplit("/", 1)[1].split("-", 1)[0])
 
 
@@ -190,7 +190,7 @@ class SavepointPointer:
 
     @property
     def keys(self) -> Keys:
-        """Its groups lie below its directory as a history's do below the history."""
+        """Its file sets lie below its directory as a history's do below the history."""
         return Keys(self.name)
 
     @property

@@ -1,7 +1,7 @@
 """What a checkpoint holds: acknowledgement and seal, format version 1. Runs anywhere.
 
 An acknowledgement names every state of one application; the seal (``_metadata``) is built from the trigger's entry and the
-acknowledgements alone, so every coordinator builds the same bytes. Fields that only later work fills are there and empty.
+acknowledgements alone, so every coordinator builds the same bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.records import VERSION, Record, added,
 
 @dataclass(frozen=True, kw_only=True)
 class File(Record):
-    """One file of a group. ``checksum`` only where this package wrote the bytes itself."""
+    """One file of a file set. ``checksum`` only where this package wrote the bytes itself."""
 
     name: str
     bytes: int
@@ -24,7 +24,7 @@ class File(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group(Record):
+class FileSet(Record):
     """The files of one snapshot of one state; ``path`` is relative to the history, or to the savepoint's directory.
 
     ``origin`` is where the rows were written first, if they were copied since: a copy is the same rows.
@@ -50,14 +50,13 @@ class Group(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Measures(Record):
-    """Which barrier a state was snapshotted at, the first checkpoint that held it, and what that took: seconds of work,
-    of the synchronous and of the asynchronous part."""
+    """Which barrier a state was snapshotted at, the first checkpoint that held it, and what that took: seconds of work
+    and of the synchronous part."""
 
     checkpoint: int = 0
     barrier: str = ""
     work_s: float = 0.0
     sync_s: float = 0.0
-    async_s: float = 0.0
     new_bytes: int = 0
 
 
@@ -66,7 +65,7 @@ class StageDetail(Record):
     """What decides whether a stage may be reused, and how its rows are read back."""
 
     plan: str
-    inputs: str  # a digest of what the plan's leaves read: paths, options, rows of the driver, groups of stages
+    inputs: str  # a digest of what the plan's leaves read: paths, options, rows of the driver, file sets of stages
     python: bool
     application: str
     schema: str  # Spark's JSON
@@ -74,7 +73,9 @@ class StageDetail(Record):
     sorted: bool = False
     version: str | None = None
     function: bool = False
-    before: dict[str, str] = field(default_factory=dict)  # uid -> group of each stage handed out earlier in its attempt
+    before: dict[str, str] = field(
+        default_factory=dict
+    )  # uid -> file set of each stage handed out earlier in its attempt
     values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
 
 
@@ -85,26 +86,23 @@ def kind_in_words(kind: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class StateSnapshot(Record):
-    """One state in one checkpoint: rows in groups (oldest first), or a small value inline."""
+    """One state in one checkpoint: rows in file sets (oldest first), or a small value inline."""
 
     uid: str
     kind: str  # "stage", "value" or "registered"
     run: str
-    groups: tuple[Group, ...] = ()
+    file_sets: tuple[FileSet, ...] = ()
     value: Any = None
     measures: Measures = field(default_factory=Measures)
     stage: StageDetail | None = None
-    transactions: tuple[Any, ...] = ()
-    max_parallelism: int | None = None
-    key_groups: tuple[Any, ...] = ()
 
     @property
     def bytes(self) -> int:
-        return sum(group.bytes for group in self.groups)
+        return sum(file_set.bytes for file_set in self.file_sets)
 
     @property
     def rows(self) -> int:
-        return sum(group.rows for group in self.groups)
+        return sum(file_set.rows for file_set in self.file_sets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +124,6 @@ class Acknowledgement(Record):
     states: tuple[StateSnapshot, ...]
     run_values: dict[str, Any] = field(default_factory=dict)  # the values with which the run began
     versions: Versions = field(default_factory=Versions)
-    positions: dict[str, Any] = field(default_factory=dict)
     v: int = VERSION
 
     def to_bytes(self) -> bytes:

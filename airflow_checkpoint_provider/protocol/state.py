@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, StateEntry, Token
 from airflow_checkpoint_provider.protocol.failures import counts_as_failure
-from airflow_checkpoint_provider.protocol.keys import group_epoch
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.kinds import is_savepoint
 from airflow_checkpoint_provider.protocol.metadata import Versions
 from airflow_checkpoint_provider.protocol.records import Record, added
@@ -53,7 +53,7 @@ class Attempt(Record):
     said_by: str = ""
     ended_at: str | None = None
     first: int | None = None  # its first own completed checkpoint
-    holds: tuple[int, ...] = ()  # the groups of its restore point, by number
+    holds: tuple[int, ...] = ()  # the file sets of its restore point, by number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +114,8 @@ class Dropped(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupEntry(Record):
-    """A group that some checkpoint refers to; checkpoints name it by ``number``, so that a snapshot holds it once."""
+class FileSetEntry(Record):
+    """A file set that some checkpoint refers to; checkpoints name it by ``number``, so that a snapshot holds it once."""
 
     number: int
     path: str
@@ -134,16 +134,14 @@ class Checkpoint(Record):
     completed_at: str = ""
     digest: str = ""
     bytes: int = 0
-    groups: tuple[int, ...] = ()
-    states: tuple[StateEntry, ...] = ()  # without their groups: those are in ``groups``
+    file_sets: tuple[int, ...] = ()
+    states: tuple[StateEntry, ...] = ()  # without their file sets: those are in ``file_sets``
     reason: str = ""
     phase: str = ""
     missing: tuple[str, ...] = ()
     words: str = ""
     ended_at: str = ""
     target: str | None = None  # a savepoint's own folder
-    positions: dict[str, Any] = field(default_factory=dict)
-    transactions: tuple[Any, ...] = ()
     queued_at: str = added("")
     commits_confirmed: bool = added(False)  # every participant was told
     published: bool = added(False)  # a savepoint: its ``_metadata`` stands at its target
@@ -179,9 +177,9 @@ class State(Record):
     next_launch: int = 1
     next_id: int = 1
     last_epoch: int = 0
-    next_group: int = 1
+    next_file_set: int = 1
     checkpoints: tuple[Checkpoint, ...] = ()
-    groups: tuple[GroupEntry, ...] = ()
+    file_sets: tuple[FileSetEntry, ...] = ()
     tokens: dict[str, int] = field(
         default_factory=dict
     )  # text of a launch's token and try -> launch; of a branch's -> next launch
@@ -287,21 +285,21 @@ class State(Record):
     # -- what is referred to ---------------------------------------------------------------------------------------
 
     def referred(self) -> frozenset[int]:
-        """Numbers of the groups that nobody may delete; besides them, all groups of a living attempt's own epoch. What a
+        """Numbers of the file sets that nobody may delete; besides them, all file sets of a living attempt's own epoch. What a
         pending checkpoint will name is among these, and what is restoring is retained, or its run is over for good."""
-        kept = {number for one in self.retained for number in one.groups}
+        kept = {number for one in self.retained for number in one.file_sets}
         return frozenset(kept | {number for attempt in self.living() for number in attempt.holds})
 
     def named(self) -> frozenset[int]:
-        """Numbers of the groups that stand in the journal's charge: of checkpoints until they are forgotten, and of the
+        """Numbers of the file sets that stand in the journal's charge: of checkpoints until they are forgotten, and of the
         restore points of living attempts. Any other is nobody's once the attempt that wrote it is over."""
-        kept = {number for one in self.checkpoints if not one.over for number in one.groups}
+        kept = {number for one in self.checkpoints if not one.over for number in one.file_sets}
         return frozenset(kept | {number for attempt in self.living() for number in attempt.holds})
 
     def paths(self) -> Mapping[int, str]:
-        return {group.number: group.path for group in self.groups}
+        return {file_set.number: file_set.path for file_set in self.file_sets}
 
     def deletable(self, path: str) -> bool:
-        """Whether the group at ``path``, which no checkpoint refers to, is nobody's: its attempt is over."""
-        epoch = group_epoch(path)
+        """Whether the file set at ``path``, which no checkpoint refers to, is nobody's: its attempt is over."""
+        epoch = file_set_epoch(path)
         return epoch <= self.last_epoch and self.over(epoch)

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.protocol.state import (
     Checkpoint,
     Claim,
     Dropped,
-    GroupEntry,
+    FileSetEntry,
     Launch,
     QueuedRequest,
     Run,
@@ -106,7 +106,7 @@ def _closed(state: State, event: e.HistoryClosed) -> State:
     return State(
         n=state.n, at=state.at, incarnation=state.incarnation, job=state.job, scope=state.scope, item=state.item,
         branch=Branch(number=state.branch.number), next_launch=state.next_launch, next_id=state.next_id,
-        last_epoch=state.last_epoch, next_group=state.next_group, closing=event.why, closed=True, extra=_extra(state, event),
+        last_epoch=state.last_epoch, next_file_set=state.next_file_set, closing=event.why, closed=True, extra=_extra(state, event),
     )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _started(state: State, event: e.AttemptStarted) -> State:
     attempt = Attempt(
         epoch=event.epoch, launch=event.launch, application=launch.spec.application if launch else "", driver=event.driver,
         restore_point=point, application_digest=event.application_digest, versions=event.versions,
-        checkpointing=event.checkpointing, at=state.at, holds=restored.groups if restored else (), extra=event.extra,
+        checkpointing=event.checkpointing, at=state.at, holds=restored.file_sets if restored else (), extra=event.extra,
     )  # fmt: skip
     attempts = (*state.attempts, attempt)
     dropped = any(one.restore_point for one in attempts[:-KEPT_RECORDS])  # one at most
@@ -327,13 +327,12 @@ def _completed(state: State, event: e.CheckpointCompleted) -> State:
     checkpoint = state.checkpoint(event.id)
     if checkpoint is None:
         return state
-    # A savepoint's groups lie at its target and are nobody's but its own.
-    paths = () if checkpoint.savepoint else [path for one in event.states for path in one.groups]
+    # A savepoint's file sets lie at its target and are nobody's but its own.
+    paths = () if checkpoint.savepoint else [path for one in event.states for path in one.file_sets]
     state, numbers = _intern(state, paths)
     completed = replace(
         checkpoint, status=RETAINED, completed_at=state.at, ended_at=state.at, digest=event.digest, bytes=event.bytes,
-        groups=numbers, states=tuple(replace(one, groups=()) for one in event.states),
-        positions=event.positions, transactions=event.transactions,
+        file_sets=numbers, states=tuple(replace(one, file_sets=()) for one in event.states),
         extra=_extra(checkpoint, event),
     )  # fmt: skip
     state = replace(
@@ -370,11 +369,11 @@ def _mark_runs(state: State, completed: Checkpoint) -> State:
 
 
 def _intern(state: State, paths: Sequence[str]) -> tuple[State, tuple[int, ...]]:
-    known = {group.path: group.number for group in state.groups}
+    known = {file_set.path: file_set.number for file_set in state.file_sets}
     new = [path for path in dict.fromkeys(paths) if path not in known]
-    added = tuple(GroupEntry(number=state.next_group + i, path=path) for i, path in enumerate(new))
-    known |= {group.path: group.number for group in added}
-    state = replace(state, groups=(*state.groups, *added), next_group=state.next_group + len(added))
+    added = tuple(FileSetEntry(number=state.next_file_set + i, path=path) for i, path in enumerate(new))
+    known |= {file_set.path: file_set.number for file_set in added}
+    state = replace(state, file_sets=(*state.file_sets, *added), next_file_set=state.next_file_set + len(added))
     return state, tuple(known[path] for path in dict.fromkeys(paths))
 
 
@@ -423,9 +422,9 @@ def _forgotten(state: State, event: e.CheckpointsForgotten) -> State:
     return replace(
         state,
         checkpoints=_bounded(
-            tuple(replace(one, groups=()) if one.id in event.ids else one for one in state.checkpoints)
+            tuple(replace(one, file_sets=()) if one.id in event.ids else one for one in state.checkpoints)
         ),
-        groups=tuple(group for group in state.groups if group.number in named),
+        file_sets=tuple(file_set for file_set in state.file_sets if file_set.number in named),
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.assignment import renamed_in
 from airflow_checkpoint_provider.coordinator.disposal import target_of
-from airflow_checkpoint_provider.coordinator.files import verify_group
+from airflow_checkpoint_provider.coordinator.files import verify_file_set
 from airflow_checkpoint_provider.coordinator.savepoint import Pairs, exported, imported
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError
 from airflow_checkpoint_provider.protocol.failures import DECLINED, EXPIRED, STORE_FAILED
@@ -93,8 +93,8 @@ class _Copying:
 
         if pairs:
             copy_all(self.source.store, self.target.store, pairs, on_done)
-        for group in record.groups:
-            verify_group(self.target.store, self.target.keys, group)
+        for file_set in record.file_sets:
+            verify_file_set(self.target.store, self.target.keys, file_set)
         return record
 
     def _say_progress(self, size: int) -> None:
@@ -154,7 +154,7 @@ def brought_in(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[str,
     if source.store.uri == attempt.store.uri and source.keys == attempt.keys:
         return dict(kept)
     total = total_bytes(kept.values())
-    if files := sum(len(group.files) for state in kept.values() for group in state.groups):
+    if files := sum(len(file_set.files) for state in kept.values() for file_set in state.file_sets):
         say(messages.brought_in(str(restored.point), files, total))
     with attempt.copying(str(restored.point)):
         place = NewFileSets(attempt, str(restored.point), source, total)

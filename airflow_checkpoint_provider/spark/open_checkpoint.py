@@ -40,9 +40,9 @@ class OpenedCheckpoint:
             )
         if state.stage is None:
             return state.value
-        group = state.groups[0]
-        uri = s3a.hadoop_uri(f"{self._store.uri}/{self._keys.group(group.path)}")
-        return parquet_files.read(self._spark, uri, group.files, state.stage.schema)
+        file_set = state.file_sets[0]
+        uri = s3a.hadoop_uri(f"{self._store.uri}/{self._keys.file_set(file_set.path)}")
+        return parquet_files.read(self._spark, uri, file_set.files, state.stage.schema)
 
 
 def open_checkpoint(pointer: str, spark: SparkSession) -> OpenedCheckpoint:

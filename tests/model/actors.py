@@ -34,8 +34,8 @@ from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
-from airflow_checkpoint_provider.protocol.keys import Keys, group_path
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, Group, Seal, StateSnapshot
+from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, FileSet, Seal, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
@@ -341,16 +341,16 @@ class AtWork:
             if one.request.gated:
                 self._acknowledge(one.id, uid)
 
-    def _write(self, uid: str, number: int) -> Group:
-        """A group of one file, verified before it is acknowledged."""
-        path = group_path(uid, self.epoch, str(number))
-        if put(self.process, f"{KEYS.group(path)}/part-0", ROWS, patience=TRIES_TWICE)[0] is Put.UNKNOWN:
+    def _write(self, uid: str, number: int) -> FileSet:
+        """A file set of one file, verified before it is acknowledged."""
+        path = file_set_path(uid, self.epoch, str(number))
+        if put(self.process, f"{KEYS.file_set(path)}/part-0", ROWS, patience=TRIES_TWICE)[0] is Put.UNKNOWN:
             raise StoreError("the rows are not there")
-        return Group(path=path, files=(File(name="part-0", bytes=len(ROWS), rows=1),))
+        return FileSet(path=path, files=(File(name="part-0", bytes=len(ROWS), rows=1),))
 
     def _acknowledge(self, number: int, uid: str) -> bytes:
         """The driver goes on with the states of the acknowledgement that stands."""
-        snapshot = StateSnapshot(uid=uid, kind="stage", run="A", groups=(self._write(uid, number),))
+        snapshot = StateSnapshot(uid=uid, kind="stage", run="A", file_sets=(self._write(uid, number),))
         states = handed_on(Acknowledgement.from_bytes(self.known).states, snapshot)
         return words(self.coordinator.acknowledge(self._word(number, states)).states)
 
@@ -373,10 +373,10 @@ def handed_on(before: tuple[StateSnapshot, ...], snapshot: StateSnapshot) -> tup
 
 def twin(process: Process, epoch: int, memory: Memory, number: int, uid: str) -> None:
     """A second asynchronous part of one checkpoint, with rows of its own."""
-    path = group_path(uid, epoch, "twin")
-    put(process, f"{KEYS.group(path)}/part-0", ROWS, patience=TRIES_TWICE)
-    group = Group(path=path, files=(File(name="part-0", bytes=len(ROWS), rows=1),))
-    states = (StateSnapshot(uid=uid, kind="stage", run="A", groups=(group,)),)
+    path = file_set_path(uid, epoch, "twin")
+    put(process, f"{KEYS.file_set(path)}/part-0", ROWS, patience=TRIES_TWICE)
+    file_set = FileSet(path=path, files=(File(name="part-0", bytes=len(ROWS), rows=1),))
+    states = (StateSnapshot(uid=uid, kind="stage", run="A", file_sets=(file_set,)),)
     ack = Acknowledgement(
         inc="inc", id=number, application="", epoch=epoch, nonce=process.nonce(), run="A", states=states
     )

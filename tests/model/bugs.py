@@ -340,7 +340,7 @@ def forget_first(access: garbage.Access, now: str) -> tuple[int, ...]:
 
 
 def restored_is_not_held(self: State) -> frozenset[int]:
-    return frozenset(number for one in self.with_status(PENDING, "retained") for number in one.groups)
+    return frozenset(number for one in self.with_status(PENDING, "retained") for number in one.file_sets)
 
 
 @contextmanager
@@ -364,8 +364,8 @@ DELETING = {
     "15": Bug("condemn that ignores restoring", nothing_restoring_is_held, "retiring_under_a_clear", ("P5", "P9")),
     "16": Bug("delete before condemn", replaced(garbage, "expire", delete_first), "retiring_under_a_restore", ("P4", "P5")),
     "17": Bug("forget before delete", replaced(garbage, "expire", forget_first), "retiring_under_a_driver", ("P12",)),
-    "18": Bug("sweep takes a living epoch's groups", replaced(State, "deletable", lambda self, path: True), "sweeping_under_a_driver", ("P12",)),
-    "32": Bug("restored groups not held", replaced(State, "referred", restored_is_not_held), "retiring_under_a_driver", ("P9",)),
+    "18": Bug("sweep takes a living epoch's file sets", replaced(State, "deletable", lambda self, path: True), "sweeping_under_a_driver", ("P12",)),
+    "32": Bug("restored file sets not held", replaced(State, "referred", restored_is_not_held), "retiring_under_a_driver", ("P9",)),
     "i": Bug(
         "what a closed history leaves is deleted without asking for epochs", replaced(closing, "delete_leftovers", everything_goes),
         "closers_of_what_was_opened", ("P5", "P12"),
@@ -379,7 +379,7 @@ NO_PLACE = {
     "28": "wall clock deadline under skew: nothing in the protocol compares clocks; who aborts for a time-out has a monotonic one",
 }
 """Those that the structure of the code leaves no place for. So it is with halves of others: of 44, *newest by entry instead of
-id*, since the state keeps checkpoints by id and no order of completion; of 8, *a duplicate that goes on with its own groups*,
+id*, since the state keeps checkpoints by id and no order of completion; of 8, *a duplicate that goes on with its own file sets*,
 since these are as good as the winner's until transactions go with them. And 6 alone is harmless: ``append`` decides again."""
 
 LATER = {

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 STOPS = ("suspend_savepoint", "terminate_savepoint")
 SAVEPOINTS = ("savepoint", *STOPS)
-FAILURES = ("expired", "declined", "store failed", "too many groups")
+FAILURES = ("expired", "declined", "store failed", "too many file sets")
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Attempt:
     launch: int
     driver: str
     restored: int | str | None
-    holds: frozenset[str]  # groups of its restore point
+    holds: frozenset[str]  # file sets of its restore point
     uids: frozenset[str]  # states of its restore point
     most: int = 1  # how many may be pending that somebody asked for
     over: str = ""  # why
@@ -50,7 +50,7 @@ class Checkpoint:
     plan: tuple[str, ...]
     status: str = "pending"
     digest: str = ""
-    groups: frozenset[str] = frozenset()
+    file_sets: frozenset[str] = frozenset()
     uids: frozenset[str] = frozenset()
     gated: bool = False
     kind: str = "checkpoint"
@@ -70,8 +70,8 @@ class Checkpoint:
 
     @property
     def paths(self) -> frozenset[str]:
-        """Its groups below the history; a savepoint's lie at its target."""
-        return frozenset() if self.savepoint else self.groups
+        """Its file sets below the history; a savepoint's lie at its target."""
+        return frozenset() if self.savepoint else self.file_sets
 
 
 @dataclass
@@ -401,7 +401,7 @@ class History:
         if attempt.over:
             self._break(f"P3: chk-{event.id} of attempt {found.epoch}, which is over, completed")
         found.status, found.digest, found.completed = "retained", event.digest, True
-        found.groups = frozenset(path for one in event.states for path in one.groups)
+        found.file_sets = frozenset(path for one in event.states for path in one.file_sets)
         found.uids = frozenset(one.uid for one in event.states)
         if lost := attempt.uids - found.uids:
             self._break(f"P4: chk-{event.id} lacks {sorted(lost)}, which its attempt restored")

@@ -14,12 +14,12 @@ P7  What is believed is the true history; who was told "done" or "not done" was 
 P8  A savepoint at its target is complete, or has no ``_metadata`` or a stub; nobody but its owner or claimer deletes it; one
     claimer. It is never subsumed, and no policy condemns it.
 P9  An attempt starts from the restore point that the state had at its own entry; that is not condemned before the attempt's
-    first own completion, nor are its groups deleted before the attempt is over.
+    first own completion, nor are its file sets deleted before the attempt is over.
 P10 If the store answers and one actor keeps trying, everything pending gets its outcome and a launch gets to its end; nor do
     launches and drivers replace each other for ever. A request is served in its turn, by the entry that makes room and not
     before, or dropped by the entry that ends its attempt; what was published is said to be.
 P11 What is done twice leaves the state as done once, and answers as the first did.
-P12 No group is deleted while somebody refers to it; what is forgotten is deleted, at the latest when its attempt is over.
+P12 No file set is deleted while somebody refers to it; what is forgotten is deleted, at the latest when its attempt is over.
 
 Where an entry alone breaks one, ``history`` says so; where the store, a belief or an answer does, this module does.
 """
@@ -34,7 +34,7 @@ from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.savepoint import DISPOSAL
 from airflow_checkpoint_provider.coordinator.savepoint import Claim as Lock
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys, SavepointPointer, group_epoch
+from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys, SavepointPointer, file_set_epoch
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold
@@ -114,7 +114,7 @@ class Properties:
                 if not self._stands(disk, path):
                     yield f"P9, P12: {path}, which attempt {epoch} restored, was deleted"
         for key in disk.gone:
-            if (deleted := self._group_of(key)) and not history.over(group_epoch(deleted)):
+            if (deleted := self._file_set_of(key)) and not history.over(file_set_epoch(deleted)):
                 yield f"P12: {deleted} was deleted while its attempt lives"
 
     def _restore_point(self, disk: Disk, history: History) -> Iterator[str]:
@@ -174,9 +174,9 @@ class Properties:
             yield f"P4: chk-{number} was completed without all acknowledgements of its plan"
 
     def _stands(self, disk: Disk, path: str) -> bool:
-        return any(key.startswith(f"{self._keys.group(path)}/") for key in disk.objects)
+        return any(key.startswith(f"{self._keys.file_set(path)}/") for key in disk.objects)
 
-    def _group_of(self, key: str) -> str | None:
+    def _file_set_of(self, key: str) -> str | None:
         parts = key.removeprefix(f"{self._keys.prefix}/").split("/")
         return "/".join(parts[:3]) if parts[0] == "state" else None
 
@@ -229,7 +229,7 @@ class Properties:
             return f"P10: savepoint chk-{late[0]} is never published"
         kept = {path for one in history.with_status("retained").values() for path in one.paths}
         for key in disk.objects:
-            if (path := self._group_of(key)) and path not in kept:
+            if (path := self._file_set_of(key)) and path not in kept:
                 return f"P12: {path} is nobody's and stays for ever"
             folder = key.removeprefix(f"{self._keys.prefix}/").split("/")[0]
             if folder.startswith("chk-") and int(folder[4:]) not in history.with_status("retained"):
@@ -247,7 +247,9 @@ def _whole(disk: Disk, one: Checkpoint) -> bool:
     """Whether a savepoint's files are at its target; its seal is there, and until it is published in its history."""
     assert one.target
     name = SavepointPointer.parse(one.target).name
-    return _metadata(disk, one.target) != "stub" and all(_below(disk.objects, f"{name}/{path}/") for path in one.groups)
+    return _metadata(disk, one.target) != "stub" and all(
+        _below(disk.objects, f"{name}/{path}/") for path in one.file_sets
+    )
 
 
 def _below(keys: Iterable[str], folder: str) -> bool:

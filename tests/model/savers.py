@@ -17,8 +17,8 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.errors import Busy, CheckpointNotFound, Refused, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
-from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, group_path
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, Group, StateSnapshot
+from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, file_set_path
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, FileSet, StateSnapshot
 from airflow_checkpoint_provider.storage.base import Store
 from tests.model.actors import AT, NOTHING, ROWS, Memory, Try, Watched
 from tests.model.explore import Next, Process
@@ -123,10 +123,10 @@ def stranger(process: Process, number: int, saves: tuple[int, ...]) -> Next | No
 
 def _own(process: Process, coordinator: Coordinator, number: int) -> Acknowledgement:
     epoch = coordinator.epoch or 0
-    path = group_path("a", epoch, str(number))
-    process.overwrite(f"{OTHER.group(path)}/part-0", ROWS)
-    group = Group(path=path, files=(File(name="part-0", bytes=len(ROWS), rows=1),))
-    states = (StateSnapshot(uid="a", kind="stage", run="A", groups=(group,)),)
+    path = file_set_path("a", epoch, str(number))
+    process.overwrite(f"{OTHER.file_set(path)}/part-0", ROWS)
+    file_set = FileSet(path=path, files=(File(name="part-0", bytes=len(ROWS), rows=1),))
+    states = (StateSnapshot(uid="a", kind="stage", run="A", file_sets=(file_set,)),)
     return Acknowledgement(
         inc="other", id=number, application="", epoch=epoch, nonce=process.nonce(), run="A", states=states
     )

@@ -89,12 +89,12 @@ def confirmed_first(coordinator: Coordinator) -> None:
 
 
 def interned(state: State, event: e.CheckpointCompleted) -> State:
-    """A savepoint's groups are entered as the history's are."""
+    """A savepoint's file sets are entered as the history's are."""
     after = COMPLETED(state, event)
-    after, numbers = transitions._intern(after, [path for one in event.states for path in one.groups])
+    after, numbers = transitions._intern(after, [path for one in event.states for path in one.file_sets])
     found = after.checkpoint(event.id)
     assert found
-    return replace(after, checkpoints=transitions._swap(after.checkpoints, found, replace(found, groups=numbers)))
+    return replace(after, checkpoints=transitions._swap(after.checkpoints, found, replace(found, file_sets=numbers)))
 
 
 def anything_is_first(state: State, event: e.CheckpointCompleted) -> State:
@@ -153,7 +153,7 @@ SAVEPOINTS = {
     "25": Bug("claim without lock", replaced(savepoint, "claim", lambda *arguments: None), "a_claim", ("P5", "P8")),
     "n": Bug("said to be published before it is", replaced(actors, "publish_due", confirmed_first), "a_savepoint", ("P8",)),
     "o": Bug(
-        "a savepoint's groups are the history's", folded(e.CheckpointCompleted, interned), "a_savepoint", ("P12",), walks=50,
+        "a savepoint's file sets are the history's", folded(e.CheckpointCompleted, interned), "a_savepoint", ("P12",), walks=50,
     ),
     "p": Bug(
         "a savepoint frees the point that was restored", folded(e.CheckpointCompleted, anything_is_first),

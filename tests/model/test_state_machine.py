@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.protocol.commands import DoneAlready
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, StateEntry, Token
-from airflow_checkpoint_provider.protocol.keys import group_path
+from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, KEPT_RECORDS, Checkpoint, State
 from airflow_checkpoint_provider.protocol.transitions import fold
@@ -42,7 +42,7 @@ ON_CLEAR = st.sampled_from(("auto", "auto", "continue", "restart"))
 RARELY = st.sampled_from((False, False, False, True))
 KINDS = (*["checkpoint"] * 6, *["full_checkpoint"] * 2, *["savepoint"] * 3, "suspend_savepoint", "terminate_savepoint")
 ORIGINS = ("barrier", "task", "task", "periodic")
-REASONS = ("expired", "declined", "store failed", "too many groups", "subsumed", "audit failed")
+REASONS = ("expired", "declined", "store failed", "too many file sets", "subsumed", "audit failed")
 TARGET = "memory://saved"
 FOREIGN = tuple(f"memory://foreign/savepoint-other-{number}-ab" for number in (3, 9))
 
@@ -269,7 +269,7 @@ class Machine(RuleBasedStateMachine):
 
     def completion(self, found: Checkpoint, uid: str, acknowledged: tuple[str, ...], epoch: int | None) -> c.Complete:
         writer = found.epochs[0]
-        new = StateEntry(uid=uid, kind="stage", run="A", groups=(group_path(uid, writer, str(found.id)),))
+        new = StateEntry(uid=uid, kind="stage", run="A", file_sets=(file_set_path(uid, writer, str(found.id)),))
         states = (*self.handed_on(writer, uid), new)
         return c.Complete(
             id=found.id, digest=f"seal {found.id}", bytes=1, states=states, acknowledged=acknowledged, epoch=epoch
@@ -283,8 +283,8 @@ class Machine(RuleBasedStateMachine):
             uids = self.history.attempts[epoch].uids - {uid}
             return tuple(StateEntry(uid=one, kind="stage", run="A") for one in sorted(uids))
         paths = self.state.paths()
-        groups = tuple(paths[number] for number in point.groups)
-        return tuple(replace(one, groups=groups) for one in point.states if one.uid != uid)
+        file_sets = tuple(paths[number] for number in point.file_sets)
+        return tuple(replace(one, file_sets=file_sets) for one in point.states if one.uid != uid)
 
     @precondition(lambda self: self.state.checkpoints)
     @rule(data=st.data(), reason=st.sampled_from(REASONS))
@@ -404,7 +404,7 @@ class Machine(RuleBasedStateMachine):
             number: one.published for number, one in saved.items()
         }
         own = {path for one in self.history.checkpoints.values() for path in one.paths}
-        assert set(self.state.paths().values()) <= own, "groups that lie at a target"
+        assert set(self.state.paths().values()) <= own, "file sets that lie at a target"
 
     @invariant()
     def the_restore_point_is_retained(self) -> None:

@@ -9,11 +9,11 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.policies.retention import KeepLatest, Retention
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.keys import group_path
+from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
     File,
-    Group,
+    FileSet,
     Measures,
     StageDetail,
     StateSnapshot,
@@ -26,16 +26,16 @@ from tests.support.journals import open_journal
 ROWS = b"rows of a part file"
 
 
-def group(uid: str, epoch: int = 1, nonce: str = "n0nce", files: int = 2) -> Group:
+def file_set(uid: str, epoch: int = 1, nonce: str = "n0nce", files: int = 2) -> FileSet:
     names = (f"part-{n:05d}.zstd.parquet" for n in range(files))
-    return Group(
-        path=group_path(uid, epoch, nonce), files=tuple(File(name=name, bytes=len(ROWS), rows=7) for name in names)
+    return FileSet(
+        path=file_set_path(uid, epoch, nonce), files=tuple(File(name=name, bytes=len(ROWS), rows=7) for name in names)
     )
 
 
-def stage(uid: str, number: int, *, made_of: Group | None = None, **other: Any) -> StateSnapshot:
+def stage(uid: str, number: int, *, made_of: FileSet | None = None, **other: Any) -> StateSnapshot:
     """A stage that was computed for checkpoint ``number``."""
-    made_of = made_of or group(uid)
+    made_of = made_of or file_set(uid)
     detail = StageDetail(
         plan="sha256 of the plan",
         inputs="sha256 of what its leaves read",
@@ -45,10 +45,10 @@ def stage(uid: str, number: int, *, made_of: Group | None = None, **other: Any) 
         codec="zstd",
     )
     measures = Measures(
-        checkpoint=number, barrier=f"stage '{uid}'", work_s=4320.0, sync_s=0.25, async_s=8.125, new_bytes=made_of.bytes
+        checkpoint=number, barrier=f"stage '{uid}'", work_s=4320.0, sync_s=0.25, new_bytes=made_of.bytes
     )
     return StateSnapshot(
-        uid=uid, kind="stage", run="day-1", groups=(made_of,), measures=measures, stage=detail, **other
+        uid=uid, kind="stage", run="day-1", file_sets=(made_of,), measures=measures, stage=detail, **other
     )
 
 
@@ -68,11 +68,11 @@ def acknowledgement(
     return Acknowledgement(id=number, epoch=epoch, nonce=nonce, states=states, **known | other)
 
 
-def upload(store: Store, coordinator: Coordinator, groups: Iterable[Group]) -> None:
+def upload(store: Store, coordinator: Coordinator, file_sets: Iterable[FileSet]) -> None:
     """The files that an acknowledgement names, as Spark would have written them."""
-    for one in groups:
+    for one in file_sets:
         for file in one.files:
-            store.create(f"{coordinator.keys.group(one.path)}/{file.name}", ROWS)
+            store.create(f"{coordinator.keys.file_set(one.path)}/{file.name}", ROWS)
 
 
 def driver(store: Store, try_number: int = 1, *, retention: Retention | None = None, scope: str = "") -> Coordinator:
@@ -95,8 +95,8 @@ def take(coordinator: Coordinator, *handed_on: StateSnapshot) -> int:
     """A whole checkpoint: files, trigger, acknowledgement, seal, completed. One new stage ``s<id>``, and what is handed on."""
     number = coordinator.state.next_id
     epoch = coordinator.epoch or 1
-    new = stage(f"s{number}", number, made_of=group(f"s{number}", epoch))
-    upload(coordinator.store, coordinator, new.groups)
+    new = stage(f"s{number}", number, made_of=file_set(f"s{number}", epoch))
+    upload(coordinator.store, coordinator, new.file_sets)
     assert coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0)) == number
     coordinator.acknowledge(acknowledgement(number, new, *handed_on, epoch=epoch))
     coordinator.complete(number)

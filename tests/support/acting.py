@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acknowledgements import ROWS, acknowledgement, stage, value
-from tests.support.acknowledgements import group as group_of
+from tests.support.acknowledgements import file_set as file_set_of
 from tests.support.waiting import wait_until
 
 RUN = "manual__1"
@@ -73,10 +73,10 @@ class Job:
     def acknowledge(self, number: int, rows: Any = 7) -> None:
         """As the driver does at its barrier: a stage of two files, of a savepoint at its target, and a value."""
         epoch = self.coordinator.epoch or 0
-        made_of = group_of("clean", epoch, f"nonce{number}")
+        made_of = file_set_of("clean", epoch, f"nonce{number}")
         store, keys = place(self.coordinator, self.checkpoint(number))
         for file in made_of.files:
-            store.create(f"{keys.group(made_of.path)}/{file.name}", ROWS)
+            store.create(f"{keys.file_set(made_of.path)}/{file.name}", ROWS)
         states = (stage("clean", number, made_of=made_of), value("rows", number, rows))
         ack = acknowledgement(number, *states, epoch=epoch, inc=self.state.incarnation, nonce=f"nonce {number}")
         self.coordinator.acknowledge(ack)

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.errors import Refused
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.decisions import Decision, decide
-from airflow_checkpoint_provider.protocol.keys import group_path
+from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import Measures
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
@@ -129,11 +129,11 @@ class History:
         return self.state.next_id - 1
 
     def completed(self, *handed_on: str, number: int | None = None) -> int:
-        """A checkpoint with one new group of state ``s<id>``, and with the groups at the paths ``handed_on``."""
+        """A checkpoint with one new file set of state ``s<id>``, and with the file sets at the paths ``handed_on``."""
         number = number or self.triggered()
         checkpoint = self.state.checkpoint(number)
         assert checkpoint
-        entries = [entry(f"s{number}", (group(number, checkpoint.epochs[0]),), number)]
+        entries = [entry(f"s{number}", (file_set(number, checkpoint.epochs[0]),), number)]
         entries += [entry(f"handed-on-{index}", (path,), 0) for index, path in enumerate(handed_on)]
         self.do(complete(number, *entries))
         return number
@@ -148,17 +148,17 @@ class History:
         self.write(e.Suspended(by="task upgrade.stop", why="savepoint 41"))
 
 
-def group(number: int, epoch: int) -> str:
-    """Where the new group of ``History.completed`` is written."""
-    return group_path(f"s{number}", epoch, f"nonce{number}")
+def file_set(number: int, epoch: int) -> str:
+    """Where the new file set of ``History.completed`` is written."""
+    return file_set_path(f"s{number}", epoch, f"nonce{number}")
 
 
-def entry(uid: str, groups: tuple[str, ...], checkpoint: int) -> e.StateEntry:
+def entry(uid: str, file_sets: tuple[str, ...], checkpoint: int) -> e.StateEntry:
     return e.StateEntry(
         uid=uid,
         kind="stage",
         run="day-1",
-        groups=groups,
+        file_sets=file_sets,
         bytes=10,
         rows=1,
         new=True,

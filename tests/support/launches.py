@@ -39,6 +39,7 @@ class Launches:
                 run=RUN,
                 run_after="2026-11-20T00:00:00Z",
                 started_at=utc_now(),
+                restore=wishes.pop("restore", "latest"),
             ),
             incarnation=secrets.token_hex(16),
             job=self.history.job,

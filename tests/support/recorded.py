@@ -12,8 +12,8 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Request, Suspended, Token
-from airflow_checkpoint_provider.protocol.keys import History, Keys, group_path
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, Group, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.keys import History, Keys, file_set_path
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, FileSet, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import Launch, State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from tests.support.garbage import expire
@@ -65,7 +65,13 @@ class Recorded:
         asks = self.token(run, generation)
         plan = c.PlanLaunch(
             spec=LaunchSpec(
-                token=asks, try_number=try_number, owner=asks.owner, run=asks.run, run_after=None, started_at=self.clock
+                token=asks,
+                try_number=try_number,
+                owner=asks.owner,
+                run=asks.run,
+                run_after=None,
+                started_at=self.clock,
+                restore=other.pop("restore", "latest"),
             ),
             incarnation="1ncarnation",
             job=self.job,
@@ -129,14 +135,14 @@ class Recorded:
 
     def stage(self, uid: str, triggered: str, completed: str, *, work_s: float, kib: float, sync_s: float = 0.3) -> int:
         """A stage's rows are in its files; its end is a checkpoint. Old ones are retired, as drivers do."""
-        path = group_path(uid, self.state.last_epoch, f"nonce{self.state.next_id}")
+        path = file_set_path(uid, self.state.last_epoch, f"nonce{self.state.next_id}")
         body = b"r" * int(kib * 1024 / 2)
         files = tuple(File(name=f"part-{index}.parquet", bytes=len(body), rows=500) for index in range(2))
         for file in files:
-            self.store.create(f"{self.keys.group(path)}/{file.name}", body)
-        group = Group(path=path, files=files)
-        measures = Measures(barrier=f"stage '{uid}'", work_s=work_s, sync_s=sync_s, new_bytes=group.bytes)
-        self.states[uid] = StateSnapshot(uid=uid, kind="stage", run=self._run, groups=(group,), measures=measures)
+            self.store.create(f"{self.keys.file_set(path)}/{file.name}", body)
+        file_set = FileSet(path=path, files=files)
+        measures = Measures(barrier=f"stage '{uid}'", work_s=work_s, sync_s=sync_s, new_bytes=file_set.bytes)
+        self.states[uid] = StateSnapshot(uid=uid, kind="stage", run=self._run, file_sets=(file_set,), measures=measures)
         return self.completed(f"stage '{uid}'", triggered, completed)
 
     def value(self, uid: str, value: Any, kind: str = "value") -> None:

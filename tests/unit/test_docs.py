@@ -103,11 +103,11 @@ EXPLAINED: dict[str, type] = {
     "A **run**": state.Run,
     "A **branch**": state.Branch,
     "A **checkpoint**": state.Checkpoint,
-    "A **group**": state.GroupEntry,
+    "A **file set**": state.FileSetEntry,
     "A **state** in": metadata.StateSnapshot,
     "Its **measures**": metadata.Measures,
     "A **stage**": metadata.StageDetail,
-    "A group is": metadata.Group,
+    "A file set is": metadata.FileSet,
     "A **file**": metadata.File,
     "Its **process**": liveness.Process,
 }

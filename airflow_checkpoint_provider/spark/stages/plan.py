@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Readbacks = Mapping[str, tuple[str, str]]
-"""Directory URI of one of our groups -> (uid of its stage, path of the group)."""
+"""Directory URI of one of our file sets -> (uid of its stage, path of the file set)."""
 
 WHOLE = {  # by default plan texts are cut, and a plan differing behind the cut would look the same
     "spark.sql.debug.maxToStringFields": str(2**31 - 1),
@@ -69,7 +69,7 @@ class Plan(Record):
 
     @property
     def read(self) -> str:
-        """A digest of what the leaves read: paths, options, rows of the driver, groups of our stages."""
+        """A digest of what the leaves read: paths, options, rows of the driver, file sets of our stages."""
         return hashlib.sha256(canonical(list(self.leaves))).hexdigest()
 
 
@@ -154,14 +154,14 @@ class _Leaves:
         return {"leaf": name}  # its text stands in the tree
 
     def stage(self, paths: list[str]) -> dict[str, Any] | None:
-        """The stage whose rows these files are: its group counts, not the place where it lies."""
+        """The stage whose rows these files are: its file set counts, not the place where it lies."""
         found = {self.readbacks.get(_plain(path.rpartition("/")[0])) for path in paths}
         if len(found) != 1 or (stage := found.pop()) is None:
             return None
         return {
             "leaf": "stage",
             "uid": stage[0],
-            "group": stage[1],
+            "file_set": stage[1],
             "files": _sha(*(p.rpartition("/")[2] for p in paths)),
         }
 

@@ -45,7 +45,7 @@ def _leaf(old: Plan, new: Plan) -> str | None:
 def _one_leaf(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     if old["leaf"] != new["leaf"]:
         return f"its input: {_moved(old['leaf'], new['leaf'])}"
-    if "group" in old:
+    if "file_set" in old:
         same = old["uid"] == new["uid"]
         return (
             f"its input, stage '{new['uid']}', was computed anew"

@@ -76,10 +76,10 @@ def _what(plan: Plan) -> str:
 
 def moved_input(prior: StageDetail, now: Now) -> str:
     """Which stage handed out earlier is not what it was for the stored rows; empty if all are."""
-    for uid, group in prior.before.items():
+    for uid, file_set in prior.before.items():
         if uid not in now.handed_out:
             return f"stage '{uid}' no longer comes before it"
-        if now.handed_out[uid] != group:
+        if now.handed_out[uid] != file_set:
             return f"stage '{uid}' before it was computed anew"
     added = next((uid for uid in now.handed_out if uid not in prior.before), None)
     return f"stage '{added}' now comes before it" if added else ""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import CheckpointError, WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
-from airflow_checkpoint_provider.protocol.keys import group_path
-from airflow_checkpoint_provider.protocol.metadata import Group, Measures, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.keys import file_set_path
+from airflow_checkpoint_provider.protocol.metadata import FileSet, Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import VERSION, canonical, parse
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
@@ -83,7 +83,7 @@ class Stages:
 
     def _reuse(self, snapshot: StateSnapshot, detail: StageDetail, verdict: Verdict) -> DataFrame:
         df = self._read(snapshot, detail)
-        parquet_files.verify_rows(self._spark, self._uri(snapshot.groups[0].path), snapshot.groups[0].files)
+        parquet_files.verify_rows(self._spark, self._uri(snapshot.file_sets[0].path), snapshot.file_sets[0].files)
         self._states.replay_values(detail)
         self._states.reached(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
@@ -91,14 +91,14 @@ class Stages:
         return df
 
     def _read(self, snapshot: StateSnapshot, detail: StageDetail) -> DataFrame:
-        group = snapshot.groups[0]
-        uri = self._uri(group.path)
-        df = parquet_files.read(self._spark, uri, group.files, detail.schema)
-        self._readbacks[uri] = (snapshot.uid, group.identity)
+        file_set = snapshot.file_sets[0]
+        uri = self._uri(file_set.path)
+        df = parquet_files.read(self._spark, uri, file_set.files, detail.schema)
+        self._readbacks[uri] = (snapshot.uid, file_set.identity)
         return df
 
     def _difference(self, prior: StateSnapshot, plan: Plan) -> str:
-        key = f"{self._attempt.keys.group(prior.groups[0].path)}/{PLAN_FILE}"
+        key = f"{self._attempt.keys.file_set(prior.file_sets[0].path)}/{PLAN_FILE}"
         try:
             body = self._attempt.store.read(key)
             return (
@@ -113,7 +113,7 @@ class Stages:
 
     def _compute(self, uid: str, df: DataFrame, plan: Plan, now: Now) -> DataFrame:
         """One write, listed after its commit; rows, names and sizes compared; then the barrier; then read back."""
-        path = group_path(uid, self._attempt.epoch, secrets.token_hex(8))
+        path = file_set_path(uid, self._attempt.epoch, secrets.token_hex(8))
         uri = self._uri(path)
         codec = parquet_files.codec_for(uri.split(":", 1)[0])
         if plan.sorted:
@@ -122,7 +122,7 @@ class Stages:
         with self._described(uid):
             written = parquet_files.write(df, uri, codec=codec)
             worked = time.monotonic() - began
-            group = Group(path=path, files=parquet_files.count_rows(self._spark, written))
+            file_set = FileSet(path=path, files=parquet_files.count_rows(self._spark, written))
         self._keep_plan(path, plan)
         detail = StageDetail(
             plan=plan.digest, inputs=plan.read, python=plan.python or plan.local_rows, application=self._application.digest, schema=written.schema,
@@ -131,10 +131,10 @@ class Stages:
         )  # fmt: skip
         barrier = f"stage '{uid}'"
         measures = Measures(
-            barrier=barrier, work_s=worked, sync_s=time.monotonic() - began - worked, new_bytes=group.bytes
+            barrier=barrier, work_s=worked, sync_s=time.monotonic() - began - worked, new_bytes=file_set.bytes
         )
         snapshot = StateSnapshot(
-            uid=uid, kind="stage", run=self._states.run, groups=(group,), measures=measures, stage=detail
+            uid=uid, kind="stage", run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
         )
         self._states.reached(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
@@ -144,13 +144,13 @@ class Stages:
     def _keep_plan(self, path: str, plan: Plan) -> None:
         """For the line that says what moved; without it that line is poorer, nothing else."""
         try:
-            key = f"{self._attempt.keys.group(path)}/{PLAN_FILE}"
+            key = f"{self._attempt.keys.file_set(path)}/{PLAN_FILE}"
             self._attempt.store.overwrite(key, canonical({"v": VERSION, **plan.to_json()}))
         except CheckpointError as error:
             say(f"the text of the plan could not be kept: {error}")
 
     def _uri(self, path: str) -> str:
-        return hadoop_uri(f"{self._attempt.store.uri}/{self._attempt.keys.group(path)}")
+        return hadoop_uri(f"{self._attempt.store.uri}/{self._attempt.keys.file_set(path)}")
 
     @contextmanager
     def _described(self, uid: str) -> Iterator[None]:

@@ -50,7 +50,7 @@ class StoredSnapshot:
     record: StateSnapshot
 
     def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
-        if place is None or not self.record.groups:
+        if place is None or not self.record.file_sets:
             return self.record
         return place.copy(self.record, check)
 
@@ -100,4 +100,4 @@ class BarrierSnapshots:
 
 
 def _same_content(known: StateSnapshot, record: StateSnapshot) -> bool:
-    return known.groups == record.groups and known.value == record.value
+    return known.file_sets == record.file_sets and known.value == record.value

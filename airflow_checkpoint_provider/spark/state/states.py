@@ -35,7 +35,7 @@ class States:
     values: dict[str, Any] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)  # values that the script has asked for
     said: dict[str, Any] = field(default_factory=dict)  # by each registered object, at the last barrier; None: no state
-    handed_out: dict[str, str] = field(default_factory=dict)  # uid -> group of each stage, in the script's order
+    handed_out: dict[str, str] = field(default_factory=dict)  # uid -> file set of each stage, in the script's order
     dropped: set[str] = field(default_factory=set)  # restored, and left behind on purpose
     _completed: bytes = b""  # what the newest completed checkpoint holds, to tell whether anything changed
 
@@ -77,7 +77,7 @@ class States:
     def reached(self, snapshot: StateSnapshot) -> None:
         """The script has passed the end of a stage, whether its rows were reused or computed."""
         self.snapshots[snapshot.uid] = snapshot
-        self.handed_out[snapshot.uid] = snapshot.groups[0].identity
+        self.handed_out[snapshot.uid] = snapshot.file_sets[0].identity
 
     def replay_values(self, detail: StageDetail) -> None:
         """At a reused barrier; only if its inputs are those of the attempt that passed it, else the script's own stand."""
@@ -160,14 +160,14 @@ def as_restored(what: str, value: Any) -> Any:
 
 def _rows(state: StateSnapshot) -> list[str]:
     """Equal for the same rows, also where a full checkpoint has copied them."""
-    return [group.identity for group in state.groups]
+    return [file_set.identity for file_set in state.file_sets]
 
 
 def _fingerprint(states: Mapping[str, StateSnapshot]) -> bytes:
     if not states:
         return b""
     return canonical(
-        [[uid, [group.path for group in state.groups], state.value] for uid, state in sorted(states.items())]
+        [[uid, [file_set.path for file_set in state.file_sets], state.value] for uid, state in sorted(states.items())]
     )
 
 

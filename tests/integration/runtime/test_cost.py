@@ -58,8 +58,8 @@ def test_a_stage_is_three_requests_and_its_checkpoint_seven(script: Script, coun
                 "read journal",
             ]
             assert len(counted.of[CHECKPOINT]) == 7 or number == 1, "at the start there is the sweep besides"
-            group = job._states.snapshots[uid].groups[0].path
-            assert asked == ["read journal", "read journal", f"overwrite {group}/plan.json"], (
+            file_set = job._states.snapshots[uid].file_sets[0].path
+            assert asked == ["read journal", "read journal", f"overwrite {file_set}/plan.json"], (
                 "whether it stands; what moved"
             )
 

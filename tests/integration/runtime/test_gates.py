@@ -49,7 +49,7 @@ def pointer(script: Script, number: int) -> str:
 
 
 def test_a_barrier_serves_it_and_takes_one_of_its_own(script: Script, capsys: CaptureFixture) -> None:
-    """Same groups, no rows written twice; the job is protected whatever the audit says."""
+    """Same file sets, no rows written twice; the job is protected whatever the audit says."""
     with script.attempt() as job:
         gated = asked(script, job)
         stage(job, "first")
@@ -59,7 +59,7 @@ def test_a_barrier_serves_it_and_takes_one_of_its_own(script: Script, capsys: Ca
         looked_at, sealed = task.contents(found(script, gated))
         own = task.read_seal(found(script, gated + 1))
         assert not sealed
-        assert looked_at.states["first"].groups == own.states["first"].groups
+        assert looked_at.states["first"].file_sets == own.states["first"].file_sets
         task.complete(gated, finalize=True)
     assert {one.id for one in script.coordinator().state.retained} >= {gated}
 
@@ -223,7 +223,7 @@ def test_an_attempt_that_dies_takes_its_gated_ones_along(script: Script) -> None
 
 
 def test_one_that_is_acknowledged_is_whole_whatever_the_driver_deletes(script: Script) -> None:
-    """Its groups are the attempt's own, which nobody deletes while it lives."""
+    """Its file sets are the attempt's own, which nobody deletes while it lives."""
     with script.attempt() as job:
         number = asked(script, job)
         for uid in ("first", "second", "third", "fourth"):

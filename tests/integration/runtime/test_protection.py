@@ -205,8 +205,8 @@ def test_one_that_is_too_large_is_not_tried_again_at_its_barrier(
             10,
             lambda: "tried again and again",
         )
-    assert [(one.id, one.reason) for one in script.coordinator().state.checkpoints] == [(1, "too many groups")]
-    assert capsys.readouterr().out.count("ABORTED chk-1 of job: too many groups") == 1
+    assert [(one.id, one.reason) for one in script.coordinator().state.checkpoints] == [(1, "too many file sets")]
+    assert capsys.readouterr().out.count("ABORTED chk-1 of job: too many file sets") == 1
 
 
 def test_a_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(

@@ -52,7 +52,7 @@ def place(script: Script, number: int) -> str:
     return found(script, number).target or ""
 
 
-def groups(script: Script, uid: str, job: str = "job") -> list[str]:
+def file_sets(script: Script, uid: str, job: str = "job") -> list[str]:
     """The directories in which rows of a stage lie, below the history."""
     return sorted(one.name for one in (script.root / "jobs" / job / "job" / "state" / uid).iterdir())
 
@@ -175,16 +175,16 @@ def test_a_full_checkpoint_shares_no_file_with_an_older_one(script: Script) -> N
     with script.attempt() as job:
         stage(job, "first")
         job.checkpoint()
-        before = groups(script, "first")
+        before = file_sets(script, "first")
         number = ask_for_all(script)
         stage(job, "second")
         job.checkpoint()
         coordinator = script.coordinator()
-        full = coordinator.read_seal(found(script, number)).states["first"].groups[0]
-        assert len(groups(script, "first")) == len(before) + 1
+        full = coordinator.read_seal(found(script, number)).states["first"].file_sets[0]
+        assert len(file_sets(script, "first")) == len(before) + 1
         assert not full.path.endswith(before[0])
         assert full.identity.endswith(before[0])
-        later = coordinator.read_seal(coordinator.state.retained[-1]).states["first"].groups[0]
+        later = coordinator.read_seal(coordinator.state.retained[-1]).states["first"].file_sets[0]
         assert later == full, "later ones build on it"
 
 

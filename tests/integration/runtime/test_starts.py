@@ -130,7 +130,7 @@ def test_one_that_began_a_moment_before(
 
 
 def folders(script: Script) -> list[str]:
-    """Groups and checkpoints on disk."""
+    """File sets and checkpoints on disk."""
     history = script.root / "jobs/job/job"
     found = (*history.glob("state/*/*"), *history.glob("chk-*"))
     return sorted(str(path.relative_to(history)) for path in found if path.is_dir())

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import Checkpoint
-from tests.support.acknowledgements import ROWS, acknowledgement, group, stage
+from tests.support.acknowledgements import ROWS, acknowledgement, file_set, stage
 from tests.support.acting import Job
 
 LIVES = 30  # seconds after which a driver that nobody has ended ends by itself
@@ -40,10 +40,10 @@ def take(job: Job, number: int) -> None:
     if not checkpoint.savepoint:
         return job.complete(number)
     pointer = target_of(checkpoint)
-    made_of = group("clean", job.coordinator.epoch or 1, f"nonce{number}")
+    made_of = file_set("clean", job.coordinator.epoch or 1, f"nonce{number}")
     store = job.store.beside(pointer.root)
     for file in made_of.files:
-        store.create(f"{pointer.keys.group(made_of.path)}/{file.name}", ROWS)
+        store.create(f"{pointer.keys.file_set(made_of.path)}/{file.name}", ROWS)
     states = [stage("clean", number, made_of=made_of)]
     ack = acknowledgement(number, *states, epoch=job.coordinator.epoch or 1, inc=job.state.incarnation)
     job.coordinator.acknowledge(ack)

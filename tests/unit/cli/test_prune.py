@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.keys import History, Keys, group_path
+from airflow_checkpoint_provider.protocol.keys import History, Keys, file_set_path
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.acting import Job
@@ -29,7 +29,7 @@ def died(store: LocalStore) -> Recorded:
     """A run that failed for good; its last attempt left rows that nobody acknowledged."""
     recorded = Recorded(store)
     three_stages(recorded)
-    store.create(f"{recorded.keys.group(group_path('delays', 1, 'lost'))}/part-0.parquet", b"rows")
+    store.create(f"{recorded.keys.file_set(file_set_path('delays', 1, 'lost'))}/part-0.parquet", b"rows")
     recorded.ended("02:51:00", "failed", 137, "task")
     return recorded
 
@@ -114,7 +114,7 @@ def test_a_claimed_savepoint_goes_as_an_old_checkpoint_does(job: Job, checkpoint
 def test_a_living_attempt_keeps_what_is_its_own(store: LocalStore, checkpoints: Command) -> None:
     recorded = Recorded(store)
     three_stages(recorded)
-    store.create(f"{recorded.keys.group(group_path('delays', 1, 'being written'))}/part-0.parquet", b"rows")
+    store.create(f"{recorded.keys.file_set(file_set_path('delays', 1, 'being written'))}/part-0.parquet", b"rows")
     assert checkpoints("prune", FLIGHTS, "--yes").lines == ["nothing to delete"]
 
 

@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.errors import (
     RenameConflict,
     StateNotFound,
 )
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Group, Seal, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, FileSet, Seal, StageDetail, StateSnapshot
 
 UIDS = st.sampled_from("abcdef")
 
@@ -38,7 +38,7 @@ def stage(uid: str, before: Mapping[str, str] | None = None, **values: Any) -> S
     detail = StageDetail(
         plan="p", inputs="", python=False, application="app", schema="{}", codec="zstd", before=dict(before or {}), values=values
     )  # fmt: skip
-    return StateSnapshot(uid=uid, kind="stage", run="r", groups=(Group(path=f"state/{uid}/1-aa"),), stage=detail)
+    return StateSnapshot(uid=uid, kind="stage", run="r", file_sets=(FileSet(path=f"state/{uid}/1-aa"),), stage=detail)
 
 
 def by_uid(*states: StateSnapshot) -> dict[str, StateSnapshot]:
@@ -68,7 +68,6 @@ def seal(**applications: Sequence[StateSnapshot]) -> Seal:
         ("by name, sorted", [value("b"), stage("a"), value("c")], "c", ("a", "b")),
         ("claimed and not restored", [], "ab", ()),
         ("an empty one is no loss", [value("a", None), value("b", 0), value("c", [])], "", ("b", "c")),
-        ("one with a transaction is not empty", [StateSnapshot(uid="a", kind="sink", run="r", transactions=("t",))], "", ("a",)),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )  # fmt: skip
@@ -171,12 +170,12 @@ def test_renaming_loses_nothing_or_is_refused(rename: dict[str, str], uids: set[
 
 def test_states_name_each_other_by_the_new_names_and_files_stay_where_they_are() -> None:
     clean = stage("clean")
-    joined = stage("joined", {"clean": clean.groups[0].path}, count=7, seen=[])
+    joined = stage("joined", {"clean": clean.file_sets[0].path}, count=7, seen=[])
     found = renamed(by_uid(clean, joined, value("count")), {"clean": "cleaned", "count": "total"})
     detail = found["joined"].stage
     assert detail
-    assert (detail.before, detail.values) == ({"cleaned": clean.groups[0].path}, {"total": 7, "seen": []})
-    assert found["cleaned"].groups == clean.groups
+    assert (detail.before, detail.values) == ({"cleaned": clean.file_sets[0].path}, {"total": 7, "seen": []})
+    assert found["cleaned"].file_sets == clean.file_sets
 
 
 def test_the_trace_of_a_state_that_is_gone_makes_room_for_its_name() -> None:

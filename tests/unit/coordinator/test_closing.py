@@ -120,10 +120,10 @@ def test_checkpoints_and_their_files_go_and_their_ids_are_not_used_again() -> No
     store.create(KEYS.driver_beat(1), b"{}")
     task = coordinator(store)
     expire(task, MONTHS_LATER)
-    store.create(f"{KEYS.group('state/s9/1-lost')}/part-0", b"rows that nobody acknowledged")
+    store.create(f"{KEYS.file_set('state/s9/1-lost')}/part-0", b"rows that nobody acknowledged")
     close(task, CLOSE)
     assert sorted(store.objects) == [KEYS.entry(0), KEYS.entry(64)]
-    assert (task.state.next_id, task.state.next_group) == (3, 3)
+    assert (task.state.next_id, task.state.next_file_set) == (3, 3)
 
 
 @pytest.mark.parametrize("tries", [1, 2, 3, 5, 12])
@@ -408,7 +408,7 @@ def test_one_that_was_deleted_by_hand_is_another() -> None:
 
 
 def test_what_it_costs() -> None:
-    """Two entries; four listings: of the journal, the heartbeats, and what is left of checkpoints and of groups; two stubs."""
+    """Two entries; four listings: of the journal, the heartbeats, and what is left of checkpoints and of file sets; two stubs."""
     inner = MemoryStore()
     over(inner, 3)
     store = FaultyStore(inner)

@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal,
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.support.acknowledgements import acknowledgement, bystander, driver, group, stage, take, value
+from tests.support.acknowledgements import acknowledgement, bystander, driver, file_set, stage, take, value
 from tests.support.faults import Call, Fault, FaultyStore, virtual_time
 from tests.support.garbage import expire
 from tests.support.histories import launch
@@ -77,17 +77,17 @@ def test_a_request_is_answered_with_its_checkpoint() -> None:
 
 
 def test_the_first_acknowledgement_counts_and_the_second_hears_it() -> None:
-    """B8: a duplicate goes on with the winner's groups, not with its own."""
+    """B8: a duplicate goes on with the winner's file sets, not with its own."""
     store = MemoryStore()
     coordinator, other = triggered(store), bystander(store)
-    theirs = acknowledgement(1, stage("clean", 1, made_of=group("clean", nonce="theirs")), nonce="theirs")
-    ours = acknowledgement(1, stage("clean", 1, made_of=group("clean", nonce="ours")))
+    theirs = acknowledgement(1, stage("clean", 1, made_of=file_set("clean", nonce="theirs")), nonce="theirs")
+    ours = acknowledgement(1, stage("clean", 1, made_of=file_set("clean", nonce="ours")))
     assert other.acknowledge(theirs) == theirs
     assert coordinator.acknowledge(ours) == theirs
     coordinator.complete(1)
     (one,) = coordinator.read_seal(only(coordinator)).states.values()
-    assert one.groups[0].path == "state/clean/1-theirs"
-    assert [one.path for one in coordinator.state.groups] == ["state/clean/1-theirs"]
+    assert one.file_sets[0].path == "state/clean/1-theirs"
+    assert [one.path for one in coordinator.state.file_sets] == ["state/clean/1-theirs"]
 
 
 def test_an_acknowledgement_that_may_not_stand_is_unknown() -> None:
@@ -227,7 +227,7 @@ def earlier(store: MemoryStore) -> bytes:
     """A seal of the same checkpoint with other rows in it."""
     stands = Seal(
         inc="1ncarnation", job="flights.delays", scope="", item=None, id=1, kind="checkpoint", branch=0, epochs=(1,), plan=("",),
-        applications={"": acknowledgement(1, stage("clean", 1, made_of=group("clean", nonce="other")), nonce="other")},
+        applications={"": acknowledgement(1, stage("clean", 1, made_of=file_set("clean", nonce="other")), nonce="other")},
     )  # fmt: skip
     return stands.to_bytes()
 
@@ -310,7 +310,7 @@ def test_one_that_does_not_fit_into_an_entry_is_aborted() -> None:
     with pytest.raises(TooLarge):
         coordinator.complete(1)
     found = only(coordinator)
-    assert (found.status, found.reason) == (ABORTED, "too many groups")
+    assert (found.status, found.reason) == (ABORTED, "too many file sets")
 
 
 def test_an_entry_tells_what_is_new_from_what_was_handed_on() -> None:

@@ -115,7 +115,7 @@ def test_a_completion_says_of_each_state_what_it_is() -> None:
     take(coordinator)
     (state,) = coordinator.state.retained[0].states
     assert (state.uid, state.kind, state.run, state.new) == ("s1", "stage", "day-1", True)
-    made_of = stage("s1", 1).groups[0]
+    made_of = stage("s1", 1).file_sets[0]
     assert (state.bytes, state.rows) == (made_of.bytes, made_of.rows)
     assert state.measures == stage("s1", 1).measures != Measures()
 
@@ -124,9 +124,9 @@ def test_states_stand_in_the_order_of_their_uids() -> None:
     coordinator = driver(MemoryStore())
     number = coordinator.trigger(Request(token="asked"))
     states = [stage(uid, number) for uid in ("b", "c", "a")]
-    upload(coordinator.store, coordinator, [group for one in states for group in one.groups])
+    upload(coordinator.store, coordinator, [file_set for one in states for file_set in one.file_sets])
     coordinator.acknowledge(acknowledgement(number, *states))
     coordinator.complete(number)
     (found,) = coordinator.state.retained
     assert [one.uid for one in found.states] == ["a", "b", "c"]
-    assert found.bytes == sum(group.bytes for one in states for group in one.groups)
+    assert found.bytes == sum(file_set.bytes for one in states for file_set in one.file_sets)

@@ -116,7 +116,7 @@ def test_who_did_not_acknowledge_reads_each_applications_acknowledgement() -> No
 
 
 def test_retiring_costs_two_entries_and_its_deletions() -> None:
-    """Condemn 2, seal 1, rest of the checkpoint 1, forget 2; groups of a living attempt stay."""
+    """Condemn 2, seal 1, rest of the checkpoint 1, forget 2; file sets of a living attempt stay."""
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
     for _ in range(3):

@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import held, policy_of
 from airflow_checkpoint_provider.protocol.events import Point
-from tests.support.histories import Given, History, at, clear, group, in_turn, refusal, said, start
+from tests.support.histories import Given, History, at, clear, file_set, in_turn, refusal, said, start
 
 
 def keeping(retention: Retention, checkpoints: int) -> Given:
@@ -175,7 +175,7 @@ def test_the_policy_in_force_is_that_of_the_newest_attempt() -> None:
     assert policy_of(history.state) == KeepLatest(1)
 
 
-# -- groups --------------------------------------------------------------------------------------------------------------
+# -- file sets --------------------------------------------------------------------------------------------------------------
 
 
 def paths(history: History, numbers: frozenset[int]) -> set[str]:
@@ -188,9 +188,9 @@ def test_a_group_is_referred_to_by_every_checkpoint_that_hands_it_on() -> None:
     history = History()
     history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
     history.completed()
-    history.completed(group(1, 1))
+    history.completed(file_set(1, 1))
     history.condemned(1)
-    assert paths(history, history.state.referred()) == {group(1, 1), group(2, 1)}
+    assert paths(history, history.state.referred()) == {file_set(1, 1), file_set(2, 1)}
 
 
 def test_a_living_attempt_holds_the_groups_of_its_restore_point() -> None:
@@ -200,11 +200,11 @@ def test_a_living_attempt_holds_the_groups_of_its_restore_point() -> None:
     history.completed()
     history.completed()
     history.condemned(3)
-    assert group(3, 1) in paths(history, history.state.referred())
+    assert file_set(3, 1) in paths(history, history.state.referred())
     history.do(c.Forget(ids=(3,)))
-    assert group(3, 1) in paths(history, history.state.referred())
+    assert file_set(3, 1) in paths(history, history.state.referred())
     history.ended("failed")
-    assert group(3, 1) not in paths(history, history.state.referred())
+    assert file_set(3, 1) not in paths(history, history.state.referred())
 
 
 def test_nobody_goes_on_from_what_was_condemned() -> None:
@@ -220,9 +220,9 @@ def test_nobody_goes_on_from_what_was_condemned() -> None:
 @pytest.mark.parametrize(
     ("path", "free"),
     [
-        (group(1, 1), True),
-        (group(1, 2), False),
-        (group(1, 3), False),
+        (file_set(1, 1), True),
+        (file_set(1, 2), False),
+        (file_set(1, 3), False),
     ],
     ids=["its attempt is over", "its attempt lives", "above the last epoch that is believed (B18)"],
 )
@@ -238,5 +238,5 @@ def test_forgetting_drops_groups_from_the_table_that_nobody_refers_to() -> None:
     three(history)
     history.condemned(1, 2)
     history.do(c.Forget(ids=(1, 2)))
-    assert [one.path for one in history.state.groups] == [group(3, 1)]
-    assert [one.groups for one in history.state.checkpoints] == [(), (), (3,)]
+    assert [one.path for one in history.state.file_sets] == [file_set(3, 1)]
+    assert [one.file_sets for one in history.state.checkpoints] == [(), (), (3,)]

@@ -34,7 +34,7 @@ from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all, open_store
-from tests.support.acknowledgements import acknowledgement, bystander, driver, group, stage, take, upload
+from tests.support.acknowledgements import acknowledgement, bystander, driver, file_set, stage, take, upload
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time
 from tests.support.garbage import expire
 from tests.support.histories import at, clear, launch, start
@@ -57,8 +57,8 @@ def completed(coordinator: Coordinator, below: str | None = None) -> SavepointPo
     )
     (checkpoint,) = coordinator.state.pending
     pointer = disposal.target_of(checkpoint)
-    new = stage(f"s{number}", number, made_of=group(f"s{number}", coordinator.epoch or 1))
-    upload(coordinator.store, coordinator, new.groups)
+    new = stage(f"s{number}", number, made_of=file_set(f"s{number}", coordinator.epoch or 1))
+    upload(coordinator.store, coordinator, new.file_sets)
     copy_all(coordinator.store, coordinator.store.beside(pointer.root), exported([new], coordinator.keys, pointer.keys))
     coordinator.acknowledge(acknowledgement(number, new, epoch=coordinator.epoch or 1))
     coordinator.complete(number)

@@ -293,11 +293,11 @@ def test_events_have_a_limit_and_a_snapshot_has_none() -> None:
 
     journal.append(c.Trigger(request=Request(token="too many")))
     before = journal.state
-    with pytest.raises(TooLarge, match="too many groups in one checkpoint, or too long a text;") as caught:
+    with pytest.raises(TooLarge, match="too many file sets in one checkpoint, or too long a text;") as caught:
         journal.append(complete(4, *(entry(f"state-{n}", (f"state/state-{n}/1-{'0' * 300}",), 1) for n in range(600))))
     assert caught.value.about["size"] > LARGEST_EVENTS
     assert journal.state == before
-    assert journal.append(c.Abort(id=4, reason="too many groups")).events
+    assert journal.append(c.Abort(id=4, reason="too many file sets")).events
 
 
 def test_three_hundred_entries() -> None:

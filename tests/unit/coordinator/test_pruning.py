@@ -200,7 +200,7 @@ def test_nothing_depends_on_how_many_checkpoints_were_ever_made() -> None:
 
 
 def _remembered(state: State) -> dict[str, int]:
-    names = ("launches", "attempts", "runs", "checkpoints", "groups", "tokens", "requests", "counts")
+    names = ("launches", "attempts", "runs", "checkpoints", "file_sets", "tokens", "requests", "counts")
     return {name: len(getattr(state, name)) for name in names}
 
 

@@ -33,7 +33,7 @@ from tests.support.histories import launch, token
 from tests.support.journals import KEYS, open_journal
 
 _names = itertools.count()
-SECOND = KEYS.group("state/s2/1-n0nce/part-00000.zstd.parquet")
+SECOND = KEYS.file_set("state/s2/1-n0nce/part-00000.zstd.parquet")
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_words_name_no_point(store: MemoryStore, restore: str) -> None:
 
 @pytest.mark.parametrize("restore", ["2", "chk-2", "<pointer>", "<pointer>/"])
 def test_a_checkpoint_of_this_history_is_an_id(store: MemoryStore, restore: str) -> None:
-    """Also when its pointer was pasted: only an id is held, and its groups referred to (P9)."""
+    """Also when its pointer was pasted: only an id is held, and its file sets referred to (P9)."""
     coordinator = three(store)
     written = restore.replace("<pointer>", f"{store.uri}/{KEYS.prefix}/chk-2")
     assert resolve(written, coordinator.state, store) == Point(id=2)

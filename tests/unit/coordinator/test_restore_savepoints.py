@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all
 from airflow_checkpoint_provider.text.restore_story import restored
-from tests.support.acknowledgements import acknowledgement, driver, group, stage, take
+from tests.support.acknowledgements import acknowledgement, driver, file_set, stage, take
 from tests.support.histories import at
 from tests.support.journals import KEYS, open_journal
 from tests.support.saved import Saved, memory
@@ -41,9 +41,9 @@ class Own:
         assert checkpoint
         assert checkpoint.target
         self.pointer = SavepointPointer.parse(checkpoint.target)
-        made_of = group("s1")
+        made_of = file_set("s1")
         for file in made_of.files:
-            self.store.create(f"{self.pointer.keys.group(made_of.path)}/{file.name}", b"x" * file.bytes)
+            self.store.create(f"{self.pointer.keys.file_set(made_of.path)}/{file.name}", b"x" * file.bytes)
         self.coordinator.acknowledge(acknowledgement(number, stage("s1", number, made_of=made_of)))
         self.coordinator.complete(number)
         body = self.store.read(self.coordinator.keys.seal(number))
@@ -135,7 +135,7 @@ def test_anothers_by_id_is_read_at_its_target() -> None:
 
 
 def test_a_torn_one_is_damaged(saved: Saved) -> None:
-    saved.target.delete([f"{saved.pointer.name}/{group('s1').path}/part-00000.zstd.parquet"])
+    saved.target.delete([f"{saved.pointer.name}/{file_set('s1').path}/part-00000.zstd.parquet"])
     mine = Coordinator(open_journal(MemoryStore()))
     with pytest.raises(Damaged, match="is not whole"):
         examine(mine, mine.state, Point(pointer=str(saved.pointer)))

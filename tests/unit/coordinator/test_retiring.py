@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.support.acknowledgements import ROWS, acknowledgement, bystander, driver, group, stage, take
+from tests.support.acknowledgements import ROWS, acknowledgement, bystander, driver, file_set, stage, take
 from tests.support.faults import Call, Fault, FaultyStore, Killed
 from tests.support.garbage import expire, orphans, remove_orphans
 from tests.support.histories import at, launch
@@ -29,13 +29,13 @@ def ended(coordinator: Coordinator, how: str = "finished") -> None:
 
 
 def folders(store: MemoryStore) -> set[str]:
-    """What there is of checkpoints and groups."""
+    """What there is of checkpoints and file sets."""
     keys = [key.removeprefix(f"{PREFIX}/").split("/") for key in store.objects]
     return {"/".join(key[: 3 if key[0] == "state" else 1]) for key in keys if key[0] != "journal"}
 
 
 def three_of_an_attempt_that_is_over(store: MemoryStore | FaultyStore, how: str = "finished") -> Coordinator:
-    """chk-1 to chk-3 with a group each; one is kept. Seen by the task."""
+    """chk-1 to chk-3 with a file set each; one is kept. Seen by the task."""
     coordinator = driver(store, retention=KeepLatest(1))
     for _ in range(3):
         take(coordinator)
@@ -57,7 +57,7 @@ def recorded(store: FaultyStore) -> list[tuple[str, str]]:
 
 
 def test_condemned_then_deleted_then_forgotten() -> None:
-    """B16, B17; the seal first, so that a torn rest is no checkpoint; groups last."""
+    """B16, B17; the seal first, so that a torn rest is no checkpoint; file sets last."""
     store = FaultyStore(MemoryStore())
     coordinator = three_of_an_attempt_that_is_over(store)
     requests = recorded(store)
@@ -222,14 +222,14 @@ def written(path: str) -> Callable[[MemoryStore], None]:
 @pytest.mark.parametrize(
     ("path", "orphan"),
     [
-        pytest.param("state/clean/1-z0mbie/part-0", True, id="a group of an attempt that is over"),
+        pytest.param("state/clean/1-z0mbie/part-0", True, id="a file set of an attempt that is over"),
         pytest.param("state/clean/1-z0mbie/_temporary/0/part-0", True, id="with what Spark left in it"),
-        pytest.param("state/clean/2-l1ving/part-0", False, id="a group of the living attempt"),
-        pytest.param("state/clean/3-y0ung/part-0", False, id="a group of an attempt that is not believed yet"),
-        pytest.param("state/s1/1-n0nce/part-9", False, id="a file beside those of a group that is referred to"),
-        pytest.param("state/clean/notes/read-me", False, id="what was never a group"),
+        pytest.param("state/clean/2-l1ving/part-0", False, id="a file set of the living attempt"),
+        pytest.param("state/clean/3-y0ung/part-0", False, id="a file set of an attempt that is not believed yet"),
+        pytest.param("state/s1/1-n0nce/part-9", False, id="a file beside those of a file set that is referred to"),
+        pytest.param("state/clean/notes/read-me", False, id="what was never a file set"),
         pytest.param("state/clean/0-first/part-0", False, id="an epoch that never was"),
-        pytest.param("state/read-me", False, id="a file where groups are"),
+        pytest.param("state/read-me", False, id="a file where file sets are"),
         pytest.param("chk-2/acks/-", True, id="an aborted checkpoint"),
         pytest.param("chk-2/_metadata", True, id="a seal whose entry lost to an abort"),
         pytest.param("chk-3/acks/-", False, id="the pending checkpoint"),
@@ -274,7 +274,7 @@ def test_a_zombie_writes_in_vain() -> None:
     for again in range(2):
         written(f"state/clean/1-late{again}/part-0")(store)
         zombie.acknowledge(
-            acknowledgement(number, stage("clean", number, made_of=group("clean", nonce=f"late{again}")))
+            acknowledgement(number, stage("clean", number, made_of=file_set("clean", nonce=f"late{again}")))
         )
         assert remove_orphans(successor) == 2
         assert folders(store) == {f"chk-{kept}", f"state/s{kept}/2-n0nce"}

@@ -39,7 +39,7 @@ from airflow_checkpoint_provider.storage import (
     MemoryStore,
     S3Store,
 )
-from tests.support.acknowledgements import group, stage, take, value
+from tests.support.acknowledgements import file_set, stage, take, value
 from tests.support.faults import Fault, FaultyStore
 from tests.support.histories import at
 from tests.support.saved import MINE, OTHER, Saved, memory
@@ -136,7 +136,7 @@ def test_denied_is_not_absent(anywhere: Saved, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_a_file_that_is_not_whole(saved: Saved, hurt: bytes | None, says: str) -> None:
     saved.publish()
-    key = f"{saved.pointer.keys.group('state/s1/1-n0nce')}/part-00001.zstd.parquet"
+    key = f"{saved.pointer.keys.file_set('state/s1/1-n0nce')}/part-00001.zstd.parquet"
     saved.target.delete([key])
     if hurt:
         saved.target.overwrite(key, hurt)
@@ -309,7 +309,7 @@ HERE, THERE = Keys("jobs/orders/job"), Keys("savepoint-orders-41-9f3c")
 
 
 def test_a_savepoint_has_the_paths_of_its_history_and_each_group_once() -> None:
-    shared = group("clean", 3, files=1)
+    shared = file_set("clean", 3, files=1)
     states = [
         stage("clean", 1, made_of=shared),
         value("rows", 1, 7),
@@ -327,12 +327,12 @@ def test_a_savepoint_has_the_paths_of_its_history_and_each_group_once() -> None:
 
 
 def test_what_comes_from_elsewhere_belongs_to_the_attempt_that_brought_it() -> None:
-    old = replace(stage("totals", 41), groups=(group("totals", 3, "a"), group("totals", 4, "b", files=1)))
+    old = replace(stage("totals", 41), file_sets=(file_set("totals", 3, "a"), file_set("totals", 4, "b", files=1)))
     nonces = iter(["x", "y", "z"])
     new, pairs = imported(old, THERE, HERE, 7, lambda: next(nonces))
-    assert [(one.path, one.origin, one.files) for one in new.groups] == [
-        ("state/totals/7-x", "state/totals/3-a", old.groups[0].files),
-        ("state/totals/7-y", "state/totals/4-b", old.groups[1].files),
+    assert [(one.path, one.origin, one.files) for one in new.file_sets] == [
+        ("state/totals/7-x", "state/totals/3-a", old.file_sets[0].files),
+        ("state/totals/7-y", "state/totals/4-b", old.file_sets[1].files),
     ]
     assert pairs == (
         (f"{THERE.prefix}/state/totals/3-a/part-00000.zstd.parquet", f"{HERE.prefix}/state/totals/7-x/part-00000.zstd.parquet"),
@@ -344,13 +344,13 @@ def test_what_comes_from_elsewhere_belongs_to_the_attempt_that_brought_it() -> N
 
 
 def test_rows_stay_the_same_rows_however_often_they_are_copied() -> None:
-    """Whether a stage is reused depends on it: its plan names the groups that it was built on."""
+    """Whether a stage is reused depends on it: its plan names the file sets that it was built on."""
     old = stage("clean", 1)
     once, _ = imported(old, THERE, HERE, 7, lambda: "x")
     twice, _ = imported(once, HERE, THERE, 9, lambda: "y")
-    assert [one.groups[0].identity for one in (old, once, twice)] == ["state/clean/1-n0nce"] * 3
+    assert [one.file_sets[0].identity for one in (old, once, twice)] == ["state/clean/1-n0nce"] * 3
     assert StateSnapshot.from_json(twice.to_json()) == twice
-    assert "origin" not in old.to_json()["groups"][0]
+    assert "origin" not in old.to_json()["file_sets"][0]
 
 
 def test_a_value_needs_no_copy() -> None:
@@ -359,12 +359,12 @@ def test_a_value_needs_no_copy() -> None:
 
 def test_what_is_copied_says_still_what_its_work_was() -> None:
     """And forgets what another history's checkpoints were called, and how long they took to write it."""
-    old = stage("clean", 7, made_of=group("clean", 3))
+    old = stage("clean", 7, made_of=file_set("clean", 3))
     new, _ = imported(old, Keys("there"), Keys("here"), 1, lambda: "n")
     assert (
         (new.measures.barrier, new.measures.work_s)
         == (old.measures.barrier, old.measures.work_s)
         == ("stage 'clean'", 4320.0)
     )
-    assert (new.measures.checkpoint, new.measures.sync_s, new.measures.async_s) == (0, 0.0, 0.0)
+    assert (new.measures.checkpoint, new.measures.sync_s) == (0, 0.0)
     assert new.measures.new_bytes == old.bytes

@@ -91,8 +91,8 @@ def test_a_stop_savepoint_subsumes_older_checkpoints() -> None:
 def test_its_groups_are_nobodys_but_its_own() -> None:
     history = running()
     saved(history)
-    assert not history.state.groups
-    assert history.state.savepoints[0].groups == ()
+    assert not history.state.file_sets
+    assert history.state.savepoints[0].file_sets == ()
 
 
 def test_a_savepoint_does_not_free_the_point_from_which_its_attempt_started() -> None:

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.keys import History, Keys, group_path
+from airflow_checkpoint_provider.protocol.keys import History, Keys, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
@@ -126,7 +126,7 @@ def test_what_ended_with_a_run_whose_task_never_came_back_goes_a_day_later() -> 
 def test_leftovers_of_killed_writers_go_with_it() -> None:
     store = MemoryStore()
     keys = ran(store).keys
-    store.create(f"{keys.group(group_path('lost', 1, 'n'))}/part-0", b"rows")
+    store.create(f"{keys.file_set(file_set_path('lost', 1, 'n'))}/part-0", b"rows")
     assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), leftovers=1, closed=True)]
 
 
@@ -135,7 +135,7 @@ def half_saved(recorded: Recorded, target: MemoryStore) -> None:
     number = recorded.coordinator.trigger(Request(token="one", kind="savepoint", origin="task", folder=target.uri))
     aborted = recorded.state.checkpoint(number)
     assert aborted
-    target.create(f"{target_of(aborted).keys.group(group_path('s0', 1, 'n'))}/part-0", b"rows")
+    target.create(f"{target_of(aborted).keys.file_set(file_set_path('s0', 1, 'n'))}/part-0", b"rows")
     recorded.ended("23:00:00", "failed", 1)
 
 

@@ -8,7 +8,7 @@ from airflow_checkpoint_provider.coordinator.garbage import closable
 from airflow_checkpoint_provider.coordinator.sweeping import Swept
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.keys import History, group_path
+from airflow_checkpoint_provider.protocol.keys import History, file_set_path
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.unit.coordinator.test_sweeping import JOB, RUN, day, ran, runs, state_of, sweep
 
@@ -34,7 +34,7 @@ def test_a_closing_that_somebody_began_is_finished_and_told() -> None:
 def test_leftovers_alone_are_told() -> None:
     store = MemoryStore()
     keys = ran(store, how="finished", checkpoints=0).keys
-    store.create(f"{keys.group(group_path('lost', 1, 'n'))}/part-0", b"rows")
+    store.create(f"{keys.file_set(file_set_path('lost', 1, 'n'))}/part-0", b"rows")
     assert sweep(store, day(2)) == [Swept(RUN, leftovers=1)]
 
 

@@ -59,8 +59,8 @@ def driver(recorded: Recorded) -> Heart:
 
 def damage(recorded: Recorded) -> None:
     """Of the newest completed checkpoint a file is missing."""
-    (group,) = recorded.store.folders(f"{recorded.keys.states}/planes")
-    recorded.store.delete([f"{recorded.keys.states}/planes/{group}/part-0.parquet"])
+    (file_set,) = recorded.store.folders(f"{recorded.keys.states}/planes")
+    recorded.store.delete([f"{recorded.keys.states}/planes/{file_set}/part-0.parquet"])
 
 
 def test_a_damaged_restore_point_is_refused_and_nothing_is_written(recorded: Recorded) -> None:

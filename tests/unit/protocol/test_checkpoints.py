@@ -258,8 +258,8 @@ def test_what_an_abort_says_is_kept_for_people() -> None:
     assert history.state.counts == {"aborted": 1}
 
 
-def test_a_completed_one_keeps_its_measures_and_interns_its_groups() -> None:
-    """Groups stand once in a table and checkpoints refer to them by number; so a snapshot does not grow with what is handed on."""
+def test_a_completed_one_keeps_its_measures_and_interns_its_file_sets() -> None:
+    """File sets stand once in a table and checkpoints refer to them by number; so a snapshot does not grow with what is handed on."""
     history = History()
     running(history)
     for _ in range(2):
@@ -269,9 +269,9 @@ def test_a_completed_one_keeps_its_measures_and_interns_its_groups() -> None:
             )
         )
     first, second = history.state.retained
-    assert first.groups == second.groups == (1, 2)
-    assert [group.path for group in history.state.groups] == ["state/clean/1-a", "state/joined/1-b"]
-    assert all(state.groups == () for state in second.states)
+    assert first.file_sets == second.file_sets == (1, 2)
+    assert [file_set.path for file_set in history.state.file_sets] == ["state/clean/1-a", "state/joined/1-b"]
+    assert all(state.file_sets == () for state in second.states)
     assert [(state.uid, state.measures.checkpoint) for state in second.states] == [("clean", 1), ("joined", 2)]
 
 

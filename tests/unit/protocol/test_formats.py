@@ -33,7 +33,7 @@ from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.support.acknowledgements import acknowledgement, group, stage, value
+from tests.support.acknowledgements import acknowledgement, file_set, stage, value
 from tests.support.garbage import expire
 from tests.support.histories import at, clear, launch, start
 
@@ -47,13 +47,13 @@ PROCESS = Process(host="worker-3", boot="b4f0c2", pidns="pid:[4026531836]", pid=
 
 def detailed(number: int) -> Acknowledgement:
     """An acknowledgement in which every field of version 1 says something."""
-    clean = stage("clean", number, made_of=group("clean", files=2))
+    clean = stage("clean", number, made_of=file_set("clean", files=2))
     detail = StageDetail(
         plan="p1an", inputs="1nputs",
         python=True, application="d1gest", schema='{"type":"struct","fields":[]}', codec="zstd", sorted=True, version="2",
         function=True, before={"raw": "state/raw/1-a"}, values={"count": 7},
     )  # fmt: skip
-    measures = Measures(checkpoint=1, barrier="stage 'clean'", work_s=4320.5, sync_s=0.25, async_s=8.125, new_bytes=38)
+    measures = Measures(checkpoint=1, barrier="stage 'clean'", work_s=4320.5, sync_s=0.25, new_bytes=38)
     return acknowledgement(
         number,
         replace(clean, stage=detail, measures=measures),
@@ -323,7 +323,7 @@ def test_a_boundary_holds_the_state_before_it() -> None:
     ]
     restored = state.attempts[1]
     assert (restored.restore_point, restored.holds) == (e.Point(id=2), (1,))
-    assert [group.path for group in state.groups] == ["state/clean/1-n0nce"]
+    assert [file_set.path for file_set in state.file_sets] == ["state/clean/1-n0nce"]
     assert (state.branch.number, state.branch.base) == (1, None)
     assert (state.next_id, state.next_launch, state.last_epoch) == (5, 4, 3)
     assert state.counts == {"completed": 2, "aborted": 2}
@@ -391,10 +391,8 @@ def test_an_acknowledgement_and_the_seal_of_it() -> None:
     assert (ack.run_values, ack.versions) == ({"count": 0}, VERSIONS)
     clean, count = ack.states
     assert (count.uid, count.value) == ("Größe", {"rows": 7, "deep": [1, None, True, 2.5, "ü"]})
-    assert clean.groups == (group("clean"),)
-    assert clean.measures == Measures(
-        checkpoint=1, barrier="stage 'clean'", work_s=4320.5, sync_s=0.25, async_s=8.125, new_bytes=38
-    )
+    assert clean.file_sets == (file_set("clean"),)
+    assert clean.measures == Measures(checkpoint=1, barrier="stage 'clean'", work_s=4320.5, sync_s=0.25, new_bytes=38)
     assert clean.stage
     assert (clean.stage.before, clean.stage.values, clean.stage.version) == (
         {"raw": "state/raw/1-a"},

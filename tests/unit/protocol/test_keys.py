@@ -19,8 +19,8 @@ from airflow_checkpoint_provider.protocol.keys import (
     beat_number,
     check_job_id,
     check_uid,
-    group_epoch,
-    group_path,
+    file_set_epoch,
+    file_set_path,
     is_attempt_beat,
     pointer_of,
     safe_token,
@@ -96,7 +96,7 @@ def test_no_key_leaves_the_root(job: str, run: str, item: str | None, uid: str, 
         keys.driver_beat(epoch),
         keys.acknowledgement(epoch, uid),
         keys.seal(epoch),
-        keys.group(group_path(uid, epoch, "n0nce")),
+        keys.file_set(file_set_path(uid, epoch, "n0nce")),
     ):
         assert checked(key) == key
         assert posixpath.normpath(f"/root/{key}") == f"/root/{key}"
@@ -105,7 +105,7 @@ def test_no_key_leaves_the_root(job: str, run: str, item: str | None, uid: str, 
 
 @given(names, st.integers(1, 10**9), st.text(alphabet="0123456789abcdef", min_size=32, max_size=32))
 def test_a_group_says_which_attempt_wrote_it(uid: str, epoch: int, nonce: str) -> None:
-    assert group_epoch(group_path(uid, epoch, nonce)) == epoch
+    assert file_set_epoch(file_set_path(uid, epoch, nonce)) == epoch
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_where_things_lie_in_a_history() -> None:
     assert keys.acknowledgement(7, "payments") == "jobs/orders/job/chk-7/acks/payments"
     assert keys.acknowledgement(7, "-") != keys.acknowledgement(7, "")
     assert keys.seal(7) == "jobs/orders/job/chk-7/_metadata"
-    assert keys.group(group_path("clean", 2, "n0nce")) == "jobs/orders/job/state/clean/2-n0nce"
+    assert keys.file_set(file_set_path("clean", 2, "n0nce")) == "jobs/orders/job/state/clean/2-n0nce"
 
 
 def test_entries_sort_as_their_numbers_do() -> None:

@@ -66,7 +66,7 @@ TRIGGERED = e.CheckpointTriggered(
     queued_at=at(3),
 )
 COMPLETED = e.CheckpointCompleted(
-    id=2, digest="d2", bytes=7, states=(entry("new", ("state/new/1-a",), 2),), positions={"orders": 7}, transactions=("t",)
+    id=2, digest="d2", bytes=7, states=(entry("new", ("state/new/1-a",), 2),)
 )  # fmt: skip
 EXPIRED = e.CheckpointAborted(id=2, reason="expired", phase="acknowledge", missing=("",), words="600 s")
 
@@ -218,7 +218,7 @@ def test_an_earlier_try_that_adopts_late_is_not_the_latest() -> None:
 def test_a_closed_history_keeps_its_names_and_counts_on() -> None:
     named = apply(lived(), replace(OPENED, incarnation="i"))
     closed = fold(named, 9, at(9), (e.HistoryClosed(why="finished"),))
-    kept = {"job", "scope", "item", "incarnation", "next_launch", "next_id", "last_epoch", "next_group"}
+    kept = {"job", "scope", "item", "incarnation", "next_launch", "next_id", "last_epoch", "next_file_set"}
     assert {name: getattr(closed, name) for name in kept} == {name: getattr(named, name) for name in kept}
     assert changed(State(), closed) == kept | {"n", "at", "closing", "closed"}
 
@@ -257,9 +257,9 @@ def test_what_is_said_of_something_that_is_not_listed_does_nothing(event: e.Even
         ("runs", ADOPTED, {"launches", "tokens"}),
         ("launches", ENDED, {"attempts"}),
         ("runs", ENDED, {"attempts"}),
-        ("attempts", COMPLETED, {"checkpoints", "counts", "groups", "next_group"}),
-        ("launches", COMPLETED, {"checkpoints", "counts", "groups", "next_group"}),
-        ("runs", COMPLETED, {"checkpoints", "counts", "groups", "next_group"}),
+        ("attempts", COMPLETED, {"checkpoints", "counts", "file_sets", "next_file_set"}),
+        ("launches", COMPLETED, {"checkpoints", "counts", "file_sets", "next_file_set"}),
+        ("runs", COMPLETED, {"checkpoints", "counts", "file_sets", "next_file_set"}),
     ],
 )
 def test_what_it_belonged_to_need_not_be_listed(gone: str, event: e.Event, changes: set[str]) -> None:

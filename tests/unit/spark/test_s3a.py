@@ -108,7 +108,7 @@ def test_the_advice_is_what_the_tests_run_with() -> None:
     assert said
     told = {tuple(one.split(":")) for one in said[1].split(",")}
     assert told == {one for one in listed if one[1] != "analyticsaccelerator-s3"}, "that one comes with hadoop-aws"
-    assert {f"{group}:{name}" for group, name, _ in listed} == {*NEEDED.values(), *FOR_ROLES.values()}
+    assert {f"{file_set}:{name}" for file_set, name, _ in listed} == {*NEEDED.values(), *FOR_ROLES.values()}
     left_out = re.search(r"<excludeGroupIds>(.*?)</", pom)
     assert left_out
     excluded = {one.partition(":")[0] for one in said[2].split(",")} - {"software.amazon.awssdk", "org.wildfly.openssl"}

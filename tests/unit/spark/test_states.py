@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
     File,
-    Group,
+    FileSet,
     Measures,
     Seal,
     StageDetail,
@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.spark.state.states import LARGEST_VALUE, States
 RUN = "day-1"
 
 
-def group(uid: str, epoch: int) -> str:
+def file_set(uid: str, epoch: int) -> str:
     return f"state/{uid}/{epoch}-aa"
 
 
@@ -41,7 +41,7 @@ def stage(
     )
     files = (File(name="part-0", bytes=7, rows=1),)
     return StateSnapshot(
-        uid=uid, kind="stage", run=run, groups=(Group(path=group(uid, epoch), files=files),), stage=detail
+        uid=uid, kind="stage", run=run, file_sets=(FileSet(path=file_set(uid, epoch), files=files),), stage=detail
     )
 
 
@@ -68,8 +68,8 @@ def asking(states: States, uid: str, default: Any = None) -> Value:
 
 
 def held(states: States) -> dict[str, Any]:
-    """What an acknowledgement would hold now: the group of a stage, the JSON of a value."""
-    return {one.uid: one.groups[0].path if one.groups else one.value for one in states.records("here")}
+    """What an acknowledgement would hold now: the file set of a stage, the JSON of a value."""
+    return {one.uid: one.file_sets[0].path if one.file_sets else one.value for one in states.records("here")}
 
 
 # -- values follow the script ------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_another_run_begins_with_the_newest_values() -> None:
 
 
 def test_a_reused_barrier_sets_values_to_what_they_were_there() -> None:
-    clean, named = stage("clean", count=1), stage("named", before={"clean": group("clean", 1)}, count=2)
+    clean, named = stage("clean", count=1), stage("named", before={"clean": file_set("clean", 1)}, count=2)
     states = States.restored(seal(clean, named, value("count", 9), count=0), RUN)
     count = asking(states, "count")
     for found, at_its_barrier in ((clean, 1), (named, 2)):
@@ -109,7 +109,7 @@ def test_a_reused_barrier_sets_values_to_what_they_were_there() -> None:
 
 
 def test_a_reused_barrier_after_another_input_leaves_values_as_the_script_computed_them() -> None:
-    named = stage("named", before={"clean": group("clean", 1)}, count=2)
+    named = stage("named", before={"clean": file_set("clean", 1)}, count=2)
     states = States.restored(seal(stage("clean"), named, count=0), RUN)
     states.reached(stage("clean", epoch=2))
     count = asking(states, "count")
@@ -174,7 +174,7 @@ def test_the_largest_value() -> None:
 def test_states_that_the_script_has_not_reached_are_handed_on() -> None:
     states = States.restored(seal(stage("clean"), stage("named"), value("count", 7)), RUN)
     states.reached(stage("clean", epoch=2))
-    assert held(states) == {"clean": group("clean", 2), "named": group("named", 1), "count": 7}
+    assert held(states) == {"clean": file_set("clean", 2), "named": file_set("named", 1), "count": 7}
 
 
 def test_what_was_restored_and_nobody_asked_for() -> None:
@@ -228,7 +228,7 @@ def test_stages_of_another_run_are_left_behind() -> None:
 
 
 def test_another_historys_run_of_the_same_name_is_another_run() -> None:
-    """Runs of two jobs have the same names: a daily schedule, ``alone-1``. Their groups lie elsewhere."""
+    """Runs of two jobs have the same names: a daily schedule, ``alone-1``. Their file sets lie elsewhere."""
     states = States.restored(seal(stage("clean"), value("count", 7), count=5), RUN, elsewhere=True)
     assert states.stage("clean") is None
     assert (held(states), states.run_values) == ({"count": 7}, {"count": 7})
@@ -289,5 +289,5 @@ def test_a_stage_computed_meanwhile_is_not_lost_to_a_checkpoint_that_began_befor
     earlier = {one.uid: one for one in states.records("here")}
     states.reached(stage("clean", epoch=2))
     states.completed(earlier)
-    assert held(states) == {"clean": group("clean", 2)}
+    assert held(states) == {"clean": file_set("clean", 2)}
     assert states.changed()
