@@ -213,7 +213,8 @@ class Attempt:
     def confirm_commits(self, number: int) -> None:
         """Tell a task that waits for it that all participants know of the completed checkpoint."""
         with self._journal() as coordinator:
-            coordinator.confirm_commits(number)
+            if not self._over.is_set():  # else a restore notifies them
+                coordinator.confirm_commits(number)
 
     def expire_old_checkpoints(self) -> None:
         """Delete what the retention policy gives up. Only the entries need the lock: the watch goes on seeing a fence."""

@@ -284,7 +284,7 @@ class CheckpointTask:
         context.unsettled = None
         own = counted.nonce == acknowledgement.nonce
         if own:
-            context.registered.stands_in(number)
+            context.registered.holds_newest(number)
         if checkpoint:
             context.protection.restored()
             say(messages.checkpoint_line(checkpoint, time.monotonic() - began))

@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
 from airflow_checkpoint_provider.spark.state.states import States
 
 WRITERS = 4  # snapshots that are written at once
+LAST_NOTIFICATION = 10.0  # seconds that an object may take in the background when the job ends
 REMOVED_AT_ONCE = 1_000  # folders; the next start takes the rest
 
 
@@ -124,7 +125,26 @@ class Checkpointer:
             settled = self._context.settle()
             if isinstance(settled, Completed):
                 self._states.completed(settled.states)
-            self._registered.tell(self._attempt.state)
+            self._notify()
+
+    def look(self) -> None:
+        """Notify objects in the background, and confirm to tasks what all objects know. Called once a second by the watch."""
+        self.manual.look()
+        self._registered.notify_in_background(self._attempt.state)
+        self._confirm()
+        self.protection.judge()
+
+    def _notify(self) -> None:
+        self._registered.notify(self._attempt.state)
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """Write ``commits_confirmed`` for each checkpoint whose task waits for it, when all objects were notified."""
+        for checkpoint in self._attempt.state.retained:
+            asked = checkpoint.request.confirm_commits and self._attempt.epoch in checkpoint.epochs
+            if asked and not checkpoint.commits_confirmed and self._registered.notified(checkpoint.id):
+                with contextlib.suppress(StoreError):  # the watch tries it again
+                    self._attempt.confirm_commits(checkpoint.id)
 
     def remove_garbage(self) -> None:
         """Begin to delete what attempts that are over left behind: rows nobody acknowledged, checkpoints nobody sealed."""
@@ -149,3 +169,9 @@ class Checkpointer:
         self._thread.shutdown(wait=True)
         self.savepoints.close()
         self._writers.shutdown(wait=True)
+
+    def notify_last(self) -> None:
+        """At the end of the job: notify all objects of the last outcomes. Those in the background get some seconds."""
+        self._notify()
+        self._registered.close(LAST_NOTIFICATION)
+        self._confirm()

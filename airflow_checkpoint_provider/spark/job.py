@@ -196,7 +196,7 @@ class CheckpointedJob:
         self._checkpointer.close()
         self._attempt.still_mine()
         self._checkpointer.protection.judge()
-        self._registered.tell(self._attempt.state)
+        self._checkpointer.notify_last()
         self._attempt.end("finished", ExitCode.FINISHED)
         CheckpointedJob._finished = True
 
@@ -240,8 +240,7 @@ class CheckpointedJob:
     def _look(self, state: State) -> None:
         """Once a second, in the attempt's watch."""
         self._progress.look(state)
-        self._checkpointer.manual.look()
-        self._checkpointer.protection.judge()
+        self._checkpointer.look()
 
     def _jvm_died(self) -> None:
         self._attempt.end_now("failed", ExitCode.FAILED, "its JVM is gone; the driver ends with it")

@@ -1,12 +1,13 @@
-"""A job's own states and hooks: objects that are asked at each barrier, and told what became of it. Runs in the Spark driver.
+"""A job's own states and hooks: objects that are asked for their state at each barrier. Runs in the Spark driver.
 
-They are called by the script's own thread alone, at barriers and at the end of ``with``, one after the other in the order in
-which they were registered; so they need no locks. All restored states were read and decoded at ``with``: one that is damaged
-is refused before any object is called.
+They are called by the script's own thread alone, at barriers and at the end of ``with``, one after the other in the order of
+their registration; so they need no locks. Only notifications of an object that asks for it come from a thread of its own. All
+restored states are read and decoded at ``with``: a damaged state is refused before any object is called.
 """
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,19 +15,24 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow_checkpoint_provider.errors import CheckpointError, Declined, WrongUse
-from airflow_checkpoint_provider.protocol.state import PENDING, State
+from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint, State
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.state.notifier import Notifier
 from airflow_checkpoint_provider.spark.state.states import States, as_restored
 
 REQUIRED = ("snapshot_state", "initialize_state")
 PREPARE, COMPLETE, ABORTED = "prepare_snapshot_pre_barrier", "notify_checkpoint_complete", "notify_checkpoint_aborted"
+IN_BACKGROUND = "notify_in_background"
 LONGEST_WORDS = 500  # characters of an object's error that the journal keeps
 
 
 @dataclass(frozen=True)
 class InitializationContext:
-    """What an object starts from. ``state`` is what its ``snapshot_state`` returned for the restore point; None if that
-    holds nothing of it, or if there is none: then ``restored`` is False and ``checkpoint_id`` None."""
+    """What an object starts from.
+
+    ``state`` is what its ``snapshot_state`` returned for the restore point; None if that holds nothing of it, or if there
+    is no restore point. Then ``restored`` is False and ``checkpoint_id`` None.
+    """
 
     uid: str
     state: Any
@@ -36,8 +42,11 @@ class InitializationContext:
 
 @dataclass(frozen=True)
 class SnapshotContext:
-    """Where the script is, and the checkpoint that is taken there. ``checkpoint_id`` is None while the store does not
-    answer: the snapshot is kept, and goes into a checkpoint as soon as it does."""
+    """Where the script is, and the checkpoint that is taken there.
+
+    ``checkpoint_id`` is None while the store does not answer: the snapshot is kept, and goes into a checkpoint as soon as
+    the store answers.
+    """
 
     uid: str
     barrier: str
@@ -49,39 +58,45 @@ class CheckpointedObject(Protocol):
 
     - ``prepare_snapshot_pre_barrier(id)``, of all objects before the first ``snapshot_state``: the last moment to flush.
       ``id`` as in ``SnapshotContext``.
-    - ``notify_checkpoint_complete(id)``: what this object said under this id or a lower one is safe.
-    - ``notify_checkpoint_aborted(id)``: that checkpoint will never be; a later one will hold what it would have held.
+    - ``notify_checkpoint_complete(id)``: the state that this object returned for this id, or a lower one, is safe.
+    - ``notify_checkpoint_aborted(id)``: that checkpoint will never complete; a later one holds what it would have held.
 
-    Outcomes are told once, at the first barrier after they are known or at the end of ``with``. A driver that is killed
-    meanwhile is told nothing: what ``initialize_state`` is handed *is* complete. What these two raise is printed, and the
-    job goes on, because the checkpoint has its outcome already.
+    Each object is notified of an outcome once, at the first barrier after it is known or at the end of ``with``. An object
+    with the attribute ``notify_in_background = True`` is notified within seconds instead, by a thread of its own. A driver
+    that is killed meanwhile notifies nobody: what ``initialize_state`` gets *is* complete. Errors of the two notifications
+    are printed, and the job goes on, because the checkpoint has its outcome already.
     """
 
     def initialize_state(self, ctx: InitializationContext, /) -> None:
-        """Called once, when the object is registered."""
+        """Take the restored state. Called once, when the object is registered."""
 
     def snapshot_state(self, ctx: SnapshotContext, /) -> Any:
-        """Its state as JSON, 64 KiB at most; None if there is nothing to keep. An exception declines the checkpoint: it is
-        aborted with these words, and the job goes on."""
+        """Return the state as JSON, 64 KiB at most; None if there is nothing to keep.
+
+        An exception declines the checkpoint: it is aborted with the words of the exception, and the job goes on.
+        """
 
 
 class Registered:
-    """The objects of one attempt. ``restored`` is the checkpoint from which it started."""
+    """The objects of one attempt. ``restored`` is the id of the checkpoint from which it started."""
 
     def __init__(self, states: States, restored: int | None) -> None:
         self._states, self._restored = states, restored
         self._objects: dict[str, CheckpointedObject] = {}
+        self._notifiers: dict[str, Notifier] = {}  # of the objects that are notified in the background
         self._asked: tuple[str, ...] = ()  # at the newest barrier
-        self._newest: set[int] = set()  # the checkpoints that hold what was said there
-        self._untold: dict[int, tuple[str, ...]] = {}  # checkpoint -> the objects that it asked
-        self.unsaved = False  # no checkpoint is known to be complete that holds what was said at the newest barrier
-        self._calling = ""
+        self._newest: set[int] = set()  # the checkpoints that hold the states of the newest barrier
+        self._lock = threading.Lock()  # guards the two dictionaries below
+        self._waiting: dict[int, list[str]] = {}  # checkpoint -> the objects that its outcome concerns
+        self._handed_over: set[tuple[int, str]] = set()  # to a notifier
+        self.unsaved = False  # no checkpoint is known to be complete that holds the states of the newest barrier
+        self._calling = threading.local()
 
     def __bool__(self) -> bool:
         return bool(self._objects)
 
     def add(self, uid: str, obj: CheckpointedObject) -> None:
-        """Hand it its restored state. From the next barrier on it is asked."""
+        """Hand the object its restored state. From the next barrier on it is asked for its state."""
         for name in REQUIRED:
             if not callable(getattr(obj, name, None)):
                 raise WrongUse(
@@ -91,65 +106,120 @@ class Registered:
         with self._call(uid, "initialize_state"):
             obj.initialize_state(InitializationContext(uid, state, self._restored is not None, self._restored))
         self._objects[uid] = obj
+        if getattr(obj, IN_BACKGROUND, False):
+            self._notifiers[uid] = Notifier(f"notify-{uid}")
 
     # -- at a barrier ------------------------------------------------------------------------------------------------
 
     def snapshot(self, barrier: str, number: int | None) -> None:
-        """Ask each for its state, after all were prepared. Raises ``Declined`` at the first that cannot say it: then all
-        states stay as they were."""
+        """Ask each object for its state, after all were prepared.
+
+        Raises ``Declined`` at the first object that fails: then all states stay as they were.
+        """
         self._asked, self._newest, self.unsaved = tuple(self._objects), set(), True
-        if number in self._untold:
-            number = None  # the store did not answer: perhaps it holds what was said at an earlier barrier
+        if number is not None and not self.notified(number):
+            number = None  # the store did not answer: this checkpoint may hold the states of an earlier barrier
         elif number is not None:
             self.asked_for(number)
         for uid, obj in self._objects.items():
             if prepare := getattr(obj, PREPARE, None):
                 with self._or_declined(uid, PREPARE):
                     prepare(number)
-        said = {}
+        states = {}
         for uid, obj in self._objects.items():
             with self._or_declined(uid, "snapshot_state"):
-                said[uid] = as_restored("what it returned", obj.snapshot_state(SnapshotContext(uid, barrier, number)))
-        self._states.said |= said
+                states[uid] = as_restored("what it returned", obj.snapshot_state(SnapshotContext(uid, barrier, number)))
+        self._states.said |= states
 
     def asked_for(self, number: int) -> None:
-        """What was said at the newest barrier is for checkpoint ``number``, too: its outcome is told."""
-        if number not in self._untold:
-            self._untold[number] = self._asked
-            self._newest.add(number)
+        """Remember that the states of the newest barrier are for checkpoint ``number``, too: its outcome is notified."""
+        with self._lock:
+            if number not in self._waiting:
+                self._waiting[number] = list(self._asked)
+                self._newest.add(number)
 
-    def stands_in(self, number: int) -> None:
-        """Checkpoint ``number`` certainly holds what was said at the newest barrier."""
+    def holds_newest(self, number: int) -> None:
+        """Note that checkpoint ``number`` certainly holds the states of the newest barrier."""
         self._newest.add(number)
 
     def refuse_inside(self) -> None:
-        """A barrier inside a call of an object would snapshot it half-way."""
-        if self._calling:
-            raise WrongUse(f"a stage or checkpoint inside {self._calling}: use them in the script itself")
+        """Raise ``WrongUse`` inside a call of an object: a barrier there would snapshot it half-way."""
+        if inside := getattr(self._calling, "method", ""):
+            raise WrongUse(f"a stage or checkpoint inside {inside}: use them in the script itself")
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 
-    def tell(self, state: State) -> None:
-        """Each object the outcomes that ``state`` knows, in the order of their ids. One that the journal no longer lists
-        is not told."""
-        for number in sorted(self._untold):
-            found = state.checkpoint(number)
-            if found is not None and found.status == PENDING:
-                continue
-            uids = self._untold.pop(number)
-            if found is not None:
-                self.unsaved &= not (found.completed_at and number in self._newest)
-                self._notify(COMPLETE if found.completed_at else ABORTED, number, uids)
+    def notify(self, state: State) -> None:
+        """Notify each object of the outcomes that ``state`` knows, in the order of the ids. Called by the script's thread.
 
-    def _notify(self, method: str, number: int, uids: tuple[str, ...]) -> None:
-        for uid in uids:
-            if notify := getattr(self._objects[uid], method, None):
-                try:
-                    with self._call(uid, method):
-                        notify(number)
-                except Exception as error:  # noqa: BLE001 - the outcome stands, whatever they make of it
-                    traceback.print_exception(error)
-                    say(f"'{uid}': {method}({number}): {_words(error)}; the job goes on")
+        A checkpoint that the journal no longer lists is passed over.
+        """
+        self.notify_in_background(state)
+        for number, checkpoint in self._outcomes(state):
+            if checkpoint is not None:
+                self.unsaved &= not (checkpoint.completed_at and number in self._newest)
+            for uid in self._concerned(number):
+                if uid not in self._notifiers or checkpoint is None:
+                    self._notify(uid, number, checkpoint)
+
+    def notify_in_background(self, state: State) -> None:
+        """Hand the outcomes that ``state`` knows to the objects with a thread of their own. Called by the watch, too."""
+        for number, checkpoint in self._outcomes(state):
+            for uid in self._concerned(number):
+                if uid in self._notifiers and self._hand_over(number, uid):
+                    self._notifiers[uid].submit(self._notify, uid, number, checkpoint)
+
+    def notified(self, number: int) -> bool:
+        """Return whether no object is still to be notified of checkpoint ``number``."""
+        with self._lock:
+            return number not in self._waiting
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for notifications in the background, for all objects together at most ``timeout_s`` seconds."""
+        for uid, notifier in self._notifiers.items():
+            if not notifier.close(timeout_s):
+                say(f"'{uid}': a notification has not returned; the job ends without it")
+
+    def _outcomes(self, state: State) -> list[tuple[int, Checkpoint | None]]:
+        with self._lock:
+            numbers = sorted(self._waiting)
+        listed = [(number, state.checkpoint(number)) for number in numbers]
+        return [(number, found) for number, found in listed if found is None or found.status != PENDING]
+
+    def _concerned(self, number: int) -> list[str]:
+        with self._lock:
+            uids = self._waiting.get(number, [])
+            if not uids:
+                self._waiting.pop(number, None)
+            return list(uids)
+
+    def _hand_over(self, number: int, uid: str) -> bool:
+        with self._lock:
+            new = (number, uid) not in self._handed_over
+            self._handed_over.add((number, uid))
+            return new
+
+    def _notify(self, uid: str, number: int, checkpoint: Checkpoint | None) -> None:
+        try:
+            if checkpoint is not None:
+                self._call_notification(uid, COMPLETE if checkpoint.completed_at else ABORTED, number)
+        finally:
+            with self._lock:
+                self._handed_over.discard((number, uid))
+                uids = self._waiting.get(number, [])
+                if uid in uids:
+                    uids.remove(uid)
+                if not uids:
+                    self._waiting.pop(number, None)
+
+    def _call_notification(self, uid: str, method: str, number: int) -> None:
+        if notify := getattr(self._objects[uid], method, None):
+            try:
+                with self._call(uid, method):
+                    notify(number)
+            except Exception as error:  # noqa: BLE001 - the checkpoint has its outcome, whatever the object makes of it
+                traceback.print_exception(error)
+                say(f"'{uid}': {method}({number}): {_words(error)}; the job goes on")
 
     # -- calling -----------------------------------------------------------------------------------------------------
 
@@ -164,15 +234,15 @@ class Registered:
 
     @contextmanager
     def _call(self, uid: str, method: str) -> Iterator[None]:
-        self._calling = f"{method} of '{uid}'"
+        self._calling.method = f"{method} of '{uid}'"
         try:
             yield
         finally:
-            self._calling = ""
+            self._calling.method = ""
 
 
 def _words(error: Exception) -> str:
-    """On one line, and text that the journal can hold."""
-    said = error.message if isinstance(error, CheckpointError) else str(error)
-    line = " ".join(f"{type(error).__name__}: {said}".split())
+    """Return the error in one line, as text that the journal can hold."""
+    message = error.message if isinstance(error, CheckpointError) else str(error)
+    line = " ".join(f"{type(error).__name__}: {message}".split())
     return line.encode("utf-8", "replace").decode()[:LONGEST_WORDS]

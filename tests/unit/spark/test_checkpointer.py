@@ -272,6 +272,88 @@ def test_an_object_without_an_answer_declines_every_checkpoint_that_waits_for_th
     assert running.listed(number).reason == "declined"
 
 
+class Listening:
+    """A registered object that records its notifications. It returns from them when ``free`` is set."""
+
+    def __init__(self, *, in_background: bool) -> None:
+        self.notify_in_background = in_background
+        self.free = threading.Event()
+        self.completed: list[int] = []
+
+    def initialize_state(self, ctx: object) -> None:
+        """Nothing to read."""
+
+    def snapshot_state(self, ctx: object) -> object:
+        return None
+
+    def notify_checkpoint_complete(self, number: int) -> None:
+        assert self.free.wait(10)
+        self.completed.append(number)
+
+
+def gated_and_finalized(running: Driver) -> int:
+    """Let a task ask for a checkpoint, a barrier acknowledge it, and the task finalize it. Return its id."""
+    request = Request(token="a task", timeout_s=60.0, origin="task", gated=True, confirm_commits=True)
+    number = running.task().trigger(request)
+    running.catch_up()
+    running.pin(Recording("counts"))
+    running.checkpointer.checkpoint("here", wait=True)
+    running.task().complete(number, finalize=True)
+    running.catch_up()
+    return number
+
+
+def test_an_object_in_the_background_is_notified_between_two_barriers(running: Driver) -> None:
+    listening = Listening(in_background=True)
+    listening.free.set()
+    running.registered.add("own", listening)
+    number = gated_and_finalized(running)
+    running.checkpointer.look()
+    wait_until(lambda: number in listening.completed, 10, lambda: "not notified", every=0.01)
+
+
+def test_other_objects_are_notified_at_the_next_barrier(running: Driver) -> None:
+    listening = Listening(in_background=False)
+    listening.free.set()
+    running.registered.add("own", listening)
+    number = gated_and_finalized(running)
+    running.checkpointer.look()
+    assert number not in listening.completed
+    running.checkpointer.checkpoint("there")
+    assert number in listening.completed
+
+
+def test_commits_are_confirmed_when_the_last_object_was_notified(running: Driver) -> None:
+    slow = Listening(in_background=True)
+    running.registered.add("slow", slow)
+    number = gated_and_finalized(running)
+    running.checkpointer.look()
+    running.checkpointer.look()
+    assert not running.listed(number).commits_confirmed
+    slow.free.set()
+    wait_until(lambda: running.registered.notified(number), 10, lambda: "not notified", every=0.01)
+    running.checkpointer.look()
+    assert running.listed(number).commits_confirmed
+
+
+def test_an_object_that_hangs_delays_no_other_object(running: Driver) -> None:
+    hanging, listening = Listening(in_background=True), Listening(in_background=True)
+    listening.free.set()
+    running.registered.add("hanging", hanging)
+    running.registered.add("listening", listening)
+    number = gated_and_finalized(running)
+    running.checkpointer.look()
+    wait_until(lambda: number in listening.completed, 10, lambda: "not notified", every=0.01)
+    assert hanging.completed == []
+    hanging.free.set()
+
+
+def test_commits_are_confirmed_at_once_where_nothing_is_registered(running: Driver) -> None:
+    number = gated_and_finalized(running)
+    running.checkpointer.look()
+    assert running.listed(number).commits_confirmed
+
+
 # -- several threads ---------------------------------------------------------------------------------------------------
 
 

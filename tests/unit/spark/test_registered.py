@@ -262,7 +262,7 @@ def told(*asked: int, also: tuple[int, ...] = (), **found: str) -> Calls:
     for number in also:
         objects.asked_for(number)
     hook.calls.clear()
-    objects.tell(outcomes(**found))
+    objects.notify(outcomes(**found))
     return [(what, number) for what, _, number in hook.calls]
 
 
@@ -300,10 +300,10 @@ def test_each_outcome_is_told_once_to_all_in_order() -> None:
     objects.add("a", Hook(calls, name="a"))
     objects.snapshot("there", 2)
     calls.clear()
-    objects.tell(outcomes(c1=RETAINED, c2=PENDING))
+    objects.notify(outcomes(c1=RETAINED, c2=PENDING))
     assert calls == [("complete", "b", 1)], "who was registered later was not asked"
-    objects.tell(outcomes(c1=RETAINED, c2=ABORTED))
-    objects.tell(outcomes(c1=RETAINED, c2=ABORTED))
+    objects.notify(outcomes(c1=RETAINED, c2=ABORTED))
+    objects.notify(outcomes(c1=RETAINED, c2=ABORTED))
     assert calls[1:] == [("aborted", "b", 2), ("aborted", "a", 2)]
 
 
@@ -318,7 +318,7 @@ def test_one_that_fails_when_it_is_told_is_printed_and_no_more(capsys: pytest.Ca
     objects.add("first", first)
     objects.add("second", Hook(calls, name="second"))
     objects.snapshot("here", 1)
-    objects.tell(outcomes(c1=RETAINED))
+    objects.notify(outcomes(c1=RETAINED))
     assert ("complete", "second", 1) in calls
     said = capsys.readouterr()
     assert "'first': notify_checkpoint_complete(1): OSError: no commit of 1; the job goes on" in said.out
@@ -337,7 +337,7 @@ def test_it_is_not_given_an_id_that_may_hold_what_it_said_before() -> None:
     objects.snapshot("there", 1)
     assert [call[-1] for call in own.calls] == [1, None]
     objects.asked_for(1)
-    objects.tell(outcomes(c1=RETAINED))
+    objects.notify(outcomes(c1=RETAINED))
     assert objects.unsaved, "what was said there may be in none"
 
 
@@ -349,8 +349,8 @@ def test_what_was_said_is_saved_when_a_checkpoint_that_holds_it_completed(certai
     objects.snapshot("here", 1)
     objects.snapshot("there", 1)
     if certain:
-        objects.stands_in(1)
-    objects.tell(outcomes(c1=RETAINED))
+        objects.holds_newest(1)
+    objects.notify(outcomes(c1=RETAINED))
     assert objects.unsaved is unsaved
 
 
@@ -360,7 +360,7 @@ def test_what_was_said_is_not_saved_by_an_older_gated_one() -> None:
     objects.snapshot("here", 2)
     objects.asked_for(1)
     objects.snapshot("there", 3)
-    objects.tell(outcomes(c1=RETAINED, c2=RETAINED, c3=ABORTED))
+    objects.notify(outcomes(c1=RETAINED, c2=RETAINED, c3=ABORTED))
     assert objects.unsaved
 
 
