@@ -42,7 +42,7 @@ DOCS = "see the README of airflow-checkpoint-provider"
 REFUSAL = "REFUSED: "
 WORTH_SAYING = 0.1  # seconds in the queue, as in Flink
 
-CODES = {  # what each line means that is no error; docs/behaviour.md shows it
+CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP114": "Old runs of the job were cleaned up: checkpoints were deleted, or histories closed.",
     "CKP120": "A stage was not computed again. Its stored rows were used.",
     "CKP121": "A stage was computed again although its rows were stored. The line says what changed.",
@@ -67,11 +67,11 @@ CODES = {  # what each line means that is no error; docs/behaviour.md shows it
 }
 
 
-# -- stages ------------------------------------------------------------------------------------------------------------
+# -- stages and other states -------------------------------------------------------------------------------------------
 
 
 def stage_reused(stage: StateSnapshot, why: str = "") -> str:
-    """``why`` is given where reuse needed a reason."""
+    """Say that stored rows were used; ``why`` is given if reuse needs a reason."""
     saved = f"{plural(stage.rows, 'row')} of chk-{stage.measures.checkpoint}"
     because = f"; {why}" if why else ""
     work = duration(stage.measures.work_s)
@@ -79,19 +79,18 @@ def stage_reused(stage: StateSnapshot, why: str = "") -> str:
 
 
 def stage_recomputed(uid: str, why: str) -> str:
-    """``why`` is what moved."""
+    """Say that a stage was computed again; ``why`` is what changed."""
     return coded(f"stage '{uid}': recomputed. {why[:1].upper()}{why[1:].rstrip('.')}.", "CKP121")
 
 
 def stage_sorted(uid: str) -> str:
-    return coded(
-        f"stage '{uid}': its plan is sorted; a stage keeps rows, not their order. Sort after it where order counts.",
-        "CKP122",
-    )
+    """Say that the order of a sorted stage is lost."""
+    said = f"stage '{uid}': its plan is sorted, but a stage does not keep the order of rows. Sort after the stage."
+    return coded(said, "CKP122")
 
 
 def application_line(digest: str, before: Attempt | None, run: Run) -> str:
-    """Whether the application is what the attempt ``before`` ran."""
+    """Say whether the application is the one that the attempt ``before`` ran."""
     if before is None:
         return f"first attempt of this job; the run began {day_and_time(run.started_at)}"
     if before.application_digest == digest:
@@ -100,93 +99,95 @@ def application_line(digest: str, before: Attempt | None, run: Run) -> str:
 
 
 def handed_on(states: Sequence[StateSnapshot]) -> str:
-    """Restored, not asked for, and not allowed to be left behind: the next checkpoints hold it, too."""
+    """Say which restored states the script did not use and the next checkpoints still contain."""
     uids = ", ".join(f'"{state.uid}"' for state in states)
-    return coded(
-        f"nobody asked for {_named(states)} in this run: handed on as restored. To leave that behind, at the end of a run:"
-        f" allow_non_restored_state=[{uids}]",
-        "CKP426",
-    )
+    said = f"Restored state {_named(states)} was not used in this run and was kept."
+    return coded(f"{said} To drop it, set allow_non_restored_state=[{uids}]", "CKP426")
 
 
 def left_behind(states: Sequence[StateSnapshot]) -> str:
-    """As allowed."""
-    said = "as allow_non_restored_state says; checkpoints from here on do not hold that"
-    return coded(f"nobody asked for {_named(states)} in this run: left behind, {said}", "CKP427")
+    """Say which restored states the script did not use and the next checkpoints do not contain."""
+    said = f"Restored state {_named(states)} was not used in this run and was dropped"
+    return coded(f"{said}, as allow_non_restored_state says", "CKP427")
 
 
 def _named(states: Sequence[StateSnapshot]) -> str:
-    return some(
-        [
-            f"{kind_in_words(state.kind)} '{state.uid}'" + (f" ({size(state.bytes)})" if state.bytes else "")
-            for state in states
-        ]
-    )
+    sizes = (f" ({size(state.bytes)})" if state.bytes else "" for state in states)
+    names = (f"{kind_in_words(state.kind)} '{state.uid}'" for state in states)
+    return some([f"{name}{held}" for name, held in zip(names, sizes, strict=True)])
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
 def request(dag: str, run: str, task: str, map_index: int, generation: int) -> str:
-    """The name under which a task asks: a retry asks for what its predecessor asked for, a clear asks anew."""
+    """Return the name of a task's request: equal in each retry of the task, new after each clear."""
     return "|".join((dag, run, task, str(map_index), str(generation)))
 
 
 def triggered(state: State, checkpoint: Checkpoint, pointer: Pointer) -> str:
-    """With the pointer by which a task can wait for it, or abort it: that of its history, also for a savepoint."""
-    gated = "; it is gated: only a task completes it" if checkpoint.request.gated else ""
-    stops = ", and stops the job with it" if kind_named(checkpoint.kind).suspends else ""
-    lies = f"; a savepoint, at {checkpoint.target}" if checkpoint.target else ""
+    """Say that a checkpoint was triggered, and by which pointer tasks can wait for it or abort it."""
     waited = between(checkpoint.queued_at, checkpoint.triggered_at)
     queued = f" after {duration(waited)} in the queue" if waited > WORTH_SAYING else ""
-    said = f"triggered{queued}, the driver takes it at its next barrier{stops}{gated}{lies}; tasks find it by {pointer}"
-    return coded(f"chk-{checkpoint.id} of {title(state, state.scope)}: {said}", "CKP205")
+    stops = ", and stops the job with it" if kind_named(checkpoint.kind).suspends else ""
+    said = [
+        f"chk-{checkpoint.id} of {title(state, state.scope)}: triggered{queued}.",
+        f"The driver takes it at its next barrier{stops}.",
+        *(["It is gated: its finalize task completes it."] if checkpoint.request.gated else []),
+        *([f"The savepoint is written to {checkpoint.target}."] if checkpoint.target else []),
+        f"Pointer for tasks: {pointer}",
+    ]
+    return coded(" ".join(said), "CKP205")
 
 
 def acknowledged(state: State, checkpoint: Checkpoint) -> str:
-    return coded(f"chk-{checkpoint.id} of {title(state, state.scope)}: acknowledged by all, not sealed yet", "CKP206")
+    """Say that a checkpoint waits for its completion only."""
+    said = f"chk-{checkpoint.id} of {title(state, state.scope)}: fully acknowledged, not completed yet"
+    return coded(said, "CKP206")
 
 
 def will_not_complete(state: State, checkpoint: Checkpoint) -> str:
-    """Why a checkpoint was aborted, and what to clear; without the code, which the error brings."""
+    """Say why a checkpoint was aborted, and what to clear. The code comes with the error."""
     words = f" ({checkpoint.words})" if checkpoint.words else ""
-    return f"chk-{checkpoint.id} of {title(state, state.scope)} was aborted: {checkpoint.reason}{words}. {_again(checkpoint)}"
+    aborted_because = f"{checkpoint.reason}{words}"
+    return f"chk-{checkpoint.id} of {title(state, state.scope)} was aborted: {aborted_because}. {_again(checkpoint)}"
 
 
 def _again(checkpoint: Checkpoint) -> str:
     asked = checkpoint.request.token.split("|")
     if len(asked) != 5:
-        return "Ask for another one"
+        return "Trigger another checkpoint"
     dag, run, task = asked[:3]
-    return f"Clear task {dag}.{task} of run {run} with its downstream tasks: it then asks for another one"
+    return f"Clear task {dag}.{task} of run {run} with its downstream tasks to trigger another checkpoint"
 
 
 def checkpoint_line(checkpoint: Checkpoint, took: float | None = None) -> str:
-    """A completed one; ``took`` is how many seconds its asynchronous part ran."""
+    """Say that a checkpoint was completed; ``took`` is how many seconds its asynchronous part ran."""
     added = f", {size(new_bytes(checkpoint))} new" if new_bytes(checkpoint) else ""
     held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}{added}"
     time = f", {duration(took)}" if took is not None else ""
-    place = f"; it lies at {checkpoint.target}" if checkpoint.target else ""
+    place = f"; target {checkpoint.target}" if checkpoint.target else ""
     return coded(
         f"chk-{checkpoint.id} completed at {at_barrier(checkpoint.request.barrier)}: {held}{time}{place}", "CKP200"
     )
 
 
 def gate_reached(checkpoint: Checkpoint) -> str:
-    """A gated one that its driver has acknowledged."""
-    within = f"within {duration(checkpoint.timeout_s)}"
-    return coded(f"chk-{checkpoint.id} acknowledged; it is gated: its finalize task completes it, {within}", "CKP203")
+    """Say that the driver has acknowledged a gated checkpoint."""
+    limit = duration(checkpoint.timeout_s)
+    said = f"chk-{checkpoint.id} acknowledged. It is gated: its finalize task must complete it within {limit}"
+    return coded(said, "CKP203")
 
 
 def gates_awaited(waiting: Sequence[Checkpoint]) -> str:
-    """At the end of a job that waits for others' finalize."""
-    names = some([f"chk-{one.id}" for one in waiting])
-    longest = duration(max(one.timeout_s for one in waiting))
-    return coded(f"at its end the job waits for the finalize of {names}, {longest} at most", "CKP204")
+    """Say that the job, at its end, waits for finalize tasks."""
+    names = some([f"chk-{checkpoint.id}" for checkpoint in waiting])
+    longest = duration(max(checkpoint.timeout_s for checkpoint in waiting))
+    return coded(f"The job has reached its end. It waits for the finalize task of {names}, up to {longest}", "CKP204")
 
 
 def checkpoint_lines(state: State, checkpoint: Checkpoint) -> list[str]:
-    """Its outcome, or what it waits for."""
+    """Return the outcome of a checkpoint, or what it waits for."""
     if checkpoint.status == PENDING:
         gate = ", and then for its finalize task" if checkpoint.request.gated else ""
         return [coded(f"chk-{checkpoint.id} waits for the driver's next barrier{gate}", "CKP205")]
@@ -194,28 +195,25 @@ def checkpoint_lines(state: State, checkpoint: Checkpoint) -> list[str]:
 
 
 def aborted(state: State, checkpoint: Checkpoint) -> list[str]:
+    """Return why a checkpoint was aborted, what that means for the job, and what to do."""
     why = f"{checkpoint.reason}, in phase {checkpoint.phase}" if checkpoint.phase else checkpoint.reason
-    missing = [one or "the driver" for one in checkpoint.missing]
+    missing = [application or "the driver" for application in checkpoint.missing]
     said = f": {checkpoint.words}" if checkpoint.words else ""
     lines = [headline(f"ABORTED chk-{checkpoint.id} of {title(state)}: {why}", "CKP201")]
     if missing:
         lines.append(labelled("missing", f"{', '.join(missing)} at {at_barrier(checkpoint.request.barrier)}{said}"))
     elif said:
         lines.append(labelled("words", checkpoint.words))
-    return [
-        *lines,
-        labelled("effect", _effect(state, checkpoint)),
-        labelled("to do", _to_do(checkpoint)),
-    ]
+    return [*lines, labelled("effect", _effect(state, checkpoint)), labelled("to do", _to_do(checkpoint))]
 
 
 def _effect(state: State, checkpoint: Checkpoint) -> str:
     if checkpoint.reason == "subsumed":
-        return "none: a later checkpoint holds all that this one would have held"
+        return "none: a later checkpoint contains the same states"
     goes_on = any(not state.over(epoch) for epoch in checkpoint.epochs)
     where = _restart(state, checkpoint)
     if not goes_on:
-        return f"its attempt is over; the next one starts from {where}"
+        return f"its attempt has ended; the next attempt starts from {where}"
     return f"the job goes on. If it dies now it restarts from {where}. Failures in a row: {len(state.failed())}"
 
 
@@ -229,20 +227,20 @@ def _restart(state: State, checkpoint: Checkpoint) -> str:
 
 def _to_do(checkpoint: Checkpoint) -> str:
     if checkpoint.savepoint and checkpoint.reason in COUNTED:
-        return f"look at {checkpoint.target}; then ask for another savepoint, nobody tries this one again"
+        return f"check {checkpoint.target}, then trigger another savepoint; this one is not tried again"
     if checkpoint.reason == EXPIRED and checkpoint.phase == "finalize":
-        return "see why its finalize task did not run; or give its trigger a longer timeout"
+        return "check why its finalize task did not run, or set a longer timeout in its trigger task"
     if checkpoint.reason == EXPIRED:
         return "nothing if this was slow once; otherwise raise timeout in CheckpointConfig"
     if checkpoint.reason == DECLINED:
-        return "see its traceback in the driver's log"
+        return "see the traceback in the driver's log"
     if checkpoint.reason == STORE_FAILED:
-        return "look at the checkpoint storage; the next barrier tries again by itself"
+        return "check the checkpoint storage; the next barrier tries again"
     return "nothing"
 
 
 def not_protected(last: str, failures: int, cost_s: float, point: Point | None) -> str:
-    """``last`` is the newest failure, ``cost_s`` how many seconds of work a crash would cost now."""
+    """Say that checkpoints fail; ``last`` is the newest failure, ``cost_s`` the seconds of work that a crash would cost now."""
     where = str(point) if point else "from nothing"
     return coded(
         f"NOT PROTECTED: {last}; failures in a row: {failures}. The job goes on; a crash now costs {duration(cost_s)} ({where}).",
@@ -251,14 +249,13 @@ def not_protected(last: str, failures: int, cost_s: float, point: Point | None) 
 
 
 def not_tolerated(failures: int, tolerable: int, last: str) -> str:
-    """Why an attempt ends: ``last`` is the newest failure."""
-    return coded(
-        f"{plural(failures, 'checkpoint')} failed in a row, {tolerable} are tolerated; the last: {last}", "CKP211"
-    )
+    """Say why an attempt ends; ``last`` is the newest failure."""
+    count = plural(failures, "checkpoint")
+    return coded(f"{count} failed in a row, but tolerable_failures is {tolerable}. Last failure: {last}", "CKP211")
 
 
 def outcome_known(checkpoint: Checkpoint) -> str:
-    """After the store's answer was lost and its content was read back."""
+    """Say what was read back after the store's answer was lost."""
     what = f"aborted ({checkpoint.reason})" if checkpoint.status == ABORTED else "sealed. Completed"
     what = what if checkpoint.ended_at else "not sealed yet"
     return coded(f"chk-{checkpoint.id}: the store's answer was lost; read back: {what}.", "CKP220")
@@ -268,81 +265,76 @@ def outcome_known(checkpoint: Checkpoint) -> str:
 
 
 def savepoint(checkpoint: Checkpoint) -> str:
-    """``savepoint 41-9f3c``, by its id and what makes its directory unique."""
+    """Return the name of a savepoint: its id and what makes its directory unique, e.g. ``savepoint 41-9f3c``."""
     return f"savepoint {checkpoint.id}-{(checkpoint.target or '').rpartition('-')[2]}"
 
 
 def copied(what: str, done: int, total: int) -> str:
-    """``done`` of ``total`` bytes."""
+    """Say how many bytes were copied, ``done`` of ``total``."""
     return coded(f"{what}: {size(done)} of {size(total)} copied", "CKP207")
 
 
 def brought_in(point: str, files: int, total: int) -> str:
-    """Before what was restored from elsewhere is copied: the history refers to nothing outside of itself."""
-    said = f"{point} lies outside of this history: its {plural(files, 'file')}, {size(total)}, are copied into it first"
-    return coded(said, "CKP207")
+    """Say that files of another history are copied before the job starts."""
+    return coded(
+        f"{point} belongs to another history. Copying its {plural(files, 'file')}, {size(total)}, first", "CKP207"
+    )
 
 
 def not_published(error: str) -> str:
-    """A completed savepoint that cannot be opened by its directory yet."""
-    said = f"a completed savepoint could not be published ({error}); the next checkpoint, attempt or task tries again"
+    """Say that a completed savepoint cannot be opened by its directory yet."""
+    said = (
+        f"a completed savepoint could not be published yet ({error}). The next checkpoint, attempt or task tries again"
+    )
     return coded(said, "CKP208")
 
 
 def not_known(checkpoint: Checkpoint, error: str) -> str:
-    return coded(f"{savepoint(checkpoint)}: {error}; it is looked at again at the next barrier", "CKP220")
+    """Say that the outcome of a savepoint could not be read."""
+    return coded(f"{savepoint(checkpoint)}: {error}. The next barrier reads the outcome again", "CKP220")
 
 
 def stopped(state: State, checkpoint: Checkpoint, barrier: str, unended: str = "") -> str:
-    """A driver's last line. ``unended``: why it could not say that it ended."""
+    """Return the last line of a driver that stopped; ``unended`` is why it could not write its end."""
     said = f"STOPPED {title(state)}: suspended with savepoint {checkpoint.target}, taken at {at_barrier(barrier)}."
-    more = (
-        f" The end of the attempt could not be written ({unended}): savepoint and suspension stand." if unended else ""
-    )
-    resume = f"Nothing starts before it is resumed: {restore(state, 'latest')}"
-    return coded(f"{said}{more} {resume}", "CKP133")
+    unsaid = f" The end of the attempt could not be written ({unended}); the savepoint and the suspension are valid."
+    return coded(f"{said}{unsaid if unended else ''} To resume: {restore(state, 'latest')}", "CKP133")
 
 
 def goes_on(state: State, checkpoint: Checkpoint) -> str:
-    """A stop that was asked for, and whose savepoint was aborted."""
-    return coded(
-        f"{title(state)} is not stopped: {savepoint(checkpoint)} was aborted. The job goes on; ask again", "CKP134"
-    )
+    """Say that a job was not stopped, because its savepoint was aborted."""
+    said = f"{title(state)} was not stopped: {savepoint(checkpoint)} was aborted. The job goes on. Stop it again"
+    return coded(said, "CKP134")
 
 
 def savepoint_line(checkpoint: Checkpoint) -> str:
-    """One that is completed and published."""
+    """Say that a savepoint is completed and published."""
     held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}"
     return coded(f"chk-{checkpoint.id} is a savepoint at {checkpoint.target}: {held}", "CKP250")
 
 
 def disposed(pointer: str, files: int, held: int) -> str:
-    """``held`` are bytes. Nothing, where that was done already."""
+    """Say that a savepoint was deleted; ``held`` is its size in bytes."""
     what = f"{plural(files, 'file')}, {size(held)}" if files else "nothing was left of it"
-    return coded(f"savepoint {pointer} is disposed of: {what}", "CKP251")
+    return coded(f"savepoint {pointer} deleted: {what}", "CKP251")
 
 
 def nothing_to_stop(state: State) -> str:
-    """Without the code, which the error brings."""
+    """Say that no attempt is running. The code comes with the error."""
+    said = f"{title(state, state.scope)}: nothing to stop."
     if state.suspended:
-        return (
-            f"{title(state, state.scope)}: nothing runs that could be stopped: it is suspended since {state.suspended}. To let it"
-            f" go on: RestoreOperator, or {restore(state, 'latest')}"
-        )
-    point = state.restore_point()
-    return (
-        f"{title(state, state.scope)}: nothing runs that could be stopped. Its next attempt starts from {point or 'nothing'}; to"
-        f" upgrade it no savepoint is needed then. To hold it back, pause its DAG"
-    )
+        resume = restore(state, "latest")
+        return f"{said} The job is suspended ({state.suspended}). To resume it: RestoreOperator, or {resume}"
+    point = state.restore_point() or "nothing"
+    return f"{said} The next attempt starts from {point}, so an upgrade needs no savepoint. To hold the job back, pause its DAG"
 
 
 def not_stopped(state: State, stop: Checkpoint, why: str) -> str:
-    """The savepoint of a stop is completed, but ``why`` its driver did not end as it should; without the code, which the
-    error brings."""
-    suspended = "the job is suspended" if state.suspended else "somebody has resumed the job since"
+    """Say that the savepoint of a stop is complete, but its driver has not ended. The code comes with the error."""
+    suspended = "the job is suspended" if state.suspended else "the job was resumed since"
     return (
-        f"{title(state, state.scope)}: {why}. Savepoint {stop.target} is completed and stays, and {suspended}. See whether its"
-        f" driver lives, and end it; to go on, which fences it: {restore(state, f'chk-{stop.id}')}"
+        f"{title(state, state.scope)}: {why}. Savepoint {stop.target} is completed, and {suspended}. If the driver is still"
+        f" running, end it. To resume, which fences the driver: {restore(state, f'chk-{stop.id}')}"
     )
 
 
@@ -350,7 +342,7 @@ def not_stopped(state: State, stop: Checkpoint, why: str) -> str:
 
 
 def finished(state: State, run: str) -> list[str]:
-    """The run had ended well before this try; its worker was lost afterwards."""
+    """Say that the run had finished before this try; its worker was lost afterwards."""
     found = state.run(run)
     attempt = state.attempt_of(found.launch) if found else None
     at = day_and_time(found.ended_at or "") if found else ""
@@ -361,33 +353,31 @@ def finished(state: State, run: str) -> list[str]:
 
 
 def superseded(state: State, run: str) -> str:
-    """Without the code, which the error brings."""
+    """Say that a later try has taken over. The code comes with the error."""
     found = state.run(run)
     return wording.superseded(state, run, state.launch(found.launch) if found else None)
 
 
 def fenced(state: State, epoch: int, doing: str) -> list[str]:
-    """An attempt's last lines; exit code 79. ``doing`` is what it was at when it noticed."""
-    attempt = state.attempt(epoch)
-    what, follow = _replaced(state, attempt)
+    """Return the last lines of a replaced attempt; ``doing`` is what it did when it noticed. The exit code is 79."""
+    what, follow = _replaced(state, state.attempt(epoch))
     said = f"FENCED: attempt {epoch} of {title(state)} {what} (journal read up to entry {state.n})."
     return [
         headline(said, "CKP301"),
-        labelled("stopped in", f"{doing}. What it has not acknowledged counts for nothing, and nobody will read it."),
+        labelled("stopped in", f"{doing}. Work since its last checkpoint is discarded."),
         labelled("to do", follow),
     ]
 
 
 def _replaced(state: State, attempt: Attempt | None) -> tuple[str, str]:
     if attempt and attempt.how:
-        return (
-            f"{ENDED.get(attempt.how, attempt.how)} at {clock(attempt.ended_at or '')}, said by {attempt.said_by}",
-            "nothing here",
-        )
+        ended = f"{ENDED.get(attempt.how, attempt.how)} at {clock(attempt.ended_at or '')}"
+        return f"{ended}, written by {attempt.said_by}", "nothing here"
     application = attempt.application if attempt else ""
     launch = state.current_launch(application)
     if launch is None:
-        return f"was left by a restore at {clock(state.branch.at)}", "nothing here; the next attempt starts from there"
+        replaced = f"was replaced by a restore at {clock(state.branch.at)}"
+        return replaced, "nothing here; the next attempt starts from the restored checkpoint"
     newer = state.attempt_of(launch.number)
     follow = f"nothing here; follow try {launch.latest_try} of {launch.spec.owner} in run {launch.spec.run}"
     if newer and newer is not attempt:
@@ -396,8 +386,8 @@ def _replaced(state: State, attempt: Attempt | None) -> tuple[str, str]:
 
 
 def refused(what: str, error: CheckpointError) -> list[str]:
-    """``what`` was asked for, e.g. ``flights_etl.delays, run x``."""
-    again = "the next try asks again" if not error.permanent else "a retry cannot mend this: the task fails without one"
+    """Return a refusal; ``what`` was asked for, e.g. ``flights_etl.delays, run x``."""
+    again = "a retry may succeed" if not error.permanent else "a retry cannot mend this: the task fails without one"
     return [
         headline(f"REFUSED {what}", error.code),
         labelled("because", error.message),
@@ -406,26 +396,23 @@ def refused(what: str, error: CheckpointError) -> list[str]:
 
 
 def refusal(error: CheckpointError) -> str:
-    """A driver's last line, for its task: the only way where it cannot reach the store."""
+    """Return a driver's last line for its task. It is the only way if the driver cannot reach the store."""
     return f"{REFUSAL}{' '.join(str(error).split())}"
 
 
 def refusal_in(line: str) -> str | None:
-    """What ``refusal`` said, if this line is one."""
+    """Return what ``refusal`` said, or None if the line is no refusal."""
     return line.removeprefix(REFUSAL) if line.startswith(REFUSAL) else None
 
 
 def suspended(state: State) -> list[str]:
-    return [
-        coded(
-            f"{title(state)} is suspended ({state.suspended}). Waiting. Resume: {restore(state, 'latest')}",
-            "CKP130",
-        )
-    ]
+    """Say that a job waits to be resumed, and how to resume it."""
+    said = f"{title(state)} is suspended ({state.suspended}). Waiting. Resume: {restore(state, 'latest')}"
+    return [coded(said, "CKP130")]
 
 
 def not_attached() -> list[str]:
-    """The application ran without us."""
+    """Say that the application ran without checkpoints, and what to add."""
     said = f"This application never opened a CheckpointedJob: a retry starts from zero. Three lines to add ({DOCS}):"
     return [
         coded(said, "CKP501"),
@@ -436,25 +423,24 @@ def not_attached() -> list[str]:
 
 
 def closed(state: State) -> str:
-    """What there is to say of a history that is closed."""
-    kept = "its table was kept 30 days" if state.closing == FINISHED else "nothing of it is kept any more"
-    again = "A clear of its task starts it again, from nothing"
-    return coded(
-        f"{title(state, state.scope)}: closed at {day_and_time(state.at)} ({state.closing}); {kept}. {again}", "CKP234"
-    )
+    """Say that a history is closed, and how to start again."""
+    kept = "its table was kept for 30 days" if state.closing == FINISHED else "nothing of it is kept"
+    said = f"{title(state, state.scope)}: closed at {day_and_time(state.at)} ({state.closing}); {kept}."
+    return coded(f"{said} To start it again, from nothing, clear its task", "CKP234")
 
 
 def swept(job: str, done: Sequence[Swept]) -> list[str]:
-    """One line for a task's log; none if there was nothing to do."""
-    emptied = [one for one in done if one.deleted or one.leftovers]
-    shut = [one.run for one in done if one.closed]
-    failed = next((one for one in done if one.error), None)
+    """Return one line for a task's log; none if there was nothing to do."""
+    emptied = [history for history in done if history.deleted or history.leftovers]
+    shut = [history.run for history in done if history.closed]
+    failed = next((history for history in done if history.error), None)
     said = []
     if emptied:
-        what = f"{plural(sum(len(one.deleted) for one in emptied), 'checkpoint')} and {plural(sum(one.leftovers for one in emptied), 'leftover')}"
-        said.append(f"deleted {what} of {some([one.run for one in emptied], 3)}")
+        checkpoints = plural(sum(len(history.deleted) for history in emptied), "checkpoint")
+        leftovers = plural(sum(history.leftovers for history in emptied), "leftover")
+        said.append(f"deleted {checkpoints} and {leftovers} of {some([history.run for history in emptied], 3)}")
     if shut:
         said.append(f"closed {some(shut, 3)}")
     if failed:
-        said.append(f"could not tidy up {failed.run or 'at all'}, the next run tries again ({failed.error})")
+        said.append(f"could not clean up {failed.run or 'any'}, the next run tries again ({failed.error})")
     return [coded(f"{job}, older runs: {'; '.join(said)}", "CKP114")] if said else []

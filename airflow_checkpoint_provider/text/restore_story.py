@@ -1,4 +1,4 @@
-"""Why there is a new attempt and where it goes on: what stands first in a task's log. Runs anywhere; no I/O, no clock."""
+"""The restore story: why there is a new attempt and where it continues. Runs anywhere; no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ CODES = {  # what each line means; docs/behaviour.md shows it
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen besides the journal: where the store is, the newest beat of the driver that stood in the way, whether it
-    was alive (None: nobody can tell any more), and what time it is now."""
+    """What a task knows besides the journal: the store, the newest heartbeat of the earlier driver, whether that driver is
+    alive (None: unknown), and the time."""
 
     root: str = ""
     beat: Beat | None = None
@@ -69,8 +69,10 @@ NOTHING_SEEN, LONG_AGO = Seen(), Seen(alive=None)
 def launch_story(
     before: State, state: State, launch: Launch, restored: Restored, seen: Seen = NOTHING_SEEN
 ) -> list[str]:
-    """What a task tells after it has planned or adopted ``launch``: ``before`` is the state it decided on, ``state`` what
-    that became, ``restored`` the point it verified."""
+    """Return the story of a task that has planned or adopted ``launch``.
+
+    ``before`` is the state before its decision, ``state`` the state after it, ``restored`` the verified restore point.
+    """
     if launch.adopted_by and before.launch(launch.number):
         return [_adopted(state, launch, seen)]
     opened = [closed(before)] if before.closing is not None else []
@@ -78,14 +80,16 @@ def launch_story(
 
 
 def restore_story(state: State, restored: Restored, seen: Seen = NOTHING_SEEN) -> list[str]:
-    """The same for a script without Airflow, whose launch and attempt are already in ``state``."""
+    """Return the story of a script without Airflow; its launch and attempt are already in ``state``."""
     launch = state.current_launch()
     return _story(state, launch, restored, seen) if launch else []
 
 
 def retold(state: State, launch: Launch, attempt: Attempt | None) -> list[str]:
-    """The story of an attempt, or of a launch that has none, again and from the journal alone: what its task or driver saw
-    besides is gone, what became of it since is known."""
+    """Return the story of an attempt, or of a launch without one, from the journal alone, and how it went on.
+
+    What its task or driver knew besides the journal is gone.
+    """
     epoch = attempt.epoch if attempt else state.last_epoch + 1
     restored = recalled(state, attempt.restore_point if attempt else launch.restore_point, epoch)
     sibling = _sibling(state, attempt)
@@ -104,15 +108,15 @@ def retold(state: State, launch: Launch, attempt: Attempt | None) -> list[str]:
 
 
 def looking(state: State, seconds: float) -> str:
-    """Before an observer waits for heartbeats; ``seconds`` at most."""
+    """Say that an observer waits for heartbeats, for at most ``seconds``."""
     launch = state.current_launch()
     attempt = state.attempt_of(launch.number) if launch else None
     who = f"attempt {attempt.epoch}" if attempt else "the launch before this one"
-    return coded(f"{state.job}: looking whether {who} still lives ({ago(seconds)} at most)", "CKP113")
+    return coded(f"{state.job}: checking whether {who} is still running (up to {ago(seconds)})", "CKP113")
 
 
 def driver_says(beat: Beat) -> list[str]:
-    """The story's last line, which only the driver knows."""
+    """Return the last line of the story, which only the driver knows."""
     said = [f"attached {clock(beat.attached)}"] if beat.attached else []
     said += [beat.application] if beat.application else []
     said += [f"reused {some(beat.reused)}"] if beat.reused else []
@@ -144,7 +148,7 @@ def _doing(beat: Beat) -> str:
 
 
 def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
-    """The first attempt of a run, and nothing to start from."""
+    """Return the story of the first attempt of a run that has nothing to start from."""
     asked = f"RESTORE {title(state, launch.spec.run)}: first attempt of this run,"
     if launch.spec.restore == "none":
         return [coded(f'{asked} starts from nothing (restore="none").', "CKP100")]
@@ -157,7 +161,7 @@ def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
 
 
 def cleared_unchanged(state: State, epoch: int) -> list[str]:
-    """A person cleared the task, perhaps to run a fix, and attempt ``epoch`` runs the old code. Nothing where that is not so."""
+    """Say that a cleared task runs the old code in attempt ``epoch``; empty otherwise. The clear was perhaps to run a fix."""
     attempt = state.attempt(epoch)
     launch = state.launch(attempt.launch) if attempt else None
     before = previous(state, launch) if launch else None
@@ -166,7 +170,7 @@ def cleared_unchanged(state: State, epoch: int) -> list[str]:
         return []
     if old.application_digest != attempt.application_digest:
         return []
-    said = f"clear: the application is byte-equal to attempt {old.epoch}'s."
+    said = f"The task was cleared, but the application has not changed since attempt {old.epoch}."
     return [coded(f'{said} To run a fix, clear with "run on latest version".', "CKP103")]
 
 
@@ -178,7 +182,7 @@ def _story(state: State, launch: Launch, restored: Restored, seen: Seen) -> list
     if before is None and restored.point is None:
         return _from_nothing(state, launch, seen)
     attempt = state.attempt_of(before.number) if before else None
-    epoch = next((one.epoch for one in state.attempts if one.launch == launch.number), state.last_epoch + 1)
+    epoch = next((found.epoch for found in state.attempts if found.launch == launch.number), state.last_epoch + 1)
     headed = f"RESTORE {title(state, launch.spec.run)}: try {launch.spec.try_number}, attempt {epoch}"
     looked = [] if restored.point is None and _again(state, launch, before) else _candidates(restored, launch.at)
     return [
@@ -199,12 +203,12 @@ def _event(state: State, launch: Launch, before: Launch | None, seen: Seen) -> s
 
 
 def _again(state: State, launch: Launch, before: Launch | None) -> bool:
-    """Whether this launch of a run opened a branch: nothing that the run did so far is considered."""
+    """Return whether this launch opened a branch: it ignores what the run did so far."""
     return before is not None and launch.branch != before.branch and state.branch.token == launch.spec.token
 
 
 def _became(before: Launch, attempt: Attempt | None, seen: Seen, now: str) -> str:
-    """What became of the launch before this one, as far as anyone knows."""
+    """Return what is known of the end of the launch before this one."""
     told = f", told to stop ({before.stop})" if before.stop else ""
     if attempt is None:
         return f"no driver of try {before.latest_try} has attached{told}"
@@ -213,9 +217,9 @@ def _became(before: Launch, attempt: Attempt | None, seen: Seen, now: str) -> st
         code = "" if attempt.how == "finished" else f" ({exit_code(attempt)})"
         return f"{who} {ENDED.get(attempt.how, attempt.how)} {when(attempt.ended_at or '', now)}{code}{told}"
     if seen.alive:
-        return f"{who} is alive and is replaced{told}"
+        return f"{who} is still running and is replaced{told}"
     if seen.alive is None:
-        return f"{who} had not ended, as far as the journal knows{told}"
+        return f"{who} had not ended, according to the journal{told}"
     last = f"last heartbeat {when(seen.beat.at, now)}, " if seen.beat else ""
     return f"{who} vanished ({last}{exit_code(attempt)}){told}"
 
@@ -228,13 +232,13 @@ def _fenced(before: Launch | None, attempt: Attempt | None) -> list[str]:
 
 
 def previous(state: State, launch: Launch) -> Launch | None:
-    """The launch of the same run before this one."""
-    before = (one for one in state.launches if one.spec.run == launch.spec.run and one.number < launch.number)
-    return max(before, key=lambda one: one.number, default=None)
+    """Return the launch of the same run before this one."""
+    earlier = (other for other in state.launches if other.spec.run == launch.spec.run and other.number < launch.number)
+    return max(earlier, key=lambda other: other.number, default=None)
 
 
 def cleared(state: State, launch: Launch) -> bool:
-    """Whether a person's clear brought this launch about, and not a retry."""
+    """Return whether a clear of the task caused this launch, and not a retry."""
     before = previous(state, launch)
     return before is not None and before.spec.token.generation != launch.spec.token.generation
 
@@ -243,51 +247,52 @@ def cleared(state: State, launch: Launch) -> bool:
 
 
 def _candidates(restored: Restored, now: str) -> list[str]:
-    width = max((len(f"chk-{one.checkpoint.id}") for one in restored.candidates), default=0) + 2
+    width = max((len(_name(candidate)) for candidate in restored.candidates), default=0) + 2
     texts = list(_considered(restored, width, now))
     return [labelled("" if index else "candidates", text) for index, text in enumerate(texts or ["none"])]
 
 
 def _considered(restored: Restored, width: int, now: str) -> Iterator[str]:
-    """Newest first: what never was a checkpoint, the chosen one, older ones; few of each."""
+    """Yield the candidates, newest first: unsealed checkpoints, the chosen checkpoint, older ones; a few of each."""
     rejected, older = _of(restored, "rejected"), _of(restored, "older")
-    for one in rejected[:SHOWN_REJECTED]:
-        yield f"{_name(one):<{width}}rejected: {one.why} ({_why_unsealed(one)})"
+    for candidate in rejected[:SHOWN_REJECTED]:
+        yield f"{_name(candidate):<{width}}rejected: {candidate.why} ({_why_unsealed(candidate)})"
     if len(rejected) > SHOWN_REJECTED:
         yield f"and {len(rejected) - SHOWN_REJECTED} more that were never sealed"
-    for one in _of(restored, "chosen"):
-        yield f"{_name(one):<{width}}CHOSEN{f', {one.why}' if one.why else ''}: {_verified(one, now)}"
+    for candidate in _of(restored, "chosen"):
+        because = f", {candidate.why}" if candidate.why else ""
+        yield f"{_name(candidate):<{width}}CHOSEN{because}: {_verified(candidate, now)}"
     if restored.point and not _chosen(restored):
         yield f"{restored.point}  CHOSEN: {_elsewhere(restored.point)}"
-    for one in older[:SHOWN_OLDER]:
-        yield f"{_name(one):<{width}}older, {one.why or 'not examined'}"
+    for candidate in older[:SHOWN_OLDER]:
+        yield f"{_name(candidate):<{width}}older, {candidate.why or 'not examined'}"
     if len(older) > SHOWN_OLDER:
         yield f"and {len(older) - SHOWN_OLDER} more older ones"
 
 
 def _of(restored: Restored, verdict: str) -> list[Candidate]:
-    return [one for one in restored.candidates if one.verdict == verdict]
+    return [candidate for candidate in restored.candidates if candidate.verdict == verdict]
 
 
 def _chosen(restored: Restored) -> Candidate | None:
     return next(iter(_of(restored, "chosen")), None)
 
 
-def _name(one: Candidate) -> str:
-    return f"chk-{one.checkpoint.id}"
+def _name(candidate: Candidate) -> str:
+    return f"chk-{candidate.checkpoint.id}"
 
 
-def _why_unsealed(one: Candidate) -> str:
-    barrier = at_barrier(one.checkpoint.request.barrier)
-    return f"{one.checkpoint.reason or one.checkpoint.status} at {barrier}"
+def _why_unsealed(candidate: Candidate) -> str:
+    checkpoint = candidate.checkpoint
+    return f"{checkpoint.reason or checkpoint.status} at {at_barrier(checkpoint.request.barrier)}"
 
 
-def _verified(one: Candidate, now: str) -> str:
-    checkpoint = one.checkpoint
+def _verified(candidate: Candidate, now: str) -> str:
+    checkpoint = candidate.checkpoint
     kinds = [state.kind for state in checkpoint.states]
     held = [plural(kinds.count(kind), kind_in_words(kind)) for kind in sorted(set(kinds))]
-    found = f"all {plural(one.files, 'file')} there, sizes match" if one.files else "no files"
-    files = [] if one.files is None else [found]
+    found = f"all {plural(candidate.files, 'file')} there, sizes match" if candidate.files else "no files"
+    files = [] if candidate.files is None else [found]
     return ", ".join([sealed(when(checkpoint.completed_at, now)), *held, size(checkpoint.bytes), *files])
 
 
@@ -307,24 +312,24 @@ def _where(launch: Launch, attempt: Attempt | None, restored: Restored, seen: Se
     elsewhere = restored.point is not None and restored.point.pointer is not None  # whose runs may have the same names
     stages = [] if elsewhere else own_stages(chosen.checkpoint.states, launch.spec.run)
     if not stages:
-        states = [one.uid for one in chosen.checkpoint.states if one.kind != "stage"]
+        states = [state.uid for state in chosen.checkpoint.states if state.kind != "stage"]
         kept = f"with {', '.join(states)} of {restored.point}" if states else f"from {restored.point}"
         return f"{kept}; stages belong to their run and are computed"
-    work = sum(one.measures.work_s for one in stages)
-    parts = some([f"{one.uid} {brief(one.measures.work_s)}" for one in stages])
+    work = sum(stage.measures.work_s for stage in stages)
+    parts = some([f"{stage.uid} {brief(stage.measures.work_s)}" for stage in stages])
     saved = f"Not run again: {duration(work)} ({parts})"
     after = at_barrier(chosen.checkpoint.request.barrier or stages[-1].measures.barrier)
     return f"after {after}. {saved}{_to_repeat(attempt, restored, seen)}"
 
 
 def own_stages(states: Iterable[StateEntry], run: str) -> list[StateEntry]:
-    """The stages of a run in the order in which they were computed; another run's are computed anew."""
-    stages = [one for one in states if one.kind == "stage" and one.run == run]
-    return sorted(stages, key=lambda one: (one.measures.checkpoint, one.uid))
+    """Return the stages of a run in the order in which they were computed. Another run computes its stages anew."""
+    stages = [state for state in states if state.kind == "stage" and state.run == run]
+    return sorted(stages, key=lambda stage: (stage.measures.checkpoint, stage.uid))
 
 
 def _to_repeat(attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
-    """From the chosen checkpoint to the last that was heard of the attempt before."""
+    """Return the work between the chosen checkpoint and the last sign of the attempt before."""
     chosen = _chosen(restored)
     last = (attempt and attempt.ended_at) or (seen.beat.at if seen.beat else "")
     if chosen is None or attempt is None or attempt.how == "finished" or not last:
@@ -336,15 +341,15 @@ def _to_repeat(attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
 
 
 def _sibling(state: State, attempt: Attempt | None) -> Attempt | None:
-    """The attempt before this one under the same launch: a cluster may start its driver again."""
+    """Return the attempt before this one under the same launch: a cluster may start its driver again."""
     if attempt is None:
         return None
-    before = (one for one in state.attempts if one.launch == attempt.launch and one.epoch < attempt.epoch)
-    return max(before, key=lambda one: one.epoch, default=None)
+    before = (other for other in state.attempts if other.launch == attempt.launch and other.epoch < attempt.epoch)
+    return max(before, key=lambda other: other.epoch, default=None)
 
 
 def _went_back(state: State, launch: Launch) -> list[str]:
-    """Who opened the branch in which the launch stands, if that is known: of older branches it is not."""
+    """Say who opened the branch of the launch. This is known of the newest branch only."""
     branch = state.branch
     if branch.number != launch.branch or branch.token is None or branch.token == launch.spec.token:
         return []
@@ -352,18 +357,20 @@ def _went_back(state: State, launch: Launch) -> list[str]:
 
 
 def _since(state: State, launch: Launch, attempt: Attempt | None) -> Iterator[str]:
-    """What became of it: its checkpoints, and its end."""
+    """Yield the checkpoints of the attempt, and its end."""
     if attempt is None:
         yield labelled(
             "since", "no driver has attached" if launch is state.current_launch() else "no driver ever attached"
         )
         return
-    own = [one for one in state.checkpoints if attempt.epoch in one.epochs]
-    completed = [f"chk-{one.id}" for one in own if one.completed_at]
-    yield labelled("completed", some(completed) or "nothing that is listed")
-    aborted = [one for one in own if one.status == ABORTED]
-    for one in aborted[-SHOWN_REJECTED:]:
-        yield labelled("aborted", f"chk-{one.id} at {at_barrier(one.request.barrier)}: {failure(one)}")
+    own = [checkpoint for checkpoint in state.checkpoints if attempt.epoch in checkpoint.epochs]
+    completed = [f"chk-{checkpoint.id}" for checkpoint in own if checkpoint.completed_at]
+    yield labelled("completed", some(completed) or "no listed checkpoint")
+    aborted = [checkpoint for checkpoint in own if checkpoint.status == ABORTED]
+    for checkpoint in aborted[-SHOWN_REJECTED:]:
+        yield labelled(
+            "aborted", f"chk-{checkpoint.id} at {at_barrier(checkpoint.request.barrier)}: {failure(checkpoint)}"
+        )
     if len(aborted) > SHOWN_REJECTED:
         yield labelled("", f"and {len(aborted) - SHOWN_REJECTED} older ones")
     yield labelled("ended", _ending(state, launch, attempt))
@@ -375,8 +382,10 @@ def _ending(state: State, launch: Launch, attempt: Attempt) -> str:
         code = "" if attempt.how == "finished" else f" ({exit_code(attempt)})"
         return f"{ENDED.get(attempt.how, attempt.how)} {day_and_time(attempt.ended_at or '')}{code}{told}"
     if not state.over(attempt.epoch):
-        return f"not yet, as far as the journal knows{told}"
-    later = [one for one in state.attempts if one.epoch > attempt.epoch and one.application == attempt.application]
+        return f"not yet, according to the journal{told}"
+    later = [
+        other for other in state.attempts if other.epoch > attempt.epoch and other.application == attempt.application
+    ]
     by = f"attempt {later[0].epoch}, {day_and_time(later[0].at)}" if later else "a newer launch, or a restore"
     return f"fenced by {by}{told}"
 
@@ -387,15 +396,15 @@ def _ending(state: State, launch: Launch, attempt: Attempt) -> str:
 def restored(
     state: State, restored: Restored, *, claim: bool = False, rename: Mapping[str, str] | None = None
 ) -> list[str]:
-    """``state`` is as it was before; ``restored`` is what was named, as it was found and verified."""
+    """Return what a restore by hand does. ``state`` is the state before it, ``restored`` the verified restore point."""
     base = restored.point
-    chosen = next((one for one in restored.candidates if one.verdict == "chosen"), None)
+    chosen = _chosen(restored)
     history = title(state, state.runs[-1].key) if state.scope and state.runs else title(state)
     lines = [
         headline(f"RESTORE {history}: the next attempt starts from {base or 'nothing'}", "CKP104"),
         *([labelled("verified", _found(chosen.checkpoint, chosen.files))] if chosen else []),
     ]
-    if running := [f"attempt {one.epoch}" for one in state.living()]:
+    if running := [f"attempt {attempt.epoch}" for attempt in state.living()]:
         lines.append(labelled("fenced", f"{some(running)}; whatever it still sends is refused from here on"))
     if beyond := _beyond(state, base):
         said = f'{some(beyond)}: listed, restorable by name, never again "latest"'
@@ -403,8 +412,8 @@ def restored(
     if state.suspended:
         lines.append(labelled("lifted", f"the suspension ({state.suspended})"))
     if claim:
-        lines.append(labelled("claimed", "the savepoint belongs to this job from now on, which deletes it one day"))
-    lines += [labelled("renamed", f"'{old}' is '{new}' from now on") for old, new in (rename or {}).items()]
+        lines.append(labelled("claimed", "the savepoint belongs to this job, which deletes it when it is superfluous"))
+    lines += [labelled("renamed", f"'{old}' is now called '{new}'") for old, new in (rename or {}).items()]
     return lines
 
 
@@ -415,16 +424,16 @@ def _found(checkpoint: Checkpoint, files: int | None) -> str:
 
 
 def _beyond(state: State, base: Point | None) -> list[str]:
-    """What the current branch holds that is newer than the base."""
-    own = [one.id for one in state.retained if one.branch == state.branch.number]
+    """Return the checkpoints of the current branch that are newer than the base."""
+    own = [checkpoint.id for checkpoint in state.retained if checkpoint.branch == state.branch.number]
     below = base.id if base and base.id is not None and base.pointer is None else 0
     return [f"chk-{number}" for number in sorted(own) if number > below]
 
 
 def left_by_restore(state: State) -> str:
-    """To the task whose launch a restore has left; without the code, which the error brings."""
+    """Say that a restore has replaced the launch of a task. The code comes with the error."""
     where = state.restore_point() or "nothing"
     return (
-        f"{title(state)}: a restore at {day_and_time(state.branch.at)} ({state.branch.reason}) has replaced this launch; the next"
-        f" try starts from {where}. Where no retry is left: clear the task"
+        f"{title(state)}: a restore at {day_and_time(state.branch.at)} ({state.branch.reason}) has replaced this launch. The next"
+        f" try starts from {where}. If no retry is left, clear the task"
     )

@@ -1,4 +1,4 @@
-"""The table that closes a task's log, and that ``checkpoints show`` prints again. Runs anywhere; no I/O, no clock."""
+"""The summary at the end of a task's log, and the statistics of a history. Runs anywhere; no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STATES = {RETAINED: "completed", FORGOTTEN: "deleted", CONDEMNED: "deleting"}
 
 @dataclass(frozen=True)
 class Row:
-    """One checkpoint; what it has not, or never came to, is None."""
+    """One checkpoint; None is unknown, or never happened. Seconds and bytes."""
 
     id: int
     run: str
@@ -61,8 +61,9 @@ class Row:
     why: str
 
     def cells(self) -> tuple[str, ...]:
-        times = (NONE if one is None else duration(one) for one in (self.sync_s, self.async_s))
-        sizes = (NONE if one is None else size(one) for one in (self.new_bytes, self.total_bytes))
+        """Return the cells of the row, below ``HEADER``."""
+        times = (NONE if seconds is None else duration(seconds) for seconds in (self.sync_s, self.async_s))
+        sizes = (NONE if count is None else size(count) for count in (self.new_bytes, self.total_bytes))
         states = NONE if self.states is None else f"{self.states}/{self.states}"
         barrier, at = self.barrier or NONE, clock(self.at or "") or NONE
         return (f"chk-{self.id}", str(self.attempt), self.state, barrier, at, *times, *sizes, states, self.why)
@@ -70,7 +71,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of one run, in numbers; seconds. ``ran_s`` is the time of all its attempts, as far as the journal tells."""
+    """The numbers of one run.
+
+    ``cost_s`` are the seconds for which the job waited for checkpoints, ``ran_s`` those for which its attempts ran, ``saved_s``
+    those of stages that a restore did not compute again.
+    """
 
     job: str
     run: str
@@ -86,9 +91,10 @@ class Summary:
 
 
 def summarize(state: State, run: str) -> Summary:
+    """Return the numbers of a run."""
     attempts = attempts_of(state, run)
-    epochs = {one.epoch for one in attempts}
-    rows = tuple(row(state, one) for one in state.checkpoints if epochs & set(one.epochs))
+    epochs = {attempt.epoch for attempt in attempts}
+    rows = tuple(row(state, checkpoint) for checkpoint in state.checkpoints if epochs & set(checkpoint.epochs))
     found = state.run(run)
     return Summary(
         job=state.job,
@@ -96,17 +102,17 @@ def summarize(state: State, run: str) -> Summary:
         how=how(state, found),
         attempts=len(attempts),
         rows=rows,
-        completed=sum(one.total_bytes is not None for one in rows),
-        aborted=sum(one.state == ABORTED for one in rows),
-        cost_s=sum(one.sync_s or 0 for one in rows),
-        ran_s=sum(between(one.at, _last_sign(state, one)) for one in attempts),
-        saved_s=sum(saved_s(state, one, run) for one in attempts),
+        completed=sum(line.total_bytes is not None for line in rows),
+        aborted=sum(line.state == ABORTED for line in rows),
+        cost_s=sum(line.sync_s or 0 for line in rows),
+        ran_s=sum(between(attempt.at, _last_sign(state, attempt)) for attempt in attempts),
+        saved_s=sum(saved_s(state, attempt, run) for attempt in attempts),
         next_start=None if found and found.how == "finished" and state.scope else state.restore_point(),
     )
 
 
 def summary(state: State, run: str, shown: int = SHOWN) -> list[str]:
-    """The table, of at most so many checkpoints, and its last lines."""
+    """Return the table of the newest ``shown`` checkpoints, and its last lines."""
     about = summarize(state, run)
     headed = coded(f"CHECKPOINTS {title(state, run)}: {_headline(state, about)}", "CKP202")
     left_out = len(about.rows) - shown
@@ -119,13 +125,13 @@ def summary(state: State, run: str, shown: int = SHOWN) -> list[str]:
 
 
 def deleted_line(count: int, state: State) -> str:
-    """After a task deleted what ends with its run; ``count`` checkpoints went."""
+    """Return the line of a task that has deleted the ``count`` checkpoints that end with its run."""
     run = state.runs[-1].key if state.runs else ""
-    kept = [f"chk-{one.id}" for one in state.retained]
+    kept = [f"chk-{checkpoint.id}" for checkpoint in state.retained]
     if kept:
         deleted = f"{plural(count, 'old checkpoint')} deleted" if count else "nothing deleted"
         return f" {deleted}, kept: {some(kept)}; this table again: {show(state, run)}"
-    gone = sum(one.status == FORGOTTEN for one in state.checkpoints)
+    gone = sum(checkpoint.status == FORGOTTEN for checkpoint in state.checkpoints)
     what = f"state deleted (run finished, {plural(gone, 'checkpoint')})" if gone else "no state was left"
     stays = "stays for 30 days" if state.scope else "stays"
     return f" {what}; this table {stays}: {show(state, run)}"
@@ -135,7 +141,7 @@ def deleted_line(count: int, state: State) -> str:
 
 
 def how(state: State, run: Run | None) -> str:
-    """What is known of the run from the journal alone: how it ended, or whether it goes on."""
+    """Return how the run ended, or whether it goes on, from the journal alone."""
     if run is None:
         return "unknown"
     current = run.launch in state.current.values()
@@ -150,12 +156,13 @@ def how(state: State, run: Run | None) -> str:
 
 
 def attempts_of(state: State, run: str) -> tuple[Attempt, ...]:
-    launches = {one.number for one in state.launches if one.spec.run == run}
-    return tuple(one for one in state.attempts if one.launch in launches)
+    """Return the attempts of a run, oldest first."""
+    launches = {launch.number for launch in state.launches if launch.spec.run == run}
+    return tuple(attempt for attempt in state.attempts if attempt.launch in launches)
 
 
 def row(state: State, checkpoint: Checkpoint) -> Row:
-    """One checkpoint of any run."""
+    """Return the row of a checkpoint of any run."""
     epoch = checkpoint.epochs[0]
     attempt = state.attempt(epoch)
     launch = state.launch(attempt.launch) if attempt else None
@@ -177,23 +184,23 @@ def row(state: State, checkpoint: Checkpoint) -> Row:
 
 
 def saved_s(state: State, attempt: Attempt, run: str) -> float:
-    """The work of the stages that this attempt did not compute again: its newest checkpoint holds them as they were."""
+    """Return the seconds of work of the stages that this attempt did not compute again. Its newest checkpoint holds them."""
     point = attempt.restore_point
     if point is None or point.id is None:
         return 0.0
-    own = [one for one in state.checkpoints if attempt.epoch in one.epochs and one.completed_at]
+    own = [found for found in state.checkpoints if attempt.epoch in found.epochs and found.completed_at]
     newest = own[-1] if own else state.checkpoint(point.id)
-    stages = [one for one in newest.states if one.kind == "stage" and one.run == run] if newest else []
-    return sum(one.measures.work_s for one in stages if one.measures.checkpoint <= point.id)
+    stages = [held for held in newest.states if held.kind == "stage" and held.run == run] if newest else []
+    return sum(stage.measures.work_s for stage in stages if stage.measures.checkpoint <= point.id)
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
-    return table(HEADER, [one.cells() for one in rows]) if rows else ["no checkpoint was taken"]
+    return table(HEADER, [line.cells() for line in rows]) if rows else ["no checkpoint was taken"]
 
 
 def _state(state: State, checkpoint: Checkpoint) -> str:
-    """``restored`` says more than what became of it afterwards."""
-    restored = any(one.restore_point and one.restore_point.id == checkpoint.id for one in state.attempts)
+    """Return the state for the table; ``restored`` says more than what became of the checkpoint afterwards."""
+    restored = any(attempt.restore_point and attempt.restore_point.id == checkpoint.id for attempt in state.attempts)
     return "restored" if restored else _STATES.get(checkpoint.status, checkpoint.status)
 
 
@@ -203,8 +210,8 @@ def _async_s(checkpoint: Checkpoint) -> float:
 
 
 def _last_sign(state: State, attempt: Attempt) -> str:
-    """When it ended, or the last that the journal heard of it itself: others may have aborted what it left."""
-    own = [one.completed_at or one.triggered_at for one in state.checkpoints if attempt.epoch in one.epochs]
+    """Return when the attempt ended, or its own last entry in the journal: others may have aborted its checkpoints."""
+    own = [found.completed_at or found.triggered_at for found in state.checkpoints if attempt.epoch in found.epochs]
     return attempt.ended_at or max(own, default="")
 
 

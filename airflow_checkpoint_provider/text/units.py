@@ -1,4 +1,4 @@
-"""Durations, sizes, times and columns as people read them. Runs anywhere; no clock."""
+"""Durations, sizes, times, columns and words that all texts share. Runs anywhere; no clock."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 CODE_COLUMN = 112
 LABEL = 12
 ENDED = {
-    "finished": "finished", "failed": "failed", "cancelled": "was cancelled", "suspended": "was suspended", "lost": "was lost",
-}  # fmt: skip
+    "finished": "finished",
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    "suspended": "was suspended",
+    "lost": "was lost",
+}
 
 
 def duration(seconds: float) -> str:
-    """``0.3 s``, ``31 s``, ``1 min 15 s``, ``37 min``, ``4 h 14 min``, ``3 d 4 h``; what is below zero is zero."""
+    """Return ``0.3 s``, ``31 s``, ``1 min 15 s``, ``37 min``, ``4 h 14 min`` or ``3 d 4 h``; at least zero."""
     seconds = max(0.0, seconds)
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -41,18 +45,18 @@ def _two(whole: int, big: int, big_name: str, small: int, small_name: str) -> st
 
 
 def ago(seconds: float) -> str:
-    """As ``duration``, in whole seconds at least."""
+    """Return a duration without parts of seconds."""
     return f"{round(seconds)} s" if seconds < MINUTE - 0.5 else duration(seconds)
 
 
 def brief(seconds: float) -> str:
-    """As ``duration``, but ``1 h 12``: for lists, where the unit of the rest is clear."""
+    """Return a duration for lists, where the unit of the rest is clear: ``1 h 12``."""
     text = duration(seconds)
     return text.removesuffix(" min") if " h " in text else text
 
 
 def size(count: int) -> str:
-    """Bytes: ``512 B``, ``3.4 KiB``, ``61.2 GiB``."""
+    """Return a number of bytes as ``512 B``, ``3.4 KiB`` or ``61.2 GiB``."""
     units = iter(("B", "KiB", "MiB", "GiB", "TiB"))
     value, unit = float(count), next(units)
     while value >= 1023.95 and unit != "TiB":
@@ -61,23 +65,23 @@ def size(count: int) -> str:
 
 
 def clock(at: str) -> str:
-    """``02:14:33`` of a moment as the journal writes it; empty for none."""
+    """Return ``02:14:33`` of a moment as the journal writes it; empty for none."""
     return _moment(at).strftime("%H:%M:%S") if at else ""
 
 
 def day_and_time(at: str) -> str:
-    """``2026-11-20 02:14``; empty for none."""
+    """Return ``2026-11-20 02:14``; empty for none."""
     return _moment(at).strftime("%Y-%m-%d %H:%M") if at else ""
 
 
 def when(at: str, now: str) -> str:
-    """The time of day, with the date where that is another day than ``now``."""
+    """Return the time of day, or date and time if the day is not that of ``now``."""
     same = bool(at and now) and _moment(at).date() == _moment(now).date()
     return clock(at) if same else day_and_time(at)
 
 
 def between(begin: str, end: str) -> float:
-    """Seconds from one moment to another; 0 if either is unknown, or if clocks disagree about their order."""
+    """Return the seconds between two moments; 0 if either is unknown, or if clocks disagree about their order."""
     return max(0.0, (_moment(end) - _moment(begin)).total_seconds()) if begin and end else 0.0
 
 
@@ -90,13 +94,13 @@ def plural(count: int, thing: str) -> str:
 
 
 def some(names: Sequence[str], at_most: int = 10) -> str:
-    """``a, b, c and 4 more``."""
+    """Return ``a, b, c and 4 more``."""
     shown = ", ".join(names[:at_most])
     return f"{shown} and {len(names) - at_most} more" if len(names) > at_most else shown
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Columns as wide as they must be, two blanks apart."""
+    """Return lines with columns as wide as needed, two blanks apart."""
     lines = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
@@ -106,7 +110,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def coded(text: str, code: str, column: int = 0) -> str:
-    """``text`` and its code, which stands in ``column`` or, behind a longer text, two blanks after it."""
+    """Return the text and its code, which stands in ``column``, or two blanks after a longer text."""
     return f"{text:<{max(0, column - 2)}}  [{code}]"
 
 
@@ -122,12 +126,12 @@ def labelled(label: str, text: str) -> str:
 
 
 def at_barrier(barrier: str) -> str:
-    """``stage 'clean'``, or what the other barriers are."""
+    """Return a barrier as people call it, e.g. ``stage 'clean'``."""
     return {"": "a barrier", "end": "the end of the script", "checkpoint()": "job.checkpoint()"}.get(barrier, barrier)
 
 
 def sealed(at: str) -> str:
-    """``at`` is empty for what is known by its directory alone."""
+    """Return when a checkpoint was sealed; ``at`` is empty for a savepoint that is known by its directory only."""
     return f"sealed {at}" if at else "a savepoint"
 
 
@@ -136,13 +140,13 @@ def exit_code(attempt: Attempt) -> str:
 
 
 def new_in(checkpoint: Checkpoint) -> tuple[Measures, ...]:
-    """The measures of the states that were snapshotted for this checkpoint."""
-    return tuple(one.measures for one in checkpoint.states if one.new)
+    """Return the measures of the states that were snapshotted for this checkpoint."""
+    return tuple(state.measures for state in checkpoint.states if state.new)
 
 
 def sync_s(checkpoint: Checkpoint) -> float:
-    return sum(one.sync_s for one in new_in(checkpoint))
+    return sum(measures.sync_s for measures in new_in(checkpoint))
 
 
 def new_bytes(checkpoint: Checkpoint) -> int:
-    return sum(one.new_bytes for one in new_in(checkpoint))
+    return sum(measures.new_bytes for measures in new_in(checkpoint))

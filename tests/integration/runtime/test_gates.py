@@ -55,7 +55,7 @@ def test_a_barrier_serves_it_and_takes_one_of_its_own(script: Script, capsys: Ca
         stage(job, "first")
         job.checkpoint()
         task = script.coordinator()
-        assert f"chk-{gated} acknowledged; it is gated" in capsys.readouterr().out
+        assert f"chk-{gated} acknowledged. It is gated" in capsys.readouterr().out
         looked_at, sealed = task.contents(found(script, gated))
         own = task.read_seal(found(script, gated + 1))
         assert not sealed
@@ -157,7 +157,7 @@ def test_the_end_of_the_job_waits_for_its_finalize(script: Script, capsys: Captu
         finalizer = threading.Thread(target=finalize)
         finalizer.start()
     finalizer.join(30)
-    assert f"at its end the job waits for the finalize of chk-{number}" in capsys.readouterr().out
+    assert f"It waits for the finalize task of chk-{number}" in capsys.readouterr().out
     assert script.coordinator().state.runs[-1].how == "finished"
     assert found(script, number).status == RETAINED
 

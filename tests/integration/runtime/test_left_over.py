@@ -45,8 +45,8 @@ def held(script: Script) -> dict[str, StateSnapshot]:
 
 
 def said(out: str) -> list[str]:
-    """The codes of the lines that name what nobody asked for."""
-    lines = [line for line in out.splitlines() if "nobody asked for" in line]
+    """Return the codes of the lines that name unused state."""
+    lines = [line for line in out.splitlines() if "was not used in this run" in line]
     return [line[line.index("[CKP") + 1 : -1] for line in lines]
 
 

@@ -103,7 +103,7 @@ def test_several_are_taken_in_their_order(script: Script, tmp_path: Path, capsys
         stage(job, "first")
         job.checkpoint()
         job._checkpointer.savepoints.settle()
-        said = [line for line in capsys.readouterr().out.splitlines() if "it lies at" in line]
+        said = [line for line in capsys.readouterr().out.splitlines() if "; target " in line]
         assert [int(line.split()[0].removeprefix("chk-")) for line in said] == numbers
 
 
@@ -120,7 +120,7 @@ def test_a_target_that_cannot_be_written_costs_the_job_nothing(
     assert (gone.status, gone.reason) == (ABORTED, "store failed")
     said = capsys.readouterr().out
     assert f"ABORTED chk-{number} of job: store failed" in said
-    assert f"look at {gone.target}; then ask for another savepoint" in said
+    assert f"check {gone.target}, then trigger another savepoint" in said
     assert "NOT PROTECTED" not in said
     assert script.coordinator().state.runs[-1].how == "finished"
 
@@ -280,7 +280,7 @@ def test_its_own_job_goes_on_from_it_without_computing(script: Script, tmp_path:
         assert stage(job, "first", rows=5) == 5
         job.checkpoint()
     assert not again()
-    assert f"chk-{number} lies outside of this history" in capsys.readouterr().out
+    assert f"chk-{number} belongs to another history" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "saved")
     script.lose_beats()
     with script.attempt() as job:

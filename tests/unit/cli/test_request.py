@@ -282,7 +282,7 @@ def test_an_aborted_one(job: Job, checkpoints: Command, verb: tuple[str, ...]) -
     with serving(job, Habits(aborts="declined")):
         done = checkpoints(*verb)
     assert (done.code, done.out) == (1, "")
-    assert "chk-2 of orders was aborted: declined (the driver said no). Ask for another one [CKP201]" in done.err
+    assert "chk-2 of orders was aborted: declined (the driver said no). Trigger another checkpoint [CKP201]" in done.err
     assert job.state.running(), "the job goes on"
 
 
@@ -294,9 +294,9 @@ def test_a_driver_that_does_not_end(job: Job, checkpoints: Command, monkeypatch:
     assert (done.code, done.out, made.published) == (1, "", True)
     last = done.err.splitlines()[-1]
     assert last.startswith(
-        f"orders: its driver has not ended. Savepoint {made.target} is completed and stays, and the job is"
+        f"orders: its driver has not ended. Savepoint {made.target} is completed, and the job is suspended"
     )
-    assert last.endswith("to go on, which fences it: airflow checkpoints restore orders --from chk-2 [CKP135]")
+    assert last.endswith("To resume, which fences the driver: airflow checkpoints restore orders --from chk-2 [CKP135]")
 
 
 def test_a_driver_that_ends_badly(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:

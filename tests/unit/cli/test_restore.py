@@ -95,17 +95,17 @@ def elsewhere(tmp_path: Path) -> SavepointPointer:
 def test_a_savepoint_by_its_directory(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:
     done = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--rename", "clean=cleaned", "--yes")
     assert done.code == 0, done.err
-    assert "  renamed     'clean' is 'cleaned' from now on" in done.lines
+    assert "  renamed     'clean' is now called 'cleaned'" in done.lines
     after = running.coordinator.journal.catch_up()
     assert (str(after.restore_point()), after.branch.rename, after.claims) == (str(elsewhere), {"clean": "cleaned"}, ())
     again = checkpoints("restore", FLIGHTS, "--from", "latest", "--yes")
-    assert "  renamed     'clean' is 'cleaned' from now on" in again.lines
+    assert "  renamed     'clean' is now called 'cleaned'" in again.lines
     assert running.coordinator.journal.catch_up().branch.rename == {"clean": "cleaned"}
 
 
 def test_a_claimed_one_belongs_to_the_job(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:
     dry = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--dry-run")
-    assert "  claimed     the savepoint belongs to this job from now on, which deletes it one day" in dry.lines
+    assert "  claimed     the savepoint belongs to this job, which deletes it when it is superfluous" in dry.lines
     store = LocalStore(elsewhere.root.removeprefix("file://"))
     assert store.read(elsewhere.claim) is None
     assert checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--yes").code == 0

@@ -331,7 +331,7 @@ def test_one_that_cannot_be_read_is_told_and_the_others_are_done() -> None:
     (line,) = swept(JOB, done)
     assert line.startswith(
         "flights_etl.delays, older runs: deleted 2 checkpoints and 0 leftovers of scheduled__2026-11-18, scheduled__2026-11-20;"
-        " closed scheduled__2026-11-18, scheduled__2026-11-20; could not tidy up scheduled__2026-11-19"
+        " closed scheduled__2026-11-18, scheduled__2026-11-20; could not clean up scheduled__2026-11-19"
     )
 
 

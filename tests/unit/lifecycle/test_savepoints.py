@@ -76,7 +76,7 @@ def test_however_the_target_is_written(job: Job, tmp_path: Path, target: str) ->
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("hdfs://lake/savepoints", "no checkpoints on hdfs"),
+        ("hdfs://lake/savepoints", "checkpoints on hdfs are not supported"),
         ("savepoints", "target='savepoints': write an absolute path or a URI"),
         ("~/savepoints", "write an absolute path or a URI"),
     ],
@@ -140,7 +140,7 @@ def test_one_that_was_asked_for_can_be_aborted_by_another_task(job: Job, asked: 
 def test_also_by_the_pointer_in_the_log_of_who_asked(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     run(asks(wait_for_completion=False))
     pointer = f"{job.store.uri}/{job.keys.checkpoint(1)}"
-    assert f"; tasks find it by {pointer}" in capsys.readouterr().out
+    assert f"Pointer for tasks: {pointer}" in capsys.readouterr().out
     run(aborts(pointer))
     assert job.checkpoint(1).status == "aborted"
 

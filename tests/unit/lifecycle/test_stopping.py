@@ -139,7 +139,7 @@ def test_a_job_that_does_not_run_is_refused(store: Store) -> None:
     job.start()
     job.complete(job.coordinator.trigger(Request(token="barrier")))
     job.end("failed")
-    with pytest.raises(NotRunning, match=r"Its next attempt starts from chk-1; .* pause its DAG"):
+    with pytest.raises(NotRunning, match=r"The next attempt starts from chk-1, .* pause its DAG"):
         run(stops())
 
 
@@ -149,7 +149,7 @@ def test_suspended_by_another_task_it_is_refused(job: Job, other: dict[str, str]
     stops_first = stops(task_id=other.get("task_id", "stop"))
     run(stops_first, **{name: value for name, value in other.items() if name != "task_id"})
     ends.join()
-    with pytest.raises(NotRunning, match=r"it is suspended since .* restore orders --from latest"):
+    with pytest.raises(NotRunning, match=r"The job is suspended .* restore orders --from latest"):
         run(stops())
 
 

@@ -126,7 +126,7 @@ def test_not_durable_it_is_replaced(recorded: Recorded, driver: Heart) -> None:
     driver.pulse()
     replacing = Try(recorded, 2, durable=False)
     assert replacing.launching.plan().number == 2
-    assert "is alive and is replaced" in replacing.lines[1]
+    assert "is still running and is replaced" in replacing.lines[1]
 
 
 def test_one_that_was_told_to_stop_is_waited_for(recorded: Recorded, driver: Heart) -> None:
@@ -194,7 +194,7 @@ def test_a_launch_that_a_restore_has_left_is_retried(recorded: Recorded) -> None
     recorded.coordinator.journal.append(
         Restore(token=replace(asks, task="restore"), base=Point(id=2), by="a person", reason="chk-3 is wrong")
     )
-    with pytest.raises(Fenced, match=r"a restore .*chk-3 is wrong.* the next try starts from chk-2") as left:
+    with pytest.raises(Fenced, match=r"a restore .*chk-3 is wrong.* The next try starts from chk-2") as left:
         second.launching.still_ours()
     assert not left.value.permanent
     launch = Try(recorded, 3).launching.plan()
@@ -248,7 +248,7 @@ def test_a_store_that_fails_meanwhile_is_told_and_nothing_else(recorded: Recorde
     retry.launching.store = FaultyStore(recorded.store, lambda call: Fault.DROPPED)
     retry.launching.sweep_older(threading.Event())
     (line,) = retry.lines
-    assert "could not tidy up at all, the next run tries again" in line
+    assert "could not clean up any, the next run tries again" in line
 
 
 def test_a_run_whose_history_was_closed_says_so(recorded: Recorded) -> None:
@@ -262,5 +262,7 @@ def test_a_run_whose_history_was_closed_says_so(recorded: Recorded) -> None:
     clear = Try(recorded, 3, generation=1)
     launch = clear.launching.plan()
     assert (launch.number, launch.restore_point) == (3, None)
-    assert f"closed at {day_and_time(task.state.at)} (the run finished); its table was kept 30 days" in clear.lines[0]
+    assert (
+        f"closed at {day_and_time(task.state.at)} (the run finished); its table was kept for 30 days" in clear.lines[0]
+    )
     assert "starts from nothing" in clear.lines[-1]
