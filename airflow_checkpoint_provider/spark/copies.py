@@ -43,7 +43,7 @@ def still_wanted(attempt: Attempt, number: int, closing: threading.Event, deadli
 
     Raise ``TooLate`` past the ``deadline``, a moment of ``time.monotonic``. End the process if the attempt is over.
     """
-    attempt.still_standing()
+    attempt.leave_if_over()
     checkpoint = attempt.state.checkpoint(number)
     if closing.is_set() or checkpoint is None or checkpoint.status != PENDING:
         raise NotWanted
@@ -158,7 +158,7 @@ def brought_in(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[str,
         say(messages.brought_in(str(restored.point), files, total))
     with attempt.copying(str(restored.point)):
         place = NewFileSets(attempt, str(restored.point), source, total)
-        return {uid: place.copy(record, attempt.still_standing) for uid, record in kept.items()}
+        return {uid: place.copy(record, attempt.leave_if_over) for uid, record in kept.items()}
 
 
 def total_bytes(records: Iterable[StateSnapshot]) -> int:

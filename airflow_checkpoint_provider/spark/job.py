@@ -21,7 +21,6 @@ from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys, check_uid
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import copies, s3a
-from airflow_checkpoint_provider.spark.attempt import Program, begin, tell_task
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.progress import Progress
@@ -34,6 +33,7 @@ from airflow_checkpoint_provider.spark.stages.application import (
     refuse_connect,
 )
 from airflow_checkpoint_provider.spark.stages.stage import Stages
+from airflow_checkpoint_provider.spark.start import Program, begin, tell_task
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
 from airflow_checkpoint_provider.spark.state.states import States, Value
 from airflow_checkpoint_provider.storage import open_store
@@ -266,7 +266,7 @@ class CheckpointedJob:
         and each reused stage sets them to what they were at its end."""
         self._name(uid)
         self._states.ask(uid)
-        return Value(self._states, uid, default, self._attempt.still_standing)
+        return Value(self._states, uid, default, self._attempt.leave_if_over)
 
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         """A state of your own, or a hook without one. ``obj.initialize_state`` is called here and now, with what was

@@ -160,11 +160,11 @@ class Stages:
         before: dict[str, Any] = {name: context.getLocalProperty(name) for name in names}
         context.setLocalProperty(names[0], job_group(uid))
         context.setLocalProperty(names[1], f"stage '{uid}'")
-        self._attempt.working_on(uid)
+        self._attempt.stage = uid
         try:
             yield
         finally:
-            self._attempt.working_on(None)
+            self._attempt.stage = None
             for name, value in before.items():
                 context.setLocalProperty(name, value)
 

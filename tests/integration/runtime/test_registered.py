@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Declined, InvalidName, WrongUse
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
-from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, open_checkpoint
+from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint, start
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script, Undisturbed
 from tests.support.faults import Call, Fault, FaultyStore, served
@@ -179,7 +179,7 @@ def test_while_the_store_fails_a_hook_without_state_is_not_left_with_a_wrong_bel
         return Fault.NONE if call.kind in ("read", "list") else Fault.DENIED
 
     store = FaultyStore(LocalStore(script.root))
-    monkeypatch.setattr(attempt, "open_store", lambda _, **__: store)
+    monkeypatch.setattr(start, "open_store", lambda _, **__: store)
     calls: Calls = []
     with script.attempt() as job:
         job.register("hook", Hook(calls, name="hook"))

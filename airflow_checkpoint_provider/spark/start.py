@@ -1,0 +1,222 @@
+"""How an attempt begins: find out where to start, take an epoch, or refuse. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.liveness import (
+    Beat,
+    Heart,
+    Liveness,
+    Process,
+    Refusal,
+    beats_of,
+    read_beat,
+)
+from airflow_checkpoint_provider.coordinator.restore import Restored, examine, resolve
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    Fenced,
+    JobAlreadyRunning,
+    JobSuspended,
+    Refused,
+    StoreError,
+    StoreMisconfigured,
+)
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Token
+from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.protocol.keys import Keys
+from airflow_checkpoint_provider.protocol.metadata import Versions
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.settings import Settings
+from airflow_checkpoint_provider.storage import Store, open_store, probe
+from airflow_checkpoint_provider.text import messages, restore_story
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program of an attempt: digest of the application, version of Spark."""
+
+    application: str
+    spark: str
+
+
+def begin(settings: Settings, program: Program) -> Attempt:
+    """Verify where to start, take an epoch, and return the attempt.
+
+    A driver that may not start ends with exit code 3 (no retry helps) or 79 (another attempt goes on).
+    """
+    store = open_store(settings.root, s3=settings.s3)
+    owner = settings.token.owner if settings.token else "script"
+    journal = Journal(store, Keys(settings.prefix), By("driver", owner, socket.gethostname()))
+    try:
+        if settings.token is None:
+            return _begin_alone(journal, settings, program)
+        return _begin_launched(journal, settings, program)
+    except (Fenced, JobAlreadyRunning, JobSuspended) as error:
+        if settings.token is None:
+            refuse(journal, settings.launch, error, ExitCode.REFUSED)
+        refuse(journal, settings.launch, error, ExitCode.OVER)
+    except CheckpointError as error:
+        if isinstance(error, StoreError) and not error.permanent:
+            raise
+        refuse(journal, settings.launch, error, ExitCode.REFUSED)
+
+
+def refuse(journal: Journal, launch: int | None, error: CheckpointError, code: ExitCode) -> NoReturn:
+    """End a driver that may not start."""
+    if launch is not None:
+        tell_task(journal.store, journal.keys, launch, error)
+    else:
+        say(str(error))
+    raise SystemExit(int(code))
+
+
+def tell_task(store: Store, keys: Keys, launch: int, error: CheckpointError) -> None:
+    """Print the error, and write it where the task that launched this driver reads it."""
+    say(messages.refusal(error))
+    Heart(
+        store, keys.driver_beat(launch), Beat(launch=launch, refused=Refusal(code=error.code, text=error.message))
+    ).pulse()
+
+
+def _begin_launched(journal: Journal, settings: Settings, program: Program) -> Attempt:
+    assert settings.token
+    assert settings.launch is not None
+    with Heart(
+        journal.store, journal.keys.driver_beat(settings.launch), Beat(launch=settings.launch, doing="starting")
+    ):
+        state = journal.catch_up()
+        if state.n < 0:
+            raise StoreMisconfigured(
+                f"there is no history at {journal.store.uri}/{journal.keys.prefix} as this driver sees it, though Airflow has just"
+                " written it: do both see the same place under that path?"
+            )
+        restored = examine(Coordinator(journal), state, state.restore_point())
+        driver = secrets.token_hex(16)
+        start = c.StartAttempt(
+            token=settings.token, try_number=settings.try_number, driver=driver, application_digest=program.application,
+            versions=Versions(package=__version__, spark=program.spark), checkpointing=settings.config.to_json(),
+        )  # fmt: skip
+        liveness = Liveness(journal.store)
+        journal.append(
+            lambda state: replace(start, seen_alive=_another_driver_lives(liveness, journal, state, settings.launch))
+        )
+        return _started(journal, driver, restored)
+
+
+def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Attempt:
+    """Begin an attempt of a script without Airflow. It continues the newest run, or begins a new one if that has finished."""
+    seen = journal.catch_up()
+    if seen.n < 0:
+        probe(journal.store)
+    liveness = Liveness(journal.store)
+    if _job_lives(liveness, journal, seen):
+        raise _already_running(journal)
+    base, restored = _where_to_start(journal, seen, settings)
+    driver = secrets.token_hex(16)
+    began = utc_now()
+
+    def start(state: State) -> c.Command:
+        token, try_number, started_at = _alone_run(state, began)
+        spec = LaunchSpec(
+            token=token,
+            try_number=try_number,
+            owner="script",
+            run=token.run,
+            run_after=None,
+            started_at=started_at,
+            restore=settings.restore,
+        )
+        plan = c.PlanLaunch(
+            spec=spec,
+            incarnation=secrets.token_hex(16),
+            job=settings.job,
+            base=base,
+            above=restored.above if base else 0,
+            alone=True,
+            seen_alive=state.last_epoch > seen.last_epoch or _job_lives(liveness, journal, state),
+        )
+        attempt = c.StartAttempt(
+            token=token, try_number=try_number, driver=driver, application_digest=program.application,
+            versions=Versions(package=__version__, spark=program.spark), checkpointing=settings.config.to_json(),
+        )  # fmt: skip
+        return c.StartAlone(plan=plan, start=attempt)
+
+    try:
+        journal.append(start)
+    except JobAlreadyRunning:  # another script was faster by a moment
+        raise _already_running(journal) from None
+    attempt = _started(journal, driver, restored)
+    say(restore_story.restore_story(journal.state, attempt.restored))
+    return attempt
+
+
+def _where_to_start(journal: Journal, state: State, settings: Settings) -> tuple[Point | None, Restored]:
+    """Return what ``restore`` names, which counts for a new run only, and the point itself, verified."""
+    begins = not state.runs or state.runs[-1].how == "finished"
+    if not begins or settings.restore == "latest":
+        return None, examine(Coordinator(journal), state, state.restore_point())
+    base = resolve(settings.restore, state, journal.store)
+    return base, examine(Coordinator(journal), state, base)
+
+
+def _alone_run(state: State, now: str) -> tuple[Token, int, str]:
+    """Return the token, the number of the try, and the start of the run that a script without Airflow belongs to."""
+    newest = state.runs[-1] if state.runs else None
+    if newest is None or newest.how == "finished":
+        return Token(dag="", run=f"alone-{state.next_launch}", task="script"), 1, now
+    launch = state.launch(newest.launch)
+    token = launch.spec.token if launch else Token(dag="", run=newest.key, task="script")
+    return token, (launch.latest_try if launch else 0) + 1, newest.started_at
+
+
+def _already_running(journal: Journal) -> JobAlreadyRunning:
+    """Return the error that names both processes: a script neither adopts nor fences a living process of its job."""
+    beat = read_beat(journal.store, journal.keys.attempt_beat(journal.state.last_epoch))
+    other, mine = beat.process if beat else Process(), Process.this()
+    return JobAlreadyRunning(
+        f"{journal.state.job} is already running: process {other.pid} on {other.host} (this is process {mine.pid} on {mine.host})."
+        " Wait for it or stop it; or give this one another job_id"
+    )
+
+
+def _job_lives(liveness: Liveness, journal: Journal, state: State) -> bool:
+    """Return whether the current launch lives, whoever planned it."""
+    return _lives(liveness, state, beats_of(journal.keys, state))
+
+
+def _another_driver_lives(liveness: Liveness, journal: Journal, state: State, launch: int | None) -> bool:
+    """Return whether an attempt of ``launch`` lives."""
+    attempt = state.attempt_of(launch)
+    return _lives(liveness, state, (journal.keys.attempt_beat(attempt.epoch),) if attempt and not attempt.how else ())
+
+
+def _lives(liveness: Liveness, state: State, keys: Sequence[str]) -> bool:
+    return liveness.wait(keys, functools.partial(say, restore_story.looking(state, liveness.beats.look)))
+
+
+def _started(journal: Journal, driver: str, restored: Restored) -> Attempt:
+    record = next(one for one in journal.state.attempts if one.driver == driver)
+    if record.restore_point != restored.point:  # moved since it was verified
+        restored = examine(Coordinator(journal), journal.state, record.restore_point)
+    launch = journal.state.launch(record.launch)
+    run = journal.state.run(launch.spec.run) if launch else None
+    if run is None:
+        raise Refused("the journal does not list the run of this attempt")
+    journal.by = replace(journal.by, epoch=record.epoch)
+    attempt = Attempt(Coordinator(journal, record.epoch), record, run, restored)
+    attempt.heart.pulse()  # before anybody looks whether it lives
+    return attempt
