@@ -1,4 +1,4 @@
-"""The verbs that change something: each says first what it will do, and asks. Runs anywhere."""
+"""The verbs that change a history: each prints what it will do, and asks. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.text.units import NONE, plural, size, some
 RESTORED = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
 PRUNED = ("JOB", "RUN", "CHECKPOINTS", "SAVEPOINTS", "LEFTOVERS", "HISTORY")
 DISPOSED = ("POINTER", "JOB", "FILES", "BYTES")
-DRY_RUN = "nothing was changed: this was --dry-run"
+DRY_RUN = "nothing was changed (--dry-run)"
 
 
 def _ask(question: str) -> str:
@@ -99,13 +99,13 @@ def restore(store: Store, job: str, run: str | None, source: Source, approval: A
 
 
 def _restoring(going: GoingBack, base: Point | None, source: Source) -> Callable[[State], c.Restore]:
-    """What was said to the person, or nothing."""
+    """Return the restore of ``base``. It raises ``Refused`` if the source has become another checkpoint meanwhile."""
     token = _token()
 
     def command(state: State) -> c.Restore:
         if going.look(state) != base:
             now = going.restored.point or "nothing"
-            raise Refused(f"{source.text} is {now} by now; nothing was changed, look again")
+            raise Refused(f"{source.text} is {now} by now. Nothing was changed; try again")
         reason = "restored by hand: checkpoints restore"
         return going.command(token, by().owner, reason, claim=source.claim, rename=source.rename)
 
@@ -120,12 +120,12 @@ def dispose(store: Store, pointer: str, approval: Approval, *, history_is_here: 
         return _disposed_before(store, told, approval)
     if not history_is_here and not told.own:
         raise Refused(
-            f"{pointer}: the history of {told.job} is not under {store.uri}, so nobody can say whether the job still needs this"
-            " savepoint; write --root URI of the checkpoints, before the verb"
+            f"{pointer}: the history of {told.job} is not under {store.uri}, so it is unknown whether the job still needs this"
+            " savepoint. Write --root with the root of its checkpoints before the verb"
         )
     lines = [f"DISPOSE {told.pointer}: a savepoint of {told.job}, {plural(told.files, 'file')}, {size(told.bytes)}"]
     if not told.own:
-        lines.append(f"its own history is not under {store.uri}: nobody was asked whether it is still needed")
+        lines.append(f"its own history is not under {store.uri}: it was not checked whether its job still needs it")
     if approval.dry_run:
         return _to_dispose(told, [*lines, DRY_RUN])
     confirm(told.job, lines, approval)
@@ -134,7 +134,7 @@ def dispose(store: Store, pointer: str, approval: Approval, *, history_is_here: 
 
 
 def _disposed_before(store: Store, told: Disposed, approval: Approval) -> Report:
-    """Whoever began it may have been killed; nobody has to be asked to finish it."""
+    """Finish the deletion of a savepoint, whose first deletion may have been killed. Needs no approval."""
     said = ""
     try:
         open_savepoint(told.pointer, store)
@@ -154,8 +154,8 @@ def _to_dispose(told: Disposed, lines: list[str]) -> Report:
 
 
 def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report:
-    """Delete what no retention policy keeps, claimed savepoints included, and what attempts that are over left behind; of one
-    run's history, or of all. One that is over for good is closed; one that has just finished is left to its task."""
+    """Delete what no retention policy keeps, claimed savepoints included, and files that ended attempts left behind, of one run
+    or of all. Closes histories that are over for good; leaves runs that finished less than a day ago to their tasks."""
     found, errors = _to_prune(store, job, run)
     now = utc_now()
     seen = [history for history in (_planned(store, history, now) for history in found) if history.garbage]
@@ -178,7 +178,7 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
 
 
 def _to_prune(store: Store, job: str, run: str | None) -> tuple[tuple[Found, ...], tuple[CheckpointError, ...]]:
-    """The histories of a job, or of one run, and why others could not be read."""
+    """Return the histories of a job, or of one run, and the errors of those that cannot be read."""
     if run is not None:
         return (locate.of_run(store, job, run)[0],), ()
     all_of = locate.histories(store, job, MANY)
@@ -187,7 +187,7 @@ def _to_prune(store: Store, job: str, run: str | None) -> tuple[tuple[Found, ...
 
 @dataclass(frozen=True)
 class _Planned:
-    """What one history, of a job and a run, does not need any more."""
+    """The garbage of one history. ``names`` are its job and its newest run."""
 
     names: tuple[str, str]
     coordinator: Coordinator
@@ -198,7 +198,7 @@ class _Planned:
 
     @property
     def spared(self) -> str:
-        return f"{self.names[0]}, run {self.names[1]}: finished less than a day ago, left to its task; prune it later"
+        return f"{self.names[0]}, run {self.names[1]}: finished less than a day ago and is left to its task. Prune it later"
 
     @property
     def checkpoints(self) -> list[str]:
@@ -210,11 +210,11 @@ class _Planned:
 
     @property
     def line(self) -> str:
-        held = f"{some(self.checkpoints)}, which nothing holds" if self.checkpoints else ""
-        owned = f"{some(self.savepoints)}, which it had claimed" if self.savepoints else ""
+        held = f"{some(self.checkpoints)} (expired)" if self.checkpoints else ""
+        owned = f"{some(self.savepoints)} (claimed)" if self.savepoints else ""
         orphans = self.garbage.orphans
-        left = f"{plural(len(orphans), 'leftover')} of attempts that are over" if orphans else ""
-        closed = "its history, which is closed" if self.garbage.close else ""
+        left = f"{plural(len(orphans), 'leftover')} of ended attempts" if orphans else ""
+        closed = "its history (closed)" if self.garbage.close else ""
         return f"{self.names[0]}, run {self.names[1]}: {' and '.join(filter(None, (held, owned, left, closed)))}"
 
     @property
@@ -243,7 +243,7 @@ def _planned(store: Store, found: Found, now: str) -> _Planned:
 
 
 def confirm(job: str, lines: list[str], approval: Approval) -> None:
-    """Raises ``InvalidConfig`` unless a person says yes, or has said so before."""
+    """Ask a person to type the job's name, unless ``approval`` says yes. Raises ``InvalidConfig`` without approval."""
     if approval.yes:
         return
     if not sys.stdin.isatty():
@@ -252,9 +252,9 @@ def confirm(job: str, lines: list[str], approval: Approval) -> None:
     try:
         answer = approval.ask("Type the job's name to go on: ")
     except (EOFError, KeyboardInterrupt):
-        raise InvalidConfig("no answer; nothing was changed") from None
+        raise InvalidConfig("No answer; nothing was changed") from None
     if answer.strip() != job:
-        raise InvalidConfig("that is not the job's name; nothing was changed")
+        raise InvalidConfig("That is not the job's name; nothing was changed")
 
 
 def _report(found: Found, base: Point | None, lines: list[str], said: str) -> Report:
@@ -268,6 +268,7 @@ def _report(found: Found, base: Point | None, lines: list[str], said: str) -> Re
 
 
 def by() -> By:
+    """Return who writes the entries: the user and the host."""
     return By("cli", f"{_user()}@{socket.gethostname()}", socket.gethostname())
 
 
@@ -279,5 +280,5 @@ def _user() -> str:
 
 
 def _token() -> Token:
-    """Each call is one wish; the journal repeats it until it is known."""
+    """Return a new token: each call of the command is a restore of its own."""
     return Token(dag="", run=secrets.token_hex(8), task="checkpoints restore")

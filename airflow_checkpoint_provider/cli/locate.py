@@ -1,4 +1,4 @@
-"""The histories of a store: which there are, and the one that was meant. Runs anywhere; reads only."""
+"""The jobs and histories of a store, and the history that the arguments name. Runs anywhere; reads only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.storage import Store
 
 @dataclass(frozen=True)
 class Found:
-    """A history that exists, caught up."""
+    """A history that exists, with its state as it was just read."""
 
     keys: Keys
     state: State
@@ -30,8 +30,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Histories:
-    """Those of one job, newest first by what last happened in them, closed ones last; those whose names say that they are older were not read, and
-    ``unreadable`` ones have an error each."""
+    """The histories of a job, the last changed first, closed ones last.
+
+    ``not_read`` counts the runs that were left out because their names say that they are older. ``unreadable`` has an error
+    for each history that cannot be read.
+    """
 
     found: tuple[Found, ...]
     not_read: int
@@ -39,30 +42,30 @@ class Histories:
 
 
 def jobs(store: Store) -> list[str]:
-    """Job ids; each is its own token."""
+    """Return the ids of all jobs, sorted."""
     return sorted(store.folders("jobs"))
 
 
 def histories(store: Store, job: str, limit: int) -> Histories:
-    """All of a job in job scope; of its runs the newest ``limit``, as far as names tell: a run's often holds its time."""
+    """Read the history that all runs of a job share, and those of its newest ``limit`` runs, by the times in their names."""
     base = f"jobs/{safe_token(check_job_id(job))}"
     runs = sorted(store.folders(f"{base}/runs"), key=_position, reverse=True)
     found, unreadable = [], []
     for prefix in (f"{base}/job", *(f"{base}/runs/{run}" for run in runs[:limit])):
         try:
-            one = _read(store, prefix)
+            history = _read(store, prefix)
         except StoreError:
             raise
         except CheckpointError as error:
             unreadable.append(error)
         else:
-            found += [one] if one else []
-    found.sort(key=lambda one: last_moved(one.state), reverse=True)
+            found += [history] if history else []
+    found.sort(key=lambda history: last_moved(history.state), reverse=True)
     return Histories(tuple(found), len(runs[limit:]), tuple(unreadable))
 
 
 def _position(token: str) -> tuple[bool, str]:
-    """A run without a time in its name may be as new as any."""
+    """Return the key to sort runs by. A run without a time in its name may be the newest."""
     time = time_in(token)
     return (time is None, time or token)
 
@@ -73,29 +76,32 @@ def _read(store: Store, prefix: str) -> Found | None:
 
 
 def newest(store: Store, job: str, limit: int) -> Found:
-    """The history of a job that was written to last. Raises ``CheckpointNotFound``, or why it cannot be read."""
+    """Return the history of a job that changed last. Raises ``CheckpointNotFound``, or why it cannot be read."""
     all_of = histories(store, job, limit)
     if all_of.found:
         return all_of.found[0]
     if all_of.unreadable:
         raise all_of.unreadable[0]
-    raise CheckpointNotFound(f"there is no job {job!r} under {store.uri}; `jobs` lists those that are")
+    raise CheckpointNotFound(f"there is no job {job!r} under {store.uri}. `jobs` lists all jobs")
 
 
 def of_run(store: Store, job: str, run: str) -> tuple[Found, str]:
-    """The history that holds a run, and the run's key in it. A name means a history's scope, or a run in job scope."""
+    """Return the history of a run, and the run's key in it. ``run`` is the scope of a history, or a run in a shared history.
+
+    Raises ``CheckpointNotFound``.
+    """
     own = _read(store, History(check_job_id(job), run).prefix)
     if own:
         return own, run if own.state.run(run) else own.newest_run
     shared = _read(store, History(job).prefix)
     if shared and shared.state.run(run):
         return shared, run
-    newest(store, job, limit=1)  # is it the job that there is not?
-    raise CheckpointNotFound(f"job {job!r} has no run {run!r} under {store.uri}; `list {job}` prints its newest runs")
+    newest(store, job, limit=1)  # raises if there is no such job
+    raise CheckpointNotFound(f"job {job!r} has no run {run!r} under {store.uri}. `list {job}` prints its newest runs")
 
 
 def meant(store: Store, job: str, run: str | None) -> tuple[Found, str | None]:
-    """The history that somebody means, and the run's key in it; without a run the newest one, and None."""
+    """Return the history that the arguments name, and the run's key in it; without a run the newest history, and None."""
     if run is None:
         return newest(store, job, LIMIT), None
     return of_run(store, job, run)
@@ -106,6 +112,6 @@ def not_beating(store: Store, found: Iterable[Found], on_wait: Callable[[], obje
 
     Drivers elsewhere are watched for up to half a minute, all at the same time; ``on_wait`` is called before.
     """
-    drivers = {tuple(beats_of(one.keys, one.state)): one.keys.prefix for one in found}
+    drivers = {tuple(beats_of(history.keys, history.state)): history.keys.prefix for history in found}
     alive = Liveness(store).wait_for_each(drivers, on_wait)
     return {prefix for keys, prefix in drivers.items() if keys and not alive[keys]}

@@ -1,4 +1,4 @@
-"""A report on a terminal, in a pipe or in a file. Runs anywhere; ``rich`` is used on terminals, where it is installed."""
+"""The report of a verb, and how it is printed. Runs anywhere; on a terminal ``rich`` is used, if it is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLOURS = {
 
 @dataclass(frozen=True)
 class Report:
-    """A table; ``lines`` are what a person sees instead where it is more than that. ``notes`` say what is not in it."""
+    """A table. ``lines`` replace it for people; ``notes`` and ``errors`` go to stderr, and an error changes the exit code."""
 
     header: tuple[str, ...]
     rows: Sequence[Sequence[str]]
@@ -29,7 +29,7 @@ class Report:
 
 
 def write(report: Report, output: str, out: TextIO) -> None:
-    """``output`` is table, json or plain."""
+    """Print a report. ``output`` is table, json or plain."""
     if output == "json":
         print(json.dumps(report.data, indent=2, ensure_ascii=False), file=out)
     elif output == "plain":
@@ -42,7 +42,7 @@ def write(report: Report, output: str, out: TextIO) -> None:
 
 
 def _written_by_rich(header: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> bool:
-    """Colours, and columns folded to the terminal's width; a pipe gets every character and nothing else."""
+    """Print a table in colours, with columns folded to the terminal's width. Return False if ``rich`` is not installed."""
     try:
         from rich.console import Console
         from rich.table import Table

@@ -1,4 +1,4 @@
-"""What each verb tells: lines, and the same as data. Runs anywhere; reads only."""
+"""The verbs that read: jobs, list, show, story and verify. Runs anywhere; reads only."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beats
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, open_pointer, recalled
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound
 from airflow_checkpoint_provider.protocol.config import config_of
+from airflow_checkpoint_provider.protocol.events import StateEntry
 from airflow_checkpoint_provider.protocol.keys import checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Attempt, Checkpoint, Launch, State
@@ -33,7 +34,7 @@ JOBS = ("JOB", "RUN", "STATE", "ATTEMPT", "LAST CHECKPOINT", "AGE", "NEXT START"
 
 
 def jobs(store: Store, limit: int, now: str) -> Report:
-    """Each job's newest run."""
+    """Report the newest run of each job."""
     newest: list[Found] = []
     errors: list[CheckpointError] = []
     for job in locate.jobs(store):
@@ -45,7 +46,7 @@ def jobs(store: Store, limit: int, now: str) -> Report:
     shown = [_job(found, now, silent=found.keys.prefix in silent) for found in newest[:limit]]
     notes = [] if newest or errors else [f"no jobs under {store.uri}"]
     notes += [f"{plural(len(newest) - limit, 'older job')} left out; see --limit"] if len(newest) > limit else []
-    return Report(JOBS, [_job_cells(one) for one in shown], shown, notes=notes, errors=tuple(errors))
+    return Report(JOBS, [_job_cells(job) for job in shown], shown, notes=notes, errors=tuple(errors))
 
 
 def _say_waiting() -> None:
@@ -55,7 +56,8 @@ def _say_waiting() -> None:
 
 def _job(found: Found, now: str, *, silent: bool) -> dict[str, Any]:
     state = found.state
-    last = max((one for one in state.checkpoints if one.completed_at), key=lambda one: one.id, default=None)
+    completed = (checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at)
+    last = max(completed, key=lambda checkpoint: checkpoint.id, default=None)
     run = state.run(found.newest_run)
     ends_here = bool(state.scope and run and run.how == "finished")
     point = None if ends_here else state.restore_point()
@@ -71,9 +73,9 @@ def _job(found: Found, now: str, *, silent: bool) -> dict[str, Any]:
     }
 
 
-def _job_cells(one: dict[str, Any]) -> list[str]:
-    age = NONE if one["age_s"] is None else duration(one["age_s"])
-    values = (one["job"], one["run"], one["state"], str(one["attempt"]), one["last_checkpoint"], age, one["next_start"])
+def _job_cells(job: dict[str, Any]) -> list[str]:
+    age = NONE if job["age_s"] is None else duration(job["age_s"])
+    values = (job["job"], job["run"], job["state"], str(job["attempt"]), job["last_checkpoint"], age, job["next_start"])
     return [value or NONE for value in values]
 
 
@@ -90,39 +92,38 @@ def _state(found: Found) -> str:
 
 LIST = ("ID", "KIND", "ORIGIN", "RUN", "ATTEMPT", "STATE", "BARRIER", "SIZE", "TAKEN", "NOTE")
 
-
-CLOSED = 3  # that are named
+CLOSED = 3  # closed histories in the notes
 
 
 def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
-    """Checkpoints, newest first; of all runs, or of one."""
+    """Report the checkpoints of a job or of one run, newest first."""
     if run is None:
         all_of = locate.histories(store, job, limit)
         found = all_of.found or (locate.newest(store, job, limit),)
         not_read, errors, key = all_of.not_read, all_of.unreadable, None
     else:
-        one, key = locate.of_run(store, job, run)
-        found, not_read, errors = (one,), 0, ()
-    rows = [entry for one in found for entry in _checkpoints(store, one, key)]
+        history, key = locate.of_run(store, job, run)
+        found, not_read, errors = (history,), 0, ()
+    rows = [row for history in found for row in _checkpoints(store, history, key)]
     notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
-    notes += [f"{plural(not_read, 'run')} with older names not looked at; name one, or see --limit"] if not_read else []
-    closed = [one for one in found if one.state.closing is not None]
-    notes += [messages.closed(one.state) for one in closed[:CLOSED]]
-    notes += [f"{len(closed) - CLOSED} more are closed"] if len(closed) > CLOSED else []
-    notes += [] if rows or closed else [f"no checkpoint of {job} was ever taken"]
+    notes += [f"{plural(not_read, 'run')} with older names not read; name a run, or see --limit"] if not_read else []
+    closed = [history for history in found if history.state.closing is not None]
+    notes += [messages.closed(history.state) for history in closed[:CLOSED]]
+    notes += [f"{plural(len(closed) - CLOSED, 'more run')} closed"] if len(closed) > CLOSED else []
+    notes += [] if rows or closed else [f"{job} has no checkpoints"]
     shown = rows[:limit]
-    return Report(LIST, [_list_cells(one) for one in shown], shown, notes=notes, errors=errors)
+    return Report(LIST, [_list_cells(checkpoint) for checkpoint in shown], shown, notes=notes, errors=errors)
 
 
 def _checkpoints(store: Store, found: Found, run: str | None) -> Iterable[dict[str, Any]]:
-    for checkpoint in sorted(found.state.checkpoints, key=lambda one: -one.id):
-        one = entry(store, found, checkpoint)
-        if run in (None, one["run"]):
-            yield one
+    for checkpoint in sorted(found.state.checkpoints, key=lambda checkpoint: -checkpoint.id):
+        data = entry(store, found, checkpoint)
+        if run in (None, data["run"]):
+            yield data
 
 
 def entry(store: Store, found: Found, checkpoint: Checkpoint) -> dict[str, Any]:
-    """One checkpoint as data."""
+    """Return a checkpoint as data: times in UTC, sizes in bytes, durations in seconds."""
     return asdict(row(found.state, checkpoint)) | {
         "kind": checkpoint.kind, "origin": checkpoint.request.origin, "owner": checkpoint.request.owner, "name": checkpoint.request.name,
         "pinned": checkpoint.request.pinned, "pointer": _pointer(store, found, checkpoint), "triggered_at": checkpoint.triggered_at,
@@ -131,18 +132,24 @@ def entry(store: Store, found: Found, checkpoint: Checkpoint) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _list_cells(one: dict[str, Any]) -> list[str]:
-    taken, bytes_, kind = day_and_time(one["at"] or ""), one["total_bytes"], kind_named(one["kind"])
-    total = NONE if bytes_ is None else size(bytes_)
-    state = "pinned" if one["pinned"] and one["pointer"] else one["state"]
+def _list_cells(data: dict[str, Any]) -> list[str]:
+    kind, total = kind_named(data["kind"]), data["total_bytes"]
     return [
-        f"chk-{one['id']}", "savepoint" if kind.savepoint else kind.name.replace("_", " "), "stop" if kind.suspends else one["origin"],
-        one["run"], str(one["attempt"]), state, one["barrier"] or NONE, total, taken or NONE, one["name"] or one["why"],
-    ]  # fmt: skip
+        f"chk-{data['id']}",
+        "savepoint" if kind.savepoint else kind.name.replace("_", " "),
+        "stop" if kind.suspends else data["origin"],
+        data["run"],
+        str(data["attempt"]),
+        "pinned" if data["pinned"] and data["pointer"] else data["state"],
+        data["barrier"] or NONE,
+        NONE if total is None else size(total),
+        day_and_time(data["at"] or "") or NONE,
+        data["name"] or data["why"],
+    ]
 
 
 def _pointer(store: Store, found: Found, checkpoint: Checkpoint) -> str | None:
-    """None once there is nothing to point to, and as long as a savepoint does not stand at its target."""
+    """Return None for a checkpoint that does not exist any more, and for a savepoint that is not published yet."""
     if checkpoint.status != RETAINED or (checkpoint.savepoint and not checkpoint.published):
         return None
     return checkpoint.target or str(found.keys.pointer(store.uri, checkpoint.id))
@@ -154,13 +161,13 @@ STATES = ("state", "kind", "rows", "size", "since", "barrier", "work")
 
 
 def show(store: Store, job: str, run: str | None, number: str | None) -> Report:
-    """The closing table of a run, or one checkpoint."""
+    """Report the summary table of a run, or one checkpoint."""
     found, run, number = shown(store, job, run, number)
     return _table(found, run) if number is None else _one(store, found, number)
 
 
 def shown(store: Store, job: str, run: str | None, number: str | None) -> tuple[Found, str, str | None]:
-    """What the words after JOB name: the history, the run in it, and the checkpoint, if there is one among them."""
+    """Return what the arguments after JOB name: the history, the run in it, and the id of a checkpoint, if there is one."""
     if number is None and run is not None and not _names_a_run(store, job, run):
         run, number = None, run
     found, key = locate.meant(store, job, run)
@@ -168,7 +175,7 @@ def shown(store: Store, job: str, run: str | None, number: str | None) -> tuple[
 
 
 def _names_a_run(store: Store, job: str, text: str) -> bool:
-    """``chk-7`` is a checkpoint; a bare number is a run where there is one of that name."""
+    """Return whether the text names a run. ``chk-7`` is a checkpoint; a number is a run if there is one of that name."""
     if checkpoint_id(text) is None:
         return True
     if text.startswith("chk-"):
@@ -182,21 +189,21 @@ def _names_a_run(store: Store, job: str, text: str) -> bool:
 
 def _table(found: Found, run: str) -> Report:
     if found.state.closing is not None:
-        said = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing}
-        return Report(tuple(said), [list(said.values())], said, [messages.closed(found.state)])
+        data = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing}
+        return Report(tuple(data), [list(data.values())], data, [messages.closed(found.state)])
     about = summary_table.summarize(found.state, run)
     data = asdict(about) | {"next_start": str(about.next_start) if about.next_start else None}
-    cells = [one.cells() for one in about.rows]
+    cells = [row.cells() for row in about.rows]
     return Report(HEADER, cells, data, summary_table.summary(found.state, run, MANY))
 
 
 def listed(found: Found, number: str) -> Checkpoint:
-    """The checkpoint that a person names, such as ``chk-7``. Raises ``CheckpointNotFound``."""
+    """Return the checkpoint of an id such as ``chk-7``. Raises ``CheckpointNotFound``."""
     checkpoint = found.state.checkpoint(checkpoint_id(number))
     if checkpoint is None:
         where = f"{found.state.job}, run {found.newest_run}"
         raise CheckpointNotFound(
-            f"{number}: {where} lists no such checkpoint; `list {found.state.job}` prints those it lists"
+            f"{number}: {where} has no such checkpoint. `list {found.state.job}` prints its checkpoints"
         )
     return checkpoint
 
@@ -204,12 +211,20 @@ def listed(found: Found, number: str) -> Checkpoint:
 def _one(store: Store, found: Found, number: str) -> Report:
     checkpoint = listed(found, number)
     rows = [
-        (one.uid, one.kind, str(one.rows), size(one.bytes), f"chk-{one.measures.checkpoint}", one.measures.barrier, duration(one.measures.work_s))
-        for one in checkpoint.states
-    ]  # fmt: skip
+        (
+            state.uid,
+            state.kind,
+            str(state.rows),
+            size(state.bytes),
+            f"chk-{state.measures.checkpoint}",
+            state.measures.barrier,
+            duration(state.measures.work_s),
+        )
+        for state in checkpoint.states
+    ]
     about = row(found.state, checkpoint)
-    data = entry(store, found, checkpoint) | {"states": [_state_data(one) for one in checkpoint.states]}
-    if checkpoint.status == PENDING:  # by which a task can wait for it, or abort it
+    data = entry(store, found, checkpoint) | {"states": [_state_data(state) for state in checkpoint.states]}
+    if checkpoint.status == PENDING:  # a task can wait for it, or abort it, by its pointer
         data["pointer"] = str(found.keys.pointer(store.uri, checkpoint.id))
     pointer = data["pointer"]
     lines = [
@@ -223,7 +238,7 @@ def _one(store: Store, found: Found, number: str) -> Report:
 
 
 def _saved(checkpoint: Checkpoint) -> list[str]:
-    """What is said of a savepoint besides."""
+    """Return the lines that only a savepoint has."""
     if not checkpoint.savepoint:
         return []
     asked = [
@@ -238,18 +253,24 @@ def _saved(checkpoint: Checkpoint) -> list[str]:
     ]
 
 
-def _state_data(one: Any) -> dict[str, Any]:
+def _state_data(state: StateEntry) -> dict[str, Any]:
     return {
-        "uid": one.uid, "kind": one.kind, "run": one.run, "rows": one.rows, "bytes": one.bytes,
-        "checkpoint": one.measures.checkpoint, "barrier": one.measures.barrier, "work_s": one.measures.work_s,
-    }  # fmt: skip
+        "uid": state.uid,
+        "kind": state.kind,
+        "run": state.run,
+        "rows": state.rows,
+        "bytes": state.bytes,
+        "checkpoint": state.measures.checkpoint,
+        "barrier": state.measures.barrier,
+        "work_s": state.measures.work_s,
+    }
 
 
 # -- verify --------------------------------------------------------------------------------------------------------------
 
 
 def verify(store: Store, pointer: str) -> Report:
-    """Raises ``CheckpointNotFound`` and ``Damaged``."""
+    """Report that the checkpoint or savepoint of a pointer is complete. Raises ``CheckpointNotFound`` and ``Damaged``."""
     parsed = pointer_of(pointer)
     opened = open_pointer(parsed, store)
     seal, completed_at = opened.seal, opened.checkpoint.completed_at or None
@@ -260,7 +281,7 @@ def verify(store: Store, pointer: str) -> Report:
         ("POINTER", "STATES", "FILES", "SIZE"),
         [(str(parsed), str(states), str(files), size(total))],
         {"pointer": str(parsed), "states": states, "files": files, "bytes": total, "completed_at": completed_at},
-        [f"{parsed} is whole: {about}, {found}, all {plural(files, 'file')} there, sizes match"],
+        [f"{parsed} is complete: {about}, {found}, all {plural(files, 'file')} there, sizes match"],
     )
 
 
@@ -306,18 +327,24 @@ STORY = ("ID", "VERDICT", "WHY", "TAKEN", "SIZE")
 
 
 def story(store: Store, job: str, run: str | None, epoch: int | None) -> Report:
-    """Of the newest launch of a job or a run, or of a numbered attempt. Raises ``CheckpointNotFound``."""
+    """Report the story of the newest launch of a job or a run, or of an attempt. Raises ``CheckpointNotFound``."""
     found, key = locate.meant(store, job, run)
-    launch, attempt = _asked_for(found.state, key, epoch)
+    launch, attempt = _launch_of(found.state, key, epoch)
     restored = recalled(
         found.state,
         attempt.restore_point if attempt else launch.restore_point,
         attempt.epoch if attempt else found.state.last_epoch + 1,
     )
     rows = [
-        (f"chk-{one.checkpoint.id}", one.verdict, _why(one), one.checkpoint.completed_at, size(one.checkpoint.bytes))
-        for one in restored.candidates
-    ]  # fmt: skip
+        (
+            f"chk-{candidate.checkpoint.id}",
+            candidate.verdict,
+            _why(candidate),
+            candidate.checkpoint.completed_at,
+            size(candidate.checkpoint.bytes),
+        )
+        for candidate in restored.candidates
+    ]
     return Report(
         STORY,
         rows,
@@ -326,27 +353,28 @@ def story(store: Store, job: str, run: str | None, epoch: int | None) -> Report:
     )
 
 
-def _why(one: Candidate) -> str:
-    return f"{one.why} ({one.checkpoint.reason})" if one.checkpoint.reason else one.why
+def _why(candidate: Candidate) -> str:
+    reason = candidate.checkpoint.reason
+    return f"{candidate.why} ({reason})" if reason else candidate.why
 
 
-def _asked_for(state: State, run: str | None, epoch: int | None) -> tuple[Launch, Attempt | None]:
-    launches = [one for one in state.launches if run in (None, one.spec.run)]
+def _launch_of(state: State, run: str | None, epoch: int | None) -> tuple[Launch, Attempt | None]:
+    launches = [launch for launch in state.launches if run in (None, launch.spec.run)]
     attempt = state.attempt(epoch)
     if epoch is None and launches:
         return launches[-1], state.attempt_of(launches[-1].number)
-    launch = next((one for one in launches if attempt and one.number == attempt.launch), None)
+    launch = next((launch for launch in launches if attempt and launch.number == attempt.launch), None)
     if launch is None:
         where = state.job + (f", run {run}" if run else "")
         what = f"no attempt {epoch}" if epoch is not None else "no launch"
-        raise CheckpointNotFound(f"{where}: {what} is listed; `list {state.job}` prints runs and attempts")
+        raise CheckpointNotFound(f"{where}: {what} is listed. `list {state.job}` prints runs and attempts")
     return launch, attempt
 
 
 def _story_data(state: State, launch: Launch, attempt: Attempt | None, restored: Restored) -> dict[str, Any]:
-    chosen = next((one.checkpoint for one in restored.candidates if one.verdict == "chosen"), None)
+    chosen = next((found.checkpoint for found in restored.candidates if found.verdict == "chosen"), None)
     kept = own_stages(chosen.states, launch.spec.run) if chosen else []
-    own = [one for one in state.checkpoints if attempt and attempt.epoch in one.epochs]
+    own = [checkpoint for checkpoint in state.checkpoints if attempt and attempt.epoch in checkpoint.epochs]
     return {
         "job": state.job,
         "run": launch.spec.run,
@@ -356,17 +384,30 @@ def _story_data(state: State, launch: Launch, attempt: Attempt | None, restored:
         "restore": launch.spec.restore,
         "restore_point": str(restored.point) if restored.point else None,
         "candidates": [
-            {"id": one.checkpoint.id, "verdict": one.verdict, "why": one.why, "reason": one.checkpoint.reason,
-             "at": one.checkpoint.completed_at, "bytes": one.checkpoint.bytes}
-            for one in restored.candidates
+            {
+                "id": candidate.checkpoint.id,
+                "verdict": candidate.verdict,
+                "why": candidate.why,
+                "reason": candidate.checkpoint.reason,
+                "at": candidate.checkpoint.completed_at,
+                "bytes": candidate.checkpoint.bytes,
+            }
+            for candidate in restored.candidates
         ],
-        "not_run_again": [{"uid": one.uid, "work_s": one.measures.work_s} for one in kept],
-        "completed": [one.id for one in own if one.completed_at],
+        "not_run_again": [{"uid": state.uid, "work_s": state.measures.work_s} for state in kept],
+        "completed": [checkpoint.id for checkpoint in own if checkpoint.completed_at],
         "aborted": [
-            {"id": one.id, "reason": one.reason, "phase": one.phase, "words": one.words} for one in own if one.status == ABORTED
+            {
+                "id": checkpoint.id,
+                "reason": checkpoint.reason,
+                "phase": checkpoint.phase,
+                "words": checkpoint.words,
+            }
+            for checkpoint in own
+            if checkpoint.status == ABORTED
         ],
         "stop": launch.stop,
         "how": attempt.how if attempt else None,
         "exit_code": attempt.exit_code if attempt else None,
         "ended_at": attempt.ended_at if attempt else None,
-    }  # fmt: skip
+    }

@@ -36,7 +36,7 @@ def test_it_says_what_it_would_delete(job: Job, saved: Checkpoint, checkpoints: 
     done = checkpoints("dispose", str(saved.target), "--dry-run")
     assert (done.code, done.lines) == (
         0,
-        [f"DISPOSE {saved.target}: a savepoint of orders, 2 files, 38 B", "nothing was changed: this was --dry-run"],
+        [f"DISPOSE {saved.target}: a savepoint of orders, 2 files, 38 B", "nothing was changed (--dry-run)"],
     )
     assert (job.state.n, files(saved)) == before
 
@@ -164,7 +164,7 @@ def test_elsewhere_its_history_has_to_be_named(
         assert main.main(["dispose", str(sent.target), *options]) == 3
         said = capsys.readouterr()
         assert said.out == ""
-        assert "nobody can say whether the job still needs this savepoint; write --root URI" in said.err
+        assert "it is unknown whether the job still needs this savepoint. Write --root with the root" in said.err
     assert checkpoints("dispose", str(sent.target), "--yes").code == 0
     assert (job.checkpoint(sent.id).status, files(sent)) == (FORGOTTEN, ["_claimed", "_metadata"])
 
@@ -175,5 +175,5 @@ def test_one_whose_history_is_not_there_any_more(
     """A person who names a root takes it upon himself."""
     root = f"{tmp_path}/another"
     assert main.main(["--root", root, "dispose", str(sent.target), "--yes"]) == 0
-    assert f"its own history is not under file://{root}: nobody was asked" in capsys.readouterr().out
+    assert f"its own history is not under file://{root}: it was not checked" in capsys.readouterr().out
     assert (job.checkpoint(sent.id).status, files(sent)) == (RETAINED, ["_claimed", "_metadata"])

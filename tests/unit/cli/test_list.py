@@ -53,7 +53,7 @@ def test_only_the_newest_are_shown(lake: LocalStore, checkpoints: Command) -> No
 def test_runs_with_older_names_are_not_looked_at(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("list", FLIGHTS, "--limit", "1", "-o", "plain")
     assert [line.split("\t")[3] for line in done.lines] == ["RUN", "scheduled__2026-11-21"]
-    assert done.err == "1 run with older names not looked at; name one, or see --limit\n"
+    assert done.err == "1 run with older names not read; name a run, or see --limit\n"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_names_tell_which_run_is_newer(store: LocalStore, checkpoints: Command, 
 def test_a_history_without_checkpoints(store: LocalStore, checkpoints: Command) -> None:
     Recorded(store).launched("22:00:20")
     done = checkpoints("list", FLIGHTS)
-    assert (done.code, done.out, done.err) == (0, "", f"no checkpoint of {FLIGHTS} was ever taken\n")
+    assert (done.code, done.out, done.err) == (0, "", f"{FLIGHTS} has no checkpoints\n")
 
 
 def test_savepoints_are_told_from_checkpoints(job: Job, checkpoints: Command) -> None:

@@ -43,7 +43,7 @@ def test_it_says_what_it_would_delete(died: Recorded, root: Path, checkpoints: C
     done = checkpoints("prune", FLIGHTS, "--dry-run")
     assert (done.code, done.lines) == (
         0,
-        [f"{FLIGHTS}, run scheduled__2026-11-20: 1 leftover of attempts that are over", "nothing was changed: this was --dry-run"],
+        [f"{FLIGHTS}, run scheduled__2026-11-20: 1 leftover of ended attempts", "nothing was changed (--dry-run)"],
     )  # fmt: skip
     assert files(root) == before
 
@@ -69,7 +69,7 @@ def test_what_ended_with_a_run_whose_task_never_came_back(
     monkeypatch.setattr(change, "utc_now", lambda: "2026-11-22T02:59:59.000Z")
     done = checkpoints("prune", FLIGHTS, "--yes")
     assert (done.code, done.lines, files(root)) == (0, ["nothing to delete"], before)
-    assert f"{FLIGHTS}, run scheduled__2026-11-20: finished less than a day ago, left to its task" in done.err
+    assert f"{FLIGHTS}, run scheduled__2026-11-20: finished less than a day ago and is left to its task" in done.err
     monkeypatch.setattr(change, "utc_now", lambda: "2026-11-22T03:00:01.000Z")
     done = checkpoints("prune", FLIGHTS, "--yes", "-o", "json")
     (one,) = json.loads(done.out)
@@ -106,7 +106,7 @@ def test_a_claimed_savepoint_goes_as_an_old_checkpoint_does(job: Job, checkpoint
     (one,) = json.loads(checkpoints("prune", "orders", "--dry-run", "-o", "json").out)
     assert one["savepoints"] == [claimed]
     said = checkpoints("prune", "orders", "--yes").lines[0]
-    assert f"{claimed}, which it had claimed" in said
+    assert f"{claimed} (claimed)" in said
     assert checkpoints("verify", claimed).err.endswith("[CKP442]\n")
     assert checkpoints("prune", "orders", "--yes").lines == ["nothing to delete"]
 
@@ -143,9 +143,7 @@ def test_it_asks(died: Recorded, root: Path, checkpoints: Command, monkeypatch: 
 # -- histories that are over for good ------------------------------------------------------------------------------------
 
 LATER = "2027-03-01T00:00:00.000Z"
-DUE = (
-    f"{FLIGHTS}, run scheduled__2026-11-20: chk-2, chk-3, which nothing holds and 1 leftover of attempts that are over"
-)
+DUE = f"{FLIGHTS}, run scheduled__2026-11-20: chk-2, chk-3 (expired) and 1 leftover of ended attempts"
 
 
 @pytest.fixture
@@ -157,7 +155,7 @@ def months_later(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_failed_for_good_is_closed(died: Recorded, root: Path, checkpoints: Command) -> None:
     before = files(root)
     done = checkpoints("prune", FLIGHTS, "--dry-run")
-    assert done.lines == [f"{DUE} and its history, which is closed", "nothing was changed: this was --dry-run"]
+    assert done.lines == [f"{DUE} and its history (closed)", "nothing was changed (--dry-run)"]
     assert files(root) == before
     assert checkpoints("prune", FLIGHTS, "--yes").lines[-1] == "done"
     assert files(root) == set()

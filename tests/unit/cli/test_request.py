@@ -323,7 +323,7 @@ def test_a_stop_says_what_it_would_do(job: Job, checkpoints: Command) -> None:
         "STOP orders: attempt 1 takes a savepoint at its next barrier, and ends",
         f"  savepoint   in a folder of its own below {job.store.uri}/savepoints",
         "  afterwards  the job is suspended: no schedule and no retry starts it before a restore",
-        "nothing was changed: this was --dry-run",
+        "nothing was changed (--dry-run)",
     ]
     assert json.loads(checkpoints("stop", "orders", "--dry-run", "-o", "json").out) == {
         "job": "orders", "run": RUN, "attempt": 1, "kind": "suspend_savepoint", "target": f"{job.store.uri}/savepoints",

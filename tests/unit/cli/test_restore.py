@@ -40,7 +40,7 @@ def test_it_says_what_it_would_do(running: Recorded, checkpoints: Command) -> No
         "  verified    sealed 2026-11-21 00:52, 2 states, 47.1 KiB, all 4 files there, sizes match",
         "  fenced      attempt 1; whatever it still sends is refused from here on",
         '  abandoned   chk-3: listed, restorable by name, never again "latest"',
-        "nothing was changed: this was --dry-run",
+        "nothing was changed (--dry-run)",
     ]
     assert running.coordinator.journal.catch_up().n == before
 

@@ -156,9 +156,9 @@ def test_a_number_is_a_run_where_there_is_one_of_that_name(store: LocalStore, ch
         (["nobody"], "there is no job 'nobody' under"),
         (["nobody", "chk-1"], "there is no job 'nobody' under"),
         ([FLIGHTS, "another"], "job 'flights_etl.delays' has no run 'another' under"),
-        ([FLIGHTS, RUN, "chk-7"], "chk-7: flights_etl.delays, run scheduled__2026-11-20 lists no such checkpoint"),
-        ([FLIGHTS, "99"], "99: flights_etl.delays, run scheduled__2026-11-21 lists no such checkpoint"),
-        ([FLIGHTS, RUN, "latest"], "latest: flights_etl.delays, run scheduled__2026-11-20 lists no such checkpoint"),
+        ([FLIGHTS, RUN, "chk-7"], "chk-7: flights_etl.delays, run scheduled__2026-11-20 has no such checkpoint"),
+        ([FLIGHTS, "99"], "99: flights_etl.delays, run scheduled__2026-11-21 has no such checkpoint"),
+        ([FLIGHTS, RUN, "latest"], "latest: flights_etl.delays, run scheduled__2026-11-20 has no such checkpoint"),
     ],
 )
 def test_what_is_not_there(lake: LocalStore, checkpoints: Command, arguments: list[str], said: str) -> None:

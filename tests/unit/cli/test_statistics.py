@@ -83,4 +83,4 @@ def test_as_columns(lake: LocalStore, checkpoints: Command) -> None:
 def test_what_is_not_there(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("show", FLIGHTS, RUN, "chk-7", "--statistics")
     assert (done.code, done.out) == (4, "")
-    assert done.err.startswith("chk-7: flights_etl.delays, run scheduled__2026-11-20 lists no such checkpoint")
+    assert done.err.startswith("chk-7: flights_etl.delays, run scheduled__2026-11-20 has no such checkpoint")

@@ -24,7 +24,7 @@ def test_a_whole_one(running: Recorded, checkpoints: Command) -> None:
     assert (done.code, done.lines) == (
         0,
         [
-            f"{pointer(running, 3)} is whole: sealed 2026-11-21 02:14, 3 states, 61.2 KiB, all 6 files there, sizes match"
+            f"{pointer(running, 3)} is complete: sealed 2026-11-21 02:14, 3 states, 61.2 KiB, all 6 files there, sizes match"
         ],
     )
     assert json.loads(checkpoints("verify", pointer(running, 3), "-o", "json").out)["files"] == 6
@@ -65,7 +65,7 @@ def savepoint(tmp_path: Path) -> Saved:
 def test_a_savepoint_is_found_without_its_history(savepoint: Saved, checkpoints: Command, end: str) -> None:
     done = checkpoints("verify", f"{savepoint.pointer}{end}")
     said = "savepoint 1 of flights.delays, 1 state, 38 B, all 2 files there, sizes match"
-    assert (done.code, done.lines) == (0, [f"{savepoint.pointer} is whole: {said}"])
+    assert (done.code, done.lines) == (0, [f"{savepoint.pointer} is complete: {said}"])
     data = json.loads(checkpoints("verify", str(savepoint.pointer), "-o", "json").out)
     assert data == {"pointer": str(savepoint.pointer), "states": 1, "files": 2, "bytes": 38, "completed_at": None}
 
