@@ -15,15 +15,15 @@ from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.locate import Found
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.cli.show import MANY
-from airflow_checkpoint_provider.coordinator import disposal, garbage
+from airflow_checkpoint_provider.coordinator import garbage, savepoint
 from airflow_checkpoint_provider.coordinator.closing import close_if_due
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import Disposed
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import Garbage
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.restore import GoingBack
-from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint import Disposed
+from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, Refused, SavepointDisposed
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Token
@@ -83,7 +83,7 @@ def restore(store: Store, job: str, run: str | None, source: Source, approval: A
     names = going.names(source.rename)
     command = _restoring(going, base, source)
     if source.claim:
-        disposal.claim_for(coordinator, disposal.claimable(base), by().owner, utc_now(), dry_run=True)
+        savepoint.claim(coordinator, savepoint.claimable(base), by().owner, utc_now(), dry_run=True)
     coordinator.journal.foresee(command)
 
     def lines() -> list[str]:
@@ -92,7 +92,9 @@ def restore(store: Store, job: str, run: str | None, source: Source, approval: A
     if approval.dry_run:
         return _report(found, base, lines(), DRY_RUN)
     confirm(job, lines(), approval)
-    answer = coordinator.journal.append(lambda state: disposal.claimed(coordinator, state, command(state), utc_now()))
+    answer = coordinator.journal.append(
+        lambda state: savepoint.claim_first(coordinator, state, command(state), utc_now())
+    )
     done = replace(found, state=coordinator.state)
     after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
     return _report(done, base, lines() if approval.yes else [], after)
@@ -115,7 +117,7 @@ def _restoring(going: GoingBack, base: Point | None, source: Source) -> Callable
 def dispose(store: Store, pointer: str, approval: Approval, *, history_is_here: bool) -> Report:
     """Delete a savepoint, unless its job may still start from it. Raises ``Refused`` if that is unknown because ``store`` does
     not hold its history, but for a ``store`` that a person has named (``history_is_here``)."""
-    told = disposal.dispose(store, pointer, by().owner, utc_now(), dry_run=True)
+    told = savepoint.dispose(store, pointer, by().owner, utc_now(), dry_run=True)
     if not told.job:
         return _disposed_before(store, told, approval)
     if not history_is_here and not told.own:
@@ -129,7 +131,7 @@ def dispose(store: Store, pointer: str, approval: Approval, *, history_is_here: 
     if approval.dry_run:
         return _to_dispose(told, [*lines, DRY_RUN])
     confirm(told.job, lines, approval)
-    disposal.dispose(store, pointer, by().owner, utc_now())
+    savepoint.dispose(store, pointer, by().owner, utc_now())
     return _to_dispose(told, [*(lines if approval.yes else []), "done"])
 
 
@@ -141,7 +143,7 @@ def _disposed_before(store: Store, told: Disposed, approval: Approval) -> Report
     except SavepointDisposed as error:
         said = error.message.partition(";")[0]
     if not approval.dry_run:
-        disposal.dispose(store, str(told.pointer), by().owner, utc_now())
+        savepoint.dispose(store, str(told.pointer), by().owner, utc_now())
     return _to_dispose(told, [said])
 
 

@@ -18,9 +18,9 @@ from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, by, confir
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.cli.show import entry
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import publish_due
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Liveness, beats_of
+from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import (
     Aborted,
     CheckpointNotFound,

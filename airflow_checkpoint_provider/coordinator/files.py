@@ -1,25 +1,79 @@
-"""Whether what a seal names is there: names and sizes of all files. Runs anywhere."""
+"""The files that a seal names: whether they are as they were written, and which of them to copy. Runs anywhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
 from airflow_checkpoint_provider.errors import Damaged
-from airflow_checkpoint_provider.protocol.keys import Keys
-from airflow_checkpoint_provider.protocol.metadata import FileSet, Seal
+from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
+from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, StateSnapshot
 from airflow_checkpoint_provider.storage.base import Store
 
-
-def verify_files(store: Store, keys: Keys, seal: Seal) -> int:
-    """How many files there are. One listing per file set. Raises ``Damaged`` with the first that is missing or of another size."""
-    return sum(verify_file_set(store, keys, file_set) for state in seal.states.values() for file_set in state.file_sets)
+Pairs = tuple[tuple[str, str], ...]
+"""What to copy: key below the source's root, key below the target's."""
 
 
-def verify_file_set(store: Store, keys: Keys, file_set: FileSet) -> int:
-    """How many files the file set has; else as ``verify_files``."""
-    key = keys.file_set(file_set.path)
-    there = {one.key.removeprefix(f"{key}/"): one.size for one in store.list(key)}
-    for file in file_set.files:
-        if file.name not in there:
-            raise Damaged(f"{key}/{file.name} is missing")
-        if there[file.name] != file.bytes:
-            raise Damaged(f"{key}/{file.name} has {there[file.name]} bytes, {file.bytes} were acknowledged")
-    return len(file_set.files)
+# -- comparing -----------------------------------------------------------------------------------------------------------
+
+
+def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot]) -> int:
+    """Compare the files of ``states``, which lie at ``keys``, with a listing of each file set. Return how many files there are.
+
+    Raises ``Damaged`` with the first that is missing or of another size.
+    """
+    file_sets = [file_set for state in states for file_set in state.file_sets]
+    for file_set in {file_set.path: file_set for file_set in file_sets}.values():
+        key = keys.file_set(file_set.path)
+        sizes = {listed.key.removeprefix(f"{key}/"): listed.size for listed in store.list(key)}
+        compare(key, sizes, file_set.files)
+    return sum(len(file_set.files) for file_set in file_sets)
+
+
+def compare(place: str, sizes: Mapping[str, int], files: Iterable[File]) -> None:
+    """Compare the acknowledged ``files`` with the ``sizes`` in bytes of what lies at ``place``. Other files do not matter.
+
+    Raises ``Damaged`` with the first that is missing or of another size.
+    """
+    for file in files:
+        if file.name not in sizes:
+            raise Damaged(f"{place}/{file.name} is missing")
+        if sizes[file.name] != file.bytes:
+            raise Damaged(f"{place}/{file.name} has {sizes[file.name]} bytes, {file.bytes} were acknowledged")
+
+
+# -- copying -------------------------------------------------------------------------------------------------------------
+
+
+def exported(states: Iterable[StateSnapshot], history: Keys, savepoint: Keys) -> Pairs:
+    """Return the files to copy before a savepoint of these states is acknowledged. Paths stay, relative to its directory."""
+    file_sets = {file_set.path: file_set for state in states for file_set in state.file_sets}
+    return tuple(
+        pair for path in sorted(file_sets) for pair in _pairs(file_sets[path], history, file_sets[path], savepoint)
+    )
+
+
+def imported(
+    state: StateSnapshot, elsewhere: Keys, history: Keys, epoch: int, nonce: Callable[[], str]
+) -> tuple[StateSnapshot, Pairs]:
+    """Return a state that was restored from elsewhere, as the history that begins with it holds it, and the files to copy.
+
+    References never leave a history: each file set becomes one of attempt ``epoch``, and remembers where its rows come from.
+    What another history says of ids is forgotten: the state is new in the first checkpoint that holds it.
+    """
+    file_sets = tuple(
+        replace(file_set, path=file_set_path(state.uid, epoch, nonce()), origin=file_set.identity)
+        for file_set in state.file_sets
+    )
+    before = state.measures
+    measures = Measures(barrier=before.barrier, work_s=before.work_s, new_bytes=state.bytes)
+    pairs = (_pairs(old, elsewhere, new, history) for old, new in zip(state.file_sets, file_sets, strict=True))
+    return replace(state, file_sets=file_sets, measures=measures), tuple(
+        pair for file_set in pairs for pair in file_set
+    )
+
+
+def _pairs(old: FileSet, source: Keys, new: FileSet, target: Keys) -> Pairs:
+    return tuple(
+        (f"{source.file_set(old.path)}/{file.name}", f"{target.file_set(new.path)}/{file.name}") for file in old.files
+    )

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
 
-from airflow_checkpoint_provider.coordinator import savepoint
+from airflow_checkpoint_provider.coordinator import savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import target_of
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyClaimed, Held, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.decisions import claims_held, held, policy_of
@@ -236,7 +236,7 @@ def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: 
     savepoint whose disposal was not finished, what lies at its target, unless another history has claimed that."""
     if checkpoint.target:
         with contextlib.suppress(AlreadyClaimed):
-            _delete_savepoint(store, checkpoint.target, savepoint.DISPOSAL, state, now)
+            _delete_savepoint(store, checkpoint.target, savepoint_target.DISPOSAL, state, now)
     store.delete([keys.seal(checkpoint.id)])
     store.delete_under(keys.checkpoint(checkpoint.id))
     paths, referred = state.paths(), state.referred()
@@ -249,7 +249,7 @@ def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: 
 def _delete_savepoint(store: Store, text: str, owner: str, state: State, now: str) -> None:
     pointer = SavepointPointer.parse(text)
     target = store.beside(pointer.root)
-    savepoint.dispose(target, pointer, owner, f"the history of {state.job}", now)
+    savepoint_target.delete_savepoint(target, pointer, owner, f"the history of {state.job}", now)
 
 
 def forget(coordinator: Coordinator, deleted: Deleted) -> tuple[int, ...]:

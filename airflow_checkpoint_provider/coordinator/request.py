@@ -24,8 +24,8 @@ from typing import ClassVar
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import publish_due
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness
+from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.protocol import requests
 from airflow_checkpoint_provider.protocol.failures import LOST
 from airflow_checkpoint_provider.protocol.keys import Pointer

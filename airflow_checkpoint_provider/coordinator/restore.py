@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.coordinator.assignment import renamed
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, state_entries
 from airflow_checkpoint_provider.coordinator.entry import By
-from airflow_checkpoint_provider.coordinator.files import verify_files
+from airflow_checkpoint_provider.coordinator.files import verify
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.savepoint import Savepoint, open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidName, SavepointDisposed
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.commands import Restore
@@ -291,7 +291,7 @@ def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, in
     """The seal and the number of files, after digest, names and sizes were compared. One listing per file set."""
     try:
         seal, _ = coordinator.contents(checkpoint)
-        files = verify_files(*place(coordinator, checkpoint), seal)
+        files = verify(*place(coordinator, checkpoint), seal.states.values())
     except Damaged as error:
         state = coordinator.state
         older = max((one.id for one in state.retained if one.id < checkpoint.id), default=None)

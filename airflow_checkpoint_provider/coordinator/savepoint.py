@@ -1,270 +1,175 @@
-"""A savepoint at its target: publish, open, claim, dispose, and what has to be copied. Runs anywhere.
+"""What a savepoint needs of journal and target together: publish it, claim it, dispose of it. Runs anywhere.
 
-A savepoint stands alone in a directory of its own: its file sets, then ``_metadata``, which is the seal byte for byte and makes
-it one, and ``_claimed``, which says who deletes it. Nothing here reads a journal, and every step may be done by anyone, again.
-
-Who deletes it overwrites ``_metadata`` by a *stub* first, and never takes the stub away. Killed at any point, what is left is
-the whole savepoint or none that anybody would open, and the next disposal goes on behind the stub. A publisher that slept
-finds something there, and cannot bring it back. ``_claimed`` stays, too: whoever read the seal before and claims afterwards
-is refused, so what is found whole after one's own claim stays whole.
+Its own history may still need a savepoint: as the point where the next attempt starts, or where one has just started. Whoever
+wants to own its deletion asks that history first, if there is one beside it: one that was moved belongs to nobody's journal.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import datetime
 
-from airflow_checkpoint_provider.coordinator.files import verify_files
-from airflow_checkpoint_provider.errors import (
-    AlreadyClaimed,
-    CheckpointNotFound,
-    CommitStateUnknown,
-    Damaged,
-    InvalidConfig,
-    OtherSavepoint,
-    SavepointDisposed,
-)
-from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, file_set_path
-from airflow_checkpoint_provider.protocol.metadata import FileSet, Measures, Seal, StateSnapshot, digest
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, canonical, parse
-from airflow_checkpoint_provider.storage.base import Store, put
-
-NO_CLAIM, CLAIM = "no_claim", "claim"
-DISPOSAL = "disposal"
-"""The owner that whoever disposes of a savepoint claims it for: another one may go on where the first was killed."""
-
-Pairs = tuple[tuple[str, str], ...]
-"""What to copy: key below the source's root, key below the target's."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim(Record):
-    """``_claimed``: whose the deletion is. ``owner`` is a history's incarnation, or ``DISPOSAL``; the rest is for people."""
-
-    owner: str
-    by: str
-    at: str
-    v: int = VERSION
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stub(Record):
-    """What ``_metadata`` is after a disposal."""
-
-    by: str
-    at: str
-    stub: bool = True
-    v: int = VERSION
+from airflow_checkpoint_provider.coordinator import savepoint_target
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, Savepoint
+from airflow_checkpoint_provider.errors import CheckpointError, Held, InvalidConfig, InvalidName, SavepointDisposed
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.decisions import decide, held
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.protocol.metadata import Seal
+from airflow_checkpoint_provider.protocol.state import CONDEMNED, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.storage.base import Store
 
 
 @dataclass(frozen=True)
-class Savepoint:
-    """One that was opened. ``digest`` is that of its ``_metadata`` as it was read."""
+class Disposed:
+    """What was, or would be, deleted. ``own`` says that its history was found and knows of it."""
 
     pointer: SavepointPointer
-    store: Store
-    seal: Seal
-    digest: str
+    job: str
+    files: int
+    bytes: int
+    own: bool
 
-    @property
-    def keys(self) -> Keys:
-        """Where the file sets of its seal lie."""
-        return self.pointer.keys
 
-    @property
-    def bytes(self) -> int:
-        return sum(state.bytes for state in self.seal.states.values())
+def publish_due(coordinator: Coordinator, only: int | None = None) -> tuple[int, ...]:
+    """Publish each completed savepoint whose ``_metadata`` is not said to stand at its target, and confirm that.
 
-    def verify(self) -> int:
-        """How many files it has, all there and of their sizes. Raises ``Damaged``."""
+    Anyone may, again and again, on a believed state. Returns the ids. Where one cannot be, the others are published first;
+    then its error is raised. ``only``: who waits for one of them is not concerned with the others.
+    """
+    due = [one for one in coordinator.state.savepoints if not one.published and only in (None, one.id)]
+    failed: list[CheckpointError] = []
+    for checkpoint in due:
         try:
-            return verify_files(self.store, self.keys, self.seal)
-        except Damaged as error:
-            raise Damaged(
-                f"{self.pointer} is not whole: {error.message}. Copy the directory again, or name another savepoint"
-            ) from None
+            _publish(coordinator, checkpoint)
+        except CheckpointError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return tuple(one.id for one in due)
 
 
-# -- opening -------------------------------------------------------------------------------------------------------------
+def _publish(coordinator: Coordinator, checkpoint: Checkpoint) -> None:
+    pointer, seal = target_of(checkpoint), coordinator.keys.seal(checkpoint.id)
+    target = coordinator.store.beside(pointer.root)
+    savepoint_target.put_metadata(coordinator.store, seal, checkpoint.digest, target, pointer)
+    coordinator.journal.append(c.ConfirmPublished(id=checkpoint.id))
 
 
-def open_savepoint(pointer: SavepointPointer, home: Store) -> Savepoint:
-    """What lies at ``pointer``, in a store that is reached as the one ``home`` is.
-
-    Raises ``CheckpointNotFound`` where nothing was published, ``SavepointDisposed``, ``Damaged``, ``FormatTooNew``.
-    """
-    store = home.beside(pointer.root)
-    body = store.read(pointer.metadata)
-    if body is None:
-        raise CheckpointNotFound(
-            f"{pointer}: there is no savepoint: it holds no _metadata. One that was not completed never gets it;"
-            " for one that was moved, name the directory that holds _metadata"
-        )
-    stub = _stub(body, pointer)
-    if stub:
-        raise SavepointDisposed(
-            f"{pointer} was disposed of at {stub.at} by {stub.by}; name another savepoint", at=stub.at, by=stub.by
-        )
-    return Savepoint(pointer, store, Seal.from_bytes(body), digest(body))
+def target_of(checkpoint: Checkpoint) -> SavepointPointer:
+    """Where a savepoint lies."""
+    assert checkpoint.target
+    return SavepointPointer.parse(checkpoint.target)
 
 
-def _stub(body: bytes, pointer: SavepointPointer) -> Stub | None:
-    data = parse(body, f"{pointer}/_metadata")
-    return Stub.from_json(data) if data.get("stub") else None
-
-
-# -- publishing ----------------------------------------------------------------------------------------------------------
-
-
-class Published(enum.Enum):
-    """What a publisher finds when it is done."""
-
-    THERE = "whole, whoever published it"
-    DISPOSED = "somebody has disposed of it meanwhile"
-
-
-def publish(history: Store, seal_key: str, sealed: str, target: Store, pointer: SavepointPointer) -> Published:
-    """Put a completed savepoint's seal into its directory, where its files are already. Anyone may, as often as he likes.
-
-    ``sealed`` is the digest in its *completed* entry, which the caller has believed: only then is it a savepoint. Raises
-    ``Damaged`` if the seal is another or gone, ``OtherSavepoint``, and ``CommitStateUnknown`` where the answer was lost.
-    """
-    body = history.read(seal_key)
-    if body is None:
-        found = target.read(pointer.metadata)  # deleted since: then it has been published, or never will be
-        if found is None:
-            raise Damaged(f"{seal_key} is missing, so {pointer} cannot be published; take another savepoint")
-        return _published(found, sealed, pointer)
-    if digest(body) != sealed:
-        raise Damaged(
-            f"{seal_key} is not what the journal says was sealed, so {pointer} is not published; take another"
-        )
-    _, there = put(target, pointer.metadata, body)
-    if there is None:
-        raise _unknown(pointer.metadata)
-    return _published(there, sealed, pointer)
-
-
-def _published(there: bytes, sealed: str, pointer: SavepointPointer) -> Published:
-    if digest(there) == sealed:
-        return Published.THERE
-    if _stub(there, pointer):
-        return Published.DISPOSED
-    raise OtherSavepoint(
-        f"{pointer} holds the _metadata of another savepoint; nothing was changed. Choose another target"
-    )
-
-
-# -- claiming and disposing ----------------------------------------------------------------------------------------------
-
-
-def claim_mode(text: str) -> str:
-    """``no_claim`` or ``claim``; anything else is ``InvalidConfig``."""
-    if text == "legacy":
+def claimable(point: Point | None) -> SavepointPointer:
+    """Only a savepoint that a history did not make can become its own. Raises ``InvalidConfig``."""
+    pointer = pointer_of(point.pointer) if point and point.pointer else None
+    if not isinstance(pointer, SavepointPointer):
         raise InvalidConfig(
-            "claim_mode='legacy': nobody would know when the savepoint may be deleted. Write \"no_claim\" (it stays yours and is"
-            ' copied by the first checkpoint) or "claim" (the job owns and deletes it)'
+            f"{point or 'nothing'} is no savepoint from elsewhere and cannot be claimed: what this history made is its own already."
+            " Leave the claim out, or name the directory of one"
         )
-    if text not in (NO_CLAIM, CLAIM):
-        raise InvalidConfig(f'claim_mode={text!r}: write "{NO_CLAIM}" (the savepoint stays yours) or "{CLAIM}"')
-    return text
+    return pointer
 
 
-def refuse_claimed(store: Store, pointer: SavepointPointer, owner: str) -> None:
-    """Whether ``claim`` would be refused, and nothing is written. Raises ``AlreadyClaimed``."""
-    body = store.read(pointer.claim)
-    if body is not None:
-        _refuse_other(body, pointer, owner)
+def claim_first(coordinator: Coordinator, state: State, restore: c.Restore, now: str) -> c.Restore:
+    """``restore`` as it is; what it claims is the history's by then. Nothing is where ``state`` refuses it."""
+    if restore.claimed:
+        pointer = claimable(restore.base)
+        if not isinstance(decide(state, restore), c.Refusal):
+            claim(coordinator, pointer, restore.by, now)
+    return restore
 
 
-def claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
-    """Own the deletion of a savepoint from now on; again by the same owner changes nothing. Raises ``AlreadyClaimed``.
+def claim(
+    coordinator: Coordinator, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool = False
+) -> Savepoint:
+    """The savepoint, owned by the history of ``coordinator`` from now on: what restores from it may delete it one day. The
+    history that made it lists it no more, so that nobody goes back there to what another deletes.
 
-    ``owner`` is the incarnation of a history, or ``DISPOSAL``. Open it before, else an empty directory is claimed; verify
-    it afterwards.
+    Raises ``AlreadyClaimed``, ``Held`` while its own history needs it, and what opening and verifying raise.
     """
-    body = canonical(Claim(owner=owner, by=by, at=at).to_json())
-    _, there = put(store, pointer.claim, body)
-    if there is None:
-        raise _unknown(pointer.claim)
-    _refuse_other(there, pointer, owner)
+    savepoint = savepoint_target.open_savepoint(pointer, coordinator.store)
+    savepoint_target.check_claim(savepoint.store, pointer, coordinator.state.incarnation)
+    own = _own_history(coordinator.store, savepoint.seal, pointer)
+    if own is not None:
+        _refuse_held(own[0], own[1], now)
+    if dry_run:
+        return savepoint
+    savepoint_target.put_claim(savepoint.store, pointer, coordinator.state.incarnation, by, now)
+    savepoint.verify()
+    if own is not None:
+        own[0].journal.append(c.Condemn(ids=(own[1],), now=now, disposing=True))
+        own[0].journal.append(c.Forget(ids=(own[1],)))
+    return savepoint
 
 
-def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None:
-    stands = Claim.from_json(parse(claimed, f"{pointer}/_claimed"))
-    if stands.owner == owner:
-        return
-    whose = "to be disposed of" if stands.owner == DISPOSAL else "for another history"
-    advice = f'Take another savepoint; without a claim (claim_mode="{NO_CLAIM}") several jobs may start from one'
-    if owner == DISPOSAL:
-        advice = "That deletes it when its retention keeps it no more"
-    raise AlreadyClaimed(
-        f"{pointer} was claimed {whose} at {stands.at} by {stands.by}. {advice}",
-        owner=stands.owner, by=stands.by, at=stands.at,
-    )  # fmt: skip
+def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False) -> Disposed:
+    """Delete the savepoint at the pointer ``text``, and let its history forget it. Done twice is done once.
 
-
-def dispose(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
-    """Claim a savepoint and delete all that lies in its directory, but the stub and the claim. Raises ``AlreadyClaimed``.
-
-    Again, for the same owner, it finishes what was begun; the first disposal's words stay in the stub. One that was never
-    published gets its stub, too.
+    ``home`` is the store of its history. Raises ``Held`` while that needs it, ``AlreadyClaimed``, ``CheckpointNotFound``,
+    and ``InvalidName`` for a checkpoint of a history, which its own policy deletes.
     """
-    claim(store, pointer, owner, by, at)
-    body = store.read(pointer.metadata)
-    if body is None or not _is_stub(body, pointer):
-        store.overwrite(pointer.metadata, canonical(Stub(by=by, at=at).to_json()))
-    for name in store.folders(pointer.name):
-        store.delete_under(f"{pointer.name}/{name}")
-    there = [one.key for one in store.list(pointer.name)]
-    store.delete(key for key in there if key not in (pointer.metadata, pointer.claim))
-
-
-def _is_stub(body: bytes, pointer: SavepointPointer) -> bool:
-    """What is damaged may be disposed of. What is too new may not: nobody here knows what else belongs to it."""
+    pointer = pointer_of(text)
+    if isinstance(pointer, Pointer):
+        raise InvalidName(f"{text} is no savepoint: its history deletes it, see `checkpoints prune` and retention=")
     try:
-        return _stub(body, pointer) is not None
-    except Damaged:
-        return False
+        savepoint = savepoint_target.open_savepoint(pointer, home)
+    except SavepointDisposed:
+        return _finish(home, pointer, by, now, dry_run=dry_run)
+    savepoint_target.check_claim(savepoint.store, pointer, DISPOSAL)  # its own history has forgotten it since
+    own = _own_history(home, savepoint.seal, pointer)
+    if own is not None:
+        _refuse_held(own[0], own[1], now)
+    files = [
+        file for state in savepoint.seal.states.values() for file_set in state.file_sets for file in file_set.files
+    ]
+    told = Disposed(pointer, savepoint.seal.job, len(files), sum(one.bytes for one in files), own is not None)
+    if dry_run:
+        return told
+    savepoint_target.put_claim(savepoint.store, pointer, DISPOSAL, by, now)
+    if own is not None:
+        own[0].journal.append(c.Condemn(ids=(own[1],), now=now, disposing=True))
+    savepoint_target.delete_savepoint(savepoint.store, pointer, DISPOSAL, by, now)
+    if own is not None:
+        own[0].journal.append(c.Forget(ids=(own[1],)))
+    return told
 
 
-def _unknown(key: str) -> CommitStateUnknown:
-    return CommitStateUnknown(f"the store did not say whether {key} was written; nothing was cleaned up. Do it again")
+def _finish(home: Store, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool) -> Disposed:
+    """A disposal that somebody began: its stub stands, so nobody opens the savepoint any more."""
+    if not dry_run:
+        savepoint_target.delete_savepoint(home.beside(pointer.root), pointer, DISPOSAL, by, now)
+    return Disposed(pointer, "", 0, 0, own=False)
 
 
-# -- copying -------------------------------------------------------------------------------------------------------------
+def _own_history(home: Store, seal: Seal, pointer: SavepointPointer) -> tuple[Coordinator, int] | None:
+    """The history that made the savepoint, if it lies in ``home`` and lists this directory."""
+    keys = Keys(History(seal.job, seal.scope or None, seal.item).prefix)
+    coordinator = Coordinator(Journal(home, keys, By("savepoint", "", "")))
+    state = coordinator.journal.catch_up()
+    found = state.checkpoint(seal.id) if state.incarnation == seal.inc else None
+    if found is None or found.status not in (RETAINED, CONDEMNED) or not found.target:
+        return None
+    return (coordinator, found.id) if _place(home, target_of(found)) == _place(home, pointer) else None
 
 
-def exported(states: Iterable[StateSnapshot], history: Keys, savepoint: Keys) -> Pairs:
-    """The files to copy before a savepoint of these states is acknowledged. Paths stay, relative to its directory."""
-    file_sets = {file_set.path: file_set for state in states for file_set in state.file_sets}
-    return tuple(
-        pair for path in sorted(file_sets) for pair in _files(file_sets[path], history, file_sets[path], savepoint)
-    )
+def _place(home: Store, pointer: SavepointPointer) -> tuple[str, str]:
+    """One place has many spellings."""
+    return home.beside(pointer.root).uri, pointer.name
 
 
-def imported(
-    state: StateSnapshot, elsewhere: Keys, history: Keys, epoch: int, nonce: Callable[[], str]
-) -> tuple[StateSnapshot, Pairs]:
-    """A state that was restored from elsewhere, as the history that begins with it holds it, and the files to copy.
-
-    References never leave a history: each file set becomes one of attempt ``epoch``, and remembers where its rows come from.
-    What another history says of ids is forgotten: the state is new in the first checkpoint that holds it.
-    """
-    file_sets = tuple(
-        replace(file_set, path=file_set_path(state.uid, epoch, nonce()), origin=file_set.identity)
-        for file_set in state.file_sets
-    )
-    before = state.measures
-    measures = Measures(barrier=before.barrier, work_s=before.work_s, new_bytes=state.bytes)
-    pairs = (_files(old, elsewhere, new, history) for old, new in zip(state.file_sets, file_sets, strict=True))
-    return replace(state, file_sets=file_sets, measures=measures), tuple(
-        pair for file_set in pairs for pair in file_set
-    )
-
-
-def _files(old: FileSet, source: Keys, new: FileSet, target: Keys) -> Pairs:
-    return tuple(
-        (f"{source.file_set(old.path)}/{file.name}", f"{target.file_set(new.path)}/{file.name}") for file in old.files
-    )
+def _refuse_held(coordinator: Coordinator, number: int, now: str) -> None:
+    state = coordinator.state
+    if number in held(state, datetime.fromisoformat(now)):
+        raise Held(
+            f"{state.job} may still start from savepoint chk-{number}; nothing was changed. Wait for its next checkpoint, or"
+            f" let it start elsewhere: {wording.restore(state, '…')}",
+            ids=[number],
+        )

@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook, Connection
 
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection
 from airflow_checkpoint_provider.hooks.history import CheckpointHandle, JobProgress

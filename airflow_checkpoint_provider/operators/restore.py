@@ -7,11 +7,11 @@ from typing import Any
 
 from airflow_checkpoint_provider.coordinator.assignment import renaming
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import claimed
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.restore import GoingBack
-from airflow_checkpoint_provider.coordinator.savepoint import CLAIM, NO_CLAIM
-from airflow_checkpoint_provider.coordinator.savepoint import claim_mode as known_claim_mode
+from airflow_checkpoint_provider.coordinator.savepoint import claim_first
+from airflow_checkpoint_provider.coordinator.savepoint_target import CLAIM, NO_CLAIM
+from airflow_checkpoint_provider.coordinator.savepoint_target import claim_mode as known_claim_mode
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig
 from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
 from airflow_checkpoint_provider.operators._base import failing_for_good
@@ -94,7 +94,7 @@ class RestoreOperator(JobOperator):
             going.look(now)
             self.stop_if_killed()
             wanted = going.command(token, token.owner, reason, claim=claims, rename=self.rename)
-            return claimed(coordinator, now, wanted, utc_now())
+            return claim_first(coordinator, now, wanted, utc_now())
 
         coordinator.journal.append(command)
         for line in restore_story.restored(going.state, going.restored, claim=claims, rename=going.names(self.rename)):

@@ -14,8 +14,8 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import Disposed, dispose, publish_due
 from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.coordinator.savepoint import Disposed, dispose, publish_due
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     CheckpointNotFound,

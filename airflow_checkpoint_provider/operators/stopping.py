@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import publish_due
+from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.operators.launch import Launching
 from airflow_checkpoint_provider.protocol.handover import ExitCode

@@ -16,13 +16,13 @@ from typing import NoReturn
 
 from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import publish_due
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import (
     Beat,
     Heart,
 )
 from airflow_checkpoint_provider.coordinator.restore import Restored
+from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import (
     Busy,
     CheckpointError,

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.assignment import renamed_in
-from airflow_checkpoint_provider.coordinator.disposal import target_of
-from airflow_checkpoint_provider.coordinator.files import verify_file_set
-from airflow_checkpoint_provider.coordinator.savepoint import Pairs, exported, imported
+from airflow_checkpoint_provider.coordinator.files import Pairs, exported, imported, verify
+from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError
 from airflow_checkpoint_provider.protocol.failures import DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.protocol.keys import Keys
@@ -93,8 +92,7 @@ class _Copying:
 
         if pairs:
             copy_all(self.source.store, self.target.store, pairs, on_done)
-        for file_set in record.file_sets:
-            verify_file_set(self.target.store, self.target.keys, file_set)
+        verify(self.target.store, self.target.keys, [record])
         return record
 
     def _say_progress(self, size: int) -> None:

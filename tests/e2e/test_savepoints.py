@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from tests.e2e.lab import PATIENCE, Lab

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import publish_due, target_of
 from airflow_checkpoint_provider.coordinator.entry import By, Entry
+from airflow_checkpoint_provider.coordinator.files import exported, imported
 from airflow_checkpoint_provider.coordinator.journal import Answer, Journal
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine
-from airflow_checkpoint_provider.coordinator.savepoint import exported, imported
+from airflow_checkpoint_provider.coordinator.savepoint import publish_due, target_of
 from airflow_checkpoint_provider.errors import (
     AlreadyFinished,
     Busy,

@@ -31,8 +31,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from airflow_checkpoint_provider.coordinator.entry import Entry
-from airflow_checkpoint_provider.coordinator.savepoint import DISPOSAL
-from airflow_checkpoint_provider.coordinator.savepoint import Claim as Lock
+from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL
+from airflow_checkpoint_provider.coordinator.savepoint_target import ClaimLock as Lock
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys, SavepointPointer, file_set_epoch
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from unittest import mock
 
-from airflow_checkpoint_provider.coordinator import disposal, garbage
+from airflow_checkpoint_provider.coordinator import garbage, savepoint
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import claim_for, dispose, publish_due
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.savepoint import claim, dispose, publish_due
 from airflow_checkpoint_provider.errors import Busy, CheckpointNotFound, Refused, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
@@ -33,7 +33,7 @@ def in_one_store() -> Iterator[None]:
         assert isinstance(store, Process)
         return Watched(store, keys=keys)
 
-    with mock.patch.object(disposal, "Journal", opened):
+    with mock.patch.object(savepoint, "Journal", opened):
         yield
 
 
@@ -89,7 +89,7 @@ def claimer(process: Process, pointer: str, again: int = 1) -> Next | None:
     token = Token(dag="d", run="A", task="restore")
     try:
         journal.catch_up()
-        found = claim_for(Coordinator(journal), SavepointPointer.parse(pointer), "d.restore", AT)
+        found = claim(Coordinator(journal), SavepointPointer.parse(pointer), "d.restore", AT)
         restore = c.Restore(
             token=token,
             base=Point(pointer=pointer),

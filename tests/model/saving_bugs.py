@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.coordinator import disposal, garbage, savepoint
+from airflow_checkpoint_provider.coordinator import garbage, savepoint, savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.savepoint import Savepoint, Stub
+from airflow_checkpoint_provider.coordinator.savepoint_target import DisposedStub, Savepoint
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import decisions, launches, requests, transitions
 from airflow_checkpoint_provider.protocol import events as e
@@ -31,7 +31,7 @@ def folded(event: type[e.Event], fold: Callable[[State, Any], State]) -> Patch:
 
 
 BRANCHED, COMPLETED = transitions._FOLDS[e.BranchOpened], transitions._FOLDS[e.CheckpointCompleted]
-PUT_SEAL, PUBLISH, DISPOSE = Coordinator._put_seal, disposal.publish_due, savepoint.dispose
+PUT_SEAL, PUBLISH, DISPOSE = Coordinator._put_seal, savepoint.publish_due, savepoint_target.delete_savepoint
 AT = datetime.fromisoformat(actors.AT)
 
 
@@ -78,7 +78,7 @@ REQUESTS = {
 def published_with_its_seal(self: Coordinator, number: int, body: bytes) -> bytes:
     found, checkpoint = PUT_SEAL(self, number, body), self.state.checkpoint(number)
     if checkpoint and checkpoint.target:
-        put(self.store, disposal.target_of(checkpoint).metadata, found, patience=TRIES_TWICE)
+        put(self.store, savepoint.target_of(checkpoint).metadata, found, patience=TRIES_TWICE)
     return found
 
 
@@ -104,10 +104,10 @@ def anything_is_first(state: State, event: e.CheckpointCompleted) -> State:
 
 
 def stub_last(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
-    savepoint.claim(store, pointer, owner, by, at)
+    savepoint_target.put_claim(store, pointer, owner, by, at)
     for name in store.folders(pointer.name):
         store.delete_under(f"{pointer.name}/{name}")
-    store.overwrite(pointer.metadata, canonical(Stub(by=by, at=at).to_json()))
+    store.overwrite(pointer.metadata, canonical(DisposedStub(by=by, at=at).to_json()))
 
 
 def no_stub(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
@@ -128,11 +128,11 @@ def a_policy_deletes_them() -> Iterator[None]:
 
 
 def claimed_in_silence(coordinator: Coordinator, pointer: SavepointPointer, by: str, now: str) -> Savepoint:
-    found = savepoint.open_savepoint(pointer, coordinator.store)
-    own = disposal._own_history(coordinator.store, found.seal, pointer)
+    found = savepoint_target.open_savepoint(pointer, coordinator.store)
+    own = savepoint._own_history(coordinator.store, found.seal, pointer)
     if own is not None:
-        disposal._refuse_held(*own, now)
-    savepoint.claim(found.store, pointer, coordinator.state.incarnation, by, now)
+        savepoint._refuse_held(*own, now)
+    savepoint_target.put_claim(found.store, pointer, coordinator.state.incarnation, by, now)
     return found
 
 
@@ -150,7 +150,7 @@ def counted_from_its_own(state: State, event: e.BranchOpened) -> State:
 
 SAVEPOINTS = {
     "24": Bug("published before its entry", replaced(Coordinator, "_put_seal", published_with_its_seal), "a_savepoint", ("P8",)),
-    "25": Bug("claim without lock", replaced(savepoint, "claim", lambda *arguments: None), "a_claim", ("P5", "P8")),
+    "25": Bug("claim without lock", replaced(savepoint_target, "put_claim", lambda *arguments: None), "a_claim", ("P5", "P8")),
     "n": Bug("said to be published before it is", replaced(actors, "publish_due", confirmed_first), "a_savepoint", ("P8",)),
     "o": Bug(
         "a savepoint's file sets are the history's", folded(e.CheckpointCompleted, interned), "a_savepoint", ("P12",), walks=50,
@@ -160,15 +160,15 @@ SAVEPOINTS = {
         "a_savepoint_of_what_was_restored", ("P9",),
     ),
     "q": Bug(
-        "disposed of without asking its history", replaced(disposal, "_own_history", lambda *arguments: None),
+        "disposed of without asking its history", replaced(savepoint, "_own_history", lambda *arguments: None),
         "a_savepoint_to_go_on_from", ("P5", "P8"),
     ),
-    "r": Bug("the stub comes last", replaced(savepoint, "dispose", stub_last), "disposals", ("P8",)),
-    "s": Bug("nothing is left of a savepoint", replaced(savepoint, "dispose", no_stub), "a_disposal", ("P8",)),
+    "r": Bug("the stub comes last", replaced(savepoint_target, "delete_savepoint", stub_last), "disposals", ("P8",)),
+    "s": Bug("nothing is left of a savepoint", replaced(savepoint_target, "delete_savepoint", no_stub), "a_disposal", ("P8",)),
     "t": Bug("a policy deletes savepoints", a_policy_deletes_them, "disposals", ("P8",)),
     "u": Bug("a claimed base is not held", no_claim_is_held, "a_claim", ("P5",)),
     "w": Bug(
-        "its own history is not told of a claim", replaced(savers, "claim_for", claimed_in_silence), "a_claim_under_a_restore", ("P5",),
+        "its own history is not told of a claim", replaced(savers, "claim", claimed_in_silence), "a_claim_under_a_restore", ("P5",),
     ),
     "v": Bug("ids begin anew after a savepoint from elsewhere", folded(e.BranchOpened, counted_from_its_own), "a_claim", ("P2",)),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator import savepoint as saved
+from airflow_checkpoint_provider.coordinator import savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol import commands as c
@@ -136,7 +136,11 @@ class Steps:
             savepoints.Savepoints, "_copy", lambda _, one, *__: self._checkpoint(one.id), "before-copy", "copied"
         )
         self._wrap(
-            saved, "publish", lambda _, key, *__: self._checkpoint(_number(key)), "before-publishing", "published"
+            savepoint_target,
+            "put_metadata",
+            lambda _, key, *__: self._checkpoint(_number(key)),
+            "before-publishing",
+            "published",
         )
         self._wrap(copies, "brought_in", lambda *_: "attempt", "", "brought-in")
         self._wrap(Coordinator, "_delete", lambda *_: f"retire/{self._times['retire']}", "", "deleted")

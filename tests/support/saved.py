@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.savepoint import (
+from airflow_checkpoint_provider.coordinator.files import exported
+from airflow_checkpoint_provider.coordinator.savepoint_target import (
     DISPOSAL,
     Published,
     Savepoint,
-    claim,
-    dispose,
-    exported,
+    delete_savepoint,
     open_savepoint,
-    publish,
+    put_claim,
+    put_metadata,
 )
 from airflow_checkpoint_provider.errors import CheckpointNotFound, SavepointDisposed
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer, savepoint_name
@@ -40,13 +40,13 @@ class Saved:
         copy_all(self.history, target, exported(states, self.coordinator.keys, self.pointer.keys))
 
     def publish(self, target: Store | None = None) -> Published:
-        return publish(self.history, self.seal_key, self.checkpoint.digest, target or self.target, self.pointer)
+        return put_metadata(self.history, self.seal_key, self.checkpoint.digest, target or self.target, self.pointer)
 
     def claim(self, owner: str = MINE, target: Store | None = None) -> None:
-        claim(target or self.target, self.pointer, owner, f"who claims for {owner}", at(5))
+        put_claim(target or self.target, self.pointer, owner, f"who claims for {owner}", at(5))
 
     def dispose(self, target: Store | None = None, *, by: str = "ann") -> None:
-        dispose(target or self.target, self.pointer, DISPOSAL, by, at(6))
+        delete_savepoint(target or self.target, self.pointer, DISPOSAL, by, at(6))
 
     def open(self) -> Savepoint:
         return open_savepoint(self.pointer, self.target)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import airflow_checkpoint_provider
-from airflow_checkpoint_provider.coordinator import liveness, savepoint
+from airflow_checkpoint_provider.coordinator import liveness, savepoint_target
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.protocol import events, metadata, state
 from airflow_checkpoint_provider.protocol.kinds import KINDS, Kind
@@ -88,8 +88,8 @@ READERS: dict[str, type[Record]] = {
     "Acknowledgement": metadata.Acknowledgement,
     "Seal": metadata.Seal,
     "Heartbeat": liveness.Beat,
-    "Claim": savepoint.Claim,
-    "Stub of a savepoint": savepoint.Stub,
+    "Claim": savepoint_target.ClaimLock,
+    "Stub of a savepoint": savepoint_target.DisposedStub,
 }
 EXPLAINED: dict[str, type] = {
     "A **token**": events.Token,

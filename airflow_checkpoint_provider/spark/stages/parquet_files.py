@@ -19,6 +19,7 @@ from pyspark.sql import Observation
 from pyspark.sql.functions import col, count, lit
 from pyspark.sql.types import StructType
 
+from airflow_checkpoint_provider.coordinator.files import compare
 from airflow_checkpoint_provider.errors import Damaged, StoreDenied, StoreError, StoreUnavailable
 from airflow_checkpoint_provider.protocol.metadata import File
 from airflow_checkpoint_provider.spark.stages.confs import overridden
@@ -123,11 +124,10 @@ def verify(spark: SparkSession, uri: str, files: Sequence[File]) -> None:
         raise Damaged(
             f"the list of files of {uri} is no list of data files ({odd or 'empty'}): restore an older checkpoint"
         )
-    sizes = _listed(spark, uri)
-    for file in files:
-        if sizes.get(file.name) != file.bytes:
-            found = f"has {sizes[file.name]} bytes" if file.name in sizes else "is not there"
-            raise Damaged(f"{uri}/{file.name} {found}, {file.bytes} were written: restore an older checkpoint")
+    try:
+        compare(uri, _listed(spark, uri), files)
+    except Damaged as error:
+        raise Damaged(f"{error.message}: restore an older checkpoint") from None
 
 
 def read(spark: SparkSession, uri: str, files: Sequence[File], schema: str) -> DataFrame:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, CheckpointNotFound, Damaged, KeepAll
-from airflow_checkpoint_provider.coordinator.savepoint import exported, publish
+from airflow_checkpoint_provider.coordinator.files import exported
+from airflow_checkpoint_provider.coordinator.savepoint_target import put_metadata
 from airflow_checkpoint_provider.errors import InvalidName
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.spark import open_checkpoint
@@ -85,7 +86,7 @@ def test_a_savepoint_without_its_history_wherever_it_lies(script: Script, tmp_pa
     pointer = SavepointPointer(target.uri, "of monday?")
     pairs = exported(coordinator.read_seal(newest).states.values(), coordinator.keys, pointer.keys)
     copy_all(coordinator.store, target, pairs)
-    publish(coordinator.store, coordinator.keys.seal(newest.id), newest.digest, target, pointer)
+    put_metadata(coordinator.store, coordinator.keys.seal(newest.id), newest.digest, target, pointer)
     shutil.rmtree(script.root)
     opened = open_checkpoint(f"{pointer}/_metadata", script.spark)
     assert (opened.uids, opened.sealed, opened["seen"]) == (("clean", "seen"), True, ["a"])

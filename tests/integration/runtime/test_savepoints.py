@@ -12,7 +12,7 @@ import pytest
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, read_beat
-from airflow_checkpoint_provider.coordinator.savepoint import DISPOSAL, dispose
+from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, delete_savepoint
 from airflow_checkpoint_provider.errors import Damaged, Queued, SavepointDisposed
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
@@ -248,7 +248,7 @@ def test_another_job_starts_from_it(script: Script, saved: str, capsys: CaptureF
         job.checkpoint()
     other = LocalStore(str(script.root)).list("jobs/other/job")
     assert all(int(one.key.split("chk-")[1].split("/")[0]) > above for one in other if "/chk-" in one.key)
-    dispose(
+    delete_savepoint(
         LocalStore(str(Path(saved.removeprefix("file://")).parent)),
         SavepointPointer.parse(saved),
         DISPOSAL,

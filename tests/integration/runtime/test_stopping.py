@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
-from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request, Token
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer

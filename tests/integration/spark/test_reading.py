@@ -43,13 +43,13 @@ def test_an_empty_file_is_damage(stage: Stage) -> None:
 
 def test_a_missing_file_is_damage(stage: Stage) -> None:
     stage.first.unlink()
-    with pytest.raises(Damaged, match=f"{stage.first.name} is not there"):
+    with pytest.raises(Damaged, match=f"{stage.first.name} is missing"):
         stage.read()
 
 
 def test_a_missing_directory_is_damage(stage: Stage) -> None:
     shutil.rmtree(stage.folder)
-    with pytest.raises(Damaged, match="is not there"):
+    with pytest.raises(Damaged, match="is missing"):
         stage.read()
 
 
@@ -57,7 +57,7 @@ def test_a_shorter_and_a_longer_file_are_damage(stage: Stage) -> None:
     body = stage.first.read_bytes()
     for changed in (body[:-1], body + b"\0"):
         stage.first.write_bytes(changed)
-        with pytest.raises(Damaged, match=f"has {len(changed)} bytes.*, {len(body)} were written"):
+        with pytest.raises(Damaged, match=f"has {len(changed)} bytes.*, {len(body)} were acknowledged"):
             stage.read()
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import publish_due, target_of
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
+from airflow_checkpoint_provider.coordinator.savepoint import publish_due, target_of
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import Checkpoint

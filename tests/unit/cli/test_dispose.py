@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.cli import change, main
-from airflow_checkpoint_provider.coordinator.disposal import target_of
+from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import LocalStore

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import target_of
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys, file_set_path

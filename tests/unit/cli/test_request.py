@@ -13,7 +13,7 @@ import pytest
 
 from airflow_checkpoint_provider.cli import request
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer

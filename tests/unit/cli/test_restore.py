@@ -11,10 +11,10 @@ import pytest
 from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import target_of
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.savepoint import claim
+from airflow_checkpoint_provider.coordinator.savepoint import target_of
+from airflow_checkpoint_provider.coordinator.savepoint_target import put_claim
 from airflow_checkpoint_provider.errors import InvalidConfig, Refused
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer
@@ -143,7 +143,7 @@ def test_what_cannot_be(running: Recorded, checkpoints: Command, options: list[s
 
 
 def test_one_that_another_has_claimed(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:
-    claim(LocalStore(elsewhere.root.removeprefix("file://")), elsewhere, "another", "bob", "2026-11-21T00:00:00Z")
+    put_claim(LocalStore(elsewhere.root.removeprefix("file://")), elsewhere, "another", "bob", "2026-11-21T00:00:00Z")
     for options in (["--dry-run"], [], ["--yes"]):
         done = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", *options)
         assert (done.code, done.out) == (3, "")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator import disposal
+from airflow_checkpoint_provider.coordinator import savepoint
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
@@ -84,10 +84,10 @@ def test_publishing_a_savepoint_costs_four_requests_to_its_history_and_target() 
     coordinator.acknowledge(acknowledgement(number, *(stage(f"s{n}", number) for n in range(20))))
     coordinator.complete(number)
     store.requests.clear()
-    disposal.publish_due(coordinator)
+    savepoint.publish_due(coordinator)
     assert store.requests == {"read": 2, "create": 1}
     store.requests.clear()
-    disposal.publish_due(coordinator)
+    savepoint.publish_due(coordinator)
     assert not store.requests
 
 

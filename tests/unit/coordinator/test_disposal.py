@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import KeepLatest
-from airflow_checkpoint_provider.coordinator import disposal
+from airflow_checkpoint_provider.coordinator import savepoint
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.files import exported
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.savepoint import Savepoint, claim, exported, open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint, put_claim
 from airflow_checkpoint_provider.errors import (
     AlreadyClaimed,
     CommitStateUnknown,
@@ -56,7 +57,7 @@ def completed(coordinator: Coordinator, below: str | None = None) -> SavepointPo
         )
     )
     (checkpoint,) = coordinator.state.pending
-    pointer = disposal.target_of(checkpoint)
+    pointer = savepoint.target_of(checkpoint)
     new = stage(f"s{number}", number, made_of=file_set(f"s{number}", coordinator.epoch or 1))
     upload(coordinator.store, coordinator, new.file_sets)
     copy_all(coordinator.store, coordinator.store.beside(pointer.root), exported([new], coordinator.keys, pointer.keys))
@@ -68,7 +69,7 @@ def completed(coordinator: Coordinator, below: str | None = None) -> SavepointPo
 def published(coordinator: Coordinator) -> SavepointPointer:
     """One that is no restore point any more."""
     pointer = completed(coordinator)
-    disposal.publish_due(coordinator)
+    savepoint.publish_due(coordinator)
     take(coordinator)
     return pointer
 
@@ -91,8 +92,8 @@ def test_anyone_publishes_what_a_driver_completed_and_once_is_enough() -> None:
     store = MemoryStore()
     pointer = completed(driver(store))
     task = bystander(store)
-    assert disposal.publish_due(task) == (1,)
-    assert disposal.publish_due(task) == ()
+    assert savepoint.publish_due(task) == (1,)
+    assert savepoint.publish_due(task) == ()
     assert opened(task, pointer).seal.id == 1
     assert task.state.savepoints[0].published
 
@@ -105,7 +106,7 @@ def test_one_target_that_fails_is_not_in_the_way_of_others(tmp_path: Path) -> No
     shutil.rmtree(gone)
     gone.write_text("no folder")
     with pytest.raises(StoreError):
-        disposal.publish_due(coordinator)
+        savepoint.publish_due(coordinator)
     assert [one.published for one in coordinator.state.savepoints] == [False, True]
     assert opened(coordinator, pointer)
 
@@ -115,8 +116,8 @@ def test_nothing_is_published_before_its_entry() -> None:
     coordinator = driver(MemoryStore())
     number = coordinator.trigger(Request(token="s", origin="task", kind="savepoint", folder=target()))
     coordinator.acknowledge(acknowledgement(number, stage("s1", 1)))
-    assert disposal.publish_due(coordinator) == ()
-    assert left(disposal.target_of(coordinator.state.pending[0])) == []
+    assert savepoint.publish_due(coordinator) == ()
+    assert left(savepoint.target_of(coordinator.state.pending[0])) == []
 
 
 # -- disposing ---------------------------------------------------------------------------------------------------------
@@ -125,22 +126,22 @@ def test_nothing_is_published_before_its_entry() -> None:
 def test_a_savepoint_is_disposed_of_and_its_history_forgets_it() -> None:
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
-    would = disposal.dispose(coordinator.store, str(pointer), "ann", NOW, dry_run=True)
+    would = savepoint.dispose(coordinator.store, str(pointer), "ann", NOW, dry_run=True)
     assert opened(coordinator, pointer)
-    assert disposal.dispose(coordinator.store, f"{pointer}/_metadata", "ann", NOW) == would
+    assert savepoint.dispose(coordinator.store, f"{pointer}/_metadata", "ann", NOW) == would
     assert (would.job, would.files, would.own) == ("flights.delays", 2, True)
     assert left(pointer) == ["_claimed", "_metadata"]
     assert not coordinator.journal.catch_up().savepoints
-    again = disposal.dispose(coordinator.store, str(pointer), "bob", NOW)
+    again = savepoint.dispose(coordinator.store, str(pointer), "bob", NOW)
     assert (again.files, again.own) == (0, False)
 
 
 def test_one_that_its_history_needs_is_not_touched() -> None:
     coordinator = driver(MemoryStore())
     pointer = completed(coordinator)
-    disposal.publish_due(coordinator)
+    savepoint.publish_due(coordinator)
     with pytest.raises(Held, match="may still start from savepoint chk-1"):
-        disposal.dispose(coordinator.store, str(pointer), "ann", NOW)
+        savepoint.dispose(coordinator.store, str(pointer), "ann", NOW)
     assert opened(coordinator, pointer)
     assert left(pointer) == ["_metadata", "state"]
 
@@ -149,10 +150,10 @@ def test_one_that_its_history_needs_is_not_touched() -> None:
 def test_however_it_is_spelled_its_history_is_asked(tmp_path: Path, spelled: str) -> None:
     coordinator = driver(MemoryStore())
     pointer = completed(coordinator, below=tmp_path.as_uri())
-    disposal.publish_due(coordinator)
+    savepoint.publish_due(coordinator)
     text = spelled.format(path=tmp_path / pointer.name, folder=tmp_path, name=pointer.name)
     with pytest.raises(Held):
-        disposal.dispose(coordinator.store, text, "ann", NOW)
+        savepoint.dispose(coordinator.store, text, "ann", NOW)
     assert opened(coordinator, pointer)
 
 
@@ -170,7 +171,7 @@ def test_a_target_that_fails_keeps_no_checkpoint_from_being_forgotten(tmp_path: 
     coordinator = driver(MemoryStore(), retention=KeepLatest(1))
     folder = tmp_path / "savepoints"
     completed(coordinator, below=folder.as_uri())
-    disposal.publish_due(coordinator)
+    savepoint.publish_due(coordinator)
     for _ in range(3):
         take(coordinator)
     coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
@@ -189,7 +190,7 @@ def test_one_that_was_moved_is_nobodys_but_who_has_it() -> None:
     store = open_store(pointer.root)
     assert isinstance(store, MemoryStore)
     store.objects |= {key.replace(pointer.name, "moved", 1): body for key, body in store.objects.items()}
-    disposal.dispose(coordinator.store, f"{pointer.root}/moved", "ann", NOW)
+    savepoint.dispose(coordinator.store, f"{pointer.root}/moved", "ann", NOW)
     assert left(SavepointPointer(pointer.root, "moved")) == ["_claimed", "_metadata"]
     assert opened(coordinator, pointer)
     assert coordinator.journal.catch_up().savepoints
@@ -199,7 +200,7 @@ def test_a_checkpoint_of_a_history_is_no_savepoint() -> None:
     coordinator = driver(MemoryStore())
     take(coordinator)
     with pytest.raises(InvalidName, match="checkpoints prune"):
-        disposal.dispose(coordinator.store, "memory://here/jobs/flights.delays/job/chk-1", "ann", NOW)
+        savepoint.dispose(coordinator.store, "memory://here/jobs/flights.delays/job/chk-1", "ann", NOW)
 
 
 def _only(number: int, fault: Fault, call: Call) -> Fault:
@@ -214,9 +215,9 @@ def test_a_disposal_killed_anywhere_is_finished_by_the_next() -> None:
         pointer = published(coordinator)
         store = FaultyStore(coordinator.store, partial(_only, number, fault))
         with virtual_time(), suppress(Killed, StoreUnavailable, CommitStateUnknown):
-            disposal.dispose(store, str(pointer), "ann", NOW)
+            savepoint.dispose(store, str(pointer), "ann", NOW)
         hit = store.requests.total() >= number
-        disposal.dispose(coordinator.store, str(pointer), "bob", NOW)
+        savepoint.dispose(coordinator.store, str(pointer), "bob", NOW)
         coordinator.journal.catch_up()
         expire(coordinator, NOW)
         assert left(pointer) == ["_claimed", "_metadata"]
@@ -235,7 +236,7 @@ def test_a_disposal_killed_anywhere_is_finished_by_the_next() -> None:
 
 
 def claimed(coordinator: Coordinator, pointer: SavepointPointer) -> None:
-    disposal.claim_for(coordinator, pointer, "ops.restore", NOW)
+    savepoint.claim(coordinator, pointer, "ops.restore", NOW)
     token = Token(dag="ops", run="now", task="restore")
     coordinator.journal.append(
         c.Restore(token=token, base=Point(pointer=str(pointer)), by="ops.restore", reason="", claimed=True)
@@ -288,9 +289,9 @@ Act = Callable[[Coordinator, SavepointPointer], object]
 @pytest.mark.parametrize(
     "second",
     [
-        pytest.param(lambda other, pointer: disposal.dispose(other.store, str(pointer), "ann", NOW), id="disposed of"),
+        pytest.param(lambda other, pointer: savepoint.dispose(other.store, str(pointer), "ann", NOW), id="disposed of"),
         pytest.param(
-            lambda other, pointer: disposal.claim_for(other, pointer, "another", NOW), id="claimed by another history"
+            lambda other, pointer: savepoint.claim(other, pointer, "another", NOW), id="claimed by another history"
         ),
     ],
 )
@@ -298,8 +299,8 @@ def test_one_lock_for_whoever_will_delete(second: Act) -> None:
     """B25."""
     pointer = published(driver(MemoryStore()))
     mine = another_history(KeepLatest(1))
-    disposal.claim_for(mine, pointer, "mine", NOW)
-    disposal.claim_for(mine, pointer, "mine again", NOW)
+    savepoint.claim(mine, pointer, "mine", NOW)
+    savepoint.claim(mine, pointer, "mine again", NOW)
     other = driver(MemoryStore())
     other.journal.state = replace(other.journal.state, incarnation="another")
     with pytest.raises(AlreadyClaimed):
@@ -319,7 +320,7 @@ def test_who_claims_it_takes_it_from_the_list_of_its_own_history() -> None:
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
     claiming = another_job(coordinator)
-    disposal.claim_for(claiming, pointer, "ops", NOW)
+    savepoint.claim(claiming, pointer, "ops", NOW)
     state = coordinator.journal.catch_up()
     assert not state.savepoints
     restore = c.Restore(token=Token(dag="", run="", task="back"), base=Point(id=1), by="ann", reason="")
@@ -331,7 +332,7 @@ def test_who_claims_it_takes_it_from_the_list_of_its_own_history() -> None:
 def test_what_a_claimer_took_over_before_it_died_is_forgotten_and_stays() -> None:
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
-    claim(open_store(pointer.root), pointer, "another history", "ops", NOW)
+    put_claim(open_store(pointer.root), pointer, "another history", "ops", NOW)
     coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
     assert expire(coordinator, NOW) == (1,)
     assert opened(coordinator, pointer)
@@ -343,14 +344,14 @@ def test_one_that_is_not_whole_is_not_taken_from_its_history() -> None:
     target = open_store(pointer.root)
     target.delete([next(one.key for one in target.list(f"{pointer.name}/state"))])
     with pytest.raises(Damaged):
-        disposal.claim_for(another_job(coordinator), pointer, "ops", NOW)
+        savepoint.claim(another_job(coordinator), pointer, "ops", NOW)
     assert coordinator.journal.catch_up().savepoints
 
 
 def test_its_own_history_is_asked_before_another_claims() -> None:
     coordinator = driver(MemoryStore())
     pointer = completed(coordinator)
-    disposal.publish_due(coordinator)
+    savepoint.publish_due(coordinator)
     with pytest.raises(Held):
-        disposal.claim_for(coordinator, pointer, "ops", NOW)
+        savepoint.claim(coordinator, pointer, "ops", NOW)
     assert left(pointer) == ["_metadata", "state"]

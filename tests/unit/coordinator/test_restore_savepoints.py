@@ -6,7 +6,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.restore import examine, resolve
-from airflow_checkpoint_provider.coordinator.savepoint import claim
+from airflow_checkpoint_provider.coordinator.savepoint_target import put_claim
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, SavepointDisposed
 from airflow_checkpoint_provider.protocol.commands import Condemn, Forget
 from airflow_checkpoint_provider.protocol.events import Point, Request
@@ -88,7 +88,7 @@ def test_its_own_is_no_point_any_more_once_somebody_began_to_dispose_of_it() -> 
 
 def test_its_own_that_another_owns_by_now_is_a_strangers() -> None:
     own = Own()
-    claim(own.store, own.pointer, "another 1ncarnation", "who claims", at(3))
+    put_claim(own.store, own.pointer, "another 1ncarnation", "who claims", at(3))
     own.given_up()
     own.coordinator.journal.append(Forget(ids=(1,)))
     assert resolve(str(own.pointer), own.coordinator.state, own.store) == Point(pointer=str(own.pointer))

@@ -11,15 +11,14 @@ from threading import Barrier
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.savepoint import (
+from airflow_checkpoint_provider.coordinator.files import exported, imported
+from airflow_checkpoint_provider.coordinator.savepoint_target import (
     DISPOSAL,
     Published,
-    claim,
     claim_mode,
-    dispose,
-    exported,
-    imported,
+    delete_savepoint,
     open_savepoint,
+    put_claim,
 )
 from airflow_checkpoint_provider.errors import (
     AlreadyClaimed,
@@ -194,7 +193,7 @@ def test_who_has_it_has_it_again(anywhere: Saved) -> None:
     anywhere.publish()
     anywhere.claim(MINE)
     anywhere.claim(MINE)
-    claim(anywhere.target, anywhere.pointer, MINE, "a retry", at(9))
+    put_claim(anywhere.target, anywhere.pointer, MINE, "a retry", at(9))
     with pytest.raises(AlreadyClaimed, match=rf"for another history at {at(5)} by who claims for {MINE}") as told:
         anywhere.claim(OTHER)
     assert (told.value.about["owner"], told.value.permanent) == (MINE, True)
@@ -213,7 +212,7 @@ def test_what_is_being_disposed_of_cannot_be_claimed(saved: Saved) -> None:
 def test_a_claiming_history_may_dispose_of_it(saved: Saved) -> None:
     saved.publish()
     saved.claim(MINE)
-    dispose(saved.target, saved.pointer, MINE, "retention", at(7))
+    delete_savepoint(saved.target, saved.pointer, MINE, "retention", at(7))
     assert saved.is_() == "disposed"
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.savepoint import Published
+from airflow_checkpoint_provider.coordinator.savepoint_target import Published
 from airflow_checkpoint_provider.errors import AlreadyClaimed, CommitStateUnknown, StoreUnavailable
 from airflow_checkpoint_provider.storage import Store
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.savepoint import DISPOSAL, refuse_claimed
+from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, check_claim
 from airflow_checkpoint_provider.errors import AlreadyClaimed, CommitStateUnknown
 from tests.support.faults import Fault, FaultyStore, virtual_time
 from tests.support.histories import at
@@ -46,10 +46,10 @@ def test_what_may_have_happened_is_unknown(
 def test_asking_whether_it_may_be_claimed_claims_nothing(saved: Saved, owner: str) -> None:
     saved.publish()
     before = saved.left()
-    refuse_claimed(saved.target, saved.pointer, owner)
+    check_claim(saved.target, saved.pointer, owner)
     assert saved.left() == before
     saved.claim(owner)
-    refuse_claimed(saved.target, saved.pointer, owner)
+    check_claim(saved.target, saved.pointer, owner)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_who_is_refused_hears_whose_it_is_and_what_to_do(
 ) -> None:
     saved.publish()
     saved.claim(stands)
-    for ask in (saved.claim, partial(refuse_claimed, saved.target, saved.pointer)):
+    for ask in (saved.claim, partial(check_claim, saved.target, saved.pointer)):
         with pytest.raises(AlreadyClaimed) as told:
             ask(asks)
         assert f"was claimed {whose} at {at(5)} by who claims for {stands}" in told.value.message

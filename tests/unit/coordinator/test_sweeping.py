@@ -14,11 +14,11 @@ import pytest
 from airflow_checkpoint_provider.coordinator import closing
 from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import target_of
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Process
-from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint import target_of
+from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.coordinator.sweeping import Swept, sweep_older
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider.coordinator import restore as restoring
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.disposal import dispose, publish_due
+from airflow_checkpoint_provider.coordinator.savepoint import dispose, publish_due
 from airflow_checkpoint_provider.errors import (
     AlreadyClaimed,
     HistoryClosed,

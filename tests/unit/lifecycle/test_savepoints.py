@@ -11,8 +11,8 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
-from airflow_checkpoint_provider.coordinator.disposal import publish_due, target_of
-from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint import publish_due, target_of
+from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import InvalidConfig, NotRunning, SavepointDisposed, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.history import CheckpointHandle
 from airflow_checkpoint_provider.operators import (

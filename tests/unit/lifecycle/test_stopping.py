@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_checkpoint_provider.coordinator.savepoint import open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import InvalidConfig, JobSuspended, NotRunning, NotStopped, NotSupportedYet
 from airflow_checkpoint_provider.operators import (
     CheckpointedSparkSubmitOperator,

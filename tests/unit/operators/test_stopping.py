@@ -11,8 +11,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 
-from airflow_checkpoint_provider.coordinator.disposal import target_of
-from airflow_checkpoint_provider.coordinator.savepoint import exported, open_savepoint
+from airflow_checkpoint_provider.coordinator.files import exported
+from airflow_checkpoint_provider.coordinator.savepoint import target_of
+from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import Fenced, JobSuspended
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.operators.launch import Launching

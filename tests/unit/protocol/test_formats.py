@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By, Entry, closed_stub
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Process, Refusal
-from airflow_checkpoint_provider.coordinator.savepoint import Claim, Stub
+from airflow_checkpoint_provider.coordinator.savepoint_target import ClaimLock, DisposedStub
 from airflow_checkpoint_provider.errors import Queued
 from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol import commands as c
@@ -209,8 +209,10 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement": lambda: lived().objects[KEYS.acknowledgement(2, "")],
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
-    "savepoint-claimed": lambda: canonical(Claim(owner="1ncarnation", by="orders, task restore", at=at(4)).to_json()),
-    "savepoint-stub": lambda: canonical(Stub(by="task savepoint", at=at(5)).to_json()),
+    "savepoint-claimed": lambda: canonical(
+        ClaimLock(owner="1ncarnation", by="orders, task restore", at=at(4)).to_json()
+    ),
+    "savepoint-stub": lambda: canonical(DisposedStub(by="task savepoint", at=at(5)).to_json()),
     "entry-closing": lambda: closed().objects[KEYS.entry(4)],
     "entry-closed": lambda: closed().objects[KEYS.entry(64)],
     "entry-closed-stub": lambda: closed_stub_of(closed().objects[KEYS.entry(64)]),
@@ -233,8 +235,8 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "acknowledgement": lambda body: Acknowledgement.from_bytes(body).to_bytes(),
     "seal": lambda body: Seal.from_bytes(body).to_bytes(),
     "heartbeat": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
-    "savepoint-claimed": lambda body: canonical(Claim.from_json(json.loads(body)).to_json()),
-    "savepoint-stub": lambda body: canonical(Stub.from_json(json.loads(body)).to_json()),
+    "savepoint-claimed": lambda body: canonical(ClaimLock.from_json(json.loads(body)).to_json()),
+    "savepoint-stub": lambda body: canonical(DisposedStub.from_json(json.loads(body)).to_json()),
     "events": rewritten,
     "events-savepoints": rewritten,
 }
@@ -423,8 +425,8 @@ def test_a_heartbeat() -> None:
 
 def test_what_lies_beside_a_savepoint() -> None:
     claimed, stub = (json.loads(golden(f"savepoint-{name}")) for name in ("claimed", "stub"))
-    assert Claim.from_json(claimed) == Claim(owner="1ncarnation", by="orders, task restore", at=at(4))
-    assert Stub.from_json(stub) == Stub(by="task savepoint", at=at(5), stub=True)
+    assert ClaimLock.from_json(claimed) == ClaimLock(owner="1ncarnation", by="orders, task restore", at=at(4))
+    assert DisposedStub.from_json(stub) == DisposedStub(by="task savepoint", at=at(5), stub=True)
 
 
 @pytest.mark.parametrize("name", sorted(set(WRITERS) - {"events", "events-savepoints"}))

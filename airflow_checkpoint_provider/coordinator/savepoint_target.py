@@ -1,0 +1,229 @@
+"""What lies at the target of a savepoint: its seal, the lock that says who may delete it, and the stub after that. Runs anywhere.
+
+A savepoint stands alone in a directory of its own: its file sets, then ``_metadata``, which is the seal byte for byte and makes
+it one, and ``_claimed``, which says who deletes it. Nothing here reads a journal, and every step may be done by anyone, again.
+
+Who deletes it overwrites ``_metadata`` by a *stub* first, and never takes the stub away. Killed at any point, what is left is
+the whole savepoint or none that anybody would open, and the next disposal goes on behind the stub. A publisher that slept
+finds something there, and cannot bring it back. ``_claimed`` stays, too: whoever read the seal before and claims afterwards
+is refused, so what is found whole after one's own claim stays whole.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from airflow_checkpoint_provider.coordinator.files import verify
+from airflow_checkpoint_provider.errors import (
+    AlreadyClaimed,
+    CheckpointNotFound,
+    CommitStateUnknown,
+    Damaged,
+    InvalidConfig,
+    OtherSavepoint,
+    SavepointDisposed,
+)
+from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer
+from airflow_checkpoint_provider.protocol.metadata import Seal, digest
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, canonical, parse
+from airflow_checkpoint_provider.storage.base import Store, put
+
+NO_CLAIM, CLAIM = "no_claim", "claim"
+DISPOSAL = "disposal"
+"""The owner that whoever disposes of a savepoint claims it for: another one may go on where the first was killed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimLock(Record):
+    """``_claimed``: who owns the deletion. ``owner`` is a history's incarnation, or ``DISPOSAL``; the rest is for people."""
+
+    owner: str
+    by: str
+    at: str
+    v: int = VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisposedStub(Record):
+    """What ``_metadata`` is after a disposal."""
+
+    by: str
+    at: str
+    stub: bool = True
+    v: int = VERSION
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A savepoint that was opened. ``digest`` is that of its ``_metadata`` as it was read."""
+
+    pointer: SavepointPointer
+    store: Store
+    seal: Seal
+    digest: str
+
+    @property
+    def keys(self) -> Keys:
+        """Where the file sets of its seal lie."""
+        return self.pointer.keys
+
+    @property
+    def bytes(self) -> int:
+        return sum(state.bytes for state in self.seal.states.values())
+
+    def verify(self) -> int:
+        """Return how many files it has, all there and of their sizes. Raises ``Damaged``."""
+        try:
+            return verify(self.store, self.keys, self.seal.states.values())
+        except Damaged as error:
+            raise Damaged(
+                f"{self.pointer} is not whole: {error.message}. Copy the directory again, or name another savepoint"
+            ) from None
+
+
+# -- opening -------------------------------------------------------------------------------------------------------------
+
+
+def open_savepoint(pointer: SavepointPointer, home: Store) -> Savepoint:
+    """Return the savepoint at ``pointer``; its store is reached as ``home`` is.
+
+    Raises ``CheckpointNotFound`` where nothing was published, ``SavepointDisposed``, ``Damaged``, ``FormatTooNew``.
+    """
+    store = home.beside(pointer.root)
+    body = store.read(pointer.metadata)
+    if body is None:
+        raise CheckpointNotFound(
+            f"{pointer}: there is no savepoint: it holds no _metadata. One that was not completed never gets it;"
+            " for one that was moved, name the directory that holds _metadata"
+        )
+    stub = _stub(body, pointer)
+    if stub:
+        raise SavepointDisposed(
+            f"{pointer} was disposed of at {stub.at} by {stub.by}; name another savepoint", at=stub.at, by=stub.by
+        )
+    return Savepoint(pointer, store, Seal.from_bytes(body), digest(body))
+
+
+def _stub(body: bytes, pointer: SavepointPointer) -> DisposedStub | None:
+    data = parse(body, f"{pointer}/_metadata")
+    return DisposedStub.from_json(data) if data.get("stub") else None
+
+
+# -- publishing ----------------------------------------------------------------------------------------------------------
+
+
+class Published(enum.Enum):
+    """What a publisher finds when it is done."""
+
+    THERE = "whole, whoever published it"
+    DISPOSED = "somebody has disposed of it meanwhile"
+
+
+def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, pointer: SavepointPointer) -> Published:
+    """Put a completed savepoint's seal into its directory, where its files are already. Anyone may, as often as he likes.
+
+    ``sealed`` is the digest in its *completed* entry, which the caller has believed: only then is it a savepoint. Raises
+    ``Damaged`` if the seal is another or gone, ``OtherSavepoint``, and ``CommitStateUnknown`` where the answer was lost.
+    """
+    body = history.read(seal_key)
+    if body is None:
+        found = target.read(pointer.metadata)  # deleted since: then it has been published, or never will be
+        if found is None:
+            raise Damaged(f"{seal_key} is missing, so {pointer} cannot be published; take another savepoint")
+        return _published(found, sealed, pointer)
+    if digest(body) != sealed:
+        raise Damaged(
+            f"{seal_key} is not what the journal says was sealed, so {pointer} is not published; take another"
+        )
+    _, there = put(target, pointer.metadata, body)
+    if there is None:
+        raise _unknown(pointer.metadata)
+    return _published(there, sealed, pointer)
+
+
+def _published(there: bytes, sealed: str, pointer: SavepointPointer) -> Published:
+    if digest(there) == sealed:
+        return Published.THERE
+    if _stub(there, pointer):
+        return Published.DISPOSED
+    raise OtherSavepoint(
+        f"{pointer} holds the _metadata of another savepoint; nothing was changed. Choose another target"
+    )
+
+
+# -- claiming and disposing ----------------------------------------------------------------------------------------------
+
+
+def claim_mode(text: str) -> str:
+    """``no_claim`` or ``claim``; anything else is ``InvalidConfig``."""
+    if text == "legacy":
+        raise InvalidConfig(
+            "claim_mode='legacy': nobody would know when the savepoint may be deleted. Write \"no_claim\" (it stays yours and is"
+            ' copied by the first checkpoint) or "claim" (the job owns and deletes it)'
+        )
+    if text not in (NO_CLAIM, CLAIM):
+        raise InvalidConfig(f'claim_mode={text!r}: write "{NO_CLAIM}" (the savepoint stays yours) or "{CLAIM}"')
+    return text
+
+
+def check_claim(store: Store, pointer: SavepointPointer, owner: str) -> None:
+    """Raise ``AlreadyClaimed`` where ``put_claim`` would; nothing is written."""
+    body = store.read(pointer.claim)
+    if body is not None:
+        _refuse_other(body, pointer, owner)
+
+
+def put_claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
+    """Own the deletion of a savepoint from now on; again by the same owner changes nothing. Raises ``AlreadyClaimed``.
+
+    ``owner`` is the incarnation of a history, or ``DISPOSAL``. Open it before, else an empty directory is claimed; verify
+    it afterwards.
+    """
+    body = canonical(ClaimLock(owner=owner, by=by, at=at).to_json())
+    _, there = put(store, pointer.claim, body)
+    if there is None:
+        raise _unknown(pointer.claim)
+    _refuse_other(there, pointer, owner)
+
+
+def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None:
+    stands = ClaimLock.from_json(parse(claimed, f"{pointer}/_claimed"))
+    if stands.owner == owner:
+        return
+    whose = "to be disposed of" if stands.owner == DISPOSAL else "for another history"
+    advice = f'Take another savepoint; without a claim (claim_mode="{NO_CLAIM}") several jobs may start from one'
+    if owner == DISPOSAL:
+        advice = "That deletes it when its retention keeps it no more"
+    raise AlreadyClaimed(
+        f"{pointer} was claimed {whose} at {stands.at} by {stands.by}. {advice}",
+        owner=stands.owner, by=stands.by, at=stands.at,
+    )  # fmt: skip
+
+
+def delete_savepoint(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
+    """Claim a savepoint and delete all that lies in its directory, but the stub and the claim. Raises ``AlreadyClaimed``.
+
+    Again, for the same owner, it finishes what was begun; the first disposal's words stay in the stub. One that was never
+    published gets its stub, too.
+    """
+    put_claim(store, pointer, owner, by, at)
+    body = store.read(pointer.metadata)
+    if body is None or not _is_stub(body, pointer):
+        store.overwrite(pointer.metadata, canonical(DisposedStub(by=by, at=at).to_json()))
+    for name in store.folders(pointer.name):
+        store.delete_under(f"{pointer.name}/{name}")
+    there = [one.key for one in store.list(pointer.name)]
+    store.delete(key for key in there if key not in (pointer.metadata, pointer.claim))
+
+
+def _is_stub(body: bytes, pointer: SavepointPointer) -> bool:
+    """What is damaged may be disposed of. What is too new may not: nobody here knows what else belongs to it."""
+    try:
+        return _stub(body, pointer) is not None
+    except Damaged:
+        return False
+
+
+def _unknown(key: str) -> CommitStateUnknown:
+    return CommitStateUnknown(f"the store did not say whether {key} was written; nothing was cleaned up. Do it again")
