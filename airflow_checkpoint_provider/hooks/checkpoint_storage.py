@@ -11,12 +11,14 @@ from typing import Any
 from airflow.configuration import get_airflow_home
 from airflow.sdk import BaseHook, Connection
 
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.request import Awaited, CheckpointRequest
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection
-from airflow_checkpoint_provider.hooks.history import CheckpointHandle, JobProgress
+from airflow_checkpoint_provider.hooks.history import JobProgress, coordinator_at, find, reference_of
 from airflow_checkpoint_provider.hooks.references import CheckpointReference, pointer_in
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
 from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer, pointer_of, safe_token
@@ -101,19 +103,25 @@ class CheckpointStorageHook(BaseHook):
         """Return the store whose credentials reach a savepoint, which may lie anywhere."""
         return self._connected() or _folder()
 
-    def get_checkpoint(self, checkpoint: object, owner: str) -> CheckpointHandle:
-        """Return a handle on the checkpoint of an XCom or a pointer; what it writes names ``owner``. Nothing is read yet.
+    def get_checkpoint(self, checkpoint: object, owner: str, awaited: Awaited = Awaited.COMPLETED) -> CheckpointRequest:
+        """Return the request behind the checkpoint of an XCom or a pointer; what it writes names ``owner``. Nothing is read yet.
 
         Raise ``InvalidConfig`` or ``InvalidName`` for what is no checkpoint.
         """
         reference = CheckpointReference.of(checkpoint)
-        root = reference.root
-        open_it = (lambda: self.get_store_of(reference.job)) if root is None else (lambda: self.get_store_at(root))
-        return CheckpointHandle(reference, open_it, owner)
+
+        def connect() -> Coordinator:
+            root = reference.root
+            store = self.get_store_at(root) if root is not None else self.get_store_of(reference.job)
+            return coordinator_at(store, reference.prefix, owner)
+
+        return CheckpointRequest.of(connect, reference.id, folder=reference.target, awaited=awaited)
 
     def get_progress(self, history: History, after: int | None, owner: str) -> JobProgress:
         """Return a reader of the checkpoints that a job completes: above the id ``after``, or since its newest launch."""
-        return JobProgress(history, after, lambda: self.get_store_of(history.job), owner)
+        return JobProgress(
+            history, after, lambda: coordinator_at(self.get_store_of(history.job), history.prefix, owner)
+        )
 
     def suspended(self, job: str) -> dict[str, str] | None:
         """Return who stopped a job with ``scope="job"``: ``{"at", "by", "savepoint"}``.
@@ -153,11 +161,11 @@ class CheckpointStorageHook(BaseHook):
             seal = savepoint.seal
             about = {"job": seal.job, "scope": seal.scope, "id": seal.id, "pointer": str(where)}
             return {**about, "sealed": True, "states": _states(seal, f"{savepoint.store.uri}/{savepoint.keys.prefix}")}
-        handle = self.get_checkpoint(checkpoint, "hook")
-        coordinator = handle.coordinator
-        seal, sealed = coordinator.contents(handle.look())
+        request = self.get_checkpoint(checkpoint, "hook")
+        coordinator = request.coordinator
+        seal, sealed = coordinator.contents(find(request))
         uri = f"{coordinator.store.uri}/{coordinator.keys.prefix}"
-        return {**handle.reference, "sealed": sealed, "states": _states(seal, uri)}
+        return {**reference_of(request), "sealed": sealed, "states": _states(seal, uri)}
 
     def test_connection(self) -> tuple[bool, str]:
         """Write, read and delete a scratch key. A store that lets two writers win cannot hold checkpoints."""

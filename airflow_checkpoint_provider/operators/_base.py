@@ -9,9 +9,9 @@ from typing import Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.history import CheckpointHandle
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.text import messages
 
@@ -74,5 +74,5 @@ class CheckpointOperator(KillGuard):
         super().__init__(**kwargs)
         self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
 
-    def _handle(self, context: Any) -> CheckpointHandle:
+    def _request(self, context: Any) -> CheckpointRequest:
         return CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(self.checkpoint, owner_of(context["ti"]))

@@ -10,20 +10,27 @@ from airflow.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.errors import (
+from airflow_checkpoint_provider.coordinator.request import (
     Aborted,
+    Awaited,
+    CheckpointRequest,
+    Dropped,
+    InQueue,
+    Outcome,
+    Refused,
+    Unreadable,
+)
+from airflow_checkpoint_provider.errors import (
     CheckpointError,
     JobSuspended,
-    NotPending,
     NotRunning,
     Queued,
+    RequestDropped,
     RunFinished,
-    StoreError,
 )
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
-from airflow_checkpoint_provider.hooks.history import COMPLETED, CheckpointHandle
-from airflow_checkpoint_provider.hooks.references import reference
+from airflow_checkpoint_provider.hooks.connections import NoConnection
+from airflow_checkpoint_provider.hooks.history import aborted, reference_of
 from airflow_checkpoint_provider.operators._base import failing_for_good, owner_of, request_of
 from airflow_checkpoint_provider.operators._job import JobOperator
 from airflow_checkpoint_provider.operators._waiting import EVERY
@@ -65,20 +72,16 @@ class RequestOperator(JobOperator):
 
     # -- what a subclass says --------------------------------------------------------------------------------------
 
-    def _wanted(self, coordinator: Coordinator, request: Request) -> Request:
+    def _specify(self, coordinator: Coordinator, request: Request) -> Request:
         """Return ``request`` with the kind of checkpoint that this task asks for."""
         raise NotImplementedError
 
-    def _not_running(self, coordinator: Coordinator, ti: Any) -> int | None:
-        """The id of what answers the request where nothing runs, also after ``start_timeout``, if there is one."""
+    def _not_running(self, request: CheckpointRequest, ti: Any) -> int | None:
+        """Return the id of the checkpoint that answers the request where nothing runs, also after ``start_timeout``."""
         return None
 
-    def _answer(self, coordinator: Coordinator, number: int) -> dict[str, Any]:
-        """What the task returns."""
-        return reference(coordinator.state, coordinator.pointer(number))
-
-    def _completed(self, coordinator: Coordinator, number: int) -> None:
-        """What else this task does, once it is completed."""
+    def _completed(self, request: CheckpointRequest, ti: Any) -> None:
+        """Do what else this task does once the checkpoint is completed."""
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
@@ -86,36 +89,58 @@ class RequestOperator(JobOperator):
         with failing_for_good():
             limit = self.execution_timeout or timedelta(seconds=conf.getfloat("sensors", "default_timeout"))
             deadline = (datetime.now(UTC) + limit).isoformat()
-            coordinator, number = self._triggered(context["ti"], deadline)
+            request = self._submitted(context["ti"], deadline)
             if not self.wait_for_completion:
-                return self._answer(coordinator, number)
-            pointer = coordinator.pointer(number)
-            return self.execute_complete(context, {"checkpoint": str(pointer), "deadline": deadline})
+                return reference_of(request)
+            return self.execute_complete(context, {"checkpoint": str(request.pointer), "deadline": deadline})
 
-    def _triggered(self, ti: Any, deadline: str) -> tuple[Coordinator, int]:
+    def _submitted(self, ti: Any, deadline: str) -> CheckpointRequest:
         """Ask until there is an answer: while the job may still start, and while the request waits in the job's queue."""
         started = time.monotonic()
-        coordinator: Coordinator | None = None
-        while True:
-            try:
-                coordinator = coordinator or self.coordinator(ti)
-                return coordinator, self._trigger(coordinator, ti)
-            except (NotRunning, JobSuspended, NoConnection) as error:
-                if error.about.get("named") or (isinstance(error, RunFinished) and not self.cleared(ti)):
-                    raise
-                left = started + self.start_timeout_s - time.monotonic()
-                if coordinator and coordinator.state.n < 0:
-                    self._wait_for(NotRunning(self.why_unknown(coordinator.store, ti)), left)
-                    continue
-                answer = self._not_running(coordinator, ti) if coordinator and left <= 0 else None
-                if coordinator and answer:
-                    return coordinator, answer
-                self._wait_for(_not_yet(error), left)
-            except Queued as error:  # given up, it would be served all the same
+        request = CheckpointRequest(
+            lambda: self.coordinator(ti),
+            lambda coordinator: self._trigger(coordinator, ti),
+            request_of(ti, ti.max_tries),
+        )
+        while (error := self._refusal(request)) is not None:
+            if isinstance(error, Queued):  # given up, it would be served all the same
                 self._wait_for(error, seconds_to(deadline))
+                continue
+            self._raise_if_final(error, ti)
+            left = started + self.start_timeout_s - time.monotonic()
+            if isinstance(error, NoConnection):
+                self._wait_for(_not_yet(error), left)
+            elif request.state.n < 0:
+                self._wait_for(NotRunning(self.why_unknown(request.coordinator.store, ti)), left)
+            elif left <= 0 and (answer := self._not_running(request, ti)):
+                request.number = answer
+                break
+            else:
+                self._wait_for(_not_yet(error), left)
+        return request
+
+    def _refusal(self, request: CheckpointRequest) -> CheckpointError | None:
+        """Ask once. Return why there is no checkpoint yet; None if there is one."""
+        self.stop_if_killed()
+        try:
+            outcome = request.submit()
+        except NoConnection as error:
+            return error
+        if isinstance(outcome, Dropped):
+            raise RequestDropped(f"the request was taken out of the queue: {outcome.why}", reason=outcome.why)
+        if isinstance(outcome, InQueue):
+            place = f"{outcome.place} of {outcome.length}"
+            return Queued(f"{request.state.job}: the request waits in the job's queue, place {place}")
+        return outcome.error if isinstance(outcome, Refused) else None
+
+    def _raise_if_final(self, error: CheckpointError, ti: Any) -> None:
+        """Raise the refusals for which no start of the job makes up."""
+        may_start = isinstance(error, NotRunning | JobSuspended | NoConnection)
+        finished = isinstance(error, RunFinished) and not self.cleared(ti)
+        if not may_start or finished or error.about.get("named"):
+            raise error
 
     def _trigger(self, coordinator: Coordinator, ti: Any) -> int:
-        self.stop_if_killed()
         request = Request(
             token=request_of(ti, ti.max_tries),
             try_number=ti.try_number,
@@ -124,11 +149,10 @@ class RequestOperator(JobOperator):
             owner=owner_of(ti),
         )
         run = ti.run_id if self.job_task_id else None
-        number = coordinator.trigger(self._wanted(coordinator, request), run=run)
+        number = coordinator.trigger(self._specify(coordinator, request), run=run)
         found = coordinator.state.checkpoint(number)
         if found:
-            pointer = coordinator.pointer(number)
-            self.log.info("%s", messages.triggered(coordinator.state, found, pointer))
+            self.log.info("%s", messages.triggered(coordinator.state, found, coordinator.pointer(number)))
         return number
 
     def _wait_for(self, error: Exception, left: float) -> None:
@@ -148,66 +172,62 @@ class RequestOperator(JobOperator):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
-        """The journal decides, whatever woke this task up; the event only brings along which checkpoint, and until when."""
+        """Read the journal, whatever woke this task up. The event says which checkpoint, and until when."""
         ti = context["ti"]
-        handle = self._handle(event, ti)
+        request = self._request(event["checkpoint"], ti)
         with failing_for_good():
             try:
-                self._wait(handle, event, ti)
+                self._wait(request, event, ti)
             except AirflowTaskTimeout:  # Airflow's own may have cut a look short
-                handle = self._handle(event, ti)
-                if self._taken_back(handle, ti):
+                request = self._request(event["checkpoint"], ti)
+                if self._taken_back(request, ti):
                     raise
             self.stop_if_killed()
-            self._completed(handle.coordinator, handle.pointer.id)
-            return self._answer(handle.coordinator, handle.pointer.id)
+            self._completed(request, ti)
+            return reference_of(request)
 
-    def _handle(self, event: dict[str, Any], ti: Any) -> CheckpointHandle:
-        return CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(event["checkpoint"], owner_of(ti))
+    def _request(self, checkpoint: str, ti: Any, awaited: Awaited = Awaited.COMPLETED) -> CheckpointRequest:
+        return CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(checkpoint, owner_of(ti), awaited)
 
-    def _wait(self, handle: CheckpointHandle, event: dict[str, Any], ti: Any) -> None:
-        suspected = event.get("silent", False)
-        while not self._reached(handle, suspected):
-            suspected = False
-            left = seconds_to(event["deadline"])
+    def _wait(self, request: CheckpointRequest, event: dict[str, Any], ti: Any) -> None:
+        def look_again(outcome: Outcome) -> None:
             if self._killed:
-                self._taken_back(handle, ti)
+                self._taken_back(request, ti)
                 self.stop_if_killed()
-            if left <= 0:  # deferred or not, it ends as Airflow ends a task whose time is over
-                raise AirflowTaskTimeout(
-                    f"{handle.pointer} was not completed in time; see execution_timeout= of this task"
-                )
+            self._warn_if_unreadable(outcome)
+
+        outcome = request.resolve(suspected=event.get("silent", False))
+        left = seconds_to(event["deadline"])
+        if not outcome.over and left > 0:
+            look_again(outcome)
             if self.deferrable:
                 self._defer(event)
-            self._sleep(left)
+            outcome = request.wait(time.monotonic() + left, self.poke_interval, on_look=look_again, sleep=self._sleep)
+        if isinstance(outcome, Aborted):  # a retry of this task asks for another one
+            raise AirflowException(str(aborted(request.state, outcome.checkpoint)))
+        if not outcome.over:  # deferred or not, it ends as Airflow ends a task whose time is over
+            raise AirflowTaskTimeout(
+                f"{event['checkpoint']} was not completed in time; see execution_timeout= of this task"
+            )
 
-    def _taken_back(self, handle: CheckpointHandle, ti: Any) -> bool:
-        """What nobody waits for must not happen hours later. False if it was completed in that very instant."""
-        try:
-            handle.abort("nobody waits for it any longer", f"by task {owner_of(ti)} of run {ti.run_id}")
-        except Aborted:
-            return True
-        except NotPending:
-            return False
-        return True
+    def _warn_if_unreadable(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Unreadable):
+            self.log.warning("%s; looking again in %.0f s", outcome.error, self.poke_interval)
+
+    def _taken_back(self, request: CheckpointRequest, ti: Any) -> bool:
+        """Abort a checkpoint that no task waits for any longer. Return False if it was completed in that very instant."""
+        words = f"by task {owner_of(ti)} of run {ti.run_id}"
+        return isinstance(request.abort("nobody waits for it any longer", words), Aborted)
 
     def _defer(self, event: dict[str, Any]) -> None:
         trigger = CheckpointTrigger(
-            checkpoint=event["checkpoint"], checkpoint_conn_id=self.checkpoint_conn_id, awaited=COMPLETED,
-            deadline=event["deadline"], poll_interval=self.poke_interval,
-        )  # fmt: skip
+            checkpoint=event["checkpoint"],
+            checkpoint_conn_id=self.checkpoint_conn_id,
+            awaited=Awaited.COMPLETED.value,
+            deadline=event["deadline"],
+            poll_interval=self.poke_interval,
+        )
         self.defer(trigger=trigger, method_name="execute_complete")
-
-    def _reached(self, handle: CheckpointHandle, suspected: bool) -> bool:
-        try:
-            return handle.settled(COMPLETED, suspected)
-        except Aborted as error:  # a retry of this task asks for another one
-            raise AirflowException(str(error)) from error
-        except (StoreError, ConnectionUnreadable) as error:
-            if error.permanent:
-                raise
-            self.log.warning("%s; looking again in %.0f s", error, self.poke_interval)
-            return False
 
 
 def _not_yet(error: CheckpointError) -> CheckpointError:

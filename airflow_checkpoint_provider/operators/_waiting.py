@@ -10,12 +10,19 @@ from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
+from airflow_checkpoint_provider.coordinator.request import (
+    Aborted,
+    Acknowledged,
+    Awaited,
+    CheckpointRequest,
+    Completed,
+    Unreadable,
+)
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
-from airflow_checkpoint_provider.hooks.history import CheckpointHandle
+from airflow_checkpoint_provider.hooks.history import aborted, reference_of
 from airflow_checkpoint_provider.operators._base import failing_for_good, owner_of
-from airflow_checkpoint_provider.protocol.state import PENDING
 from airflow_checkpoint_provider.text.messages import acknowledged, checkpoint_line
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, JournalTrigger, seconds_to
 
@@ -115,17 +122,20 @@ class CheckpointWait:
     If its driver is lost, the task aborts the checkpoint, or completes it if all of it is acknowledged.
     """
 
-    def __init__(self, checkpoint: Any, handle: CheckpointHandle, awaited: str, log: Any) -> None:
-        self._checkpoint, self._handle, self._awaited, self._log = checkpoint, handle, awaited, log
+    def __init__(self, checkpoint: Any, request: CheckpointRequest, awaited: Awaited, log: Any) -> None:
+        self._checkpoint, self._request, self._awaited, self._log = checkpoint, request, awaited, log
 
     def look(self, suspected: bool) -> dict[str, Any] | None:
-        if not self._handle.settled(self._awaited, suspected):
-            return None
-        state = self._handle.coordinator.state
-        found = state.checkpoint(self._handle.pointer.id)
-        assert found
-        self._log.info("%s", acknowledged(state, found) if found.status == PENDING else checkpoint_line(found))
-        return self._handle.reference
+        outcome = self._request.resolve(suspected=suspected)
+        if isinstance(outcome, Unreadable):
+            raise outcome.error
+        if isinstance(outcome, Aborted):
+            raise aborted(self._request.state, outcome.checkpoint)
+        if isinstance(outcome, Acknowledged):
+            self._log.info("%s", acknowledged(self._request.state, outcome.checkpoint))
+        elif isinstance(outcome, Completed):
+            self._log.info("%s", checkpoint_line(outcome.checkpoint))
+        return reference_of(self._request) if outcome.over else None
 
     def trigger(self, **arguments: Any) -> CheckpointTrigger:
         return CheckpointTrigger(checkpoint=self._checkpoint, awaited=self._awaited, **arguments)
@@ -141,7 +151,7 @@ class CheckpointSensor(JournalSensor):
     """
 
     template_fields: Sequence[str] = ("checkpoint",)
-    awaited: ClassVar[str]
+    awaited: ClassVar[Awaited]
 
     def __init__(
         self, *, checkpoint: Any, checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name, **kwargs: Any
@@ -150,5 +160,6 @@ class CheckpointSensor(JournalSensor):
         self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
 
     def _waits_for(self, ti: Any) -> Wait:
-        handle = CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(self.checkpoint, owner_of(ti))
-        return CheckpointWait(self.checkpoint, handle, self.awaited, self.log)
+        hook = CheckpointStorageHook(self.checkpoint_conn_id)
+        request = hook.get_checkpoint(self.checkpoint, owner_of(ti), self.awaited)
+        return CheckpointWait(self.checkpoint, request, self.awaited, self.log)

@@ -12,13 +12,15 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.errors import Aborted, CheckpointNotFound, InvalidConfig, NotPending
-from airflow_checkpoint_provider.hooks.history import COMPLETED, CheckpointHandle
-from airflow_checkpoint_provider.operators._base import CheckpointOperator, failing_for_good
+from airflow_checkpoint_provider.coordinator.request import Aborted, Awaited, CheckpointRequest
+from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, NotPending
+from airflow_checkpoint_provider.hooks.history import aborted, find, reference_of
+from airflow_checkpoint_provider.operators._base import CheckpointOperator, failing_for_good, owner_of
 from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.operators._waiting import CheckpointSensor
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, kind_named
+from airflow_checkpoint_provider.protocol.state import ABORTED
 from airflow_checkpoint_provider.text import messages
 
 
@@ -57,7 +59,7 @@ class TriggerCheckpointOperator(RequestOperator):
             )
         self.kind, self.gated = kind, gated
 
-    def _wanted(self, coordinator: Coordinator, request: Request) -> Request:
+    def _specify(self, coordinator: Coordinator, request: Request) -> Request:
         return replace(request, kind=self.kind, gated=self.gated)
 
 
@@ -69,13 +71,13 @@ class FinalizeCheckpointOperator(CheckpointOperator):
 
     def execute(self, context: Any) -> dict[str, Any]:
         with failing_for_good():
-            handle = self._handle(context)
-            number = handle.look().id
+            request = self._request(context)
+            number = find(request).id
             self.stop_if_killed()
             try:
-                handle.coordinator.complete(number, finalize=True)
+                request.coordinator.complete(number, finalize=True)
             except NotPending as error:
-                missing = handle.coordinator.missing(handle.look())  # it may have been aborted since
+                missing = request.coordinator.missing(find(request))  # it may have been aborted since
                 if not missing:
                     raise
                 raise NotPending(
@@ -83,10 +85,10 @@ class FinalizeCheckpointOperator(CheckpointOperator):
                     " comes when there is something to finalize",
                     missing=missing,
                 ) from error
-        completed = handle.coordinator.state.checkpoint(number)
+        completed = request.state.checkpoint(number)
         assert completed
         self.log.info("%s", messages.checkpoint_line(completed))
-        return handle.reference
+        return reference_of(request)
 
 
 class NotifyCheckpointCompleteOperator(CheckpointSensor):
@@ -96,7 +98,7 @@ class NotifyCheckpointCompleteOperator(CheckpointSensor):
         completed says it.
     """
 
-    awaited = COMPLETED
+    awaited = Awaited.COMPLETED
 
     def __init__(self, *, wait_for_commit: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -117,20 +119,23 @@ class AbortCheckpointOperator(CheckpointOperator):
         if self.checkpoint is None:
             raise AirflowSkipException("no checkpoint was triggered, so there is none to abort")
         with failing_for_good():
-            handle = self._handle(context)
+            request = self._request(context)
             try:
-                self._abort(handle, context["ti"])
-            except Aborted as error:
-                self.log.info("already so: %s", error)
-            except (NotPending, CheckpointNotFound) as error:
-                if isinstance(error, CheckpointNotFound) and not error.about["over"]:
+                already = request.find().status == ABORTED
+            except CheckpointNotFound as error:
+                if not error.about["over"]:
                     raise
                 raise AirflowSkipException(f"nothing was changed: {error}") from error
-        return handle.reference
+            self.stop_if_killed()
+            self._abort(request, context["ti"], already)
+        return reference_of(request)
 
-    def _abort(self, handle: CheckpointHandle, ti: Any) -> None:
-        handle.look()
-        self.stop_if_killed()
-        aborted = handle.abort(self.reason, f"by task {ti.dag_id}.{ti.task_id} of run {ti.run_id}")
-        for line in messages.aborted(handle.coordinator.state, aborted):
+    def _abort(self, request: CheckpointRequest, ti: Any, already: bool) -> None:
+        outcome = request.abort(self.reason, f"by task {owner_of(ti)} of run {ti.run_id}")
+        if not isinstance(outcome, Aborted):
+            raise AirflowSkipException(f"nothing was changed: chk-{request.number} is completed")
+        if already:
+            self.log.info("already so: %s", aborted(request.state, outcome.checkpoint))
+            return
+        for line in messages.aborted(request.state, outcome.checkpoint):
             self.log.info("%s", line)

@@ -15,10 +15,17 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.coordinator.request import (
+    Awaited,
+    CheckpointRequest,
+    Ended,
+    NotEnded,
+    Outcome,
+    Unreadable,
+)
 from airflow_checkpoint_provider.coordinator.savepoint import Disposed, dispose, publish_due
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
-    CheckpointNotFound,
     InvalidConfig,
     NotRunning,
     NotStopped,
@@ -26,7 +33,7 @@ from airflow_checkpoint_provider.errors import (
     OrphanSavepoint,
 )
 from airflow_checkpoint_provider.hooks.checkpoint_storage import SHARED, CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.references import known_at_parse, pointer_in, reference
+from airflow_checkpoint_provider.hooks.references import known_at_parse, pointer_in
 from airflow_checkpoint_provider.operators._base import KillGuard, failing_for_good, owner_of, request_of
 from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
@@ -54,14 +61,10 @@ class SavepointRequestOperator(RequestOperator):
         store = coordinator.store
         return store.beside(_shared(self.target)).uri if self.target else f"{store.uri}/savepoints"
 
-    def _answer(self, coordinator: Coordinator, number: int) -> dict[str, Any]:
-        pointer = coordinator.pointer(number)
-        return reference(coordinator.state, pointer, _listed(coordinator, number).target)
-
-    def _completed(self, coordinator: Coordinator, number: int) -> None:
-        if not _listed(coordinator, number).published:
-            publish_due(coordinator, number)
-        self.log.info("%s", messages.savepoint_line(_listed(coordinator, number)))
+    def _completed(self, request: CheckpointRequest, ti: Any) -> None:
+        if not request.find().published:
+            publish_due(request.coordinator, request.number)
+        self.log.info("%s", messages.savepoint_line(request.find()))
 
 
 class TriggerSavepointOperator(SavepointRequestOperator):
@@ -106,44 +109,47 @@ class TriggerSavepointOperator(SavepointRequestOperator):
         self.name, self.pinned = name, pinned
         self.skip_if_unchanged, self.retention = skip_if_unchanged, retention
 
-    def _wanted(self, coordinator: Coordinator, request: Request) -> Request:
+    def _specify(self, coordinator: Coordinator, request: Request) -> Request:
         folder = self._folder(coordinator)
         return replace(request, kind=SAVEPOINT.name, folder=folder, name=self.name, pinned=self.pinned)
 
-    def _not_running(self, coordinator: Coordinator, ti: Any) -> int | None:
-        point = coordinator.state.restore_point()
-        own = coordinator.state.checkpoint(point.id) if point and point.id else None
+    def _not_running(self, request: CheckpointRequest, ti: Any) -> int | None:
+        point = request.state.restore_point()
+        own = request.state.checkpoint(point.id) if point and point.id else None
         saved = own.target if own else point.pointer if point else None
         if not self.skip_if_unchanged or not saved or not isinstance(pointer_of(saved), SavepointPointer):
             return None
         if own:
-            super()._completed(coordinator, own.id)
+            request.number = own.id
+            super()._completed(request, ti)
         raise AirflowSkipException(f"nothing runs, and nothing has changed since savepoint {saved}")
 
-    def _completed(self, coordinator: Coordinator, number: int) -> None:
-        super()._completed(coordinator, number)
-        for one in superfluous(coordinator.state, number, self.retention, utc_now()) if self.retention else ():
-            assert one.target
+    def _completed(self, request: CheckpointRequest, ti: Any) -> None:
+        super()._completed(request, ti)
+        if self.retention is None:
+            return
+        for savepoint in superfluous(request.state, request.pointer.id, self.retention, utc_now()):
+            assert savepoint.target
             self.stop_if_killed()
             try:
-                done = dispose(coordinator.store, one.target, one.request.owner, utc_now())
+                done = dispose(request.coordinator.store, savepoint.target, savepoint.request.owner, utc_now())
             except CheckpointError as error:
-                self.log.warning("%s was not disposed of: %s", one.target, error)
+                self.log.warning("%s was not disposed of: %s", savepoint.target, error)
             else:
-                self.log.info("%s", messages.disposed(one.target, done.files, done.bytes))
+                self.log.info("%s", messages.disposed(savepoint.target, done.files, done.bytes))
 
 
 def superfluous(state: State, newest: int, retention: Retention, now: str) -> tuple[Checkpoint, ...]:
-    """The savepoints that the task which made ``newest`` does not keep; and those of which it has begun to dispose."""
-    by = state.checkpoint(newest)
-    mine = [
-        one
-        for one in state.checkpoints
-        if one.savepoint and by and one.request.owner == by.request.owner and not one.request.pinned
+    """Return the savepoints that the task which made ``newest`` does not keep, and those of which it has begun to dispose."""
+    made = state.checkpoint(newest)
+    savepoints = [
+        checkpoint for checkpoint in state.checkpoints if checkpoint.savepoint and not checkpoint.request.pinned
     ]
-    there = [one for one in mine if one in state.savepoints]
-    kept = retention.keeps(there, datetime.fromisoformat(now)) | {newest}
-    return tuple(one for one in mine if one.status == CONDEMNED or (one in there and one.id not in kept))
+    own = [savepoint for savepoint in savepoints if made and savepoint.request.owner == made.request.owner]
+    stored = [savepoint for savepoint in own if savepoint in state.savepoints]
+    kept = retention.keeps(stored, datetime.fromisoformat(now)) | {newest}
+    expired = [savepoint for savepoint in stored if savepoint.id not in kept]
+    return tuple(savepoint for savepoint in own if savepoint.status == CONDEMNED or savepoint in expired)
 
 
 class StopWithSavepointOperator(SavepointRequestOperator):
@@ -183,33 +189,39 @@ class StopWithSavepointOperator(SavepointRequestOperator):
                 " job runs: retries=, retry_delay="
             )
 
-    def _wanted(self, coordinator: Coordinator, request: Request) -> Request:
+    def _specify(self, coordinator: Coordinator, request: Request) -> Request:
         return replace(request, kind=SUSPEND_SAVEPOINT.name, folder=self._folder(coordinator))
 
-    def _not_running(self, coordinator: Coordinator, ti: Any) -> int:
-        state = coordinator.state
-        mine = request_of(ti, 0).rpartition("|")[0]
-        stops = [one for one in state.savepoints if kind_named(one.kind).suspends]
-        if state.suspended and stops and stops[-1].request.token.rpartition("|")[0] == mine:
+    def _not_running(self, request: CheckpointRequest, ti: Any) -> int:
+        state = request.state
+        task = request_of(ti, 0).rpartition("|")[0]
+        stops = [savepoint for savepoint in state.savepoints if kind_named(savepoint.kind).suspends]
+        if state.suspended and stops and stops[-1].request.token.rpartition("|")[0] == task:
             return stops[-1].id
         raise NotRunning(messages.nothing_to_stop(state))
 
-    def _completed(self, coordinator: Coordinator, number: int) -> None:
-        super()._completed(coordinator, number)
-        stopped = _listed(coordinator, number)
-        end = time.monotonic() + stopped.timeout_s
-        while any(not coordinator.state.over(epoch) for epoch in stopped.epochs):
-            left = end - time.monotonic()
-            if left <= 0:
-                why = f"its driver has not ended within {stopped.timeout_s:g} s"
-                raise NotStopped(messages.not_stopped(coordinator.state, stopped, why), pointer=stopped.target)
-            self._sleep(left)
+    def _completed(self, request: CheckpointRequest, ti: Any) -> None:
+        """Publish, then wait for the attempt's end. A storage that cannot be read ends no wait before its bound."""
+        super()._completed(request, ti)
+        ending = self._request(str(request.pointer), ti, Awaited.ENDED)
+
+        def look_again(outcome: Outcome) -> None:
             self.stop_if_killed()
-            coordinator.journal.poll()
-        for epoch in stopped.epochs:
-            attempt = coordinator.state.attempt(epoch)
-            if attempt and attempt.how not in (None, "suspended"):
-                self.log.warning("attempt %d ended %s, after its savepoint was completed", epoch, attempt.how)
+            self._warn_if_unreadable(outcome)
+
+        savepoint = request.find()
+        bound = time.monotonic() + savepoint.timeout_s
+        outcome = ending.wait(bound, self.poke_interval, on_look=look_again, sleep=self._sleep)
+        if isinstance(outcome, Unreadable):
+            raise outcome.error
+        if not isinstance(outcome, Ended):
+            late = f"its driver has not ended within {savepoint.timeout_s:g} s"
+            why = outcome.why if isinstance(outcome, NotEnded) else late
+            raise NotStopped(messages.not_stopped(ending.state, savepoint, why), pointer=savepoint.target)
+        if outcome.how not in (None, "suspended"):
+            self.log.warning(
+                "attempt %d ended %s, after its savepoint was completed", savepoint.epochs[-1], outcome.how
+            )
 
 
 class DisposeSavepointOperator(KillGuard):
@@ -263,13 +275,3 @@ def _shared(target: str) -> str:
             f"target={target!r}: write an absolute path or a URI, /shared/savepoints or s3://bucket/savepoints"
         )
     return target
-
-
-def _listed(coordinator: Coordinator, number: int) -> Checkpoint:
-    found = coordinator.state.checkpoint(number)
-    if found is None:
-        raise CheckpointNotFound(
-            f"savepoint chk-{number} of {coordinator.state.job}: the journal has forgotten it, so long ago was it disposed of;"
-            " clear this task for another one"
-        )
-    return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from airflow_checkpoint_provider.coordinator.request import Awaited
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.history import ACKNOWLEDGED, COMPLETED
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.operators._base import owner_of
 from airflow_checkpoint_provider.operators._job import JobOperator, JobReference
@@ -26,7 +26,7 @@ class CheckpointAcknowledgedSensor(CheckpointSensor):
         for the driver's heartbeat.
     """
 
-    awaited = ACKNOWLEDGED
+    awaited = Awaited.ACKNOWLEDGED
 
 
 class CheckpointCompletedSensor(JobOperator, JournalSensor):
@@ -77,8 +77,8 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
     def _waits_for(self, ti: Any) -> Wait:
         hook = CheckpointStorageHook(self.checkpoint_conn_id)
         if not self.by_job:
-            handle = hook.get_checkpoint(self.checkpoint, owner_of(ti))
-            return CheckpointWait(self.checkpoint, handle, COMPLETED, self.log)
+            request = hook.get_checkpoint(self.checkpoint, owner_of(ti))
+            return CheckpointWait(self.checkpoint, request, Awaited.COMPLETED, self.log)
         progress = hook.get_progress(self.history(ti), id_in(self.after, hook), owner_of(ti))
         # The run that must still go on is that of a task of this DAG. After a clear it may be about to start again.
         run = ti.run_id if self.job_task_id and not self.cleared(ti) else None

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_checkpoint_provider.errors import Aborted, CheckpointError
+from airflow_checkpoint_provider.coordinator.request import Awaited, DriverLost, Unreadable
+from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.protocol.keys import History
 
@@ -58,8 +59,6 @@ class JournalTrigger(BaseTrigger):
             try:
                 if await asyncio.to_thread(look):
                     break
-            except Aborted:
-                break
             except CheckpointError as error:  # the task could not read it either, so it is not woken
                 if error.about.get("over"):  # the journal was read, and has forgotten the checkpoint for good
                     break
@@ -85,13 +84,15 @@ class CheckpointTrigger(JournalTrigger):
         self.checkpoint, self.awaited, self._silent = checkpoint, awaited, False
 
     def look(self) -> Callable[[], bool]:
-        handle = CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(self.checkpoint, "triggerer")
+        hook = CheckpointStorageHook(self.checkpoint_conn_id)
+        request = hook.get_checkpoint(self.checkpoint, "triggerer", Awaited(self.awaited))
 
         def over() -> bool:
-            if handle.reached(self.awaited):
-                return True
-            self._silent = handle.silent()
-            return self._silent
+            outcome = request.poll()
+            if isinstance(outcome, Unreadable):
+                raise outcome.error
+            self._silent = isinstance(outcome, DriverLost)
+            return outcome.over or self._silent
 
         return over
 

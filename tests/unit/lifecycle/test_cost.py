@@ -57,7 +57,7 @@ BELIEVED = 1
 
 
 def test_a_checkpoint(counted: Counted) -> None:
-    with counted.costs(GET=COLD + 2 + BELIEVED + 1, PUT=1):
+    with counted.costs(GET=COLD + 2 + BELIEVED + 1 + 1, PUT=1):  # and the driver's heartbeat
         asked = run(trigger(gated=True))
     counted.job.acknowledge(1)
     cold = COLD + 3 + BELIEVED

@@ -9,8 +9,8 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import NotPending
-from airflow_checkpoint_provider.hooks.history import CheckpointHandle
 from airflow_checkpoint_provider.operators import AbortCheckpointOperator, FinalizeCheckpointOperator
 from airflow_checkpoint_provider.protocol.events import Request
 from tests.support.acting import Job
@@ -135,7 +135,7 @@ def test_killed_while_it_looks_it_changes_nothing(
 ) -> None:
     job.acknowledge(1)
     ends = task(asked)
-    kill_in(monkeypatch, ends, CheckpointHandle, "look")
+    kill_in(monkeypatch, ends, CheckpointRequest, "find")
     with pytest.raises(AirflowException, match="was killed"):
         run(ends)
     assert job.checkpoint(1).status == "pending"

@@ -11,10 +11,10 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
+from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due, target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import InvalidConfig, NotRunning, SavepointDisposed, StoreMisconfigured
-from airflow_checkpoint_provider.hooks.history import CheckpointHandle
 from airflow_checkpoint_provider.operators import (
     AbortCheckpointOperator,
     NotifyCheckpointCompleteOperator,
@@ -377,7 +377,7 @@ def test_a_disposal_that_was_killed_is_finished_by_the_next_one(job: Job) -> Non
 
 
 @pytest.mark.parametrize(
-    ("step", "published"), [((CheckpointHandle, "settled"), False), ((savepoint, "superfluous"), True)]
+    ("step", "published"), [((CheckpointRequest, "resolve"), False), ((savepoint, "superfluous"), True)]
 )
 def test_killed_meanwhile_it_changes_nothing_any_more(
     job: Job, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str], published: bool

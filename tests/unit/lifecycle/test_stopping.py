@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import InvalidConfig, JobSuspended, NotRunning, NotStopped, NotSupportedYet
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import (
     CheckpointedSparkSubmitOperator,
     RestoreOperator,
@@ -20,6 +22,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
+from tests.support.faults import Fault, FaultyStore
 from tests.unit.lifecycle.stage import OTHER, run, soon
 
 
@@ -186,3 +189,27 @@ def test_an_attempt_that_does_not_end_is_an_error_with_the_savepoints_path(job: 
     assert job.checkpoint(1).published
     job.end("suspended")
     assert run(stops(timeout="0.3 s"), try_number=2)["pointer"] == target
+
+
+def test_a_storage_that_fails_while_the_attempt_ends_does_not_end_the_wait(
+    job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job is suspended by then: a task that failed here would leave its DAG in the middle."""
+    faulty, failing = FaultyStore(job.store), list[int]()
+    monkeypatch.setattr(CheckpointStorageHook, "_connected", lambda _: faulty)
+
+    def sleeps(at_most: float) -> None:
+        if job.checkpoint(1).published and not failing:  # it waits for the end of the attempt now
+            failing.append(faulty.requests["read"] + 3)
+            faulty.plan = lambda call: Fault.NOT_SENT if call.nth <= failing[0] else Fault.NONE
+        elif failing and faulty.requests["read"] >= failing[0] and job.state.running():
+            job.end("suspended")
+        time.sleep(0.01)
+
+    takes = soon(lambda: job.serve(1))
+    task = stops()
+    monkeypatch.setattr(task, "_sleep", sleeps)
+    assert run(task)["id"] == 1
+    takes.join()
+    assert failing
+    assert "looking again in" in capsys.readouterr().out

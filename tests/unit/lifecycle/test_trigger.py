@@ -15,8 +15,8 @@ from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout, TaskDeferred
 from airflow.sdk.execution_time.timeout import TimeoutPosix
 
+from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, NotRunning, NotSupportedYet, Queued
-from airflow_checkpoint_provider.hooks.history import CheckpointHandle
 from airflow_checkpoint_provider.operators import (
     CheckpointedSparkSubmitOperator,
     StopWithSavepointOperator,
@@ -327,14 +327,14 @@ def test_one_that_gets_its_outcome_in_that_very_instant(
     job: Job, monkeypatch: pytest.MonkeyPatch, ends: Callable[[Job], None], error: type[BaseException] | None
 ) -> None:
     """Completed, it is what was asked for; aborted, it needs no abort, and a retry asks for another one."""
-    abort = CheckpointHandle.abort
+    abort = CheckpointRequest.abort
 
     def late(*arguments: Any) -> Any:
         if job.checkpoint(1).status == "pending":
             ends(job)
         return abort(*arguments)
 
-    monkeypatch.setattr(CheckpointHandle, "abort", late)
+    monkeypatch.setattr(CheckpointRequest, "abort", late)
     asks = trigger(wait_for_completion=True, execution_timeout=timedelta(milliseconds=50))
     if error is None:
         assert run(asks)["id"] == 1

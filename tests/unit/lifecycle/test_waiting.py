@@ -172,11 +172,11 @@ def test_a_store_that_denies_is_looked_for_anew(
 ) -> None:
     """Its token has expired, and somebody gives the connection another one."""
     faulty.plan = lambda _: Fault.DENIED
-    handle = CheckpointStorageHook().get_checkpoint(asked, "test")
+    request = CheckpointStorageHook().get_checkpoint(asked, "test")
     with pytest.raises(StoreDenied):
-        handle.look()
+        request.find()
     monkeypatch.setattr(CheckpointStorageHook, "_connected", lambda _: job.store)
-    assert handle.look().id == 1
+    assert request.find().id == 1
 
 
 def test_but_not_for_ever(asked: dict[str, Any], faulty: FaultyStore) -> None:
