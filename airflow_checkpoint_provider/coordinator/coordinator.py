@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.errors import (
     Fenced,
     InvalidConfig,
     NotPending,
+    NotSupportedYet,
     OtherIncarnation,
     Queued,
     TooLarge,
@@ -77,6 +78,10 @@ class Coordinator:
             self._refuse_waiting(request.token)
         if request.name and _CONTROL.search(request.name):
             raise InvalidConfig(f"name={request.name!r} breaks the rows of lists; write it in one line, without tabs")
+        if kind_named(request.kind).drains:
+            raise NotSupportedYet(
+                f"kind={request.kind!r}: this version does not end the data first. Ask for a suspend_savepoint instead"
+            )
         if kind_named(request.kind).savepoint:
             request = self._with_folder(request)
         self.journal.append(c.Trigger(request=request, epoch=self.epoch, run=run))

@@ -247,12 +247,6 @@ class CheckpointsForgotten(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suspended(Event):
-    by: str
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
     by: str
     why: str

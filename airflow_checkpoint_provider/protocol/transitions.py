@@ -434,11 +434,6 @@ def _marked(state: State, ids: tuple[int, ...], status: str) -> State:
     )
 
 
-@_folds(e.Suspended)
-def _suspended(state: State, event: e.Suspended) -> State:
-    return replace(state, suspended=f"{event.by}: {event.why}")
-
-
 @_folds(e.Resumed)
 def _resumed(state: State, event: e.Resumed) -> State:
     return replace(state, suspended=None)

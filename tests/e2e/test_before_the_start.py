@@ -9,11 +9,12 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.protocol.events import Event, HistoryOpened, Resumed, Suspended
+from airflow_checkpoint_provider.protocol.events import Event, HistoryOpened, Resumed
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import Put
 from tests.e2e.conftest import REFUSED
 from tests.e2e.lab import PATIENCE, RESULT, TASK, Lab
+from tests.support.histories import stopped
 
 pytestmark = pytest.mark.timeout(900)
 NAMED = {"scope": "max_active_runs=1"}  # where another parameter must be named
@@ -23,7 +24,7 @@ def test_suspended_it_waits_until_somebody_resumes(lab: Lab) -> None:
     history = History(f"suspends.{TASK}")
     incarnation = secrets.token_hex(16)
     opened = HistoryOpened(incarnation=incarnation, job=history.job, scope="", item=None, why="test")
-    _put(lab, history, incarnation, 0, opened, Suspended(by="upgrade_orders.stop", why="savepoint"))
+    _put(lab, history, incarnation, 0, opened, *stopped(1, 1))
     run = lab.start("suspends", history=history)
     run.client.wait_for_task(run.dag, run.id, TASK, {"up_for_reschedule"}, 1, PATIENCE)
     assert run.state.launches == ()

@@ -445,9 +445,6 @@ class History:
             self._break(f"P8: chk-{event.id}, a {found.kind} which is {found.status}, was published")
         found.published = True
 
-    def was_suspended(self, event: e.Suspended) -> None:
-        self.suspended = True
-
     def resumed(self, event: e.Resumed) -> None:
         self.suspended = False
 
@@ -505,7 +502,6 @@ FOLDS: dict[type[e.Event], Callable[[History, Any], None]] = {
     e.AttemptStarted: History.started,
     e.AttemptEnded: History.ended,
     e.BranchOpened: History.branched,
-    e.Suspended: History.was_suspended,
     e.Resumed: History.resumed,
     e.RequestQueued: History.queued,
     e.RequestDropped: History.was_dropped,

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator import garbage, savepoint, savepoin
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.savepoint_target import DisposedStub, Savepoint
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol import decisions, launches, requests, transitions
+from airflow_checkpoint_provider.protocol import decisions, requests, transitions
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.decisions import HANDLERS, Decision
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
@@ -31,6 +31,7 @@ def folded(event: type[e.Event], fold: Callable[[State, Any], State]) -> Patch:
 
 
 BRANCHED, COMPLETED = transitions._FOLDS[e.BranchOpened], transitions._FOLDS[e.CheckpointCompleted]
+ENDED = transitions._FOLDS[e.AttemptEnded]
 PUT_SEAL, PUBLISH, DISPOSE = Coordinator._put_seal, savepoint.publish_due, savepoint_target.delete_savepoint
 AT = datetime.fromisoformat(actors.AT)
 
@@ -40,12 +41,11 @@ AT = datetime.fromisoformat(actors.AT)
 
 @contextmanager
 def suspended_afterwards() -> Iterator[None]:
-    """The driver says so when it ends."""
+    """The end of the attempt suspends the job, not the completion of its savepoint."""
 
-    def end(state: State, command: c.EndAttempt) -> Decision:
-        decision = launches.end_attempt(state, command)
-        said = e.Suspended(by="driver", why="stopped with a savepoint")
-        return (*decision, said) if isinstance(decision, tuple) and command.how == "suspended" else decision
+    def ended(state: State, event: e.AttemptEnded) -> State:
+        after = ENDED(state, event)
+        return replace(after, suspended="stopped with a savepoint") if event.how == "suspended" else after
 
     def stop(self: actors.AtWork) -> bytes:
         stopped = any(kind_named(one.kind).suspends for one in self.coordinator.state.savepoints)
@@ -53,7 +53,7 @@ def suspended_afterwards() -> Iterator[None]:
 
     with (
         patch.object(decisions, "_suspended_by", lambda checkpoint: ""),
-        patch.dict(HANDLERS, {c.EndAttempt: end}),
+        patch.dict(transitions._FOLDS, {e.AttemptEnded: ended}),
         patch.dict(actors.STEPS, {"stop": stop}),
     ):
         yield

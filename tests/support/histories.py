@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -145,7 +146,8 @@ class History:
         self.do(c.Condemn(ids=ids, now=at(self.state.n)))
 
     def suspended(self) -> None:
-        self.write(e.Suspended(by="task upgrade.stop", why="savepoint 41"))
+        """As a stop with a savepoint leaves the job."""
+        self.state = replace(self.state, suspended="task upgrade.stop: savepoint 41")
 
 
 def file_set(number: int, epoch: int) -> str:
@@ -169,6 +171,24 @@ def entry(uid: str, file_sets: tuple[str, ...], checkpoint: int) -> e.StateEntry
 def complete(number: int, *entries: e.StateEntry, **other: Any) -> c.Complete:
     known: dict[str, Any] = {"digest": f"digest {number}", "bytes": 10, "acknowledged": ("",)}
     return c.Complete(id=number, states=tuple(entries), **known | other)
+
+
+def stopped(number: int, epoch: int) -> tuple[e.Event, ...]:
+    """The events of a stop with a savepoint, checkpoint ``number``: it is completed, published, and suspends the job."""
+    request = e.Request(token="stop", kind="suspend_savepoint", folder="s3://lake/savepoints", nonce="9f3c")
+    return (
+        e.CheckpointTriggered(
+            id=number,
+            epochs=(epoch,),
+            branch=0,
+            plan=("",),
+            request=request,
+            timeout_s=600.0,
+            target=f"{request.folder}/savepoint-{number}",
+        ),
+        e.CheckpointCompleted(id=number, digest="d", bytes=0, states=(), suspended="task upgrade.stop: savepoint 41"),
+        e.SavepointPublished(id=number),
+    )
 
 
 # -- decisions in short words --------------------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ from airflow_checkpoint_provider.coordinator.entry import By, Entry
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import LaunchSpec, Request, Suspended, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Request, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, FileSet, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import Launch, State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from tests.support.garbage import expire
+from tests.support.histories import stopped
 
 RUN = "scheduled__2026-11-20"
 DAY = "2026-11-20"
@@ -121,12 +122,12 @@ class Recorded:
         )
 
     def suspended(self, time: str) -> None:
-        """As a stop with a savepoint leaves it, which no command of this version does."""
+        """As a stop with a savepoint leaves the job."""
         self.clock = at(time)
         state = self.coordinator.journal.catch_up()
         entry = Entry(
             inc=state.incarnation, n=state.n + 1, nonce="suspended", at=self.clock, by={},
-            events=(Suspended(by="task upgrade.stop", why="savepoint 41"),),
+            events=stopped(state.next_id, state.last_epoch),
         )  # fmt: skip
         self.store.create(self.keys.entry(entry.n), entry.to_bytes())
         self.coordinator.journal.catch_up()

@@ -111,7 +111,7 @@ def test_a_stop_that_is_asked_for_at_the_very_end_is_a_stop(home: Home) -> None:
     with home.started(("stop", "value/rows/set-4")) as running:
         wait_until(lambda: asleep(running), 120, running.said)
         number = home.coordinator().trigger(
-            Request(token="a person", kind="terminate_savepoint", folder=target(home), timeout_s=60.0, origin="cli")
+            Request(token="a person", kind="suspend_savepoint", folder=target(home), timeout_s=60.0, origin="cli")
         )
         running.send(signal.SIGCONT)
         ended = running.wait()

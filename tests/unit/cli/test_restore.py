@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, Sa
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
-from tests.support.recorded import Recorded
+from tests.support.recorded import Recorded, at
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, RUN, Command
 from tests.unit.cli.driver import savepoint
 
@@ -76,8 +76,8 @@ def test_another_history_by_its_pointer(lake: LocalStore, checkpoints: Command) 
 
 def test_a_suspension_is_lifted(running: Recorded, checkpoints: Command) -> None:
     running.suspended("03:00:00")
-    done = checkpoints("restore", FLIGHTS, "--from", "latest", "--yes")
-    assert "  lifted      the suspension (task upgrade.stop: savepoint 41)" in done.lines
+    done = checkpoints("restore", FLIGHTS, "--from", "chk-3", "--yes")
+    assert f"  lifted      the suspension ({at('03:00:00')} (task upgrade.stop: savepoint 41))" in done.lines
     assert running.coordinator.journal.catch_up().suspended is None
 
 

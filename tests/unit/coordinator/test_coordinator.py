@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.errors import (
     Fenced,
     InvalidConfig,
     NotPending,
+    NotSupportedYet,
     OtherIncarnation,
     Queued,
     StoreMisconfigured,
@@ -371,4 +372,12 @@ def test_a_savepoint_needs_a_target_that_is_one() -> None:
         coordinator.trigger(Request(token="a", origin="task", kind="savepoint"))
     with pytest.raises(StoreMisconfigured):
         coordinator.trigger(Request(token="a", origin="task", kind="savepoint", folder="ftp://somewhere"))
+    assert not coordinator.state.pending
+
+
+def test_a_savepoint_that_drains_is_refused_by_name() -> None:
+    coordinator = driver(MemoryStore())
+    request = Request(token="a", origin="task", kind="terminate_savepoint", folder="memory://drained")
+    with pytest.raises(NotSupportedYet, match="kind='terminate_savepoint': this version does not end the data first"):
+        coordinator.trigger(request)
     assert not coordinator.state.pending

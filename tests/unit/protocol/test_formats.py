@@ -270,7 +270,7 @@ def test_every_kind_of_event_that_is_written_is_there() -> None:
         *(json.loads(golden(f"entry-{name}"))["events"] for name in ("closing", "closed")),
     ]
     kinds = {one["kind"] for entry in entries for one in entry}
-    assert kinds == set(e.KINDS) - {"suspended"}
+    assert kinds == set(e.KINDS)
 
 
 def fields(data: object) -> Iterator[str]:

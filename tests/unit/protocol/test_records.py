@@ -94,7 +94,7 @@ def test_the_kinds_of_this_version() -> None:
     assert set(e.KINDS) == {
         *("history_opened", "launch_planned", "launch_adopted", "stop_requested", "attempt_started", "attempt_ended"),
         *("branch_opened", "checkpoint_triggered", "checkpoint_completed", "checkpoint_aborted"),
-        *("checkpoints_condemned", "checkpoints_forgotten", "suspended", "resumed"),
+        *("checkpoints_condemned", "checkpoints_forgotten", "resumed"),
         *("request_queued", "request_dropped", "queue_dropped", "savepoint_published", "commits_confirmed"),
         *("history_closing", "history_closed"),
     }

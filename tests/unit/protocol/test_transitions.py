@@ -120,7 +120,7 @@ CHANGED: dict[str, tuple[e.Event, str]] = {
     "checkpoint_aborted": (EXPIRED, "checkpoints 1"),
 }
 NO_RECORD = {  # a mark or a line of text is all that they leave
-    *("checkpoints_condemned", "checkpoints_forgotten", "suspended", "resumed")
+    *("checkpoints_condemned", "checkpoints_forgotten", "resumed")
 }
 
 

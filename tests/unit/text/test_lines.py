@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_checkpoint_provider.errors import JobAlreadyRunning, TwoOwners
-from airflow_checkpoint_provider.protocol.events import Point, Request, Suspended
-from airflow_checkpoint_provider.protocol.transitions import apply
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.text import messages, restore_story, summary_table
 from tests.support.garbage import expire
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
@@ -181,7 +182,7 @@ def test_what_was_refused(golden: Golden) -> None:
 def test_a_suspended_job(golden: Golden) -> None:
     recorded = Recorded(job="etl.orders", scope="")
     recorded.launched("22:00:20", run="x")
-    state = apply(recorded.state, Suspended(by="task upgrade_orders.stop", why="savepoint 41-9f3c"))
+    state = replace(recorded.state, suspended="task upgrade_orders.stop: savepoint 41-9f3c")
     golden("suspended", messages.suspended(state))
 
 
