@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol import lifetime, wording
+from airflow_checkpoint_provider.protocol import lifetime, refusals
 from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Launch, Run, State
 from airflow_checkpoint_provider.protocol.transitions import apply, launch_token
@@ -20,32 +19,13 @@ Decision = tuple[e.Event, ...] | DoneAlready | Refusal
 
 
 def fenced(state: State, epoch: int | None) -> Refusal | None:
-    """Every command of a driver carries its epoch and is refused when that attempt is over."""
-    if epoch is None or not state.over(epoch):
-        return None
-    return Refusal(errors.Fenced(f"attempt {epoch} of {state.job} is over: {why_over(state, epoch)}", epoch=epoch))
+    """Refuse a command of a driver whose attempt is over. Every command of a driver carries its epoch."""
+    return refusals.over(state, epoch) if epoch is not None and state.over(epoch) else None
 
 
 def suspended(state: State) -> Refusal | None:
-    """Nothing starts, and nobody asks for anything, before somebody resumes the job."""
-    if state.suspended is None:
-        return None
-    resume = wording.restore(state, "latest")
-    return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; to resume it: `{resume}`"))
-
-
-def why_over(state: State, epoch: int) -> str:
-    """Why attempt ``epoch`` is over, in words."""
-    attempt = state.attempt(epoch)
-    if attempt and attempt.how:
-        return f"it ended {attempt.how}"
-    newer = state.running(attempt.application if attempt else "")
-    if newer:
-        return f"attempt {newer.epoch} replaced it"
-    launch = state.current_launch(attempt.application if attempt else "")
-    return (
-        f"launch {launch.number} (try {launch.latest_try}) replaced it" if launch else "a restore opened a new branch"
-    )
+    """Refuse whatever a job cannot do before it is resumed."""
+    return refusals.suspended(state) if state.suspended is not None else None
 
 
 # -- PlanLaunch --------------------------------------------------------------------------------------------------------
@@ -73,11 +53,11 @@ def _known(state: State, command: c.PlanLaunch) -> Decision | None:
     if attempt and attempt.how == "suspended":
         return None  # its task waited until the job was resumed, and launches what stands there now
     if number != state.current.get(command.spec.application):
-        return _superseded(state, command.spec.run)
+        return refusals.superseded(state, command.spec.run)
     if attempt is None or (launch and launch.adopted_by == command.spec.try_number):
         return DoneAlready(number)
     # A try asks once. Its driver has been there: the DAG run was deleted and made again under its old name.
-    return _finished(state, command) or _superseded(state, command.spec.run)
+    return _finished(state, command) or refusals.superseded(state, command.spec.run)
 
 
 def _suspended(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -88,12 +68,7 @@ def _other_owner(state: State, command: c.PlanLaunch) -> Decision | None:
     run = state.run(command.spec.run)
     if run is None or run.owner == command.spec.owner:
         return None
-    return Refusal(
-        errors.TwoOwners(
-            f"tasks {run.owner} and {command.spec.owner} share job id {state.job!r} in run {command.spec.run}; give one of them another job_id",
-            owners=(run.owner, command.spec.owner),
-        )
-    )
+    return refusals.two_owners(state, run.owner, command)
 
 
 def _earlier_try(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -101,24 +76,14 @@ def _earlier_try(state: State, command: c.PlanLaunch) -> Decision | None:
     launch = state.launch(run.launch) if run else None
     if launch is None or launch.latest_try <= command.spec.try_number:
         return None
-    return _superseded(state, command.spec.run, launch)
-
-
-def _superseded(state: State, run: str, launch: Launch | None = None) -> Refusal:
-    known = {"latest_try": launch.latest_try} if launch else {}
-    return Refusal(errors.Superseded(wording.superseded(state, run, launch), run=run, **known))
+    return refusals.superseded(state, command.spec.run, launch)
 
 
 def _finished(state: State, command: c.PlanLaunch) -> Decision | None:
     run = state.run(command.spec.run)
     if run is None or run.how != "finished" or is_clear(run, command):
         return None
-    return Refusal(
-        errors.AlreadyFinished(
-            f"{command.job}, run {command.spec.run}: finished at {run.ended_at}; nothing to submit",
-            run=command.spec.run,
-        )
-    )
+    return refusals.already_finished(run, command)
 
 
 def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -127,18 +92,9 @@ def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
     if launch is None or not command.seen_alive or (attempt and attempt.how):
         return None
     if launch.spec.run != command.spec.run or command.alone:
-        return Refusal(
-            errors.JobAlreadyRunning(
-                f"{state.job}: run {launch.spec.run} is alive (launch {launch.number}, try {launch.latest_try}); stop it first, or wait for it",
-                run=launch.spec.run, launch=launch.number,
-            )
-        )  # fmt: skip
+        return refusals.already_running(state, launch)
     if launch.stop:
-        return Refusal(
-            errors.Stopping(
-                f"{state.job}: the driver of launch {launch.number} was asked to stop and has not ended yet"
-            )
-        )
+        return refusals.stopping(state, launch)
     restarts = command.on_clear == "restart" and is_clear(state.run(command.spec.run), command)
     if not command.durable or restarts:
         return None
@@ -158,22 +114,7 @@ def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
     if not dropped and (newest is None or newest.key == command.spec.run or position > newest.position):
         return None
     newer = [run.key for run in inside if run.position >= position and run.key != command.spec.run]
-    before = _newest_before(state, position)
-    return Refusal(
-        errors.OlderRun(
-            f"{state.job}: run {command.spec.run} is older than what the state holds ({', '.join(newer) or 'runs no longer listed'});"
-            " it would be counted on top of them. To compute it apart from this state: a task with a job_id of its own"
-            f" and restore=<pointer>. {_going_back(state, before)}",
-            newer=newer,
-            before=before,
-        )
-    )
-
-
-def _going_back(state: State, before: int | None) -> str:
-    if before is None:
-        return "No checkpoint from before it is left to go back to"
-    return f"To go back: `{wording.restore(state, f'chk-{before}')}`, the newest before it; then clear this run and all after it"
+    return refusals.older_run(state, command, newer, _newest_before(state, position))
 
 
 def _newest_before(state: State, position: str) -> int | None:
@@ -189,7 +130,7 @@ def being_deleted(state: State, base: e.Point | None) -> Refusal | None:
     pointer = base.pointer if base else None
     if not any(one.pointer == pointer and one.status == CONDEMNED for one in state.claims):
         return None
-    return Refusal(errors.StateRequired(f"{state.job}: {pointer} is being deleted; nothing was changed. Name another"))
+    return refusals.being_deleted(state, pointer)
 
 
 def _plan(state: State, command: c.PlanLaunch) -> Decision:
@@ -261,27 +202,13 @@ def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, re
 def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -> Refusal | None:
     """Going on was asked for, and there is nothing to go on from. The point from which a run *started* is not its state."""
     if point and point.id is not None and point.id not in {one.id for one in state.retained}:
-        return Refusal(
-            errors.StateRequired(
-                f"{command.job}, run {command.spec.run}: {point}, where it would start, was deleted; nothing was changed."
-                ' on_clear="continue" goes on from the newest checkpoint; restore="none" lets a run begin with nothing'
-            )
-        )
+        return refusals.start_deleted(command, point)
     run = state.run(command.spec.run)
     went = run and run.how == "finished" and run.inside == state.branch.number and point == state.branch.base
     if command.on_clear == "continue" and went:
-        return Refusal(
-            errors.StateRequired(
-                f'{command.job}, run {command.spec.run}: on_clear="continue", but the state went with the finished run;'
-                ' keep it next time with retention=KeepWithin(days=7), or clear with on_clear="auto" to start again'
-            )
-        )
+        return refusals.state_finished(command)
     if command.require_state and point is None:
-        return Refusal(
-            errors.StateRequired(
-                f"{command.job}: require_state=True and there is no checkpoint to start from; check the root and the job id"
-            )
-        )
+        return refusals.nothing_to_start_from(command)
     return None
 
 
@@ -304,20 +231,16 @@ def start_attempt(state: State, command: c.StartAttempt) -> Decision:
     launch = state.current_launch(command.application)
     asked = launch_token(command.token, command.try_number)
     if launch is None or launch_token(launch.spec.token, launch.spec.try_number) != asked:
-        return Refusal(errors.Fenced(f"{state.job}: the launch of this driver was replaced before it started"))
+        return refusals.launch_replaced(state)
     if launch.stop:
-        return Refusal(errors.Fenced(f"{state.job}: this launch was told to stop ({launch.stop})"))
+        return refusals.launch_stopped(state, launch)
     if waits := suspended(state):
         return waits
     before = state.attempt_of(launch.number)
     if before and before.how in ("finished", "cancelled", "suspended"):
-        return Refusal(
-            errors.Fenced(f"{state.job}: attempt {before.epoch} of this launch has already ended {before.how}")
-        )
+        return refusals.launch_ended(state, before.epoch, before.how)
     if before and before.how is None and command.seen_alive:
-        return Refusal(
-            errors.JobAlreadyRunning(f"{state.job}: attempt {before.epoch} of this launch is alive; this driver ends")
-        )
+        return refusals.launch_alive(state, before.epoch)
     if gone := _went_meanwhile(state, launch):
         return gone
     return (_attempt_started(state, command, launch), *settled(state, command.application, "attempt replaced"))
@@ -327,12 +250,7 @@ def _went_meanwhile(state: State, launch: Launch) -> Refusal | None:
     """A driver that came so late that its run had been given up, and its state deleted, does not start from nothing."""
     point = state.restore_point(launch.spec.application)
     if launch.restore_point is not None and point is None:
-        return Refusal(
-            errors.StateRequired(
-                f"{state.job}: {launch.restore_point}, from which this driver was to start, was deleted before it came; clear its"
-                " task to start anew"
-            )
-        )
+        return refusals.restore_point_deleted(state, launch)
     return being_deleted(state, point)
 
 
@@ -351,7 +269,7 @@ def start_alone(state: State, command: c.StartAlone) -> Decision:
         return fenced(state, mine.epoch) or DoneAlready(mine.epoch)
     planned = plan_launch(state, command.plan)
     if not isinstance(planned, tuple):
-        return planned if isinstance(planned, Refusal) else _superseded(state, command.plan.spec.run)
+        return planned if isinstance(planned, Refusal) else refusals.superseded(state, command.plan.spec.run)
     then = state
     for event in planned:
         then = apply(then, event)
@@ -364,9 +282,7 @@ def request_stop(state: State, command: c.RequestStop) -> Decision:
     if launch and launch.stop:
         return DoneAlready(launch.number)
     if launch is None or launch.number not in state.current.values() or launch.latest_try > command.try_number:
-        return Refusal(
-            errors.Superseded(f"{state.job}: launch {command.launch} is not this try's any more; nothing was stopped")
-        )
+        return refusals.launch_not_ours(state, command.launch)
     return (e.StopRequested(launch=command.launch, by=command.by, reason=command.reason),)
 
 
@@ -382,11 +298,7 @@ def end_attempt(state: State, command: c.EndAttempt) -> Decision:
         and state.current.get(attempt.application) == attempt.launch
     )
     if state.over(command.epoch) and not failed_after:
-        return Refusal(
-            errors.Fenced(
-                f"attempt {command.epoch} of {state.job} is over: {why_over(state, command.epoch)}", epoch=command.epoch
-            )
-        )
+        return refusals.over(state, command.epoch)
     ended = e.AttemptEnded(epoch=command.epoch, how=command.how, exit_code=command.exit_code, said_by=command.said_by)
     left = tuple(
         e.CheckpointAborted(id=one.id, reason=f"attempt {command.how}", phase="acknowledge", missing=one.plan)

@@ -53,7 +53,7 @@ def test_a_run_without_date_has_its_place_by_its_first_start() -> None:
     error = refusal(history.ask(launch("by hand", 2, started_at="2026-11-30T00:00:00Z")), errors.OlderRun)
     assert error.about["newer"] == ["day-21"]
     other = refusal(history.ask(launch("another by hand")), errors.OlderRun)
-    assert "run another by hand is older than what the state holds (day-21)" in other.message
+    assert "run another by hand is older than the runs in the state (day-21)" in other.message
 
 
 @pytest.fixture

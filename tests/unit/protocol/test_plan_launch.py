@@ -125,7 +125,7 @@ def two_days(h: History) -> None:
         ),
         # -- 6
         pytest.param(
-            two_days, clear("day-1"), "OlderRun", id="6: a clear of a run older than what the state holds"
+            two_days, clear("day-1"), "OlderRun", id="6: a clear of a run older than the runs in the state"
         ),
         pytest.param(two_days, launch("day-0"), "OlderRun", id="6: a new run that is older"),
         pytest.param(two_days, launch("day-3"), "launch 3 from chk-2", id="6: a newer run"),
@@ -200,7 +200,7 @@ def test_an_older_run_is_told_which_runs_stand_in_its_way() -> None:
     two_days(history)
     error = refusal(history.ask(clear("day-1")), errors.OlderRun)
     assert error.about == {"newer": ["day-2"], "before": None}
-    assert "No checkpoint from before it is left to go back to" in error.message
+    assert "There is no checkpoint from before it to go back to" in error.message
 
 
 def test_an_older_run_is_told_the_checkpoint_before_it() -> None:

@@ -1,0 +1,148 @@
+"""Why a launch or an attempt is refused, in sentences: cause, effect, what to do next. Pure. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.commands import PlanLaunch, Refusal
+from airflow_checkpoint_provider.protocol.state import Launch, Run, State
+
+
+def over(state: State, epoch: int) -> Refusal:
+    """Refuse a command of an attempt that is over."""
+    attempt = state.attempt(epoch)
+    application = attempt.application if attempt else ""
+    newer, launch = state.running(application), state.current_launch(application)
+    why = "a restore opened a new branch"
+    if attempt and attempt.how:
+        why = f"it ended {attempt.how}"
+    elif newer:
+        why = f"attempt {newer.epoch} replaced it"
+    elif launch:
+        why = f"launch {launch.number} (try {launch.latest_try}) replaced it"
+    return Refusal(errors.Fenced(f"attempt {epoch} of {state.job} is over: {why}", epoch=epoch))
+
+
+def suspended(state: State) -> Refusal:
+    """Refuse whatever a suspended job cannot do."""
+    resume = wording.restore(state, "latest")
+    return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; to resume it: `{resume}`"))
+
+
+def superseded(state: State, run: str, launch: Launch | None = None) -> Refusal:
+    """Refuse an earlier try; ``launch`` is that of the later try, if it is known."""
+    known = {"latest_try": launch.latest_try} if launch else {}
+    return Refusal(errors.Superseded(wording.superseded(state, run, launch), run=run, **known))
+
+
+def two_owners(state: State, owner: str, command: PlanLaunch) -> Refusal:
+    """Refuse a task that uses the job id of the task ``owner``."""
+    spec = command.spec
+    text = (
+        f"tasks {owner} and {spec.owner} share job id {state.job!r} in run {spec.run}; give one of them another job_id"
+    )
+    return Refusal(errors.TwoOwners(text, owners=(owner, spec.owner)))
+
+
+def already_finished(run: Run, command: PlanLaunch) -> Refusal:
+    """Refuse to submit a run that has finished."""
+    text = f"{command.job}, run {run.key}: finished at {run.ended_at}; nothing to submit"
+    return Refusal(errors.AlreadyFinished(text, run=run.key))
+
+
+def already_running(state: State, launch: Launch) -> Refusal:
+    """Refuse a run while another one is alive."""
+    which = f"launch {launch.number}, try {launch.latest_try}"
+    text = f"{state.job}: run {launch.spec.run} is alive ({which}); stop it first, or wait for it"
+    return Refusal(errors.JobAlreadyRunning(text, run=launch.spec.run, launch=launch.number))
+
+
+def stopping(state: State, launch: Launch) -> Refusal:
+    """Refuse a launch while the driver before it stops."""
+    text = f"{state.job}: the driver of launch {launch.number} was asked to stop and has not ended yet"
+    return Refusal(errors.Stopping(text))
+
+
+def older_run(state: State, command: PlanLaunch, newer: Sequence[str], before: int | None) -> Refusal:
+    """Refuse a run that is older than the runs ``newer`` in the state; ``before`` is the newest checkpoint before it."""
+    back = "There is no checkpoint from before it to go back to"
+    if before is not None:
+        restore = wording.restore(state, f"chk-{before}")
+        back = f"To go back to the newest checkpoint before it: `{restore}`; then clear this run and all after it"
+    text = (
+        f"{state.job}: run {command.spec.run} is older than the runs in the state"
+        f" ({', '.join(newer) or 'runs no longer listed'}); its results would be added to theirs."
+        " To compute it without this state, use a task with another job_id and restore=<pointer>."
+        f" {back}"
+    )
+    return Refusal(errors.OlderRun(text, newer=list(newer), before=before))
+
+
+def being_deleted(state: State, pointer: str | None) -> Refusal:
+    """Refuse a savepoint that is being deleted as a restore point."""
+    text = f"{state.job}: {pointer} is being deleted; nothing was changed. Name another checkpoint"
+    return Refusal(errors.StateRequired(text))
+
+
+def start_deleted(command: PlanLaunch, point: e.Point) -> Refusal:
+    """Refuse a run whose restore point was deleted."""
+    text = (
+        f"{command.job}, run {command.spec.run}: {point}, where it would start, was deleted; nothing was changed."
+        ' on_clear="continue" continues from the newest checkpoint; restore="none" starts a run from nothing'
+    )
+    return Refusal(errors.StateRequired(text))
+
+
+def state_finished(command: PlanLaunch) -> Refusal:
+    """Refuse to continue a finished run whose state was deleted with it."""
+    text = (
+        f'{command.job}, run {command.spec.run}: on_clear="continue", but the state was deleted when the run finished.'
+        ' Keep it next time with retention=KeepWithin(days=7), or clear with on_clear="auto" to start again'
+    )
+    return Refusal(errors.StateRequired(text))
+
+
+def nothing_to_start_from(command: PlanLaunch) -> Refusal:
+    """Refuse a run that requires state when there is none."""
+    text = "require_state=True, but there is no checkpoint to start from; check the root and the job id"
+    return Refusal(errors.StateRequired(f"{command.job}: {text}"))
+
+
+def launch_replaced(state: State) -> Refusal:
+    """Refuse a driver whose launch was replaced before it started."""
+    return Refusal(errors.Fenced(f"{state.job}: the launch of this driver was replaced before it started"))
+
+
+def launch_stopped(state: State, launch: Launch) -> Refusal:
+    """Refuse a driver whose launch was told to stop."""
+    return Refusal(errors.Fenced(f"{state.job}: this launch was told to stop ({launch.stop})"))
+
+
+def launch_ended(state: State, epoch: int, how: str) -> Refusal:
+    """Refuse a second driver of a launch whose attempt ``epoch`` has ended well or was stopped."""
+    return Refusal(errors.Fenced(f"{state.job}: attempt {epoch} of this launch has already ended {how}"))
+
+
+def launch_alive(state: State, epoch: int) -> Refusal:
+    """Refuse a second driver of a launch whose attempt ``epoch`` is alive."""
+    text = f"{state.job}: attempt {epoch} of this launch is alive; this driver ends"
+    return Refusal(errors.JobAlreadyRunning(text))
+
+
+def restore_point_deleted(state: State, launch: Launch) -> Refusal:
+    """Refuse a driver whose restore point was deleted after the launch."""
+    text = (
+        f"{state.job}: the restore point of this driver, {launch.restore_point}, was deleted before the driver started."
+        " Clear its task to start from nothing"
+    )
+    return Refusal(errors.StateRequired(text))
+
+
+def launch_not_ours(state: State, number: int) -> Refusal:
+    """Refuse to stop a launch that a later try has taken over."""
+    return Refusal(
+        errors.Superseded(f"{state.job}: launch {number} does not belong to this try any more; nothing was stopped")
+    )
