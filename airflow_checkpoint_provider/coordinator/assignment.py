@@ -39,19 +39,19 @@ def allowance(given: bool | Sequence[str]) -> Allowed:
     return tuple(given)
 
 
-def left_over(restored: States, claimed: Collection[str]) -> tuple[str, ...]:
+def unclaimed(restored: States, claimed: Collection[str]) -> tuple[str, ...]:
     """The uids of what was restored, is not empty, and was claimed by nobody."""
     return tuple(sorted(uid for uid, state in restored.items() if uid not in claimed and not _is_empty(state)))
 
 
-def divided(uids: Iterable[str], allowed: Allowed) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def split_allowed(uids: Iterable[str], allowed: Allowed) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of what is left over: what may be dropped, and what not."""
     several = tuple(uids)
     dropped = tuple(uid for uid in several if allowed is True or (allowed and uid in allowed))
     return dropped, tuple(uid for uid in several if uid not in dropped)
 
 
-def agree(state: StateSnapshot, kind: str) -> None:
+def check_kind(state: StateSnapshot, kind: str) -> None:
     """Raise ``KindChanged`` if a restored state is asked for as another kind."""
     if state.kind != kind:
         here, asked = kind_in_words(state.kind), kind_in_words(kind)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.assignment import divided
+from airflow_checkpoint_provider.coordinator.assignment import split_allowed
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
@@ -122,7 +122,7 @@ class CheckpointedJob:
         self._settings = settings
         s3a.prepare(self.spark, open_store(settings.root, s3=settings.s3))
         self._attempt = begin(settings, Program(application.digest, self.spark.version))
-        self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, lambda: None, self._terminated).start()
+        self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, self._terminated).start()
         self._attempt.watch()
         try:
             self._attach(settings, application)
@@ -203,7 +203,7 @@ class CheckpointedJob:
     def _leave_over(self) -> None:
         """What was restored and nobody asked for is handed on, or left behind where that is allowed; either is said."""
         unclaimed = {one.uid: one for one in self._states.unclaimed()}
-        dropped, kept = divided(unclaimed, self._settings.allow_non_restored_state)
+        dropped, kept = split_allowed(unclaimed, self._settings.allow_non_restored_state)
         self._states.drop(dropped)
         for uids, line in ((dropped, messages.left_behind), (kept, messages.handed_on)):
             if uids:

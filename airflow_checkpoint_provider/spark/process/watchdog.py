@@ -1,8 +1,8 @@
-"""A thread that sees JVM and parent die, and SIGTERM arrive, whatever the main thread is doing. Runs in the Spark driver.
+"""A thread that sees the JVM die, and SIGTERM arrive, whatever the main thread is doing. Runs in the Spark driver.
 
-A Python driver outlives its JVM and notices nothing until its next Spark call; it outlives the process that started it and notices
-nothing ever. And no signal handler may raise: out of a py4j call that poisons the connection. So all three are made readable for
-one poll: two pidfds, and a pipe into which the handler writes one byte.
+A Python driver outlives its JVM and notices nothing until its next Spark call. And no signal handler may raise: out of a py4j
+call that poisons the connection. So both are made readable for one poll: a pidfd, and a pipe into which the handler writes one
+byte.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,37 +29,26 @@ STOP, SIGTERM = b"s", b"t"
 
 
 def jvm_pid(spark: SparkSession) -> int:
-    """The process id of the session's JVM, as seen from here."""
+    """Return the process id of the session's JVM."""
     jvm: Any = spark._jvm
     return int(jvm.java.lang.ProcessHandle.current().pid())
-
-
-def starter_pid(jvm: int) -> int:
-    """The process that started this application: our parent, or under spark-submit, where that is the JVM, the JVM's parent."""
-    parent = os.getppid()
-    if parent != jvm:
-        return parent
-    return int(Path(f"/proc/{jvm}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class Watchdog:
     """Watches from ``start`` to ``stop``, or for the length of a ``with``. Callbacks run in its thread, one at a time.
 
-    After ``on_parent_death`` and ``on_sigterm`` the watch goes on. Nothing goes on without its JVM: after ``on_jvm_death`` the
-    process ends, with ``ExitCode.FAILED`` if that did not end it. SIGTERM is caught only if ``start`` is called in the main thread.
+    After ``on_sigterm`` the watch goes on. Nothing goes on without the JVM: after ``on_jvm_death`` the process ends with
+    ``ExitCode.FAILED``, if the callback did not end it. SIGTERM is caught only if ``start`` is called in the main thread.
     """
 
-    def __init__(self, jvm: int, on_jvm_death: Callback, on_parent_death: Callback, on_sigterm: Callback) -> None:
-        self._jvm, self._starter = jvm, starter_pid(jvm)
-        self._on_jvm_death, self._on_parent_death, self._on_sigterm = on_jvm_death, on_parent_death, on_sigterm
+    def __init__(self, jvm: int, on_jvm_death: Callback, on_sigterm: Callback) -> None:
+        self._jvm, self._on_jvm_death, self._on_sigterm = jvm, on_jvm_death, on_sigterm
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> Self:
-        """Raises ``WrongUse`` on a system without pidfds (Linux before 5.3, anything else)."""
-        self._deaths: dict[int, Callback] = {_pidfd(self._jvm): self._without_jvm}
-        if self._starter > 1:  # 1: started by init, or by somebody who is gone already
-            self._deaths[_pidfd(self._starter)] = self._on_parent_death
-        self._hears, self._says = os.pipe()
+        """Begin to watch. Raises ``WrongUse`` on a system without pidfds (Linux before 5.3, anything else)."""
+        self._jvm_fd = _pidfd(self._jvm)
+        self._read_end, self._write_end = os.pipe()
         self._owner = os.getpid()
         self._catches = threading.current_thread() is threading.main_thread()
         if self._catches:
@@ -69,12 +57,12 @@ class Watchdog:
         return self
 
     def stop(self) -> None:
-        """End the watch and give SIGTERM back. Not from a callback."""
+        """End the watch and restore the handler of SIGTERM. Do not call it from a callback."""
         if self._catches:
             signal.signal(signal.SIGTERM, self._handler_before)
-        os.write(self._says, STOP)
+        os.write(self._write_end, STOP)
         self._thread.join()
-        for fd in (self._says, self._hears, *self._deaths):
+        for fd in (self._write_end, self._read_end, self._jvm_fd):
             os.close(fd)
 
     def __enter__(self) -> Self:
@@ -85,20 +73,19 @@ class Watchdog:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() == self._owner:
-            os.write(self._says, SIGTERM)
+            os.write(self._write_end, SIGTERM)
         else:  # a fork of this process, which has our handler and our pipe: the signal is for it alone
             signal.signal(number, self._handler_before)
             os.kill(os.getpid(), number)
 
     def _watch(self) -> None:
         poll = select.poll()
-        for fd in (self._hears, *self._deaths):
+        for fd in (self._read_end, self._jvm_fd):
             poll.register(fd, select.POLLIN)
         while True:
             for fd, _ in poll.poll():
-                if fd in self._deaths:
-                    poll.unregister(fd)
-                    _call(self._deaths[fd])
+                if fd == self._jvm_fd:
+                    self._without_jvm()
                 elif os.read(fd, 1) == STOP:
                     return
                 else:
@@ -110,13 +97,13 @@ class Watchdog:
 
 
 def _pidfd(pid: int) -> int:
-    """A descriptor that becomes readable when the process ends, at once if it has ended."""
+    """Return a descriptor that becomes readable when the process ends, at once if it has ended."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
-        hears, says = os.pipe()
-        os.close(says)
-        return hears
+        read_end, write_end = os.pipe()
+        os.close(write_end)
+        return read_end
     except (AttributeError, OSError) as error:
         raise WrongUse(
             f"process {pid} cannot be watched ({error}): a checkpointed driver needs Linux 5.3 or newer"
@@ -124,7 +111,7 @@ def _pidfd(pid: int) -> int:
 
 
 def _call(callback: Callback) -> None:
-    """An error in a callback is printed, if there still is somewhere to print it, and ends nothing: the watch is needed."""
+    """Call ``callback``. Print its error, and go on: the watch is still needed."""
     try:
         callback()
     except Exception:  # noqa: BLE001 - whatever it was, JVM and parent can still die

@@ -1,6 +1,7 @@
-"""Which program this is: a digest of everything that its author can change, and the versions it runs with. Runs in the Spark driver.
+"""The identity of the application: a digest of everything that its author can change. Runs in the Spark driver.
 
-Two attempts with one digest are the same program. Files that it reads are not part of it, nor memory, cores or cluster.
+Two attempts with the same digest run the same program. Files that the program reads are not part of it, nor memory, cores or
+cluster.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ RELEASE = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclass(frozen=True)
 class Application:
-    """``digest`` of the program, how many ``files`` went into it, and a ``note`` for the log where it covers less than usual."""
+    """The ``digest`` of the program, the number of ``files`` in it, and a ``note`` for the log where it covers less than usual."""
 
     digest: str
     files: int
@@ -43,14 +44,17 @@ class Application:
 
 
 def digest(spark: SparkSession, script: Path, arguments: Sequence[str]) -> Application:
-    """The digest of main script, ``--py-files``, modules beside the script, arguments, Spark's version and result-changing confs."""
+    """Return the digest of main script, ``--py-files``, modules beside the script, arguments, Spark's version and confs.
+
+    Of the confs count those that change results.
+    """
     sources = {f"py-file {name}": content for name, content in _py_files(spark)}
     modules = _modules(script.resolve())
     note = None
     if modules is None:
         note = (
             f"more than {MOST_FILES} Python files lie below {script.resolve().parent}: only the script and --py-files count as the"
-            " application. A change in another module will go unseen; keep the script in a folder of its own"
+            " application. A change of another module is not seen; keep the script in a folder of its own"
         )
     sources |= {f"module {name}": path.read_bytes() for name, path in (modules or {}).items()}
     sources["script"] = script.read_bytes()
@@ -60,7 +64,7 @@ def digest(spark: SparkSession, script: Path, arguments: Sequence[str]) -> Appli
 
 
 def _py_files(spark: SparkSession) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each ``--py-files`` entry but our own archive."""
+    """Yield name and content of each ``--py-files`` entry but the archive of this package."""
     entries = spark.sparkContext.getConf().get("spark.submit.pyFiles", "") or ""
     for entry in filter(None, entries.split(",")):
         path = Path(urlsplit(entry).path)
@@ -71,7 +75,7 @@ def _py_files(spark: SparkSession) -> Iterator[tuple[str, bytes]]:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a file; of an archive its members, so that packing the same files again changes nothing."""
+    """Return the bytes of a file; of an archive its members, so that packing the same files again changes nothing."""
     if not zipfile.is_zipfile(path):
         return path.read_bytes()
     with zipfile.ZipFile(path) as archive:
@@ -79,7 +83,7 @@ def _content(path: Path) -> bytes:
 
 
 def _modules(script: Path) -> dict[str, Path] | None:
-    """The modules below the script's folder by their relative names; None if there are too many to be one program."""
+    """Return the modules below the script's folder by their relative names; None if they are too many to be one program."""
     found: dict[str, Path] = {}
     for folder, below, files in os.walk(script.parent):
         below[:] = [name for name in below if not name.startswith(".") and name not in LEFT_OUT]
@@ -92,7 +96,7 @@ def _modules(script: Path) -> dict[str, Path] | None:
 
 
 def refuse_connect(spark: SparkSession) -> None:
-    """A Spark Connect session has no driver of its own here: nothing could be fenced, listed or identified."""
+    """Raise ``WrongUse`` for a Spark Connect session: its driver is elsewhere, and could not be fenced."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise WrongUse(
             "a Spark Connect session cannot be checkpointed: its driver is elsewhere. Use a session without remote()"

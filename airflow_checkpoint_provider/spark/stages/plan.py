@@ -73,7 +73,7 @@ class Plan(Record):
         return hashlib.sha256(canonical(list(self.leaves))).hexdigest()
 
 
-def identify(df: DataFrame, readbacks: Readbacks) -> Plan:
+def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
     """The identity of ``df``'s plan: equal in every driver that builds the same plan. Starts no job; takes some 20 ms."""
     execution = df._jdf.queryExecution()
     with overridden(df.sparkSession, WHOLE):

@@ -32,14 +32,14 @@ class Now:
     handed_out: Mapping[str, str]
 
 
-def unbuilt(prior: StageDetail, now: Now) -> Verdict:
+def reuse_without_plan(prior: StageDetail, now: Now) -> Verdict:
     """For a function, before it is called; a refusal means: build it and compare."""
     if moved_input(prior, now) or now.version != prior.version:
         return Verdict(False)
     return Verdict(prior.application == now.application)
 
 
-def judge(prior: StageDetail, now: Now, plan: Plan, difference: Callable[[], str]) -> Verdict:
+def decide_reuse(prior: StageDetail, now: Now, plan: Plan, difference: Callable[[], str]) -> Verdict:
     """For a plan. ``difference`` says in a line what moved since the stored one; it reads a file, so it is asked last."""
     moved = moved_input(prior, now)
     unseen = plan.python or plan.local_rows or (now.version is not None and not now.function)

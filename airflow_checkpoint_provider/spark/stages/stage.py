@@ -21,9 +21,9 @@ from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.s3a import hadoop_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
-from airflow_checkpoint_provider.spark.stages.plan import Plan, identify
+from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference
-from airflow_checkpoint_provider.spark.stages.reuse import Now, Verdict, judge, unbuilt
+from airflow_checkpoint_provider.spark.stages.reuse import Now, Verdict, decide_reuse, reuse_without_plan
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import messages
@@ -67,13 +67,13 @@ class Stages:
         function = callable(given)
         now = Now(self._application.digest, version, function, dict(self._states.handed_out))
         prior = self._states.stage(uid)
-        if function and prior and (verdict := unbuilt(prior[1], now)).reuse:
+        if function and prior and (verdict := reuse_without_plan(prior[1], now)).reuse:
             return self._reuse(prior[0], prior[1], verdict)
         df = _frame(uid, given() if callable(given) else given)
         refuse_types(df, uid)
-        plan = identify(df, self._readbacks)
+        plan = fingerprint(df, self._readbacks)
         if prior:
-            verdict = judge(prior[1], now, plan, lambda: self._difference(prior[0], plan))
+            verdict = decide_reuse(prior[1], now, plan, lambda: self._difference(prior[0], plan))
             if verdict.reuse:
                 return self._reuse(prior[0], prior[1], verdict)
             say(messages.stage_recomputed(uid, verdict.why))

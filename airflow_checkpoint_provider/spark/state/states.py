@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator.assignment import agree, left_over
+from airflow_checkpoint_provider.coordinator.assignment import check_kind, unclaimed
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.protocol.metadata import Measures, Seal, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import canonical
@@ -58,19 +58,19 @@ class States:
         """The restored or computed stage of that name. Raises ``KindChanged``."""
         found = self.snapshots.get(uid)
         if found:
-            agree(found, "stage")
+            check_kind(found, "stage")
         return (found, found.stage) if found and found.stage else None
 
     def ask(self, uid: str) -> None:
         """The script asks for the value of that name. Raises ``KindChanged``."""
         if found := self.snapshots.get(uid):
-            agree(found, "value")
+            check_kind(found, "value")
         self.asked.add(uid)
 
     def register(self, uid: str) -> Any:
         """The script registers an object of that name: what was restored of it, a copy. Raises ``KindChanged``."""
         if found := self.snapshots.get(uid):
-            agree(found, REGISTERED)
+            check_kind(found, REGISTERED)
         self.said[uid] = found.value if found else None
         return copy.deepcopy(self.said[uid])
 
@@ -92,7 +92,7 @@ class States:
     def unclaimed(self) -> tuple[StateSnapshot, ...]:
         """What was restored and the script has not asked for so far."""
         claimed = self.handed_out.keys() | self.asked | self.said.keys()
-        return tuple(self.snapshots[uid] for uid in left_over(self.snapshots, claimed))
+        return tuple(self.snapshots[uid] for uid in unclaimed(self.snapshots, claimed))
 
     def drop(self, uids: Collection[str]) -> None:
         """No later acknowledgement holds them, whatever earlier one of this attempt completes yet."""

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as fn
 from pyspark.sql.functions import col, lit
 
-from airflow_checkpoint_provider.spark.stages.plan import Plan, identify
+from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from tests.support.drivers import fast_confs
 
 Kind = Callable[[SparkSession, str], DataFrame]
@@ -176,7 +176,7 @@ KINDS = SAFE | LOCAL | CODE
 
 
 def identities(spark: SparkSession, data: str) -> dict[str, Plan]:
-    return {name: identify(kind(spark, data), {}) for name, kind in KINDS.items()}
+    return {name: fingerprint(kind(spark, data), {}) for name, kind in KINDS.items()}
 
 
 def _shift(spark: SparkSession, data: str) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.functions import col, lit
 
 from airflow_checkpoint_provider.spark.stages import parquet_files
-from airflow_checkpoint_provider.spark.stages.plan import Plan, identify
+from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference
 
 SCHEMA = "id long, day date, s string"
@@ -32,7 +32,7 @@ def rows(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def _between(old: DataFrame, new: DataFrame) -> str:
-    line = difference(identify(old, {}), identify(new, {}))
+    line = difference(fingerprint(old, {}), fingerprint(new, {}))
     assert len(line) <= 160
     assert "\n" not in line
     return line
@@ -97,10 +97,10 @@ def test_local_rows(spark: SparkSession) -> None:
 
 
 def test_a_conf(spark: SparkSession, rows: DataFrame) -> None:
-    old = identify(rows, {})
+    old = fingerprint(rows, {})
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
-        line = difference(old, identify(rows, {}))
+        line = difference(old, fingerprint(rows, {}))
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
     assert line.startswith("spark.sql.session.timeZone: `")
@@ -119,13 +119,13 @@ def test_a_stage_that_was_computed_anew(spark: SparkSession, tmp_path_factory: p
     uri = f"file://{tmp_path_factory.mktemp('stage')}/1-aa"
     written = parquet_files.write(spark.range(3), uri, codec="lz4_raw")
     frame = parquet_files.read(spark, uri, parquet_files.count_rows(spark, written), written.schema)
-    plans = [identify(frame, {uri: stage}) for stage in (("clean", "1-aa"), ("clean", "2-bb"), ("raw", "1-aa"))]
+    plans = [fingerprint(frame, {uri: stage}) for stage in (("clean", "1-aa"), ("clean", "2-bb"), ("raw", "1-aa"))]
     assert difference(plans[0], plans[1]) == "its input, stage 'clean', was computed anew"
     assert difference(plans[0], plans[2]) == "its input: stage `clean` → `raw`"
 
 
 def test_what_no_rule_finds_is_counted(spark: SparkSession, rows: DataFrame) -> None:
-    plan = identify(rows, {})
+    plan = fingerprint(rows, {})
 
     def with_text(exact: str) -> Plan:
         return dataclasses.replace(plan, text=f"{plan.text.partition('exact')[0]}exact\n{exact}")

@@ -13,7 +13,7 @@ from pyspark.sql.functions import col
 from pyspark.sql.types import LongType
 
 from airflow_checkpoint_provider.spark.stages import parquet_files
-from airflow_checkpoint_provider.spark.stages.plan import Plan, identify
+from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from tests.integration.spark import plan_kinds
 from tests.integration.spark.plan_kinds import CODE, KINDS, LOCAL, SAFE
 from tests.support.drivers import started
@@ -85,7 +85,7 @@ def test_code_and_local_rows_are_flagged(two_drivers: tuple[dict[str, Plan], dic
 
 def test_seeds_that_spark_draws_do_not_count(spark: SparkSession, data: str) -> None:
     for name in ("seeds", "sample"):
-        plans = [identify(SAFE[name](spark, data), {}) for _ in range(2)]
+        plans = [fingerprint(SAFE[name](spark, data), {}) for _ in range(2)]
         assert plans[0] == plans[1]
 
 
@@ -108,22 +108,22 @@ def test_a_python_data_source_is_code(spark: SparkSession) -> None:
             return Nothing()
 
     spark.dataSource.register(Mine)
-    source = identify(spark.read.format("mine").option("n", 1).load(), {})
-    other = identify(spark.read.format("mine").option("n", 2).load(), {})
+    source = fingerprint(spark.read.format("mine").option("n", 1).load(), {})
+    other = fingerprint(spark.read.format("mine").option("n", 2).load(), {})
     assert source.python
     assert source.digest != other.digest
 
 
 def test_the_result_of_a_command_counts_by_its_rows(spark: SparkSession) -> None:
     shown = spark.sql("show databases").filter("namespace > ''")
-    assert identify(shown, {}).local_rows
-    assert "rows" in identify(shown, {}).leaves[0]
+    assert fingerprint(shown, {}).local_rows
+    assert "rows" in fingerprint(shown, {}).leaves[0]
 
 
 def test_confs_that_cut_texts_hide_nothing(spark: SparkSession, data: str) -> None:
     spark.conf.set("spark.sql.maxPlanStringLength", "40")
     try:
-        one, other = (identify(KINDS[name](spark, data), {}) for name in ("wide", "wide, last"))
+        one, other = (fingerprint(KINDS[name](spark, data), {}) for name in ("wide", "wide, last"))
         assert one.digest != other.digest
         assert spark.conf.get("spark.sql.maxPlanStringLength") == "40"
     finally:
@@ -131,16 +131,16 @@ def test_confs_that_cut_texts_hide_nothing(spark: SparkSession, data: str) -> No
 
 
 def test_ansi_counts(spark: SparkSession, data: str) -> None:
-    plain = identify(SAFE["filter"](spark, data), {})
+    plain = fingerprint(SAFE["filter"](spark, data), {})
     spark.conf.set("spark.sql.ansi.enabled", "false")
     try:
-        assert identify(SAFE["filter"](spark, data), {}).digest != plain.digest
+        assert fingerprint(SAFE["filter"](spark, data), {}).digest != plain.digest
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
 
 
 def _sorted(df: DataFrame) -> bool:
-    return identify(df, {}).sorted
+    return fingerprint(df, {}).sorted
 
 
 def test_an_order_that_a_stage_would_lose_is_seen(spark: SparkSession) -> None:
@@ -167,17 +167,19 @@ def test_a_read_back_counts_as_its_stage_and_group(
 
     def plan(place: str, group: str) -> Plan:
         uri = f"file://{folder}/{place}"
-        return identify(parquet_files.read(spark, uri, files, written.schema).filter("id > 2"), {uri: ("clean", group)})
+        return fingerprint(
+            parquet_files.read(spark, uri, files, written.schema).filter("id > 2"), {uri: ("clean", group)}
+        )
 
     first = plan("1-aa", "state/clean/1-aa")
     assert first.inputs == ("clean",)
     assert plan("copy", "state/clean/1-aa") == first, "the same group in another place is the same input"
     assert plan("1-aa", "state/clean/2-bb").digest != first.digest, "a recomputed stage is another input"
     part = parquet_files.read(spark, written.uri, files[:1], written.schema).filter("id > 2")
-    assert identify(part, {written.uri: ("clean", "state/clean/1-aa")}).digest != first.digest
+    assert fingerprint(part, {written.uri: ("clean", "state/clean/1-aa")}).digest != first.digest
 
 
 def test_a_plan_survives_json(spark: SparkSession, data: str) -> None:
-    plan = identify(SAFE["csv ,"](spark, data).select(col("a").cast(LongType())), {})
+    plan = fingerprint(SAFE["csv ,"](spark, data).select(col("a").cast(LongType())), {})
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     assert plan.leaves[0]["options"] == ["sep"]

@@ -1,4 +1,4 @@
-"""No driver outlives its JVM, and none misses its parent's death or a SIGTERM, whatever its main thread is doing."""
+"""No driver outlives its JVM or misses a SIGTERM, whatever its main thread is doing."""
 
 from __future__ import annotations
 
@@ -31,14 +31,11 @@ pid = jvm.java.lang.ProcessHandle.current().pid()
 def say(*words):
     print(*words, flush=True)
 
-def without_parent():
-    say("PARENT gone")
-
 def terminated():
     say("TERM seen")
     leave(ExitCode.OVER, "LAST this driver is over")
 
-watchdog = Watchdog(pid, lambda: say("JVM gone"), without_parent, terminated).start()
+watchdog = Watchdog(pid, lambda: say("JVM gone"), terminated).start()
 say("WATCHED", os.getpid(), pid)
 """
 LOOP = "while True: sum(range(1000))\n"
@@ -106,17 +103,6 @@ def test_exit_code_79_passes_through_spark_submit(tmp_path: Path, log: Path) -> 
         os.kill(driver, signal.SIGTERM)
         assert process.wait(10) == 79
     assert log.read_text().splitlines()[-1] == "LAST this driver is over"
-
-
-def test_under_spark_submit_the_parent_is_who_started_that(tmp_path: Path, log: Path) -> None:
-    starter = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"]
-    with started([*starter, *submit(tmp_path, _script(tmp_path, LOOP))], log) as process:
-        driver, jvm = _pids(log, process)
-        process.kill()
-        wait_until(lambda: "PARENT gone" in log.read_text().splitlines(), 3, log.read_text, every=0.02)
-        assert all(map(alive, (driver, jvm))), "the caller decides; the watch goes on"
-        os.kill(jvm, signal.SIGKILL)
-        _gone(driver, 3)
 
 
 STOPPED = """

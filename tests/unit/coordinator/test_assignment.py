@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.coordinator.assignment import (
-    agree,
     allowance,
-    divided,
-    left_over,
+    check_kind,
     renamed,
     renamed_in,
+    split_allowed,
+    unclaimed,
 )
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
@@ -72,7 +72,7 @@ def seal(**applications: Sequence[StateSnapshot]) -> Seal:
     ids=lambda one: one if isinstance(one, str) else "",
 )  # fmt: skip
 def test_left_over(rule: str, restored: Sequence[StateSnapshot], claimed: str, found: tuple[str, ...]) -> None:
-    assert left_over(by_uid(*restored), set(claimed)) == found
+    assert unclaimed(by_uid(*restored), set(claimed)) == found
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_left_over(rule: str, restored: Sequence[StateSnapshot], claimed: str, f
     ],
 )
 def test_what_may_be_dropped(allowed: bool | tuple[str, ...], dropped: tuple[str, ...], kept: tuple[str, ...]) -> None:
-    assert divided(("a", "b"), allowed) == (dropped, kept)
+    assert split_allowed(("a", "b"), allowed) == (dropped, kept)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_what_may_not(given: Any, error: type[CheckpointError]) -> None:
 
 
 def test_one_kind_stays_one_kind() -> None:
-    agree(stage("clean"), "stage")
+    check_kind(stage("clean"), "stage")
     with pytest.raises(KindChanged, match="'clean' is a stage"):
-        agree(stage("clean"), "value")
+        check_kind(stage("clean"), "value")
 
 
 # -- renamed -------------------------------------------------------------------------------------------------------------

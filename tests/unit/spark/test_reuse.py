@@ -8,7 +8,7 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.metadata import StageDetail
 from airflow_checkpoint_provider.spark.stages.plan import Plan
-from airflow_checkpoint_provider.spark.stages.reuse import Now, Verdict, judge, unbuilt
+from airflow_checkpoint_provider.spark.stages.reuse import Now, Verdict, decide_reuse, reuse_without_plan
 
 SAME, OTHER = "same", "other"
 BEFORE = {"clean": "state/clean/1-aa", "named": "state/named/1-bb"}
@@ -33,7 +33,7 @@ VERSIONED = replace(STORED, version="1")
 
 
 def judged(stored: StageDetail, asked: Now, built: Plan) -> Verdict:
-    return judge(stored, asked, built, lambda: "`1` → `2`")
+    return decide_reuse(stored, asked, built, lambda: "`1` → `2`")
 
 
 HINT = "; a literal that moves from try to try? use job.started_at"
@@ -117,12 +117,12 @@ def test_recomputed(stored: StageDetail, asked: Now, built: Plan, why: str) -> N
 )
 def test_a_function_is_not_called_where_its_rows_are_reused(stored: StageDetail, asked: Now, reuse: bool) -> None:
     """What is refused here is built and judged by its plan."""
-    assert unbuilt(stored, replace(asked, function=True)).reuse is reuse
+    assert reuse_without_plan(stored, replace(asked, function=True)).reuse is reuse
 
 
 def test_what_moved_is_looked_up_only_to_be_said() -> None:
     def difference() -> str:
         raise AssertionError("reads a file")
 
-    assert judge(STORED, now(), plan(), difference).reuse
-    assert not judge(STORED, now(OTHER), plan(python=True), difference).reuse
+    assert decide_reuse(STORED, now(), plan(), difference).reuse
+    assert not decide_reuse(STORED, now(OTHER), plan(python=True), difference).reuse
