@@ -36,7 +36,7 @@ def connection(root: Path) -> str:
     return json.dumps({"conn_type": "checkpoint_storage", "extra": {"root": str(root)}})
 
 
-def test_airflow_imports_little_for_it() -> None:
+def test_import_loads_only_the_verbs() -> None:
     code = (
         "import json, sys, airflow_checkpoint_provider.cli.airflow_cli;"
         " print(json.dumps([name for name in sys.modules if name.startswith(('airflow.', 'rich', 'airflow_checkpoint_provider.'))]))"
@@ -46,13 +46,13 @@ def test_airflow_imports_little_for_it() -> None:
     assert set(json.loads(done.stdout)) == {package, f"{package}.airflow_cli", f"{package}.verbs"}
 
 
-def test_jobs_of_the_connections_root(lake: LocalStore, root: Path, tmp_path: Path) -> None:
+def test_jobs_lists_jobs_below_the_root_of_the_connection(lake: LocalStore, root: Path, tmp_path: Path) -> None:
     done = airflow(tmp_path / "home", "checkpoints", "jobs", "--output", "json", **{VARIABLE: connection(root)})
     assert (done.returncode, done.stderr) == (0, "")
     assert [one["job"] for one in json.loads(done.stdout)] == [FLIGHTS, "etl.orders"]
 
 
-def test_a_savepoint_of_a_job_below_the_connections_root(job: Job, root: Path, tmp_path: Path) -> None:
+def test_savepoint_is_triggered_below_the_root_of_the_connection(job: Job, root: Path, tmp_path: Path) -> None:
     asks = ("checkpoints", "savepoint", "orders", "--name", "by Airflow", "--no-wait", "--output", "json")
     done = airflow(tmp_path / "home", *asks, **{VARIABLE: connection(root)})
     assert (done.returncode, done.stderr) == (0, "")
@@ -61,7 +61,7 @@ def test_a_savepoint_of_a_job_below_the_connections_root(job: Job, root: Path, t
     assert (refused.returncode, refused.stderr[-9:]) == (4, "[CKP624]\n")
 
 
-def test_its_exit_codes_are_ours(
+def test_failed_verb_exits_with_its_code(
     lake: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(VARIABLE, connection(root))
@@ -73,7 +73,7 @@ def test_its_exit_codes_are_ours(
 
 
 @pytest.mark.slow
-def test_where_it_looks_without_a_variable(lake: LocalStore, root: Path, tmp_path: Path) -> None:
+def test_store_is_found_without_a_variable(lake: LocalStore, root: Path, tmp_path: Path) -> None:
     """A database that cannot be asked is an error; one that knows no connection leaves the folder of local masters; then its own."""
     home = tmp_path / "home"
     unreadable = airflow(home, "checkpoints", "jobs")

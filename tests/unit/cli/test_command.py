@@ -56,7 +56,9 @@ EXITS: dict[int, list[type[CheckpointError]]] = {
 
 
 @pytest.mark.parametrize(("error", "code"), [(error, code) for code, errors in EXITS.items() for error in errors])
-def test_exit_codes(error: type[CheckpointError], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_gives_its_exit_code_and_one_line(
+    error: type[CheckpointError], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = command.parser().parse_args(["jobs"])
     assert command.run(options.verb, options, lambda: Failing(error("it is so;\nmend it"))) == code
     assert capsys.readouterr() == ("", f"it is so; mend it [{error.code}]\n")
@@ -74,24 +76,24 @@ def test_exit_codes(error: type[CheckpointError], code: int, capsys: pytest.Capt
         ["jobs", "--limit", "0"],
     ],
 )
-def test_wrong_usage_is_argparse_s(arguments: list[str]) -> None:
+def test_wrong_arguments_exit_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main(arguments)
     assert ended.value.code == 2
 
 
 @pytest.mark.parametrize("arguments", [["list", "no/job"], ["verify", "no pointer"]])
-def test_wrong_words_are_wrong_usage(checkpoints: Command, arguments: list[str]) -> None:
+def test_invalid_values_exit_with_2(checkpoints: Command, arguments: list[str]) -> None:
     done = checkpoints(*arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
 
 
-def test_a_store_that_is_not_supported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsupported_store_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--root", "hdfs://namenode/ckp", "jobs"]) == 2
     assert capsys.readouterr().err.endswith("[CKP612]\n")
 
 
-def test_without_a_root_it_is_that_of_scripts(
+def test_root_is_the_directory_checkpoints_by_default(
     lake: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(root.parent)
@@ -107,7 +109,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_colours_and_its_width(
+def test_terminal_gets_colours_and_folded_columns(
     lake: LocalStore, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -121,7 +123,7 @@ def test_a_terminal_gets_colours_and_its_width(
     assert FLIGHTS not in said
 
 
-def test_a_real_terminal(lake: LocalStore, root: Path) -> None:
+def test_pseudo_terminal_gets_colours(lake: LocalStore, root: Path) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
     arguments = [sys.executable, "-m", "airflow_checkpoint_provider.cli.main", "--root", str(root), "list", FLIGHTS]
@@ -133,7 +135,7 @@ def test_a_real_terminal(lake: LocalStore, root: Path) -> None:
     assert "\x1b[31maborted" in said
 
 
-def test_a_pipe_gets_whole_lines_without_colours(lake: LocalStore, root: Path) -> None:
+def test_pipe_gets_whole_lines_without_colours(lake: LocalStore, root: Path) -> None:
     arguments = [sys.executable, "-m", "airflow_checkpoint_provider.cli.main", "--root", str(root), "list", FLIGHTS]
     environment = {**os.environ, "COLUMNS": "20", "FORCE_COLOR": "1"}
     done = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=60, check=True)
@@ -142,7 +144,7 @@ def test_a_pipe_gets_whole_lines_without_colours(lake: LocalStore, root: Path) -
     assert done.stderr == ""
 
 
-def test_a_reader_that_has_read_enough(lake: LocalStore, root: Path) -> None:
+def test_closed_pipe_exits_with_1_and_says_nothing(lake: LocalStore, root: Path) -> None:
     arguments = [sys.executable, "-m", "airflow_checkpoint_provider.cli.main", "--root", str(root), "list", FLIGHTS]
     reading, writing = os.pipe()
     os.close(reading)

@@ -31,7 +31,7 @@ def files(saved: Checkpoint) -> list[str]:
     return sorted(one.key.removeprefix(f"{pointer.name}/") for one in LocalStore(pointer.root[7:]).list(pointer.name))
 
 
-def test_it_says_what_it_would_delete(job: Job, saved: Checkpoint, checkpoints: Command) -> None:
+def test_dispose_with_dry_run_prints_what_it_would_delete(job: Job, saved: Checkpoint, checkpoints: Command) -> None:
     before = (job.state.n, files(saved))
     done = checkpoints("dispose", str(saved.target), "--dry-run")
     assert (done.code, done.lines) == (
@@ -42,14 +42,16 @@ def test_it_says_what_it_would_delete(job: Job, saved: Checkpoint, checkpoints: 
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/_metadata"])
-def test_it_goes_and_its_history_forgets_it(job: Job, saved: Checkpoint, checkpoints: Command, form: str) -> None:
+def test_dispose_deletes_the_files_and_the_history_forgets_them(
+    job: Job, saved: Checkpoint, checkpoints: Command, form: str
+) -> None:
     done = checkpoints("dispose", form.format(saved.target), "--yes", "-o", "json")
     assert done.code == 0, done.err
     assert json.loads(done.out) == {"pointer": saved.target, "job": "orders", "files": 2, "bytes": 38, "history": True}
     assert (job.checkpoint(saved.id).status, files(saved)) == (FORGOTTEN, ["_claimed", "_metadata"])
 
 
-def test_twice_is_once(saved: Checkpoint, checkpoints: Command) -> None:
+def test_dispose_twice_succeeds_and_says_so(saved: Checkpoint, checkpoints: Command) -> None:
     checkpoints("dispose", str(saved.target), "--yes")
     for options in ([], ["--dry-run"], ["--yes"]):
         done = checkpoints("dispose", str(saved.target), *options)
@@ -58,7 +60,7 @@ def test_twice_is_once(saved: Checkpoint, checkpoints: Command) -> None:
         assert said.startswith(f"{saved.target} was disposed of at 20")
 
 
-def test_what_a_killed_one_left_goes_unasked(saved: Checkpoint, checkpoints: Command) -> None:
+def test_dispose_finishes_a_killed_deletion_without_asking(saved: Checkpoint, checkpoints: Command) -> None:
     checkpoints("dispose", str(saved.target), "--yes")
     pointer = target_of(saved)
     LocalStore(pointer.root[7:]).create(f"{pointer.name}/state/clean/1-x/part-0", b"left")
@@ -69,7 +71,7 @@ def test_what_a_killed_one_left_goes_unasked(saved: Checkpoint, checkpoints: Com
 # -- refused -------------------------------------------------------------------------------------------------------------
 
 
-def test_where_the_job_would_start_from_it(job: Job, checkpoints: Command) -> None:
+def test_dispose_is_refused_while_the_job_may_start_from_it(job: Job, checkpoints: Command) -> None:
     made = savepoint(job)
     for options in (["--yes"], ["--dry-run"]):
         done = checkpoints("dispose", str(made.target), *options)
@@ -78,7 +80,7 @@ def test_where_the_job_would_start_from_it(job: Job, checkpoints: Command) -> No
     assert job.checkpoint(2).status == RETAINED
 
 
-def test_one_that_another_job_has_claimed(saved: Checkpoint, store: LocalStore, checkpoints: Command) -> None:
+def test_dispose_is_refused_for_a_claimed_savepoint(saved: Checkpoint, store: LocalStore, checkpoints: Command) -> None:
     other = Job(store, "payments")
     other.start()
     assert checkpoints("restore", "payments", "--from", str(saved.target), "--claim", "--yes").code == 0
@@ -89,7 +91,7 @@ def test_one_that_another_job_has_claimed(saved: Checkpoint, store: LocalStore, 
         assert done.err.endswith("That deletes it when its retention keeps it no more [CKP440]\n")
 
 
-def test_what_lets_a_job_start_elsewhere_names_the_run_that_would(store: LocalStore, checkpoints: Command) -> None:
+def test_refused_dispose_names_the_run_to_restore(store: LocalStore, checkpoints: Command) -> None:
     job = Job(store, scope=RUN)
     job.start()
     done = checkpoints("dispose", str(savepoint(job).target), "--yes")
@@ -104,7 +106,7 @@ def test_what_lets_a_job_start_elsewhere_names_the_run_that_would(store: LocalSt
         ("orders", 2, "'orders' is no pointer"),
     ],
 )
-def test_what_is_no_savepoint(
+def test_dispose_of_anything_but_a_savepoint_fails(
     job: Job, saved: Checkpoint, checkpoints: Command, pointer: str, code: int, says: str
 ) -> None:
     done = checkpoints("dispose", pointer.format(root=job.store.uri), "--yes")
@@ -112,14 +114,18 @@ def test_what_is_no_savepoint(
     assert says in done.err
 
 
-def test_it_asks(saved: Checkpoint, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispose_asks_and_changes_nothing_without_a_terminal(
+    saved: Checkpoint, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     before = files(saved)
     done = checkpoints("dispose", str(saved.target))
     assert (done.code, done.out, files(saved)) == (2, "", before)
 
 
-def test_it_asks_for_the_jobs_name(job: Job, saved: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispose_deletes_after_the_jobs_name_was_typed(
+    job: Job, saved: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     change.dispose(job.store, str(saved.target), change.Approval(ask=lambda question: "orders"), history_is_here=True)
     assert job.checkpoint(saved.id).status == FORGOTTEN
@@ -128,7 +134,7 @@ def test_it_asks_for_the_jobs_name(job: Job, saved: Checkpoint, monkeypatch: pyt
 # -- whose history it is -------------------------------------------------------------------------------------------------
 
 
-def test_below_the_root_the_pointer_says_where_its_history_is(
+def test_dispose_finds_the_history_by_a_pointer_below_the_root(
     job: Job, saved: Checkpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["dispose", str(saved.target), "--yes"]) == 0, capsys.readouterr().err
@@ -146,7 +152,7 @@ def test_below_the_root_the_pointer_says_where_its_history_is(
         ("s3://lake/moved/one", "s3://lake/moved"),
     ],
 )
-def test_the_root_that_a_pointer_says(pointer: str, root: str) -> None:
+def test_root_of_a_pointer(pointer: str, root: str) -> None:
     assert main.root_of(pointer) == root
 
 
@@ -157,7 +163,7 @@ def sent(job: Job, tmp_path: Path) -> Checkpoint:
     return made
 
 
-def test_elsewhere_its_history_has_to_be_named(
+def test_dispose_elsewhere_is_refused_without_root(
     job: Job, sent: Checkpoint, checkpoints: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for options in (["--yes"], ["--dry-run"]):
@@ -169,7 +175,7 @@ def test_elsewhere_its_history_has_to_be_named(
     assert (job.checkpoint(sent.id).status, files(sent)) == (FORGOTTEN, ["_claimed", "_metadata"])
 
 
-def test_one_whose_history_is_not_there_any_more(
+def test_dispose_deletes_the_files_if_the_named_root_has_no_history(
     job: Job, sent: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A person who names a root takes it upon himself."""

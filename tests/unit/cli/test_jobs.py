@@ -34,7 +34,7 @@ def listed(checkpoints: Command, *arguments: str, says: str = "") -> list[dict[s
     return found
 
 
-def test_each_job_with_its_newest_run(lake: LocalStore, checkpoints: Command) -> None:
+def test_jobs_reports_the_newest_run_of_each_job(lake: LocalStore, checkpoints: Command) -> None:
     failed, finished = listed(checkpoints)
     assert failed.pop("age_s") > 0
     assert failed == {
@@ -45,14 +45,14 @@ def test_each_job_with_its_newest_run(lake: LocalStore, checkpoints: Command) ->
     assert (finished["state"], finished["attempt"], finished["next_start"]) == ("finished", 2, "chk-2")
 
 
-def test_as_a_table(lake: LocalStore, checkpoints: Command) -> None:
+def test_jobs_prints_a_table(lake: LocalStore, checkpoints: Command) -> None:
     header, first, second = (re.split(r"\s{2,}", line) for line in checkpoints("jobs").lines)
     assert header == ["JOB", "RUN", "STATE", "ATTEMPT", "LAST CHECKPOINT", "AGE", "NEXT START"]
     assert first[:5] == [FLIGHTS, "scheduled__2026-11-21", "failed", "1", "chk-1"]
     assert second[-1] == "chk-2"
 
 
-def test_a_finished_run_of_its_own_history_starts_nowhere(store: LocalStore, checkpoints: Command) -> None:
+def test_finished_run_with_its_own_history_has_no_next_start(store: LocalStore, checkpoints: Command) -> None:
     recorded = Recorded(store)
     recorded.started("22:00:20")
     recorded.ended("22:00:30")
@@ -60,7 +60,7 @@ def test_a_finished_run_of_its_own_history_starts_nowhere(store: LocalStore, che
     assert (found["state"], found["last_checkpoint"], found["next_start"]) == ("finished", None, None)
 
 
-def test_a_driver_that_beats_is_running(store: LocalStore, checkpoints: Command) -> None:
+def test_driver_with_a_heartbeat_is_running(store: LocalStore, checkpoints: Command) -> None:
     recorded = Recorded(store)
     recorded.started("22:00:20")
     (silent,) = listed(checkpoints, says=CHECKING)
@@ -71,7 +71,7 @@ def test_a_driver_that_beats_is_running(store: LocalStore, checkpoints: Command)
 
 
 @CLOCKS_OFF
-def test_a_driver_elsewhere_is_running_while_its_heartbeat_moves(
+def test_driver_elsewhere_is_running_while_its_heartbeat_moves(
     store: LocalStore, checkpoints: Command, off: timedelta
 ) -> None:
     recorded = Recorded(store)
@@ -83,7 +83,7 @@ def test_a_driver_elsewhere_is_running_while_its_heartbeat_moves(
     assert found["state"] == "running, no heartbeat"
 
 
-def test_a_job_that_was_stopped_with_a_savepoint(job: Job, checkpoints: Command) -> None:
+def test_stopped_job_is_suspended(job: Job, checkpoints: Command) -> None:
     savepoint(job, kind="suspend_savepoint")
     job.end("suspended")
     (found,) = listed(checkpoints)
@@ -91,7 +91,7 @@ def test_a_job_that_was_stopped_with_a_savepoint(job: Job, checkpoints: Command)
     assert json.loads(checkpoints("show", "orders", "-o", "json").out)["how"] == "suspended"
 
 
-def test_a_job_that_was_resumed_is_not_suspended_any_more(job: Job, checkpoints: Command) -> None:
+def test_restored_job_is_resumed(job: Job, checkpoints: Command) -> None:
     savepoint(job, kind="suspend_savepoint")
     job.end("suspended")
     checkpoints("restore", "orders", "--from", "latest", "--yes")
@@ -104,7 +104,7 @@ def test_a_job_that_was_resumed_is_not_suspended_any_more(job: Job, checkpoints:
     assert listed(checkpoints, says=CHECKING)[0]["state"] == "running, no heartbeat"
 
 
-def test_a_launch_whose_driver_is_not_there_yet(store: LocalStore, checkpoints: Command) -> None:
+def test_launch_without_a_driver_is_launched(store: LocalStore, checkpoints: Command) -> None:
     recorded = Recorded(store)
     recorded.launched("22:00:20")
     Heart(store, recorded.keys.launch_beat(1), Beat(launch=1)).pulse()
@@ -112,18 +112,18 @@ def test_a_launch_whose_driver_is_not_there_yet(store: LocalStore, checkpoints: 
     assert (found["state"], found["attempt"], found["last_checkpoint"]) == ("launched", 0, None)
 
 
-def test_no_jobs(checkpoints: Command, store: LocalStore) -> None:
+def test_empty_store_has_no_jobs(checkpoints: Command, store: LocalStore) -> None:
     done = checkpoints("jobs")
     assert (done.code, done.out, done.err) == (0, "", f"no jobs under {store.uri}\n")
 
 
-def test_only_the_newest(lake: LocalStore, checkpoints: Command) -> None:
+def test_limit_leaves_out_older_jobs(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("jobs", "--limit", "1", "-o", "plain")
     assert [line.split("\t")[0] for line in done.lines] == ["JOB", FLIGHTS]
     assert done.err == "1 older job left out; see --limit\n"
 
 
-def test_one_unreadable_history_hides_no_other(lake: LocalStore, checkpoints: Command) -> None:
+def test_unreadable_history_hides_no_other_job(lake: LocalStore, checkpoints: Command) -> None:
     key = Recorded(lake, job=ORDERS, scope="").keys.entry(2)
     lake.overwrite(key, b"{")
     done = checkpoints("jobs", "-o", "plain")

@@ -15,7 +15,7 @@ from tests.unit.cli.conftest import ABORTED, FLIGHTS, ORDERS, Command
 from tests.unit.cli.driver import savepoint
 
 
-def test_of_all_runs(lake: LocalStore, checkpoints: Command) -> None:
+def test_list_prints_all_runs_newest_first(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("list", FLIGHTS)
     assert (done.code, done.err) == (0, "")
     assert done.lines[:3] == [
@@ -26,31 +26,31 @@ def test_of_all_runs(lake: LocalStore, checkpoints: Command) -> None:
     assert done.lines[4] == ABORTED
 
 
-def test_of_one_run(lake: LocalStore, checkpoints: Command) -> None:
+def test_list_of_a_run_prints_its_checkpoints(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("list", FLIGHTS, RUN, "-o", "json").out)
     assert [one["id"] for one in found] == [6, 5, 4, 3, 2, 1]
     assert {one["pointer"] for one in found} == {None}
 
 
-def test_of_one_run_in_a_shared_history(lake: LocalStore, checkpoints: Command) -> None:
+def test_list_of_a_run_in_a_shared_history_prints_its_checkpoints(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("list", ORDERS, "scheduled__2026-11-19", "-o", "json").out)
     assert [(one["id"], one["run"]) for one in found] == [(1, "scheduled__2026-11-19")]
 
 
-def test_pointers_lead_to_what_is_there(lake: LocalStore, checkpoints: Command) -> None:
+def test_pointer_leads_to_an_existing_checkpoint(lake: LocalStore, checkpoints: Command) -> None:
     (newest, *_) = json.loads(checkpoints("list", FLIGHTS, "-o", "json").out)
     pointer = Pointer.parse(newest["pointer"])
     assert (pointer.root, pointer.id) == (lake.uri, 1)
     assert lake.read(f"{pointer.prefix}/chk-1/_metadata")
 
 
-def test_only_the_newest_are_shown(lake: LocalStore, checkpoints: Command) -> None:
+def test_limit_leaves_out_older_checkpoints(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("list", FLIGHTS, "--limit", "2", "-o", "plain")
     assert [line.split("\t")[0] for line in done.lines] == ["ID", "chk-1", "chk-6"]
     assert done.err == "5 older checkpoints left out; see --limit\n"
 
 
-def test_runs_with_older_names_are_not_looked_at(lake: LocalStore, checkpoints: Command) -> None:
+def test_limit_leaves_out_runs_with_older_names(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("list", FLIGHTS, "--limit", "1", "-o", "plain")
     assert [line.split("\t")[3] for line in done.lines] == ["RUN", "scheduled__2026-11-21"]
     assert done.err == "1 run with older names not read; name a run, or see --limit\n"
@@ -63,7 +63,7 @@ def test_runs_with_older_names_are_not_looked_at(lake: LocalStore, checkpoints: 
         ("scheduled__2026-11-20T00:00:00+00:00", "a name without a time"),
     ],
 )
-def test_names_tell_which_run_is_newer(store: LocalStore, checkpoints: Command, older: str, newer: str) -> None:
+def test_run_with_the_newer_name_is_read(store: LocalStore, checkpoints: Command, older: str, newer: str) -> None:
     for time, run in (("20:00:00", older), ("21:00:00", newer)):
         recorded = Recorded(store, scope=run)
         recorded.started(time)
@@ -72,13 +72,13 @@ def test_names_tell_which_run_is_newer(store: LocalStore, checkpoints: Command, 
     assert [one["run"] for one in found] == [newer]
 
 
-def test_a_history_without_checkpoints(store: LocalStore, checkpoints: Command) -> None:
+def test_history_without_checkpoints_says_so(store: LocalStore, checkpoints: Command) -> None:
     Recorded(store).launched("22:00:20")
     done = checkpoints("list", FLIGHTS)
     assert (done.code, done.out, done.err) == (0, "", f"{FLIGHTS} has no checkpoints\n")
 
 
-def test_savepoints_are_told_from_checkpoints(job: Job, checkpoints: Command) -> None:
+def test_savepoints_are_marked_in_the_list(job: Job, checkpoints: Command) -> None:
     periodic = savepoint(job, origin="periodic", owner="orders_savepoints.hourly")
     named = savepoint(job, name="before price change", pinned=True)
     job.coordinator.trigger(Request(token="full", kind="full_checkpoint", origin="task"))

@@ -28,7 +28,9 @@ def tools(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("tools")
-def test_without_airflow(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_root_in_s3_is_read_with_the_credentials_of_the_environment(
+    root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.main(["--root", root, "show", "flights_etl.delays", "--output", "json"]) == 0
     assert json.loads(capsys.readouterr().out)
     assert main.main(["--root", root.replace("s3:", "s3a:"), "jobs"]) == 0
@@ -36,13 +38,13 @@ def test_without_airflow(root: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("tools")
-def test_denied_is_not_absent(root: str, s3: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_denied_bucket_exits_with_5(root: str, s3: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
     s3.keys["WRITER"] = Key(s3.keys["WRITER"].secret, may=lambda *_: False)
     assert main.main(["--root", root, "jobs"]) == 5
     assert "AccessDenied (403)" in capsys.readouterr().err
 
 
-def test_with_the_connection(
+def test_root_in_s3_is_read_with_the_credentials_of_the_connection(
     root: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     connection = {

@@ -38,7 +38,7 @@ def files(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and "journal" not in path.parts}
 
 
-def test_it_says_what_it_would_delete(died: Recorded, root: Path, checkpoints: Command) -> None:
+def test_prune_with_dry_run_prints_what_it_would_delete(died: Recorded, root: Path, checkpoints: Command) -> None:
     before = files(root)
     done = checkpoints("prune", FLIGHTS, "--dry-run")
     assert (done.code, done.lines) == (
@@ -48,7 +48,7 @@ def test_it_says_what_it_would_delete(died: Recorded, root: Path, checkpoints: C
     assert files(root) == before
 
 
-def test_leftovers_go_and_what_is_kept_stays(died: Recorded, root: Path, checkpoints: Command) -> None:
+def test_prune_deletes_leftovers_and_keeps_checkpoints(died: Recorded, root: Path, checkpoints: Command) -> None:
     before = files(root)
     done = checkpoints("prune", FLIGHTS, "--yes")
     assert (done.code, done.lines[-1]) == (0, "done")
@@ -58,7 +58,7 @@ def test_leftovers_go_and_what_is_kept_stays(died: Recorded, root: Path, checkpo
     assert checkpoints("prune", FLIGHTS, "--yes").lines == ["nothing to delete"]
 
 
-def test_what_ended_with_a_run_whose_task_never_came_back(
+def test_prune_deletes_the_state_of_a_finished_run_after_a_day(
     store: LocalStore, root: Path, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver finished, and the worker that would have deleted the run's state was lost; for a day, nobody knows that."""
@@ -77,7 +77,7 @@ def test_what_ended_with_a_run_whose_task_never_came_back(
     assert recorded.coordinator.journal.catch_up().retained == ()
 
 
-def test_what_finished_while_somebody_was_asked_is_left_to_its_task(
+def test_prune_leaves_a_run_that_finished_during_the_question(
     store: LocalStore, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = Recorded(store)
@@ -94,7 +94,7 @@ def test_what_finished_while_somebody_was_asked_is_left_to_its_task(
     assert len(recorded.coordinator.journal.catch_up().retained) == 2
 
 
-def test_a_claimed_savepoint_goes_as_an_old_checkpoint_does(job: Job, checkpoints: Command, tmp_path: Path) -> None:
+def test_prune_deletes_an_expired_claimed_savepoint(job: Job, checkpoints: Command, tmp_path: Path) -> None:
     other = Job(LocalStore(tmp_path / "other lake"))
     other.start()
     claimed = str(savepoint(other).target)
@@ -111,14 +111,14 @@ def test_a_claimed_savepoint_goes_as_an_old_checkpoint_does(job: Job, checkpoint
     assert checkpoints("prune", "orders", "--yes").lines == ["nothing to delete"]
 
 
-def test_a_living_attempt_keeps_what_is_its_own(store: LocalStore, checkpoints: Command) -> None:
+def test_prune_keeps_the_files_of_a_running_attempt(store: LocalStore, checkpoints: Command) -> None:
     recorded = Recorded(store)
     three_stages(recorded)
     store.create(f"{recorded.keys.file_set(file_set_path('delays', 1, 'being written'))}/part-0.parquet", b"rows")
     assert checkpoints("prune", FLIGHTS, "--yes").lines == ["nothing to delete"]
 
 
-def test_one_that_cannot_be_read_is_said_and_keeps_no_other_from_it(died: Recorded, checkpoints: Command) -> None:
+def test_prune_reports_an_unreadable_history_and_prunes_the_others(died: Recorded, checkpoints: Command) -> None:
     key = Keys(History(FLIGHTS, "scheduled__2026-11-21").prefix).entry(0)
     died.store.create(key, b"{")
     done = checkpoints("prune", FLIGHTS, "--yes")
@@ -126,13 +126,15 @@ def test_one_that_cannot_be_read_is_said_and_keeps_no_other_from_it(died: Record
     assert done.err.startswith(key)
 
 
-def test_a_job_that_is_not_there(died: Recorded, checkpoints: Command) -> None:
+def test_prune_of_an_unknown_job_exits_with_4(died: Recorded, checkpoints: Command) -> None:
     done = checkpoints("prune", "nobody", "--yes")
     assert (done.code, done.out) == (4, "")
     assert "there is no job 'nobody'" in done.err
 
 
-def test_it_asks(died: Recorded, root: Path, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_asks_and_changes_nothing_without_a_terminal(
+    died: Recorded, root: Path, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     before = files(root)
     done = checkpoints("prune", FLIGHTS)
@@ -152,7 +154,9 @@ def months_later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("months_later")
-def test_one_that_failed_for_good_is_closed(died: Recorded, root: Path, checkpoints: Command) -> None:
+def test_prune_closes_the_history_of_a_failed_run_months_later(
+    died: Recorded, root: Path, checkpoints: Command
+) -> None:
     before = files(root)
     done = checkpoints("prune", FLIGHTS, "--dry-run")
     assert done.lines == [f"{DUE} and its history (closed)", "nothing was changed (--dry-run)"]
@@ -164,7 +168,7 @@ def test_one_that_failed_for_good_is_closed(died: Recorded, root: Path, checkpoi
 
 
 @pytest.mark.usefixtures("months_later")
-def test_what_an_aborted_savepoint_left_at_its_target_goes_with_it(
+def test_prune_deletes_what_an_aborted_savepoint_left_at_its_target(
     store: LocalStore, tmp_path: Path, checkpoints: Command
 ) -> None:
     recorded = Recorded(store)
@@ -181,7 +185,7 @@ def test_what_an_aborted_savepoint_left_at_its_target_goes_with_it(
 
 
 @pytest.mark.usefixtures("months_later")
-def test_one_that_somebody_began_to_close_is_finished(died: Recorded, checkpoints: Command) -> None:
+def test_prune_finishes_a_closing_that_was_begun(died: Recorded, checkpoints: Command) -> None:
     journal = died.coordinator.journal
     task = Coordinator(Journal(died.store, died.keys, By("task", "", "")))
     task.journal.catch_up()
@@ -193,7 +197,7 @@ def test_one_that_somebody_began_to_close_is_finished(died: Recorded, checkpoint
 
 
 @pytest.mark.usefixtures("months_later")
-def test_what_is_said_of_one_that_is_closed(died: Recorded, store: LocalStore, checkpoints: Command) -> None:
+def test_closed_history_is_reported_as_closed(died: Recorded, store: LocalStore, checkpoints: Command) -> None:
     checkpoints("prune", FLIGHTS, "--yes")
     died.coordinator.journal.catch_up()
     said = f"{FLIGHTS}, run scheduled__2026-11-20: closed at {day_and_time(died.state.at)} (the run failed for good);"
@@ -208,7 +212,7 @@ def test_what_is_said_of_one_that_is_closed(died: Recorded, store: LocalStore, c
 
 
 @pytest.mark.usefixtures("months_later")
-def test_a_younger_run_stands_before_one_that_was_closed_since(
+def test_jobs_reports_a_younger_run_before_a_closed_one(
     died: Recorded, store: LocalStore, checkpoints: Command
 ) -> None:
     younger = Recorded(store, scope="scheduled__2026-11-21")

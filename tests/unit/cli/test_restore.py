@@ -30,7 +30,7 @@ def state(store: LocalStore, job: str, run: str | None = None) -> State:
     return Journal(store, Keys(History(job, run).prefix), By("test", "", "")).catch_up()
 
 
-def test_it_says_what_it_would_do(running: Recorded, checkpoints: Command) -> None:
+def test_restore_with_dry_run_prints_what_it_would_do(running: Recorded, checkpoints: Command) -> None:
     before = running.state.n
     done = checkpoints("restore", FLIGHTS, "--from", "chk-2", "--dry-run")
     assert done.code == 0
@@ -45,7 +45,7 @@ def test_it_says_what_it_would_do(running: Recorded, checkpoints: Command) -> No
     assert running.coordinator.journal.catch_up().n == before
 
 
-def test_it_is_one_entry(running: Recorded, checkpoints: Command) -> None:
+def test_restore_writes_one_entry(running: Recorded, checkpoints: Command) -> None:
     done = checkpoints("restore", FLIGHTS, "--from", "2", "--yes")
     assert (done.code, done.lines[-1]) == (
         0,
@@ -59,14 +59,16 @@ def test_it_is_one_entry(running: Recorded, checkpoints: Command) -> None:
 @pytest.mark.parametrize(
     ("where", "start"), [("latest", "chk-3"), ("run-start", None), ("none", None), ("chk-3", "chk-3")]
 )
-def test_where_it_can_go(running: Recorded, checkpoints: Command, where: str, start: str | None) -> None:
+def test_restore_starts_from_the_named_source(
+    running: Recorded, checkpoints: Command, where: str, start: str | None
+) -> None:
     done = checkpoints("restore", FLIGHTS, RUN, "--from", where, "--yes", "-o", "json")
     assert json.loads(done.out)["next_start"] == start
     point = running.coordinator.journal.catch_up().restore_point()
     assert (str(point) if point else None) == start
 
 
-def test_another_history_by_its_pointer(lake: LocalStore, checkpoints: Command) -> None:
+def test_restore_from_another_history_by_its_pointer(lake: LocalStore, checkpoints: Command) -> None:
     newest = max(one.id for one in state(lake, ORDERS).retained)
     pointer = Pointer(lake.uri, Keys(History(ORDERS).prefix).prefix, newest)
     done = checkpoints("restore", FLIGHTS, "scheduled__2026-11-21", "--from", str(pointer), "--yes")
@@ -74,7 +76,7 @@ def test_another_history_by_its_pointer(lake: LocalStore, checkpoints: Command) 
     assert str(state(lake, FLIGHTS, "scheduled__2026-11-21").restore_point()) == str(pointer)
 
 
-def test_a_suspension_is_lifted(running: Recorded, checkpoints: Command) -> None:
+def test_restore_ends_a_suspension(running: Recorded, checkpoints: Command) -> None:
     running.suspended("03:00:00")
     done = checkpoints("restore", FLIGHTS, "--from", "chk-3", "--yes")
     assert f"  lifted      the suspension ({at('03:00:00')} (task upgrade.stop: savepoint 41))" in done.lines
@@ -92,7 +94,9 @@ def elsewhere(tmp_path: Path) -> SavepointPointer:
     return target_of(savepoint(job, folder=f"file://{tmp_path}/shared"))
 
 
-def test_a_savepoint_by_its_directory(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:
+def test_restore_from_a_savepoint_by_its_directory(
+    running: Recorded, checkpoints: Command, elsewhere: SavepointPointer
+) -> None:
     done = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--rename", "clean=cleaned", "--yes")
     assert done.code == 0, done.err
     assert "  renamed     'clean' is now called 'cleaned'" in done.lines
@@ -103,7 +107,9 @@ def test_a_savepoint_by_its_directory(running: Recorded, checkpoints: Command, e
     assert running.coordinator.journal.catch_up().branch.rename == {"clean": "cleaned"}
 
 
-def test_a_claimed_one_belongs_to_the_job(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:
+def test_restore_with_claim_makes_the_job_the_owner(
+    running: Recorded, checkpoints: Command, elsewhere: SavepointPointer
+) -> None:
     dry = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--dry-run")
     assert "  claimed     the savepoint belongs to this job, which deletes it when it is superfluous" in dry.lines
     store = LocalStore(elsewhere.root.removeprefix("file://"))
@@ -113,7 +119,7 @@ def test_a_claimed_one_belongs_to_the_job(running: Recorded, checkpoints: Comman
     assert b"1ncarnation" in (store.read(elsewhere.claim) or b"")
 
 
-def test_its_own_savepoint_lifts_the_suspension(job: Job, checkpoints: Command) -> None:
+def test_restore_from_its_own_savepoint_ends_the_suspension(job: Job, checkpoints: Command) -> None:
     made = savepoint(job, kind="suspend_savepoint")
     done = checkpoints("restore", "orders", "--from", str(made.target), "--yes", "-o", "json")
     assert (done.code, json.loads(done.out)["next_start"]) == (0, "chk-2"), done.err
@@ -135,14 +141,18 @@ def test_its_own_savepoint_lifts_the_suspension(job: Job, checkpoints: Command) 
         (["--from", "/nowhere/savepoint-orders-1-9f3c"], 4, "there is no savepoint"),
     ],
 )  # fmt: skip
-def test_what_cannot_be(running: Recorded, checkpoints: Command, options: list[str], code: int, says: str) -> None:
+def test_restore_with_invalid_options_fails_and_changes_nothing(
+    running: Recorded, checkpoints: Command, options: list[str], code: int, says: str
+) -> None:
     done = checkpoints("restore", FLIGHTS, *options, "--yes")
     assert (done.code, done.out) == (code, "")
     assert says in done.err
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 
-def test_one_that_another_has_claimed(running: Recorded, checkpoints: Command, elsewhere: SavepointPointer) -> None:
+def test_restore_with_claim_is_refused_for_a_claimed_savepoint(
+    running: Recorded, checkpoints: Command, elsewhere: SavepointPointer
+) -> None:
     put_claim(LocalStore(elsewhere.root.removeprefix("file://")), elsewhere, "another", "bob", "2026-11-21T00:00:00Z")
     for options in (["--dry-run"], [], ["--yes"]):
         done = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", *options)
@@ -151,7 +161,7 @@ def test_one_that_another_has_claimed(running: Recorded, checkpoints: Command, e
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 
-def test_what_is_refused_is_refused_before_anybody_is_asked_and_anything_claimed(
+def test_restore_of_a_closed_history_is_refused_before_it_asks_or_claims(
     checkpoints: Command, store: LocalStore, elsewhere: SavepointPointer
 ) -> None:
     """Its history lists a savepoint no more that another has claimed."""
@@ -177,14 +187,16 @@ def test_what_is_refused_is_refused_before_anybody_is_asked_and_anything_claimed
         ("yesterday", 2, "restore='yesterday'"),
     ],
 )
-def test_what_is_not_there(running: Recorded, checkpoints: Command, where: str, code: int, says: str) -> None:
+def test_restore_from_an_absent_checkpoint_fails_and_changes_nothing(
+    running: Recorded, checkpoints: Command, where: str, code: int, says: str
+) -> None:
     done = checkpoints("restore", FLIGHTS, "--from", where, "--yes")
     assert (done.code, done.out) == (code, "")
     assert says in done.err
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 
-def test_a_damaged_one_changes_nothing(running: Recorded, checkpoints: Command) -> None:
+def test_restore_from_a_damaged_checkpoint_fails_and_changes_nothing(running: Recorded, checkpoints: Command) -> None:
     running.store.delete([running.keys.seal(2)])
     done = checkpoints("restore", FLIGHTS, "--from", "chk-2", "--yes")
     assert (done.code, done.out) == (1, "")
@@ -193,7 +205,9 @@ def test_a_damaged_one_changes_nothing(running: Recorded, checkpoints: Command) 
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 
-def test_nobody_is_there_to_be_asked(running: Recorded, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_without_a_terminal_changes_nothing(
+    running: Recorded, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     done = checkpoints("restore", FLIGHTS, "--from", "chk-2")
     assert (done.code, done.out) == (2, "")
@@ -206,14 +220,12 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_it_asks_for_the_jobs_name(running: Recorded, store: LocalStore) -> None:
+def test_restore_is_done_after_the_jobs_name_was_typed(running: Recorded, store: LocalStore) -> None:
     change.restore(store, FLIGHTS, None, change.Source("chk-2"), change.Approval(ask=lambda question: FLIGHTS))
     assert running.coordinator.journal.catch_up().branch.number == 1
 
 
-def test_the_question_is_not_in_what_a_pipe_gets(
-    running: Recorded, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_question_goes_to_stderr(running: Recorded, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     class Typed(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -227,7 +239,7 @@ def test_the_question_is_not_in_what_a_pipe_gets(
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("answer", ["yes", ""])
-def test_any_other_answer_changes_nothing(running: Recorded, store: LocalStore, answer: str) -> None:
+def test_restore_with_another_answer_changes_nothing(running: Recorded, store: LocalStore, answer: str) -> None:
     with pytest.raises(InvalidConfig, match="nothing was changed"):
         change.restore(store, FLIGHTS, None, change.Source("chk-2"), change.Approval(ask=lambda question: answer))
     assert running.coordinator.journal.catch_up().branch.number == 0
@@ -235,7 +247,9 @@ def test_any_other_answer_changes_nothing(running: Recorded, store: LocalStore, 
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("gone", [EOFError, KeyboardInterrupt])
-def test_no_answer_changes_nothing(running: Recorded, store: LocalStore, gone: type[BaseException]) -> None:
+def test_restore_without_an_answer_changes_nothing(
+    running: Recorded, store: LocalStore, gone: type[BaseException]
+) -> None:
     def answer(question: str) -> str:
         raise gone
 
@@ -245,7 +259,7 @@ def test_no_answer_changes_nothing(running: Recorded, store: LocalStore, gone: t
 
 
 @pytest.mark.usefixtures("terminal")
-def test_what_was_confirmed_and_has_moved_since_is_refused(running: Recorded, store: LocalStore) -> None:
+def test_restore_is_refused_if_latest_moved_during_the_question(running: Recorded, store: LocalStore) -> None:
     """While a person types, the job completes another one."""
 
     def answer(question: str) -> str:

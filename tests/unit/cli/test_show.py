@@ -18,30 +18,30 @@ from tests.unit.cli.driver import savepoint
 GOLDEN = Path(texts.__file__).parent / "summary_deleted.txt"
 
 
-def test_the_table_of_the_tasks_log(lake: LocalStore, checkpoints: Command) -> None:
+def test_show_prints_the_table_of_the_tasks_log(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("show", FLIGHTS, RUN)
     assert (done.code, done.err) == (0, "")
     assert done.lines == GOLDEN.read_text(encoding="utf-8").splitlines()
 
 
-def test_the_newest_run(lake: LocalStore, checkpoints: Command) -> None:
+def test_show_without_run_prints_the_newest(lake: LocalStore, checkpoints: Command) -> None:
     assert "run scheduled__2026-11-21: FAILED (exit code 137)" in checkpoints("show", FLIGHTS).lines[0]
     assert "run scheduled__2026-11-20: FINISHED" in checkpoints("show", ORDERS).lines[0]
 
 
-def test_a_run_of_a_shared_history(lake: LocalStore, checkpoints: Command) -> None:
+def test_show_of_a_run_in_a_shared_history(lake: LocalStore, checkpoints: Command) -> None:
     lines = checkpoints("show", ORDERS, "scheduled__2026-11-19").lines
     assert "run scheduled__2026-11-19: FINISHED" in lines[0]
     assert [line.split()[0] for line in lines[1:3]] == ["id", "chk-1"]
 
 
-def test_a_history_named_by_its_scope(store: LocalStore, checkpoints: Command) -> None:
+def test_show_of_a_history_by_its_scope(store: LocalStore, checkpoints: Command) -> None:
     recorded = Recorded(store, scope="2026-11-20")
     recorded.started("22:00:20", run="scheduled__2026-11-20")
     assert "run scheduled__2026-11-20: RUNNING" in checkpoints("show", FLIGHTS, "2026-11-20").lines[0]
 
 
-def test_as_data(lake: LocalStore, checkpoints: Command) -> None:
+def test_show_as_json(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("show", FLIGHTS, RUN, "-o", "json").out)
     assert (found["how"], found["attempts"], found["completed"], found["aborted"]) == ("finished", 2, 5, 1)
     assert (found["saved_s"], found["next_start"]) == (4320 + 6000 + 4920, None)
@@ -55,7 +55,7 @@ def test_as_data(lake: LocalStore, checkpoints: Command) -> None:
     ]
 
 
-def test_as_columns(lake: LocalStore, checkpoints: Command) -> None:
+def test_show_as_columns(lake: LocalStore, checkpoints: Command) -> None:
     rows = [line.split("\t") for line in checkpoints("show", FLIGHTS, RUN, "-o", "plain").lines]
     assert rows[0][:4] == ["id", "att", "state", "barrier"]
     assert rows[3][:4] == ["chk-3", "1", "restored", "stage 'planes'"]
@@ -64,7 +64,7 @@ def test_as_columns(lake: LocalStore, checkpoints: Command) -> None:
 @pytest.mark.parametrize(
     "named", [["chk-2"], ["2"], ["scheduled__2026-11-20", "2"], ["scheduled__2026-11-20", "chk-2"]]
 )
-def test_one_checkpoint(lake: LocalStore, checkpoints: Command, named: list[str]) -> None:
+def test_show_of_a_checkpoint(lake: LocalStore, checkpoints: Command, named: list[str]) -> None:
     done = checkpoints("show", ORDERS, *named)
     assert done.code == 0
     pointer = f"{lake.uri}/jobs/{ORDERS}/job/chk-2"
@@ -78,14 +78,14 @@ def test_one_checkpoint(lake: LocalStore, checkpoints: Command, named: list[str]
     ]
 
 
-def test_an_aborted_checkpoint(lake: LocalStore, checkpoints: Command) -> None:
+def test_show_of_an_aborted_checkpoint(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("show", FLIGHTS, RUN, "chk-4")
     assert done.code == 0
     assert done.lines[0] == "flights_etl.delays, run scheduled__2026-11-20, attempt 1: aborted 2026-11-21 03:02"
     assert done.lines[1].startswith("ABORTED chk-4 of flights_etl.delays: attempt replaced, in phase acknowledge")
 
 
-def test_one_checkpoint_as_data(lake: LocalStore, checkpoints: Command) -> None:
+def test_show_of_a_checkpoint_as_json(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("show", ORDERS, "2", "-o", "json").out)
     assert (found["state"], found["total_bytes"]) == ("completed", 4096)
     assert found["states"][0] == {
@@ -94,7 +94,7 @@ def test_one_checkpoint_as_data(lake: LocalStore, checkpoints: Command) -> None:
     }  # fmt: skip
 
 
-def test_an_aborted_checkpoint_as_data(job: Job, checkpoints: Command) -> None:
+def test_show_of_an_aborted_checkpoint_as_json(job: Job, checkpoints: Command) -> None:
     """All that its lines say."""
     job.coordinator.trigger(Request(token="barrier 2", barrier="stage 'clean'"))
     job.coordinator.abort(2, "declined", missing=("",), words="ValueError: no position")
@@ -108,7 +108,7 @@ def test_an_aborted_checkpoint_as_data(job: Job, checkpoints: Command) -> None:
     assert listed == found | {"states": None}
 
 
-def test_what_a_savepoint_has_not_is_null(job: Job, checkpoints: Command) -> None:
+def test_savepoint_has_no_barrier(job: Job, checkpoints: Command) -> None:
     savepoint(job)
     assert json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)["barrier"] is None
     assert [one["barrier"] for one in json.loads(checkpoints("show", "orders", "-o", "json").out)["rows"]] == [
@@ -117,21 +117,21 @@ def test_what_a_savepoint_has_not_is_null(job: Job, checkpoints: Command) -> Non
     ]
 
 
-def test_a_savepoint_is_where_it_was_published(job: Job, checkpoints: Command) -> None:
+def test_savepoint_has_the_pointer_of_its_target(job: Job, checkpoints: Command) -> None:
     made = savepoint(job, owner="ann@desk", name="before price change", pinned=True)
     lines = checkpoints("show", "orders", "chk-2").lines
     assert lines[2:4] == ["  savepoint   ann@desk, 'before price change', pinned", f"  pointer     {made.target}"]
     assert json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)["pointer"] == made.target
 
 
-def test_a_savepoint_that_is_not_published_yet(job: Job, checkpoints: Command) -> None:
+def test_unpublished_savepoint_has_no_pointer(job: Job, checkpoints: Command) -> None:
     made = savepoint(job, publish=False)
     lines = checkpoints("show", "orders", "chk-2").lines
     assert lines[2:4] == ["  savepoint   cli", f"  target      {made.target}, not published yet"]
     assert json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)["pointer"] is None
 
 
-def test_a_pending_one_has_the_pointer_by_which_a_task_aborts_it(job: Job, checkpoints: Command) -> None:
+def test_pending_savepoint_has_its_pointer_in_the_history(job: Job, checkpoints: Command) -> None:
     job.coordinator.trigger(
         Request(token="asked", kind="savepoint", origin="task", owner="etl.saves", folder=f"{job.store.uri}/saved")
     )
@@ -142,7 +142,7 @@ def test_a_pending_one_has_the_pointer_by_which_a_task_aborts_it(job: Job, check
     assert json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)["pointer"] == pointer
 
 
-def test_a_number_is_a_run_where_there_is_one_of_that_name(store: LocalStore, checkpoints: Command) -> None:
+def test_number_is_a_run_if_there_is_one_of_that_name(store: LocalStore, checkpoints: Command) -> None:
     recorded = Recorded(store, scope="20261120")
     recorded.started("22:00:20")
     recorded.completed("end", "22:00:21", "22:00:22")
@@ -161,7 +161,9 @@ def test_a_number_is_a_run_where_there_is_one_of_that_name(store: LocalStore, ch
         ([FLIGHTS, RUN, "latest"], "latest: flights_etl.delays, run scheduled__2026-11-20 has no such checkpoint"),
     ],
 )
-def test_what_is_not_there(lake: LocalStore, checkpoints: Command, arguments: list[str], said: str) -> None:
+def test_show_of_anything_absent_exits_with_4(
+    lake: LocalStore, checkpoints: Command, arguments: list[str], said: str
+) -> None:
     done = checkpoints("show", *arguments)
     assert (done.code, done.out) == (4, "")
     assert done.err.startswith(said)

@@ -14,7 +14,7 @@ from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
 from tests.unit.cli.driver import savepoint
 
 
-def test_a_table_for_people(lake: LocalStore, checkpoints: Command) -> None:
+def test_statistics_prints_a_table(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("show", FLIGHTS, RUN, "--statistics")
     assert (done.code, done.err) == (0, "")
     assert done.lines[:2] == [
@@ -24,7 +24,7 @@ def test_a_table_for_people(lake: LocalStore, checkpoints: Command) -> None:
     assert done.lines[-4].split() == ["completed", "min", "avg", "p50", "p90", "p99", "max"]
 
 
-def test_a_savepoint_from_elsewhere_is_named_by_its_directory(job: Job, checkpoints: Command) -> None:
+def test_restored_savepoint_is_named_by_its_directory(job: Job, checkpoints: Command) -> None:
     """Nobody knows its id without opening it."""
     other = Job(job.store, "payments")
     other.start()
@@ -35,14 +35,14 @@ def test_a_savepoint_from_elsewhere_is_named_by_its_directory(job: Job, checkpoi
     assert line.split() == ["restored", made.target, *day_and_time(job.state.attempts[-1].at).split()]
 
 
-def test_the_answer_as_json(running: Recorded, checkpoints: Command) -> None:
+def test_statistics_as_json(running: Recorded, checkpoints: Command) -> None:
     found = json.loads(checkpoints("show", FLIGHTS, "--statistics", "-o", "json").out)
     assert found.pop("config") == config_of(running.state).to_json()
     assert found == statistics.checkpoints(running.state)
     assert found["counts"] == {"restored": 0, "total": 4, "in_progress": 1, "completed": 3, "failed": 0}
 
 
-def test_the_states_of_one_checkpoint_as_json(lake: LocalStore, checkpoints: Command) -> None:
+def test_statistics_of_a_checkpoint_as_json(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("show", ORDERS, "2", "--statistics", "-o", "json").out)
     assert (found["id"], found["status"]) == (2, "COMPLETED")
     assert found["tasks"] == {
@@ -51,7 +51,7 @@ def test_the_states_of_one_checkpoint_as_json(lake: LocalStore, checkpoints: Com
     }
 
 
-def test_the_states_of_one_checkpoint(lake: LocalStore, checkpoints: Command) -> None:
+def test_statistics_of_a_checkpoint_print_its_states(lake: LocalStore, checkpoints: Command) -> None:
     lines = checkpoints("show", ORDERS, "2", "--statistics").lines
     assert lines == [
         "chk-2 completed at stage 'clean': 2 states, 4.0 KiB, 4.0 KiB new  [CKP200]",
@@ -61,26 +61,26 @@ def test_the_states_of_one_checkpoint(lake: LocalStore, checkpoints: Command) ->
     ]
 
 
-def test_a_state_that_was_kept_was_not_written_again(lake: LocalStore, checkpoints: Command) -> None:
+def test_reused_state_has_no_new_bytes(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("show", FLIGHTS, RUN, "chk-5", "--statistics", "-o", "json").out)
     assert found["tasks"]["clean"] == {"sync": 0, "checkpointed_size": 0, "state_size": 18 * 1024}
     assert found["tasks"]["delays"] == {"sync": 200, "checkpointed_size": 1944, "state_size": 1944}
 
 
-def test_an_aborted_one_has_no_states(lake: LocalStore, checkpoints: Command) -> None:
+def test_aborted_checkpoint_has_no_states(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("show", FLIGHTS, RUN, "chk-4", "--statistics")
     assert done.lines[0].startswith("ABORTED chk-4 of flights_etl.delays: attempt replaced")
     found = json.loads(checkpoints("show", FLIGHTS, RUN, "chk-4", "--statistics", "-o", "json").out)
     assert (found["status"], found["failure_message"], found["tasks"]) == ("FAILED", "attempt replaced", {})
 
 
-def test_as_columns(lake: LocalStore, checkpoints: Command) -> None:
+def test_statistics_as_columns(lake: LocalStore, checkpoints: Command) -> None:
     rows = [line.split("\t") for line in checkpoints("show", FLIGHTS, RUN, "--statistics", "-o", "plain").lines]
     assert [row[0] for row in rows] == ["completed", "duration", "new bytes", "size"]
     assert rows[1][1:3] == ["1.0 s", "5.0 s"]
 
 
-def test_what_is_not_there(lake: LocalStore, checkpoints: Command) -> None:
+def test_statistics_of_an_absent_checkpoint_exit_with_4(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("show", FLIGHTS, RUN, "chk-7", "--statistics")
     assert (done.code, done.out) == (4, "")
     assert done.err.startswith("chk-7: flights_etl.delays, run scheduled__2026-11-20 has no such checkpoint")

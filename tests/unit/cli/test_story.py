@@ -19,30 +19,30 @@ def golden(name: str) -> list[str]:
     return (TEXTS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
 
 
-def test_the_newest_attempt_of_a_run(lake: LocalStore, checkpoints: Command) -> None:
+def test_story_of_a_run_is_that_of_its_newest_attempt(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("story", FLIGHTS, RUN)
     assert (done.code, done.err) == (0, "")
     assert done.lines == golden("retold_deleted")
 
 
-def test_an_attempt_by_its_number(lake: LocalStore, checkpoints: Command) -> None:
+def test_story_of_an_attempt_by_its_number(lake: LocalStore, checkpoints: Command) -> None:
     assert checkpoints("story", FLIGHTS, RUN, "--attempt", "1").lines == golden("retold_first")
 
 
-def test_the_newest_run_of_a_job(lake: LocalStore, checkpoints: Command) -> None:
+def test_story_of_a_job_is_that_of_its_newest_run(lake: LocalStore, checkpoints: Command) -> None:
     lines = checkpoints("story", FLIGHTS).lines
     assert "run scheduled__2026-11-21: first attempt of this run" in lines[0]
     assert lines[-1] == "  ended       failed 2026-11-21 10:30 (exit code 137)"
 
 
-def test_a_run_of_a_shared_history(lake: LocalStore, checkpoints: Command) -> None:
+def test_story_of_a_run_in_a_shared_history(lake: LocalStore, checkpoints: Command) -> None:
     assert "STARTS FROM NOTHING" in checkpoints("story", ORDERS, "scheduled__2026-11-19").lines[0]
     lines = checkpoints("story", ORDERS).lines
     assert "run scheduled__2026-11-20: try 1, attempt 2" in lines[0]
     assert "  continues   with high_water of chk-1; stages belong to their run and are computed" in lines
 
 
-def test_a_launch_whose_driver_has_not_attached(running: Recorded, checkpoints: Command) -> None:
+def test_story_of_a_launch_without_an_attempt(running: Recorded, checkpoints: Command) -> None:
     running.ended("02:51:07", "failed", 137, "task")
     running.launched("03:02:10", try_number=2)
     assert checkpoints("story", FLIGHTS).lines == golden("retold_launch")
@@ -50,7 +50,7 @@ def test_a_launch_whose_driver_has_not_attached(running: Recorded, checkpoints: 
     assert (told["attempt"], told["how"], told["restore_point"]) == (None, None, "chk-3")
 
 
-def test_as_data(lake: LocalStore, checkpoints: Command) -> None:
+def test_story_as_json(lake: LocalStore, checkpoints: Command) -> None:
     told = json.loads(checkpoints("story", FLIGHTS, RUN, "-o", "json").out)
     assert (told["job"], told["run"], told["try"], told["attempt"]) == (FLIGHTS, RUN, 2, 2)
     assert (told["restore"], told["restore_point"], told["how"], told["exit_code"]) == (
@@ -68,7 +68,7 @@ def test_as_data(lake: LocalStore, checkpoints: Command) -> None:
     assert first["aborted"] == [{"id": 4, "reason": "attempt replaced", "phase": "acknowledge", "words": ""}]
 
 
-def test_as_columns(lake: LocalStore, checkpoints: Command) -> None:
+def test_story_as_columns(lake: LocalStore, checkpoints: Command) -> None:
     rows = [line.split("\t") for line in checkpoints("story", FLIGHTS, RUN, "-o", "plain").lines]
     assert rows[0] == ["ID", "VERDICT", "WHY", "TAKEN", "SIZE"]
     assert rows[1][:3] == ["chk-4", "rejected", "never sealed (attempt replaced)"]
@@ -87,7 +87,9 @@ def test_as_columns(lake: LocalStore, checkpoints: Command) -> None:
         ),
     ],
 )
-def test_what_is_not_there(lake: LocalStore, checkpoints: Command, arguments: list[str], said: str) -> None:
+def test_story_of_anything_absent_exits_with_4(
+    lake: LocalStore, checkpoints: Command, arguments: list[str], said: str
+) -> None:
     done = checkpoints("story", *arguments)
     assert (done.code, done.out) == (4, "")
     assert done.err.startswith(said)

@@ -19,7 +19,7 @@ def pointer(running: Recorded, number: int) -> str:
     return str(Pointer(running.store.uri, running.keys.prefix, number))
 
 
-def test_a_whole_one(running: Recorded, checkpoints: Command) -> None:
+def test_verify_of_a_complete_checkpoint(running: Recorded, checkpoints: Command) -> None:
     done = checkpoints("verify", pointer(running, 3))
     assert (done.code, done.lines) == (
         0,
@@ -30,14 +30,14 @@ def test_a_whole_one(running: Recorded, checkpoints: Command) -> None:
     assert json.loads(checkpoints("verify", pointer(running, 3), "-o", "json").out)["files"] == 6
 
 
-def test_a_pointer_says_itself_where_it_leads(
+def test_verify_finds_the_root_by_the_pointer(
     running: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["verify", pointer(running, 3)]) == 0
 
 
-def test_a_file_is_missing(running: Recorded, root: Path, checkpoints: Command) -> None:
+def test_verify_with_a_missing_file_exits_with_1(running: Recorded, root: Path, checkpoints: Command) -> None:
     next(root.rglob("part-0.parquet")).unlink()
     done = checkpoints("verify", pointer(running, 3))
     assert (done.code, done.out) == (1, "")
@@ -45,11 +45,13 @@ def test_a_file_is_missing(running: Recorded, root: Path, checkpoints: Command) 
 
 
 @pytest.mark.parametrize(("number", "code"), [(1, 4), (4, 4), (9, 4)], ids=["deleted", "pending", "never made"])
-def test_none_to_verify(running: Recorded, checkpoints: Command, number: int, code: int) -> None:
+def test_verify_of_an_absent_checkpoint_exits_with_4(
+    running: Recorded, checkpoints: Command, number: int, code: int
+) -> None:
     assert checkpoints("verify", pointer(running, number)).code == code
 
 
-def test_no_pointer(checkpoints: Command) -> None:
+def test_verify_without_a_pointer_exits_with_2(checkpoints: Command) -> None:
     assert checkpoints("verify", "chk-7").code == 2
 
 
@@ -62,7 +64,7 @@ def savepoint(tmp_path: Path) -> Saved:
 
 
 @pytest.mark.parametrize("end", ["", "/", "/_metadata"])
-def test_a_savepoint_is_found_without_its_history(savepoint: Saved, checkpoints: Command, end: str) -> None:
+def test_verify_of_a_savepoint_needs_no_history(savepoint: Saved, checkpoints: Command, end: str) -> None:
     done = checkpoints("verify", f"{savepoint.pointer}{end}")
     said = "savepoint 1 of flights.delays, 1 state, 38 B, all 2 files there, sizes match"
     assert (done.code, done.lines) == (0, [f"{savepoint.pointer} is complete: {said}"])
@@ -70,11 +72,11 @@ def test_a_savepoint_is_found_without_its_history(savepoint: Saved, checkpoints:
     assert data == {"pointer": str(savepoint.pointer), "states": 1, "files": 2, "bytes": 38, "completed_at": None}
 
 
-def test_a_savepoint_says_itself_where_it_leads(savepoint: Saved) -> None:
+def test_verify_finds_a_savepoint_without_root(savepoint: Saved) -> None:
     assert main(["verify", str(savepoint.pointer)]) == 0
 
 
-def test_a_savepoint_that_is_not_whole_not_there_or_disposed_of(savepoint: Saved, checkpoints: Command) -> None:
+def test_verify_of_a_damaged_absent_or_disposed_savepoint_fails(savepoint: Saved, checkpoints: Command) -> None:
     savepoint.target.delete([f"{savepoint.pointer.name}/state/s1/1-n0nce/part-00000.zstd.parquet"])
     done = checkpoints("verify", str(savepoint.pointer))
     assert (done.code, "part-00000.zstd.parquet is missing" in done.err) == (1, True)

@@ -54,7 +54,7 @@ def keys(store: Store) -> list[str]:
 
 
 @every_pair
-def test_what_arrives_is_what_was_there(pair: tuple[Store, Store]) -> None:
+def test_copy_has_the_bytes_of_the_source(pair: tuple[Store, Store]) -> None:
     source, target = pair
     for size in SIZES:
         body = os.urandom(size)
@@ -66,7 +66,9 @@ def test_what_arrives_is_what_was_there(pair: tuple[Store, Store]) -> None:
 
 @pytest.mark.parametrize("pair", [("local", "local"), ("memory", "memory")], indirect=True, ids="-".join)
 @pytest.mark.parametrize("size", SIZES)
-def test_in_pieces_too(pair: tuple[Store, Store], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_in_pieces_has_the_bytes_of_the_source(
+    pair: tuple[Store, Store], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(base, "PART", 100)
     source, target = pair
     body = os.urandom(size)
@@ -77,7 +79,7 @@ def test_in_pieces_too(pair: tuple[Store, Store], size: int, monkeypatch: pytest
 
 
 @every_pair
-def test_a_copy_replaces_what_was_there(pair: tuple[Store, Store]) -> None:
+def test_copy_replaces_the_target(pair: tuple[Store, Store]) -> None:
     source, target = pair
     target.overwrite("a", b"an older and longer one")
     source.overwrite("a", b"new")
@@ -86,7 +88,7 @@ def test_a_copy_replaces_what_was_there(pair: tuple[Store, Store]) -> None:
 
 
 @every_pair
-def test_what_is_absent_is_damage_and_leaves_nothing(pair: tuple[Store, Store]) -> None:
+def test_copy_of_an_absent_object_raises_damaged_and_leaves_nothing(pair: tuple[Store, Store]) -> None:
     """A seal names it: that it is not there is no smaller matter than that it is not whole."""
     source, target = pair
     source.overwrite("absent-not", b"its name only begins like it")
@@ -97,7 +99,7 @@ def test_what_is_absent_is_damage_and_leaves_nothing(pair: tuple[Store, Store]) 
 
 
 @every_pair
-def test_no_key_leaves_its_root(pair: tuple[Store, Store]) -> None:
+def test_copy_refuses_keys_that_leave_the_root(pair: tuple[Store, Store]) -> None:
     source, target = pair
     source.overwrite("a", b"x")
     with pytest.raises(InvalidName, match="is not a valid key"):
@@ -106,7 +108,7 @@ def test_no_key_leaves_its_root(pair: tuple[Store, Store]) -> None:
         copy(source, "a", target, "../a")
 
 
-def test_a_pipe_may_give_less_than_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_are_full_even_if_reads_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "PART", 4)
     answers = iter([b"ab", b"c", b"d", b"ef", b"", b""])
     assert list(base.pieces(lambda _: next(answers))) == [b"abcd", b"ef"]
@@ -115,7 +117,7 @@ def test_a_pipe_may_give_less_than_it_was_asked_for(monkeypatch: pytest.MonkeyPa
 # -- within one service --------------------------------------------------------------------------------------------------
 
 
-def test_a_service_copies_by_itself(s3: S3Server, bucket: str) -> None:
+def test_copy_within_one_service_moves_no_bytes(s3: S3Server, bucket: str) -> None:
     s3.make_bucket(other := f"{bucket}-other")
     source, target = S3Store(bucket, "ckp", s3.settings()), S3Store(other, "", s3.settings())
     source.overwrite("state/a~2fb/1-ab/part 0.parquet", b"rows")
@@ -125,7 +127,7 @@ def test_a_service_copies_by_itself(s3: S3Server, bucket: str) -> None:
     assert s3.requests == {"LIST": 1, "COPY": 1, "GET": 1}
 
 
-def test_a_large_object_is_copied_in_ranges(s3: S3Server, s3_store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_object_is_copied_in_ranges(s3: S3Server, s3_store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_module, "COPIED_AT_ONCE", SMALLEST_PART)
     s3_store.overwrite("a", LARGE)
     s3.requests.clear()
@@ -134,7 +136,7 @@ def test_a_large_object_is_copied_in_ranges(s3: S3Server, s3_store: S3Store, mon
     assert s3_store.read("b") == LARGE
 
 
-def test_ranges_are_as_many_as_s3_takes_and_touch() -> None:
+def test_ranges_are_contiguous_and_not_too_many() -> None:
     ranges = [one["CopySourceRange"] for one in s3_module._ranges(5 * 1024**4)]
     assert len(ranges) <= s3_module.MOST_PARTS
     assert ranges[-1].endswith(f"-{5 * 1024**4 - 1}")
@@ -142,7 +144,7 @@ def test_ranges_are_as_many_as_s3_takes_and_touch() -> None:
     assert [end + 1 for _, end in ends[:-1]] == [start for start, _ in ends[1:]]
 
 
-def test_with_other_keys_the_bytes_pass_here(s3: S3Server, bucket: str) -> None:
+def test_copy_with_other_credentials_moves_the_bytes(s3: S3Server, bucket: str) -> None:
     """The service would ask whether one key may both read there and write here."""
     s3.keys["READER"] = Key("reader-secret")
     source, target = S3Store(bucket, "from", s3.settings("READER")), S3Store(bucket, "to", s3.settings())
@@ -164,7 +166,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @across
-def test_a_large_object_passes_in_parts(pair: tuple[Store, Store], large: int, s3: S3Server) -> None:
+def test_large_object_is_written_in_parts(pair: tuple[Store, Store], large: int, s3: S3Server) -> None:
     source, target = pair
     source.overwrite("a", LARGE)
     s3.requests.clear()
@@ -174,7 +176,7 @@ def test_a_large_object_passes_in_parts(pair: tuple[Store, Store], large: int, s
     assert target.read("b") == LARGE
 
 
-def test_few_bytes_are_held(tmp_path: Path) -> None:
+def test_copy_holds_few_bytes_in_memory(tmp_path: Path) -> None:
     source, target = LocalStore(tmp_path / "from"), LocalStore(tmp_path / "to")
     size = 8 * base.PART
     source.overwrite("a", b"")
@@ -187,7 +189,7 @@ def test_few_bytes_are_held(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_a_part_that_was_cut_is_asked_for_again(
+def test_truncated_part_is_read_again(
     large: int, s3_store: S3Store, hurt_store: S3Store, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     s3_store.overwrite("a", LARGE)
@@ -197,7 +199,7 @@ def test_a_part_that_was_cut_is_asked_for_again(
     assert target.read("a") == LARGE
 
 
-def test_a_lost_answer_to_the_last_request_is_asked_for_again(
+def test_lost_answer_to_the_last_request_is_retried(
     large: int, hurt_store: S3Store, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     source = LocalStore(tmp_path / "from")
@@ -208,7 +210,7 @@ def test_a_lost_answer_to_the_last_request_is_asked_for_again(
 
 
 @pytest.mark.parametrize("harm", [Harm.ERROR_BEFORE, Harm.WITHOUT_ETAG])
-def test_a_part_that_fails_leaves_nothing(
+def test_failed_part_leaves_nothing(
     large: int, harm: Harm, s3: S3Server, hurt_store: S3Store, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     """Not even parts that nobody sees and everybody pays for."""
@@ -224,7 +226,7 @@ def test_a_part_that_fails_leaves_nothing(
 # -- refused and killed --------------------------------------------------------------------------------------------------
 
 
-def test_who_may_not_read_is_denied(s3: S3Server, s3_store: S3Store, tmp_path: Path) -> None:
+def test_copy_without_the_right_to_read_is_denied(s3: S3Server, s3_store: S3Store, tmp_path: Path) -> None:
     s3_store.overwrite("a", b"x")
     s3.keys["WRITER"].may = lambda method, path: method != "GET" or path.endswith(s3_store.bucket)
     try:
@@ -236,7 +238,7 @@ def test_who_may_not_read_is_denied(s3: S3Server, s3_store: S3Store, tmp_path: P
 
 
 @pytest.mark.parametrize("pair", [("local", "s3"), ("s3", "s3")], indirect=True, ids="-".join)
-def test_who_may_not_write_is_denied(pair: tuple[Store, Store], s3: S3Server) -> None:
+def test_copy_without_the_right_to_write_is_denied(pair: tuple[Store, Store], s3: S3Server) -> None:
     source, target = pair
     source.overwrite("a", b"x")
     s3.keys["WRITER"].may = lambda method, path: method == "GET"
@@ -248,7 +250,7 @@ def test_who_may_not_write_is_denied(pair: tuple[Store, Store], s3: S3Server) ->
     assert keys(target) == []
 
 
-def test_the_store_that_refuses_is_named_though_both_are_directories(tmp_path: Path) -> None:
+def test_denied_copy_names_the_store_that_refused(tmp_path: Path) -> None:
     source = FaultyStore(LocalStore(tmp_path / "from"), lambda _: Fault.DENIED)
     with pytest.raises(StoreDenied, match="by plan"):
         copy(source, "a", LocalStore(tmp_path / "to"), "a")
@@ -266,7 +268,7 @@ LocalStore(sys.argv[1]).assemble("group/part-0", parts())
 """
 
 
-def test_a_writer_killed_half_way_leaves_nothing_that_anybody_sees(tmp_path: Path) -> None:
+def test_killed_copy_leaves_nothing_visible(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path)], stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"half\n"
@@ -293,7 +295,7 @@ def pairs(number: int) -> list[tuple[str, str]]:
 
 
 @every_pair
-def test_all_are_copied_and_told_of(pair: tuple[Store, Store]) -> None:
+def test_copy_all_copies_each_pair_and_reports_it(pair: tuple[Store, Store]) -> None:
     source, target = pair
     for n in range(12):
         source.overwrite(f"old/{n:02}", b"x" * n)
@@ -303,11 +305,11 @@ def test_all_are_copied_and_told_of(pair: tuple[Store, Store]) -> None:
     assert keys(target) == [new for _, new in pairs(12)]
 
 
-def test_none_is_none() -> None:
+def test_copy_all_of_nothing_copies_nothing() -> None:
     assert copy_all(MemoryStore(), MemoryStore(), []) == 0
 
 
-def test_of_several_that_are_missing_the_first_is_told_of() -> None:
+def test_copy_all_raises_the_first_of_several_errors() -> None:
     for _ in range(20):
         source = filled(12)
         source.delete(["old/03", "old/04", "old/05"])
@@ -316,7 +318,7 @@ def test_of_several_that_are_missing_the_first_is_told_of() -> None:
 
 
 @pytest.mark.parametrize("by", ["a store", "who is told"])
-def test_after_an_error_no_other_is_begun(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_all_begins_no_copy_after_an_error(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of 200 fails while those begun beside it wait; told is a driver that finds itself replaced."""
     over = Event()
 

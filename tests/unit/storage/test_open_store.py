@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.errors import StoreMisconfigured
 from airflow_checkpoint_provider.storage import MemoryStore, S3Settings, S3Store, open_store
 
 
-def test_exports_are_what_they_were() -> None:
+def test_exports_of_storage() -> None:
     assert storage.__all__ == [
         "Listed",
         "LocalStore",
@@ -30,7 +30,7 @@ def test_exports_are_what_they_were() -> None:
 
 
 @pytest.mark.parametrize("module", ["storage", "storage.base", "storage.local", "storage.s3", "checkpoint", "errors"])
-def test_each_part_can_be_imported_first(module: str) -> None:
+def test_module_can_be_imported_first_without_boto3(module: str) -> None:
     code = f"import airflow_checkpoint_provider.{module}, sys; print('boto3' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "False\n", done.stderr
@@ -50,12 +50,12 @@ def test_each_part_can_be_imported_first(module: str) -> None:
         ("/data/a:b", "/data/a:b"),
     ],
 )
-def test_a_directory(uri: str, root: str) -> None:
+def test_uri_of_a_directory_opens_a_local_store(uri: str, root: str) -> None:
     assert open_store(uri).uri == f"file://{root}"
 
 
 @pytest.mark.parametrize("uri", ["checkpoints", "./checkpoints", "./a:b"])
-def test_a_relative_path_is_made_absolute(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_becomes_absolute(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert open_store(uri).uri == f"file://{tmp_path / uri}"
 
@@ -70,7 +70,7 @@ def test_a_relative_path_is_made_absolute(uri: str, tmp_path: Path, monkeypatch:
         ("s3://lake/", "s3://lake"),
     ],
 )
-def test_a_bucket(uri: str, root: str) -> None:
+def test_uri_of_a_bucket_opens_an_s3_store(uri: str, root: str) -> None:
     settings = S3Settings(region_name="eu-central-1")
     store = open_store(uri, s3=settings)
     assert isinstance(store, S3Store)
@@ -89,13 +89,13 @@ def test_beside_a_store_in_s3_its_settings_are_good_for_other_buckets(tmp_path: 
     assert local.beside("s3://other").uri == "s3://other"
 
 
-def test_keys_in_a_root_are_refused_without_being_shown() -> None:
+def test_keys_in_a_root_are_refused_and_not_shown() -> None:
     with pytest.raises(StoreMisconfigured, match="more than bucket and prefix") as refused:
         open_store("s3://AKIAX:secret@lake/ckp")
     assert "secret" not in str(refused.value)
 
 
-def test_a_store_in_memory_is_one_per_name() -> None:
+def test_memory_store_is_one_per_name() -> None:
     one, again, other = open_store("memory://one"), open_store("memory://one"), open_store("memory://other")
     one.create("a", b"x")
     assert one is again
@@ -131,7 +131,7 @@ def test_a_store_in_memory_is_one_per_name() -> None:
         ("memory://a/b", "Write memory://name"),
     ],
 )
-def test_what_cannot_be_a_store_is_refused_with_what_to_write(uri: str, says: str) -> None:
+def test_invalid_uri_is_refused_with_what_to_write(uri: str, says: str) -> None:
     with pytest.raises(StoreMisconfigured) as refused:
         open_store(uri)
     assert says in str(refused.value)

@@ -53,7 +53,7 @@ class Constant(MemoryStore):
         return b"<html>"
 
 
-def test_a_good_store_passes_and_keeps_nothing(tmp_path: Path) -> None:
+def test_probe_passes_a_good_store_and_leaves_nothing(tmp_path: Path) -> None:
     memory, local = MemoryStore(), LocalStore(tmp_path / "root")
     probe(memory)
     probe(local)
@@ -62,7 +62,7 @@ def test_a_good_store_passes_and_keeps_nothing(tmp_path: Path) -> None:
     assert list(local.folders("")) == []
 
 
-def test_it_costs_six_requests() -> None:
+def test_probe_costs_six_requests() -> None:
     store = FaultyStore(MemoryStore())
     probe(store)
     assert store.requests == {"create": 2, "read": 3, "delete": 1}
@@ -77,7 +77,7 @@ def test_it_costs_six_requests() -> None:
         (Constant(), "a new key seemed to exist already"),
     ],
 )
-def test_a_broken_promise_is_misconfigured_with_what_was_seen(store: MemoryStore, seen: str) -> None:
+def test_probe_refuses_a_broken_store_with_what_was_seen(store: MemoryStore, seen: str) -> None:
     with pytest.raises(StoreMisconfigured, match=rf"^memory://private cannot hold checkpoints: {seen}.*NFS directory"):
         probe(store)
     assert store.objects == {}
@@ -85,7 +85,7 @@ def test_a_broken_promise_is_misconfigured_with_what_was_seen(store: MemoryStore
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.TWICE, Fault.DROPPED, Fault.NOT_SENT])
 @pytest.mark.parametrize("which", [1, 2])
-def test_a_bad_moment_is_not_a_broken_promise(fault: Fault, which: int) -> None:
+def test_probe_passes_a_store_that_failed_for_a_moment(fault: Fault, which: int) -> None:
     probe(FaultyStore(MemoryStore(), nth({which: fault})))
 
 
@@ -98,17 +98,17 @@ def test_a_bad_moment_is_not_a_broken_promise(fault: Fault, which: int) -> None:
         (Fault.NOT_SENT, StoreUnavailable),
     ],
 )
-def test_a_store_that_refuses_or_is_down_says_so_itself(fault: Fault, error: type[StoreError]) -> None:
+def test_probe_raises_the_error_of_the_store(fault: Fault, error: type[StoreError]) -> None:
     with pytest.raises(error):
         probe(FaultyStore(MemoryStore(), lambda _: fault))
 
 
-def test_who_may_write_and_not_delete_may_still_take_checkpoints() -> None:
+def test_probe_passes_without_the_right_to_delete() -> None:
     denied: Callable[[Call], Fault] = nth({1: Fault.DENIED}, "delete")
     probe(FaultyStore(MemoryStore(), denied))
 
 
-def test_two_probes_at_once_do_not_meet(tmp_path: Path) -> None:
+def test_probes_at_the_same_time_do_not_collide(tmp_path: Path) -> None:
     outer = FaultyStore(LocalStore(tmp_path))
 
     def another(call: Call) -> Fault:

@@ -38,19 +38,21 @@ def of(**settings: Any) -> Access:
     ],
     ids=["a region of Amazon", "Amazon", "Amazon by path", "an endpoint", "an endpoint with names of hosts"],
 )
-def test_the_service(settings: dict[str, str], endpoint: str, region: str, path_style: bool) -> None:
+def test_endpoint_region_and_style_are_those_of_the_settings(
+    settings: dict[str, str], endpoint: str, region: str, path_style: bool
+) -> None:
     found = of(**KEYS, **settings)
     assert (found.endpoint, found.region, found.path_style) == (endpoint, region, path_style)
 
 
-def test_the_service_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://store:9000")
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     found = of(**KEYS)
     assert (found.endpoint, found.path_style) == ("http://store:9000", True)
 
 
-def test_keys_of_the_connection() -> None:
+def test_keys_of_the_settings_are_used() -> None:
     found = of(**KEYS, session_token="the-token")
     assert (found.access_key_id, found.secret_access_key, found.session_token) == (*KEYS.values(), "the-token")
     assert not found.renewed
@@ -59,7 +61,7 @@ def test_keys_of_the_connection() -> None:
     assert "AKIA" not in repr(found)
 
 
-def test_keys_of_the_environment(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_the_environment_are_used(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3.environment().items():
         monkeypatch.setenv(name, value)
     found = of()
@@ -67,7 +69,7 @@ def test_keys_of_the_environment(s3: S3Server, monkeypatch: pytest.MonkeyPatch) 
     assert found.endpoint == s3.url
 
 
-def test_keys_of_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_keys_of_a_profile_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shared = tmp_path / "credentials"
     shared.write_text("[lake]\naws_access_key_id = THEIRS\naws_secret_access_key = s\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(shared))
@@ -76,14 +78,14 @@ def test_keys_of_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         of(profile_name="other")
 
 
-def test_a_role_is_not_assumed_here() -> None:
+def test_role_is_not_assumed() -> None:
     """Who uses it assumes it, with these keys, and again when it ends."""
     found = of(**KEYS, role_arn="arn:aws:iam::1:role/checkpoints", region_name="eu-central-1")
     assert (found.role_arn, found.access_key_id) == ("arn:aws:iam::1:role/checkpoints", "AKIAEXAMPLE")
     assert (found.sts_endpoint, found.sts_region) == ("https://sts.eu-central-1.amazonaws.com", "eu-central-1")
 
 
-def test_where_there_are_none_it_says_where_it_looked() -> None:
+def test_missing_credentials_name_the_places() -> None:
     with pytest.raises(StoreMisconfigured) as refused:
         of(region_name="eu-central-1")
     for place in (

@@ -62,7 +62,7 @@ def serving(service: type[TokenService], monkeypatch: pytest.MonkeyPatch) -> Ite
         thread.join(10)
 
 
-def test_a_role_is_assumed_and_renewed(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_role_is_assumed_and_renewed(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it ends: botocore uses none whose last ten minutes have begun."""
     asked: list[str] = []
     with serving(type("Service", (TokenService,), {"s3": s3, "asked": asked}), monkeypatch):
@@ -74,20 +74,24 @@ def test_a_role_is_assumed_and_renewed(s3: S3Server, bucket: str, monkeypatch: p
     assert "role%2Fcheckpoints" in asked[0]
 
 
-def test_a_role_that_may_not_be_assumed_is_named(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denied_role_is_named(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(type("Service", (TokenService,), {"s3": s3, "asked": [], "refuses": True}), monkeypatch):
         store = S3Store(bucket, "ckp", s3.settings(role_arn=f"{ROLE}-of-others"))
         with pytest.raises(StoreDenied, match="Check role_arn, and that these credentials may assume it"):
             store.read("a")
 
 
-def test_without_keys_the_usual_places_are_asked(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_of_the_environment_are_used_without_keys(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "WRITER")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.keys["WRITER"].secret)
     assert S3Store(bucket, "ckp", S3Settings(s3.url, region_name="environment")).create("a", b"x") is Put.STORED
 
 
-def test_a_profile(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_credentials_of_a_profile_are_used(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     shared = tmp_path / "credentials"
     shared.write_text(f"[writer]\naws_access_key_id = WRITER\naws_secret_access_key = {s3.keys['WRITER'].secret}\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(shared))
@@ -95,12 +99,12 @@ def test_a_profile(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, t
     assert store.create("a", b"x") is Put.STORED
 
 
-def test_a_session_token(s3: S3Server, bucket: str) -> None:
+def test_session_token_is_sent(s3: S3Server, bucket: str) -> None:
     s3.keys["SESSION"] = Key("s", token="t")
     assert S3Store(bucket, "ckp", s3.settings("SESSION")).create("a", b"x") is Put.STORED
 
 
-def test_two_stores_with_keys_of_their_own(s3: S3Server, bucket: str, s3_store: S3Store) -> None:
+def test_stores_with_different_keys_use_their_own(s3: S3Server, bucket: str, s3_store: S3Store) -> None:
     """As the user's buckets and ours in one driver."""
     s3.keys["THEIRS"] = Key("t", may=lambda _, path: not path.startswith(f"/{bucket}/"))
     s3.make_bucket("theirs")

@@ -16,12 +16,12 @@ ALL = S3Settings(
 
 
 @pytest.mark.parametrize("settings", [ALL, S3Settings(), S3Settings(access_key_id="a", secret_access_key="b")])
-def test_what_is_handed_over_arrives(settings: S3Settings) -> None:
+def test_settings_arrive_at_the_driver(settings: S3Settings) -> None:
     store = S3Store("lake", "ckp", settings)
     assert s3_credentials.received(s3_credentials.confs(store), s3_credentials.keys(store)) == settings
 
 
-def test_keys_go_by_the_environment_alone() -> None:
+def test_keys_are_handed_over_in_the_environment_only() -> None:
     store = S3Store("lake", "ckp", ALL)
     assert s3_credentials.keys(store) == {
         "CHECKPOINT_ACCESS_KEY_ID": "AKIAHANDED",
@@ -38,13 +38,13 @@ def test_keys_go_by_the_environment_alone() -> None:
     }
 
 
-def test_a_directory_needs_nothing(tmp_path: Path) -> None:
+def test_directory_has_nothing_to_hand_over(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     assert s3_credentials.confs(store) == s3_credentials.keys(store) == {}
     s3_credentials.refuse_for_jobs(store)
 
 
-def test_no_job_goes_without_certificates() -> None:
+def test_unchecked_certificates_are_refused_for_jobs() -> None:
     s3_credentials.refuse_for_jobs(S3Store("lake", "ckp", ALL))
     with pytest.raises(NotSupportedYet, match=r"s3://lake/ckp has verify=false, but .*trustStore"):
         s3_credentials.refuse_for_jobs(S3Store("lake", "ckp", S3Settings(verify=False)))
