@@ -4,7 +4,7 @@ One waiter for every face. Each builds a ``CheckpointRequest``, and turns the ou
 
 - a task that asks and waits: ``submit()``, then ``wait(deadline, every)``; killed or out of time, ``abort(reason)``;
 - a task that is given a checkpoint (sensors, finalize, abort): ``CheckpointRequest.of(...)``, then ``resolve()`` at each poke;
-- a trigger, which may act on nothing: ``poll()`` in a thread, until an outcome is over or the driver is lost. The task that it
+- a trigger, which changes nothing: ``poll()`` in a thread, until an outcome is over or the driver is lost. The task that it
   wakes calls ``resolve(suspected=True)``;
 - the command line: ``submit()`` and ``wait(deadline, every, on_look=print it)``.
 
@@ -19,7 +19,7 @@ import enum
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from airflow_checkpoint_provider import errors
@@ -37,7 +37,8 @@ class Awaited(enum.StrEnum):
 
     ACKNOWLEDGED = "acknowledged"  # all of it is written
     COMPLETED = "completed"
-    ENDED = "ended"  # a stop: the savepoint is completed, and the attempt has ended
+    PUBLISHED = "published"  # completed, and a savepoint lies whole at its target, also where its driver died before
+    ENDED = "ended"  # a stop: the savepoint is published, and the attempt has ended
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,8 @@ class CheckpointRequest:
         return self._tolerant(self._look)
 
     def resolve(self, *, suspected: bool = False) -> Outcome:
-        """Look once. If the driver is lost, abort the checkpoint, or complete it if all of it is acknowledged.
+        """Look once. If the driver is lost, abort the checkpoint, or complete it if all of it is acknowledged. Publish a
+        completed savepoint where that is awaited.
 
         ``suspected``: another process saw no heartbeat; look for it here, for half a minute at most.
         """
@@ -363,10 +365,15 @@ class CheckpointRequest:
         lost = isinstance(outcome, DriverLost)
         if suspected and isinstance(outcome, Pending) and self._needs_driver(outcome.checkpoint):
             lost = not self._observer().wait(self._heartbeats(outcome.checkpoint))
-        if not lost or not isinstance(outcome, Pending | DriverLost):
-            return outcome
-        self._give_up(outcome.checkpoint)
-        return self._look()
+        if lost and isinstance(outcome, Pending | DriverLost):
+            self._give_up(outcome.checkpoint)
+            outcome = self._look()
+        if self._awaited in (Awaited.PUBLISHED, Awaited.ENDED) and isinstance(
+            outcome, Completed | Ending | Ended | NotEnded
+        ):
+            publish_due(self.coordinator, outcome.checkpoint.id)
+            outcome = replace(outcome, checkpoint=self._found(self.state))
+        return outcome
 
     def _give_up(self, found: Checkpoint) -> None:
         missing = self.coordinator.missing(found)
@@ -392,10 +399,3 @@ class CheckpointRequest:
             with contextlib.suppress(errors.NotPending):
                 self.coordinator.abort(found.id, reason, phase=phase, missing=missing, words=words)
         return self._seen(self.state)
-
-    def publish(self) -> Checkpoint:
-        """Publish a completed savepoint, which its driver may have done already; return the checkpoint."""
-        assert self.number is not None
-        if not self._found(self.state).published:
-            publish_due(self.coordinator, self.number)
-        return self._found(self.state)

@@ -160,18 +160,20 @@ def test_an_interrupt_while_a_driver_ends_accuses_nobody(
     job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its savepoint is completed and the job is suspended: only the waiting is over."""
-    wait = time.sleep
+    wait, suspended = time.sleep, list[bool]()
 
     def sleep(seconds: float) -> None:
-        if seconds == request.EVERY and job.state.suspended:
-            raise KeyboardInterrupt
+        if seconds == request.EVERY:
+            suspended.append(job.state.suspended is not None)
+            if suspended.count(True) == 2:  # the look between has seen it, too
+                raise KeyboardInterrupt
         wait(0.01)
 
     monkeypatch.setattr("airflow_checkpoint_provider.cli.request.time.sleep", sleep)
     with serving(job, Habits(ends=False, publishes=False)):
         done = checkpoints("stop", "orders", "--yes")
     assert done.code == 6
-    assert done.err.splitlines()[-1].startswith("interrupted: chk-2 is completed, but not published yet, and nothing")
+    assert done.err.splitlines()[-1].startswith("interrupted: chk-2 is completed, and nothing was taken back")
 
 
 def test_who_has_no_name_asks_by_number(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,15 +288,17 @@ def test_an_aborted_one(job: Job, checkpoints: Command, verb: tuple[str, ...]) -
     assert job.state.running(), "the job goes on"
 
 
-def test_a_driver_that_does_not_end(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHECKPOINT_HEARTBEAT_SECONDS", "0.02")
+def test_a_driver_that_does_not_end(store: LocalStore, checkpoints: Command) -> None:
+    job = Job(store)
+    job.start(timeout="0.5 s")
+    job.complete(job.coordinator.trigger(Request(token="barrier 1")))
     with serving(job, Habits(ends=False, publishes=False)):
         done = checkpoints("stop", "orders", "--yes")
     made = job.checkpoint(2)
     assert (done.code, done.out, made.published) == (1, "", True)
     last = done.err.splitlines()[-1]
     assert last.startswith(
-        f"orders: its driver has not ended. Savepoint {made.target} is completed, and the job is suspended"
+        f"orders: its driver has not ended within 0.5 s. Savepoint {made.target} is completed, and the job is suspended"
     )
     assert last.endswith("To resume, which fences the driver: airflow checkpoints restore orders --from chk-2 [CKP135]")
 

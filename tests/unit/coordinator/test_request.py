@@ -360,9 +360,21 @@ def test_silence_of_the_store_is_no_silence_of_the_driver(store: FaultyStore, jo
 def test_stop_is_over_when_its_attempt_has_ended(store: FaultyStore, job: Job) -> None:
     request = stopping(store, job)
     assert request.poll() == Ending(job.checkpoint(1))
+    assert not job.checkpoint(1).published, "a poll changes nothing"
     job.end("suspended")
     assert request.wait(time.monotonic() + 20, EVERY) == Ended(job.checkpoint(1), "suspended")
-    assert request.publish().published
+    assert job.checkpoint(1).published
+
+
+def test_savepoint_is_published_where_that_is_awaited(store: FaultyStore, job: Job) -> None:
+    request = asked(store, job, awaited=Awaited.PUBLISHED, kind="savepoint", folder=memory().uri)
+    request.submit()
+    job.complete(1)
+    assert request.poll() == Completed(job.checkpoint(1))
+    outcome = request.resolve()
+    assert isinstance(outcome, Completed)
+    assert outcome.checkpoint.published
+    assert outcome == request.poll()
 
 
 def test_stop_whose_attempt_goes_on_is_not_ended_after_the_timeout(store: FaultyStore, job: Job) -> None:
