@@ -1,6 +1,7 @@
-"""One Airflow for all tests that take ``lab``; they run a few at a time, because each mostly waits.
+"""One Airflow for all tests but that of the demo; they run a few at a time, because each mostly waits. Runs on Linux.
 
-Such a test takes nothing else but its parameters: it is called in a thread.
+A test that takes ``lab`` and nothing else but its parameters is called in a thread. One that takes ``alone`` waits until all
+of these are over: it takes parts of the Airflow away.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,22 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     for name, option in REFUSED.items():
         (dags / f"refused_{name}.py").write_text(DAG_FILE.format(name=name, option=option))
     local = LocalStore(str(folder / "checkpoints"))
-    with S3Server() as s3, Stack(folder / "airflow", dags, _environment(folder / "checkpoints")) as stack:
+    home, database = folder / "airflow", folder / "database"
+    database.symlink_to(home)
+    env = _environment(folder / "checkpoints")
+    with S3Server() as s3, Stack(home, dags, env, api_server=_reaching(database)) as stack:
         bucket = _bucket(s3)
         _connect(stack, bucket)
-        stack.client.wait_for_dag("stages")
-        wait_until(lambda: len(stack.client.import_errors()) == len(REFUSED), 90, lambda: "DAG files are not read")
-        yield Lab(stack, local, bucket, folder / "runs")
+        stack.client.wait_for_dag("stages", 300)
+        wait_until(lambda: len(stack.client.import_errors()) == len(REFUSED), 300, lambda: "DAG files are not read")
+        yield Lab(stack, local, bucket, folder / "runs", database)
+
+
+def _reaching(database: Path) -> dict[str, str]:
+    return {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}/airflow.db?timeout=60",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_POOL_ENABLED": "False",  # opens the file for each request
+    }
 
 
 def _bucket(s3: S3Server) -> S3Store:
@@ -74,6 +85,7 @@ def _environment(root: Path) -> dict[str, str]:
         "AIRFLOW_CONN_CHECKPOINT_DEFAULT": json.dumps(storage),
         "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
         "AIRFLOW_CONN_CLUSTER": '{"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077}',
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
         "AIRFLOW__CORE__PARALLELISM": str(2 * AT_ONCE),  # without its supervisor a task runs beside its next try
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
@@ -93,16 +105,25 @@ def together() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture(autouse=True)
 def _together(request: pytest.FixtureRequest) -> None:
-    """With the first test that takes ``lab``, all of them start, in their order."""
+    """With the first test that takes ``lab``, all that are called in threads start, in their order."""
     if "lab" in request.fixturenames and STARTED not in request.session.stash:
         lab, executor = request.getfixturevalue("lab"), request.getfixturevalue("together")
         request.session.stash[STARTED] = {
-            item.nodeid: executor.submit(item.obj, lab=lab, **_parameters(item)) for item in _takers(request.session)
+            item.nodeid: executor.submit(item.obj, lab=lab, **_parameters(item))
+            for item in request.session.items
+            if isinstance(item, pytest.Function) and _takes_the_lab_alone(item)
         }
 
 
-def _takers(session: pytest.Session) -> list[pytest.Function]:
-    return [item for item in session.items if isinstance(item, pytest.Function) and "lab" in item.fixturenames]
+@pytest.fixture
+def alone(lab: Lab, request: pytest.FixtureRequest) -> Lab:
+    """The lab, where no other test runs any more."""
+    wait(request.session.stash[STARTED].values())
+    return lab
+
+
+def _takes_the_lab_alone(item: pytest.Function) -> bool:
+    return {*item._fixtureinfo.argnames} - {*_parameters(item)} == {"lab"}
 
 
 def _parameters(item: pytest.Function) -> dict[str, Any]:
@@ -112,7 +133,8 @@ def _parameters(item: pytest.Function) -> dict[str, Any]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """The test runs already: wait for it."""
-    if "lab" not in pyfuncitem.fixturenames:
+    running = pyfuncitem.session.stash.get(STARTED, {}).get(pyfuncitem.nodeid)
+    if running is None:
         return None
-    pyfuncitem.session.stash[STARTED][pyfuncitem.nodeid].result()
+    running.result()
     return True

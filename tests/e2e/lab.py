@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 JOBS = Path(__file__).parent / "jobs"
 TASK = "job"
 TRIES = 4  # at most in a test
-PATIENCE = 300  # seconds for one step of a run, others working at the same time
+PATIENCE = 600  # seconds for one step of a run, others working at the same time
 PR_SET_CHILD_SUBREAPER = 36
 RESULT = {"seen": ["one", "two", "three"], "total": sum(range(1000)) + 3 * 1000}
 """What each attempt of ``stages.py`` finds, beside its number."""
@@ -46,21 +46,24 @@ def exit_code(orphan: int) -> int:
 
 
 class Lab:
-    """The stack, the stores of checkpoints, and a folder for each run."""
+    """The stack, the stores of checkpoints, and a folder for each run.
 
-    def __init__(self, stack: Stack, local: LocalStore, s3: S3Store, folder: Path) -> None:
-        self.stack, self.s3, self._local, self._folder = stack, s3, local, folder
+    ``database`` is the link by which the API server reaches the database's folder: a test can take it away.
+    """
+
+    def __init__(self, stack: Stack, local: LocalStore, s3: S3Store, folder: Path, database: Path) -> None:
+        self.stack, self.s3, self.database, self._local, self._folder = stack, s3, database, local, folder
         self.writing = threading.Lock()  # two requests that write at once may lock each other out of SQLite
 
     def wait_until(self, ready: Callable[[], object], say: Callable[[], str]) -> None:
         """As ``waiting.wait_until``; not without Airflow."""
 
         def ready_or_over() -> object:
-            if not self.stack.parts or any(part.process.poll() is not None for part in self.stack.parts.values()):
+            if self.stack.ended:
                 raise RuntimeError(f"Airflow has ended; see {self.stack.home}/*.log")
             return ready()
 
-        wait_until(ready_or_over, PATIENCE, say)
+        wait_until(ready_or_over, PATIENCE, say, every=0.5)
 
     def start(self, dag: str, *closed: str, history: History | None = None) -> Run:
         """Trigger a run whose driver waits at the gates ``closed``."""
@@ -205,6 +208,22 @@ class Run:
 
     def _has(self, pid: int) -> bool:
         return str(self.folder) in processes.command(pid)
+
+
+class Look:
+    """One run of the task of ``dags/look_up.py``: it waits for ``go``, then looks up."""
+
+    def __init__(self, lab: Lab, conn_id: str) -> None:
+        self.folder = folder = lab.folder("look_up")
+        folder.mkdir(parents=True)
+        with lab.writing:
+            lab.stack.client.trigger("look_up", {"conn_id": conn_id, "folder": str(folder)})
+        wait_until((folder / "ready").exists, PATIENCE, lambda: "the task did not start")
+
+    def answer(self) -> str:
+        (self.folder / "go").touch()
+        wait_until((self.folder / "answer").exists, PATIENCE, lambda: "the task did not answer")
+        return (self.folder / "answer").read_text()
 
 
 def parent(pid: int) -> int:

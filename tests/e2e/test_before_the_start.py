@@ -16,7 +16,7 @@ from tests.e2e.conftest import REFUSED
 from tests.e2e.lab import PATIENCE, RESULT, TASK, Lab
 from tests.support.histories import stopped
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 NAMED = {"scope": "max_active_runs=1"}  # where another parameter must be named
 
 

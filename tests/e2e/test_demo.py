@@ -21,7 +21,7 @@ def told_by(folder: Path, capsys: pytest.CaptureFixture[str], s3: S3Store | None
     return told
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_retry_goes_on_and_the_result_is_the_undisturbed_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -29,7 +29,7 @@ def test_the_retry_goes_on_and_the_result_is_the_undisturbed_one(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_with_one_connection_all_of_it_lies_in_s3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with demo.bucket() as s3:
         told = told_by(tmp_path, capsys, s3)

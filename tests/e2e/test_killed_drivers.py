@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.lab import RESULT, Lab, Run, kill, wait_gone
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""On a real Airflow with a real driver: tasks drive a checkpoint of a job that runs. What tasks alone do is in lifecycle/."""
+"""On a real Airflow with a real driver: tasks drive a checkpoint of a job that runs. What tasks alone do is in test_steps.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from tests.e2e.lab import PATIENCE, RESULT, Lab, Run, kill, wait_gone
 from tests.support.client import Client
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 STEPS = [f"checkpoint.{name}" for name in ("trigger", "acknowledged", "audit", "finalize", "notify", "abort")]
 
 

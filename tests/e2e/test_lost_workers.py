@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.lab import RESULT, Lab, Run, exit_code, kill, parent, wait_gone
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def one_launch(run: Run) -> bool:

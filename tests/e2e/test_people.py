@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.lab import PATIENCE, RESULT, TASK, Lab, kill, wait_gone
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 ALL = ["one", "two", "three"]
 
 

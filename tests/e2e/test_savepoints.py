@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from tests.e2e.lab import PATIENCE, Lab
 from tests.support.stack import PROJECT
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 TALLY = PROJECT / "dags" / "jobs" / "tally.py"
 
 

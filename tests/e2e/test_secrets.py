@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.lab import KEY_ID, SECRET, TASK, TOKEN, Lab, Run
 from tests.support import processes
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def test_nothing_shows_the_keys(lab: Lab) -> None:

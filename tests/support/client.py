@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.support.waiting import wait_until
 
+EVERY = 0.5  # seconds between two questions: each costs the API server 20 ms
 ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
@@ -72,7 +73,7 @@ class Client:
                     raise
                 return False
 
-        wait_until(known, seconds, lambda: f"DAG {dag} not seen; import errors: {self.import_errors()}")
+        wait_until(known, seconds, lambda: f"DAG {dag} not seen; import errors: {self.import_errors()}", every=EVERY)
 
     def trigger(self, dag: str, conf: dict[str, Any] | None = None) -> str:
         """Start a run and return its id. The id is ours, so that a write that was repeated starts one run only."""
@@ -90,7 +91,12 @@ class Client:
             answer: str = self.call("GET", _run(dag, run))["state"]
             return answer
 
-        wait_until(lambda: state() in ("success", "failed"), seconds, lambda: f"run {run}: {self.states(dag, run)}")
+        wait_until(
+            lambda: state() in ("success", "failed"),
+            seconds,
+            lambda: f"run {run}: {self.states(dag, run)}",
+            every=EVERY,
+        )
         return state()
 
     # -- task instances; `index` is the map index, -1 for a task that is not mapped ------------------------------------
@@ -113,7 +119,12 @@ class Client:
             seen.update(self.task(dag, run, task))
             return seen["state"] in states and seen["try_number"] >= try_number
 
-        wait_until(there, seconds, lambda: f"{task} is {seen['state']} in try {seen['try_number']}, wanted {states}")
+        wait_until(
+            there,
+            seconds,
+            lambda: f"{task} is {seen['state']} in try {seen['try_number']}, wanted {states}",
+            every=EVERY,
+        )
         return seen
 
     def logs(self, dag: str, run: str, task: str, try_number: int = 1, index: int = -1) -> list[str]:

@@ -40,13 +40,16 @@ class Part:
 
 
 class Stack:
-    """``env`` wins over the settings below. The logs lie in ``home``; nothing is deleted."""
+    """``env`` wins over the settings below, ``api_server`` over both for that part. The logs lie in ``home``; nothing is deleted."""
 
-    def __init__(self, home: Path, dags: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, dags: Path, env: Mapping[str, str] | None = None, api_server: Mapping[str, str] | None = None
+    ) -> None:
         self.home = home
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {**os.environ, **_settings(home, dags, self.url, self.port), **(env or {})}
+        self.env_of: dict[str, Mapping[str, str]] = {"api-server": api_server or {}}
         self.client = Client(self.url)
         self.parts: dict[str, Part] = {}
 
@@ -78,9 +81,15 @@ class Stack:
         with open(self.home / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
                 [BIN / "airflow", name],
-                env={**self.env, MARK: mark}, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={**self.env, **self.env_of.get(name, {}), MARK: mark}, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.parts[name] = Part(mark, process)
+
+    @property
+    def ended(self) -> bool:
+        """Whether one of the parts has ended that nobody killed, or all are stopped."""
+        parts = [*self.parts.values()]  # another thread may kill one
+        return not parts or any(part.process.poll() is not None for part in parts)
 
     def wait_until_healthy(self, seconds: float = 180) -> None:
         wait_until(self._healthy, seconds, lambda: f"Airflow is not healthy; see {self.home}/*.log")

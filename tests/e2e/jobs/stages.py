@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.spark import CheckpointedJob
 
 
 def gate(folder: Path, name: str, attempt: int) -> None:
-    closed, end = folder / f"closed-{name}", time.monotonic() + 600
+    closed, end = folder / f"closed-{name}", time.monotonic() + 1800
     if closed.exists():
         (folder / f"at-{name}-{attempt}").touch()
     while closed.exists():

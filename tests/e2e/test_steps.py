@@ -7,14 +7,16 @@ from contextlib import closing
 
 import pytest
 
-from tests.e2e.lifecycle.conftest import Run, Stage
+from airflow_checkpoint_provider.coordinator.liveness import Process
+from tests.e2e.acted import DrivenRun, running_job
+from tests.e2e.lab import SECRET, Lab
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1800)
 SENSORS = ("poked", "rescheduled", "deferred")
 
 
-def test_by_hand_with_every_way_of_waiting(stage: Stage) -> None:
-    job, run = stage.job("by_hand"), stage.run("by_hand")
+def test_by_hand_with_every_way_of_waiting(lab: Lab) -> None:
+    job, run = running_job(lab, "by_hand"), DrivenRun(lab, "by_hand")
     asked = run.asked()
     assert job.checkpoint(asked["id"]).request.gated
     for sensor, state in zip(SENSORS, ("running", "up_for_reschedule", "deferred"), strict=True):
@@ -38,8 +40,8 @@ def test_by_hand_with_every_way_of_waiting(stage: Stage) -> None:
     assert [run.xcom(one) for one in (*SENSORS, "finalize", "notify")] == [asked] * 5
 
 
-def test_an_abort_ends_all_waiting_at_once_and_a_clear_asks_anew(stage: Stage) -> None:
-    job, run = stage.job("by_hand"), stage.run("by_hand")
+def test_an_abort_ends_all_waiting_at_once_and_a_clear_asks_anew(lab: Lab) -> None:
+    job, run = running_job(lab, "by_hand_aborted"), DrivenRun(lab, "by_hand_aborted")
     asked = run.asked()
     run.wait_for("deferred", "deferred")
     job.abort(asked["id"], "expired", "batch 412 has been running for 14 min")
@@ -52,7 +54,7 @@ def test_an_abort_ends_all_waiting_at_once_and_a_clear_asks_anew(stage: Stage) -
         # No retry can mend it. A busy scheduler may take one that resumes quickly for lost, and try it again.
         assert last == 1 or sensor != "poked"
         assert "batch 412" in run.log(sensor, last)
-        assert f"Clear task by_hand.trigger of run {run.id}" in run.log(sensor, last)
+        assert f"Clear task {run.dag}.trigger of run {run.id}" in run.log(sensor, last)
     run.clear("trigger", *SENSORS, "audit", "finalize", "notify", "abort")
     run.wait_for("success", "trigger", try_number=2)
     again = run.asked()
@@ -62,9 +64,9 @@ def test_an_abort_ends_all_waiting_at_once_and_a_clear_asks_anew(stage: Stage) -
     assert (ended, states.pop("abort"), set(states.values())) == ("success", "skipped", {"success"})
 
 
-def test_in_one_line_what_follows_runs_only_if_it_completed(stage: Stage) -> None:
-    job = stage.job("one_line")
-    runs = {verdict: stage.run("one_line", verdict=verdict) for verdict in ("good", "bad", "none")}
+def test_in_one_line_what_follows_runs_only_if_it_completed(lab: Lab) -> None:
+    job = running_job(lab, "one_line")
+    runs = {verdict: DrivenRun(lab, "one_line", verdict=verdict) for verdict in ("good", "bad", "none")}
     for run in runs.values():
         asked = run.asked("checkpoint.trigger")
         run.wait_for("deferred", "checkpoint.acknowledged")
@@ -79,39 +81,50 @@ def test_in_one_line_what_follows_runs_only_if_it_completed(stage: Stage) -> Non
     assert "ABORTED" in runs["bad"].log("checkpoint.abort")
 
 
-def said(run: Run) -> tuple[str | None, ...]:
+def said(run: DrivenRun) -> tuple[str | None, ...]:
     """How the run ended, and its tasks from the audit on."""
     ended, states = run.ended()
     group = [states[f"checkpoint.{name}"] for name in ("audit", "abort", "notify")]
     return (ended, *group, states["after"])
 
 
-def test_without_a_job_nothing_is_waited_for_and_nothing_is_left(stage: Stage) -> None:
-    run = stage.run("waits")
+def test_without_a_job_nothing_is_waited_for_and_nothing_is_left(lab: Lab) -> None:
+    run = DrivenRun(lab, "waits")
     ended, states = run.ended()
     assert (ended, states) == ("failed", {"trigger": "failed"})
     assert run.client.task(run.dag, run.id, "trigger")["try_number"] == 3  # it may have started meanwhile
     assert "[CKP230]" in run.log("trigger")
 
 
-def test_nothing_secret_is_left_anywhere_but_in_the_connection(stage: Stage) -> None:
+def test_a_driver_whose_host_is_lost_ends_the_wait(lab: Lab) -> None:
+    """Nobody starts another one, so nobody else would ever end it."""
+    job = running_job(lab, "waits_lost")
+    job.beat(Process(host="elsewhere", boot="another"))
+    run = DrivenRun(lab, "waits_lost")
+    assert run.ended() == ("failed", {"trigger": "failed"})
+    (asked,) = job.state.checkpoints
+    assert (asked.reason, asked.words) == ("driver lost", "nothing was heard of attempt 1 for 12 s")
+    assert "nothing was heard of attempt 1 for 12 s" in run.log("trigger")
+
+
+def test_nothing_secret_is_left_anywhere_but_in_the_connection(lab: Lab) -> None:
     """Logs of tasks, triggers and processes, XCom, and what is stored of tasks, and of triggers while one waits."""
-    job, run = stage.job("by_hand"), stage.run("by_hand")
+    job, run = running_job(lab, "by_hand_secret"), DrivenRun(lab, "by_hand_secret")
     asked = run.asked()
     run.wait_for("deferred", "deferred")
-    waiting = tables(stage)
+    waiting = tables(lab)
     assert asked["pointer"] in waiting["trigger"]
     job.acknowledge(asked["id"])
     assert run.ended()[0] == "success"
-    for stored in (waiting, tables(stage)):
-        assert [name for name, rows in stored.items() if stage.secret in rows] == ["connection"]
-    logs = [log.read_text(errors="replace") for log in stage.stack.home.rglob("*.log")]
+    for stored in (waiting, tables(lab)):
+        assert [name for name, rows in stored.items() if SECRET in rows] == ["connection"]
+    logs = [log.read_text(errors="replace") for log in lab.stack.home.rglob("*.log")]
     assert any("[CKP206]" in log for log in logs)
-    assert not any(stage.secret in log for log in logs)
+    assert not any(SECRET in log for log in logs)
 
 
-def tables(stage: Stage) -> dict[str, str]:
+def tables(lab: Lab) -> dict[str, str]:
     """All rows of Airflow's database, as text, by table."""
-    with closing(sqlite3.connect(f"file:{stage.stack.home}/airflow.db?mode=ro", uri=True)) as database:
+    with closing(sqlite3.connect(f"file:{lab.stack.home}/airflow.db?mode=ro", uri=True)) as database:
         names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {name: str(database.execute(f'SELECT * FROM "{name}"').fetchall()) for name in names}
