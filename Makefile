@@ -10,6 +10,9 @@ PYTHON ?= $(shell for p in python3.11 python3; do $$p -c 'import sys; sys.exit(s
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 JARS := .jars/.complete
+# Tests that wait run beside tests that compute; which of them share a worker, tests/conftest.py says. The longest come first by name.
+WORKERS ?= 4
+PARALLEL := -n $(WORKERS) --no-loadscope-reorder
 USES_S3 := $(filter test test-slow $(JARS),$(MAKECMDGOALS))$(STORE)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # spark-submit looks for Spark by the first python3 of the PATH.
@@ -23,7 +26,7 @@ demo: $(INSTALLED) $(if $(STORE),$(JARS))  ## a real Airflow, a Spark driver kil
 
 test: lint $(JARS)  ## linters, types and all tests but the slow ones
 	@echo "Testing"
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest $(PARALLEL) -m "not slow"
 
 test-slow: $(INSTALLED) $(JARS)  ## the slow tests
 	@$(BIN)/pytest -m slow

@@ -1,5 +1,4 @@
-"""For all tests: a home that Airflow may write into when it is imported, and the commands beside the interpreter; and, for
-those that ask for it, an S3 service with a bucket for each."""
+"""For all tests: a home for Airflow, the commands beside the interpreter, an S3 service, and who shares a worker. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -9,9 +8,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from tests.support.s3server import S3Server
@@ -23,6 +23,21 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 
 MACHINES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ENDPOINT_URL")
 _numbers = itertools.count(1)
+
+ONE_AIRFLOW = "tests/e2e/"
+DEMO = "tests/e2e/test_demo.py"  # starts an Airflow of its own, as a person does
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """For ``pytest -n``: give a worker one file of tests at a time. All that share an Airflow are one file."""
+    scheduling = LoadScopeScheduling(config, log)
+    scheduling._split_scope = _file
+    return scheduling
+
+
+def _file(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return ONE_AIRFLOW if file.startswith(ONE_AIRFLOW) and file != DEMO else file
 
 
 @pytest.fixture(scope="session")
