@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -49,7 +50,9 @@ def send(pids: Iterable[int], sig: signal.Signals) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Return a port below those that the kernel gives to connections: nobody else takes it before it is used."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
