@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -12,6 +13,7 @@ from airflow_checkpoint_provider.spark import start
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore
+from tests.support.waiting import wait_until
 
 CHECKPOINT, STAGE = "checkpoint_0", "MainThread"
 
@@ -77,7 +79,9 @@ def test_an_idle_driver_asks_once_a_second(script: Script, counted: Counted) -> 
     with script.attempt() as job:
         job.checkpoint()
         counted.clear()
-        threading.Event().wait(3.5)
+        began = time.monotonic()
+        wait_until(lambda: len(counted.of.get("checkpoint-watch", ())) >= 4, 60, lambda: str(counted.of))
+        seconds = time.monotonic() - began
         polls = Counter(counted.of["checkpoint-watch"])
     assert polls.keys() == {"read journal"}
-    assert 2 <= polls.total() <= 4
+    assert seconds > 2.5, "the fourth comes three seconds after the first"

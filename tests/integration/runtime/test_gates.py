@@ -32,7 +32,7 @@ def asked(script: Script, job: CheckpointedJob, timeout_s: float = 60.0) -> int:
     """A task asks for a gated checkpoint, and the driver's watch has seen it."""
     number = script.coordinator().trigger(Request(token="audit", timeout_s=timeout_s, gated=True, origin="task"))
     wait_until(
-        lambda: number in {one.id for one in job._attempt.state.pending}, 10, lambda: "the watch has not seen it"
+        lambda: number in {one.id for one in job._attempt.state.pending}, 60, lambda: "the watch has not seen it"
     )
     return number
 
@@ -90,7 +90,7 @@ class Source(Own):
             number = self._script.coordinator().trigger(
                 Request(token=request, timeout_s=60.0, gated=gated, origin="task")
             )
-            wait_until(partial(self._sees, number), 10, lambda: "the watch has not seen it")
+            wait_until(partial(self._sees, number), 60, lambda: "the watch has not seen it")
         self._late = ()
         return super().snapshot_state(ctx)
 
@@ -147,7 +147,7 @@ def test_the_end_of_the_job_waits_for_its_finalize(script: Script, capsys: Captu
 
     def finalize() -> None:
         task = script.coordinator()
-        wait_until(lambda: not task.missing(found(script, number)), 30, lambda: "it is not acknowledged")
+        wait_until(lambda: not task.missing(found(script, number)), 60, lambda: "it is not acknowledged")
         task.complete(number, finalize=True)
 
     with script.attempt() as job:
@@ -156,7 +156,7 @@ def test_the_end_of_the_job_waits_for_its_finalize(script: Script, capsys: Captu
         number = asked(script, job)
         finalizer = threading.Thread(target=finalize)
         finalizer.start()
-    finalizer.join(30)
+    finalizer.join(60)
     assert f"It waits for the finalize task of chk-{number}" in capsys.readouterr().out
     assert script.coordinator().state.runs[-1].how == "finished"
     assert found(script, number).status == RETAINED
@@ -165,9 +165,9 @@ def test_the_end_of_the_job_waits_for_its_finalize(script: Script, capsys: Captu
 def test_what_is_asked_for_while_the_job_waits_at_its_gate_is_served(script: Script) -> None:
     def ask_again() -> None:
         task = script.coordinator()
-        wait_until(lambda: not task.missing(found(script, number)), 30, lambda: "it is not acknowledged")
+        wait_until(lambda: not task.missing(found(script, number)), 60, lambda: "it is not acknowledged")
         second.append(task.trigger(Request(token="another task", origin="task")))
-        wait_until(lambda: found(script, second[0]).status == RETAINED, 30, lambda: "it is not served")
+        wait_until(lambda: found(script, second[0]).status == RETAINED, 60, lambda: "it is not served")
         task.complete(number, finalize=True)
 
     second: list[int] = []
@@ -177,7 +177,7 @@ def test_what_is_asked_for_while_the_job_waits_at_its_gate_is_served(script: Scr
         number = asked(script, job)
         asker = threading.Thread(target=ask_again)
         asker.start()
-    asker.join(30)
+    asker.join(60)
     assert script.coordinator().state.runs[-1].how == "finished"
     assert found(script, number).status == RETAINED
 
@@ -200,7 +200,7 @@ def test_an_audit_that_fails_costs_the_job_nothing(script: Script, capsys: Captu
         stage(job, "first")
         job.checkpoint()
         script.coordinator().abort(number, "audit failed", phase="gate", words="too few rows")
-        wait_until(lambda: not job._checkpointer.manual.deadlines, 10, lambda: "the watch has not seen it")
+        wait_until(lambda: not job._checkpointer.manual.deadlines, 60, lambda: "the watch has not seen it")
         stage(job, "second")
     assert f"ABORTED chk-{number} of job: audit failed, in phase gate" in capsys.readouterr().out
     assert script.coordinator().state.runs[-1].how == "finished"

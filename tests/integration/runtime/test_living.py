@@ -88,7 +88,7 @@ def test_a_driver_whose_parent_was_killed_lives_on_until_it_is_replaced(home: Ho
         lingering(running)
         jvm = child_of(running.process.pid)
         running.process.kill()
-        running.process.wait(10)
+        running.process.wait(60)
         before = launches.beat().counter
         wait_until(lambda: launches.beat().counter > before, 60, running.said)
         assert launches.state().running(), "nobody needs its place: it goes on"

@@ -150,9 +150,9 @@ def test_a_checkpoint_is_completed_without_another_barrier_once_the_store_is_bac
             Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
         )
         stage(job, "first")
-        wait_until(lambda: "NOT PROTECTED" in capsys.readouterr().out, 10, lambda: "nothing said", every=0.05)
+        wait_until(lambda: "NOT PROTECTED" in capsys.readouterr().out, 60, lambda: "nothing said", every=0.05)
         store.plan = served
-        wait_until(lambda: held(script) == {1: ["first"]}, 30, lambda: str(held(script)), every=0.1)
+        wait_until(lambda: held(script) == {1: ["first"]}, 60, lambda: str(held(script)), every=0.1)
     assert held(script) == {1: ["first"]}
 
 
@@ -164,7 +164,7 @@ def test_a_checkpoint_that_is_tried_again_and_again_failed_once(
     with script.attempt() as job:
         store.plan, before = read_only, store.requests["create"]
         stage(job, "first")
-        wait_until(lambda: store.requests["create"] > before + 3, 10, lambda: "not tried again", every=0.01)
+        wait_until(lambda: store.requests["create"] > before + 3, 60, lambda: "not tried again", every=0.01)
         assert job._checkpointer.protection.failures == 1
         stage(job, "second")
         job._checkpointer.wait()
@@ -183,7 +183,7 @@ def test_a_savepoint_that_completes_begins_the_count_anew(script: Script, store:
         )
         store.plan = lambda call: Fault.DENIED if f"chk-{number + 1}/acks" in call.key else Fault.NONE
         stage(job, "first")
-        wait_until(lambda: job._checkpointer.protection.failures, 10, lambda: "nothing failed", every=0.01)
+        wait_until(lambda: job._checkpointer.protection.failures, 60, lambda: "nothing failed", every=0.01)
         job._checkpointer.wait()
         job._checkpointer.savepoints.settle()
         assert [one.id for one in script.coordinator().state.retained] == [number]
@@ -202,7 +202,7 @@ def test_one_that_is_too_large_is_not_tried_again_at_its_barrier(
         job.checkpoint(wait=False)
         wait_until(
             lambda: job._checkpointer._in_flight and job._checkpointer._in_flight.done(),
-            10,
+            60,
             lambda: "tried again and again",
         )
     assert [(one.id, one.reason) for one in script.coordinator().state.checkpoints] == [(1, "too many file sets")]
@@ -241,7 +241,7 @@ def test_one_that_was_asked_from_outside_waits_at_the_end_of_the_script(script: 
         stage(job, "first")
         job.checkpoint()
         asked = script.coordinator().trigger(Request(token="a task", timeout_s=60.0, origin="task"))
-        wait_until(lambda: job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+        wait_until(lambda: job._attempt.state.pending, 60, lambda: "the watch has not seen it")
     assert held(script)[asked] == ["first"]
 
 
@@ -249,7 +249,7 @@ def test_one_that_was_asked_from_outside_and_aborted(script: Script) -> None:
     with script.attempt() as job:
         task = script.coordinator()
         asked = task.trigger(Request(token="a task", timeout_s=60.0, origin="task"))
-        wait_until(lambda: job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+        wait_until(lambda: job._attempt.state.pending, 60, lambda: "the watch has not seen it")
         task.abort(asked, "changed my mind")
         stage(job, "first")
     assert held(script) == {asked + 1: ["first"]}
@@ -263,7 +263,7 @@ def test_a_driver_looks_at_its_journal_while_it_deletes(script: Script, monkeypa
     def delete_slowly(store: Store, keys: Keys, state: State, now: str) -> garbage.Deleted:
         if not seen:
             number = script.coordinator().trigger(Request(token="a person", timeout_s=60.0, origin="task"))
-            wait_until(lambda: job._attempt.state.checkpoint(number), 10, lambda: "nobody looks at the journal")
+            wait_until(lambda: job._attempt.state.checkpoint(number), 60, lambda: "nobody looks at the journal")
             seen.append(number)
         return delete(store, keys, state, now)
 

@@ -98,13 +98,13 @@ def test_a_gated_checkpoint_holds_it_and_is_told_when_it_was_finalized(script: S
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
         job.register("hook", hook)
         gated = script.coordinator().trigger(Request(token="audit", timeout_s=60.0, gated=True, origin="task"))
-        wait_until(lambda: job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+        wait_until(lambda: job._attempt.state.pending, 60, lambda: "the watch has not seen it")
         stage(job, "first")
         hook.says = 2
         job.checkpoint()
         assert ("complete", "hook", gated) not in calls
         script.coordinator().complete(gated, finalize=True)
-        wait_until(lambda: not job._checkpointer.manual.deadlines, 10, lambda: "the watch has not seen it")
+        wait_until(lambda: not job._checkpointer.manual.deadlines, 60, lambda: "the watch has not seen it")
     assert held(script, gated)["hook"] == 1
     assert calls.count(("complete", "hook", gated)) == 1
 
@@ -125,7 +125,7 @@ def test_one_that_raises_declines_what_waited_for_the_barrier_and_the_job_goes_o
             task.trigger(Request(token="task", timeout_s=60.0)),
             task.trigger(Request(token="audit", timeout_s=60.0, gated=True)),
         }
-        wait_until(lambda: len(job._attempt.state.pending) == 2, 10, lambda: "the watch has not seen them")
+        wait_until(lambda: len(job._attempt.state.pending) == 2, 60, lambda: "the watch has not seen them")
         assert stage(job, "first") == 3
         hook.says = 1
         job.checkpoint()

@@ -142,7 +142,7 @@ def test_somebody_aborts_it_while_it_is_copied(
 
     def copy_slowly(*args: Any) -> None:
         script.coordinator().abort(number, "changed my mind")
-        wait_until(lambda: not job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+        wait_until(lambda: not job._attempt.state.pending, 60, lambda: "the watch has not seen it")
         copy_all(*args)
 
     monkeypatch.setattr(copies, "copy_all", copy_slowly)
@@ -206,9 +206,9 @@ def test_a_full_checkpoint_that_nobody_wants_any_more_is_not_copied_to_its_end(
     def copy_slowly(*args: Any) -> None:
         if way == "aborted":
             script.coordinator().abort(number, "changed my mind")
-            wait_until(lambda: not job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+            wait_until(lambda: not job._attempt.state.pending, 60, lambda: "the watch has not seen it")
         else:
-            wait_until(job._checkpointer._context.closing.is_set, 10, lambda: "the job does not end")
+            wait_until(job._checkpointer._context.closing.is_set, 60, lambda: "the job does not end")
         try:
             copy_all(*args)
         except copies.NotWanted as over:
@@ -303,10 +303,10 @@ def test_a_driver_lives_while_it_copies_what_it_starts_from(
     def copy_slowly(*args: Any) -> None:
         store, keys, state = LocalStore(script.root), Keys(History("job").prefix), script.coordinator().state
         key, before = keys.attempt_beat(state.last_epoch), state.n
-        wait_until(lambda: (beat := read_beat(store, key)) and beat.counter > 2 and beat.doing, 10, lambda: "no beat")
+        wait_until(lambda: (beat := read_beat(store, key)) and beat.counter > 2 and beat.doing, 60, lambda: "no beat")
         script.coordinator().trigger(Request(token="another", timeout_s=60.0, origin="task"))
         job = opening[0]
-        wait_until(lambda: job._attempt.state.n > before, 10, lambda: "nobody looks at the journal")
+        wait_until(lambda: job._attempt.state.n > before, 60, lambda: "nobody looks at the journal")
         seen.append(read_beat(store, key))
         copy_all(*args)
 
@@ -380,7 +380,7 @@ def test_what_an_aborted_one_left_is_swept_by_the_next_attempt(script: Script, t
         left = Path(place(script, number).removeprefix("file://")) / "state" / "first"
         left.mkdir(parents=True)
         (left / "part-0").write_text("rows")
-        wait_until(lambda: not job._attempt.state.pending, 10, lambda: "the watch has not seen it")
+        wait_until(lambda: not job._attempt.state.pending, 60, lambda: "the watch has not seen it")
     script.lose_beats()
     with script.attempt() as job:
         stage(job, "first")
