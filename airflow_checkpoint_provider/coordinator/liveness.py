@@ -225,7 +225,7 @@ class _Sighting:
 
 
 class Liveness:
-    """The one rule by which tasks, triggers, drivers, the sweep and the command line tell whether a driver lives.
+    """The one rule by which tasks, triggers, drivers, later runs and the command line tell whether a driver lives.
 
     A driver on this host, in this boot and this pid namespace, lives if its process does. A driver elsewhere lives if its
     counter moves between looks, and is dead once it has stood still for a bounded time. That time is measured by the

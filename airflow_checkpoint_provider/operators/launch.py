@@ -20,8 +20,8 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Liveness, beats_of, read_beat
+from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect_older_runs
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_above, resolve
-from airflow_checkpoint_provider.coordinator.sweeping import Swept, sweep_older
 from airflow_checkpoint_provider.errors import Fenced, HistoryGone, Refused, Stopping, StoreError, Superseded
 from airflow_checkpoint_provider.metrics import Metrics
 from airflow_checkpoint_provider.operators.follower import Follower
@@ -289,19 +289,21 @@ class Launching:
         gone = before - {one.id for one in self.state.retained}
         return [summary_table.deleted_line(len(gone), self.state)] if gone or not self.state.retained else []
 
-    def sweep_older(self, stop: threading.Event) -> None:
-        """Beside the driver: sweep and close what is due of older runs; one line, if there was anything. Whatever is not done
+    def collect_older_runs(self, stop: threading.Event) -> None:
+        """Beside the driver: collect the garbage of older runs, and close what is due; one line, if there was anything. Whatever is not done
         before ``stop`` is set is left to the next run."""
         history = self.wanted.history
         if history.run is None:
             return
         by = By("task", self.wanted.token.owner, socket.gethostname())
-        done: list[Swept] = []
+        done: list[OlderRun] = []
         try:
-            done += sweep_older(self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set, pause=stop.wait)
+            done += collect_older_runs(
+                self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set, pause=stop.wait
+            )
         except StoreError as error:
-            done.append(Swept("", error=error))
-        self.say(messages.swept(history.job, done))
+            done.append(OlderRun("", error=error))
+        self.say(messages.older_runs(history.job, done))
 
     def wait_for_process(self) -> None:
         """A driver that finished may still run what stands behind its ``with``, and read its stages there. On this host its

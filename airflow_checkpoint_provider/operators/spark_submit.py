@@ -223,11 +223,11 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             watcher = threading.Thread(
                 target=launching.follow, args=(ended,), kwargs=following, name="checkpoint-follow", daemon=True
             )
-            sweeper = threading.Thread(
-                target=launching.sweep_older, args=(ended,), name="checkpoint-sweep", daemon=True
+            collector = threading.Thread(
+                target=launching.collect_older_runs, args=(ended,), name="checkpoint-garbage", daemon=True
             )
             watcher.start()
-            sweeper.start()
+            collector.start()
             adopts, self.durable = self.durable, False
             self._hook = None  # the parent makes another one
             try:
@@ -240,7 +240,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 self.durable = adopts
                 ended.set()
                 watcher.join(timeout=10)
-                sweeper.join(timeout=10)
+                collector.join(timeout=10)
         return self._ended(launching, self._hook.returncode if self._hook else None, failure)
 
     def _adopt(self, launching: Launching) -> dict[str, Any]:

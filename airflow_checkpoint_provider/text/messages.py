@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_checkpoint_provider.coordinator.sweeping import Swept
+from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import Point
@@ -429,7 +429,7 @@ def closed(state: State) -> str:
     return coded(f"{said} To start it again, from nothing, clear its task", "CKP234")
 
 
-def swept(job: str, done: Sequence[Swept]) -> list[str]:
+def older_runs(job: str, done: Sequence[OlderRun]) -> list[str]:
     """Return one line for a task's log; none if there was nothing to do."""
     emptied = [history for history in done if history.deleted or history.leftovers]
     shut = [history.run for history in done if history.closed]

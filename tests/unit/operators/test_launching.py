@@ -235,10 +235,10 @@ def test_a_run_tends_to_those_before_it_in_one_line(recorded: Recorded) -> None:
     )
     older.coordinator.journal.append(plan)
     retry = Try(recorded, 2)
-    retry.launching.sweep_older(threading.Event())
+    retry.launching.collect_older_runs(threading.Event())
     assert retry.lines == ["flights_etl.delays, older runs: closed scheduled__2025-01-01  [CKP114]"]
     assert older.coordinator.journal.catch_up().closed
-    retry.launching.sweep_older(threading.Event())
+    retry.launching.collect_older_runs(threading.Event())
     assert len(retry.lines) == 1
     assert recorded.coordinator.journal.catch_up().retained
 
@@ -246,7 +246,7 @@ def test_a_run_tends_to_those_before_it_in_one_line(recorded: Recorded) -> None:
 def test_a_store_that_fails_meanwhile_is_told_and_nothing_else(recorded: Recorded) -> None:
     retry = Try(recorded, 2)
     retry.launching.store = FaultyStore(recorded.store, lambda call: Fault.DROPPED)
-    retry.launching.sweep_older(threading.Event())
+    retry.launching.collect_older_runs(threading.Event())
     (line,) = retry.lines
     assert "could not clean up any, the next run tries again" in line
 

@@ -1,4 +1,4 @@
-"""What the next run of a job does for the histories of those before it: sweep and close them. Runs anywhere.
+"""What a run of a job does for the histories of the runs before it: collect their garbage, and close them. Runs anywhere.
 
 Nobody builds a DAG that cleans up, and a run that failed for good has no process left that could. So each start looks at a
 few of the older runs' histories: the oldest, as far as their names tell, and others at random, since those that are kept would
@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.decisions import policy_of
-from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys, safe_token, time_in
+from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, SEGMENT, Keys, safe_token, time_in
 from airflow_checkpoint_provider.protocol.lifetime import over_for_good, quiet
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -35,12 +35,13 @@ LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many that
 LISTED = 100_000  # keys at one start: some 50,000 closed histories
 
 _KEY = re.compile(
-    r"(?P<history>jobs/[^/]+/runs/[^/]+(?:/items/[^/]+)?)/(?P<part>journal|heartbeat|state|chk-\d+)/(?P<rest>.+)"
+    r"(?P<history>jobs/[^/]+/runs/[^/]+(?:/items/[^/]+)?)/"
+    rf"(?P<part>journal|heartbeat|{'|'.join(FOLDER_KINDS)}|chk-\d+)/(?P<rest>.+)"
 )
 
 
 @dataclass(frozen=True)
-class Swept:
+class OlderRun:
     """What became of one history: the ids that were deleted, how many leftovers, whether it was closed; or why not."""
 
     run: str
@@ -55,7 +56,7 @@ class Swept:
         return bool(self.deleted or self.leftovers or self.closed)
 
 
-def sweep_older(
+def collect_older_runs(
     store: Store,
     job: str,
     by: By,
@@ -64,8 +65,8 @@ def sweep_older(
     stop: Callable[[], bool] = lambda: False,
     pause: Callable[[float], object] = time.sleep,
     now: str = "",
-) -> Iterator[Swept]:
-    """Sweep and close what is due among the histories of the job's runs, but not ``own``, a prefix. ``stop`` is asked between two
+) -> Iterator[OlderRun]:
+    """Collect the garbage of the job's runs, and close what is due, but not in ``own``, a prefix. ``stop`` is asked between two
     of them. Raises only where they cannot be listed; one that cannot be read is told with its error.
 
     A heartbeat that may be a living driver's is read twice: when its history is looked at, and after a ``pause`` of a minute,
@@ -78,21 +79,21 @@ def sweep_older(
             if stop():
                 return
             coordinator = Coordinator(Journal(store, Keys(prefix), by))
-            done = _tended(coordinator, now, liveness)
+            done = _collected(coordinator, now, liveness)
             if done.undecided:
                 undecided.append(coordinator)
             yield done
     if undecided:
         pause(liveness.beats.still)
     for coordinator in undecided:
-        yield _tended(coordinator, now, liveness)
+        yield _collected(coordinator, now, liveness)
 
 
-def _tended(coordinator: Coordinator, now: str, liveness: Liveness) -> Swept:
+def _collected(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun:
     try:
-        return tend(coordinator, now, liveness)
+        return _collect(coordinator, now, liveness)
     except CheckpointError as error:
-        return Swept(coordinator.keys.prefix.rsplit("/", 1)[1], error=error)
+        return OlderRun(coordinator.keys.prefix.rsplit("/", 1)[1], error=error)
 
 
 def _left(store: Store, job: str, own: str) -> tuple[list[str], list[str]]:
@@ -123,25 +124,25 @@ def _some(histories: list[str]) -> list[str]:
     return [*oldest, *random.sample(others, min(half, len(others)))]
 
 
-def tend(coordinator: Coordinator, now: str, liveness: Liveness) -> Swept:
-    """Sweep a history that is over for good, and close it once its table, too, has been kept for long enough."""
+def _collect(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun:
+    """Collect the garbage of a history that is over for good, and close it once its table, too, was kept for long enough."""
     moment = datetime.fromisoformat(now)
     state = coordinator.journal.catch_up()
     if state.closing is not None:
-        return Swept(state.scope, closed=close_if_due(coordinator, now))
+        return OlderRun(state.scope, closed=close_if_due(coordinator, now))
     if state.n < 0 or state.suspended or not quiet(state, moment):
-        return Swept(state.scope)
+        return OlderRun(state.scope)
     keys = beats_of(coordinator.keys, state)
     liveness.look(keys)
     alive = liveness.alive(keys)
     if alive is not False:
-        return Swept(state.scope, undecided=alive is None)
+        return OlderRun(state.scope, undecided=alive is None)
     if _lost(coordinator) or not over_for_good(state, policy_of(state), moment):
-        return Swept(state.scope)
+        return OlderRun(state.scope)
     with contextlib.suppress(CheckpointError):  # what cannot be published keeps the history open, nothing else
         publish_due(coordinator)
     gone = collect(unshared(coordinator), now)  # before it is closed: nobody would know of leftovers then
-    return Swept(state.scope, gone.ids, gone.leftovers, close_if_due(coordinator, now))
+    return OlderRun(state.scope, gone.ids, gone.leftovers, close_if_due(coordinator, now))
 
 
 def _lost(coordinator: Coordinator) -> bool:

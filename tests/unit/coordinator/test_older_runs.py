@@ -17,9 +17,9 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Process
+from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect_older_runs
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
-from airflow_checkpoint_provider.coordinator.sweeping import Swept, sweep_older
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
@@ -29,7 +29,7 @@ from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
-from airflow_checkpoint_provider.text.messages import swept
+from airflow_checkpoint_provider.text.messages import older_runs
 from tests.support.beats import CLOCKS_OFF, beating, put_beat
 from tests.support.faults import Fault, FaultyStore, virtual_time
 from tests.support.garbage import expire
@@ -73,8 +73,8 @@ def ran(
     return recorded
 
 
-def sweep(store: Store, now: str, own: str = OWN) -> list[Swept]:
-    return [one for one in sweep_older(store, JOB, BY, own=own, now=now) if one.changed or one.error]
+def sweep(store: Store, now: str, own: str = OWN) -> list[OlderRun]:
+    return [one for one in collect_older_runs(store, JOB, BY, own=own, now=now) if one.changed or one.error]
 
 
 def state_of(store: Store, run: str = RUN) -> State:
@@ -119,15 +119,15 @@ def test_what_ended_with_a_run_whose_task_never_came_back_goes_a_day_later() -> 
     store = MemoryStore()
     ran(store, how="finished")
     assert sweep(store, day(0)) == []
-    assert sweep(store, day(2)) == [Swept(RUN, deleted=(1,))]
-    assert sweep(store, day(32)) == [Swept(RUN, closed=True)]
+    assert sweep(store, day(2)) == [OlderRun(RUN, deleted=(1,))]
+    assert sweep(store, day(32)) == [OlderRun(RUN, closed=True)]
 
 
 def test_leftovers_of_killed_writers_go_with_it() -> None:
     store = MemoryStore()
     keys = ran(store).keys
     store.create(f"{keys.file_set(file_set_path('lost', 1, 'n'))}/part-0", b"rows")
-    assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), leftovers=1, closed=True)]
+    assert sweep(store, day(8)) == [OlderRun(RUN, deleted=(1,), leftovers=1, closed=True)]
 
 
 def half_saved(recorded: Recorded, target: MemoryStore) -> None:
@@ -143,7 +143,7 @@ def test_what_an_aborted_savepoint_has_left_at_its_target_goes_with_it() -> None
     store, target = MemoryStore(), memory()
     half_saved(ran(store, how=None), target)
     assert target.objects
-    assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), closed=True)]
+    assert sweep(store, day(8)) == [OlderRun(RUN, deleted=(1,), closed=True)]
     assert target.objects == {}
 
 
@@ -155,7 +155,7 @@ def test_it_is_not_closed_before_that_is_gone(monkeypatch: pytest.MonkeyPatch) -
         (one,) = sweep(store, day(8))
     assert isinstance(one.error, StoreDenied)
     assert not state_of(store).retained
-    assert sweep(store, day(8)) == [Swept(RUN, closed=True)]
+    assert sweep(store, day(8)) == [OlderRun(RUN, closed=True)]
     assert target.objects == {}
 
 
@@ -168,7 +168,7 @@ def test_what_a_launch_chose_whose_driver_never_came_goes_with_its_run() -> None
     store = MemoryStore()
     ran(store).launched("23:30:00", try_number=2)
     assert state_of(store).restoring() == {1}
-    assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), closed=True)]
+    assert sweep(store, day(8)) == [OlderRun(RUN, deleted=(1,), closed=True)]
 
 
 def test_a_savepoint_that_nobody_published_stands_alone_before_its_history_is_closed() -> None:
@@ -181,7 +181,7 @@ def test_a_savepoint_that_nobody_published_stands_alone_before_its_history_is_cl
     coordinator.complete(number)
     (savepoint,) = recorded.state.savepoints
     recorded.ended("23:00:00", "failed", 1)
-    assert sweep(store, day(8)) == [Swept(RUN, deleted=(1,), closed=True)]
+    assert sweep(store, day(8)) == [OlderRun(RUN, deleted=(1,), closed=True)]
     assert open_savepoint(target_of(savepoint), store).seal.id == number
 
 
@@ -200,8 +200,8 @@ def test_a_driver_that_may_live_is_not_lost_before_it_was_watched_for_a_minute()
     """The sweep's own driver ended before: the next run looks again."""
     store = MemoryStore()
     put_beat(store, ran(store, how=None).keys.attempt_beat(1))
-    assert [*sweep_older(store, JOB, BY, own=OWN, now=day(40), pause=lambda seconds: None)] == [
-        Swept(RUN, undecided=True), Swept(RUN, undecided=True),
+    assert [*collect_older_runs(store, JOB, BY, own=OWN, now=day(40), pause=lambda seconds: None)] == [
+        OlderRun(RUN, undecided=True), OlderRun(RUN, undecided=True),
     ]  # fmt: skip
     assert not any(one.how for one in state_of(store).attempts)
 
@@ -211,7 +211,7 @@ def test_a_driver_whose_process_is_gone_from_this_host_is_lost_at_once() -> None
     recorded = ran(store, how=None)
     gone = Beat(epoch=1, counter=1, process=replace(Process.this(), started="another one's"))
     store.overwrite(recorded.keys.attempt_beat(1), canonical(gone.to_json()))
-    assert [*sweep_older(store, JOB, BY, own=OWN, now=day(8), pause=lambda seconds: None)] == [Swept(RUN)]
+    assert [*collect_older_runs(store, JOB, BY, own=OWN, now=day(8), pause=lambda seconds: None)] == [OlderRun(RUN)]
     assert state_of(store).attempts[0].how == "lost"
 
 
@@ -312,7 +312,7 @@ def test_it_stops_when_it_is_told_to() -> None:
     store = MemoryStore()
     runs(store, 5)
     looked = iter([False, False, True])
-    assert len([*sweep_older(store, JOB, BY, own=OWN, now=day(8), stop=lambda: next(looked))]) == 2
+    assert len([*collect_older_runs(store, JOB, BY, own=OWN, now=day(8), stop=lambda: next(looked))]) == 2
 
 
 # -- what goes wrong -----------------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def test_one_that_cannot_be_read_is_told_and_the_others_are_done() -> None:
     assert [(one.run, one.closed) for one in done] == [
         ("scheduled__2026-11-18", True), ("scheduled__2026-11-19", False), ("scheduled__2026-11-20", True),
     ]  # fmt: skip
-    (line,) = swept(JOB, done)
+    (line,) = older_runs(JOB, done)
     assert line.startswith(
         "flights_etl.delays, older runs: deleted 2 checkpoints and 0 leftovers of scheduled__2026-11-18, scheduled__2026-11-20;"
         " closed scheduled__2026-11-18, scheduled__2026-11-20; could not clean up scheduled__2026-11-19"
@@ -353,7 +353,7 @@ def test_who_dies_half_way_is_finished_by_the_next_run(steps: int) -> None:
 
 
 def test_nothing_to_say_where_nothing_was_done() -> None:
-    assert swept(JOB, [Swept(RUN)]) == []
+    assert older_runs(JOB, [OlderRun(RUN)]) == []
 
 
 def test_a_restore_point_that_was_swept_is_no_start() -> None:

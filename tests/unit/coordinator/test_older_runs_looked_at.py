@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from airflow_checkpoint_provider.coordinator.garbage import closable
-from airflow_checkpoint_provider.coordinator.sweeping import Swept
+from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.keys import History, file_set_path
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.unit.coordinator.test_sweeping import JOB, RUN, day, ran, runs, state_of, sweep
+from tests.unit.coordinator.test_older_runs import JOB, RUN, day, ran, runs, state_of, sweep
 
 
 def test_those_whose_names_tell_no_time_come_last() -> None:
@@ -27,7 +27,7 @@ def test_a_closing_that_somebody_began_is_finished_and_told() -> None:
     store = MemoryStore()
     recorded = ran(store, how="finished", checkpoints=0)
     recorded.coordinator.journal.append(c.CloseHistory(why="the run finished", now=day(40)))
-    assert sweep(store, day(1)) == [Swept(RUN, closed=True)]
+    assert sweep(store, day(1)) == [OlderRun(RUN, closed=True)]
     assert state_of(store).closed
 
 
@@ -35,7 +35,7 @@ def test_leftovers_alone_are_told() -> None:
     store = MemoryStore()
     keys = ran(store, how="finished", checkpoints=0).keys
     store.create(f"{keys.file_set(file_set_path('lost', 1, 'n'))}/part-0", b"rows")
-    assert sweep(store, day(2)) == [Swept(RUN, leftovers=1)]
+    assert sweep(store, day(2)) == [OlderRun(RUN, leftovers=1)]
 
 
 @pytest.mark.parametrize(
