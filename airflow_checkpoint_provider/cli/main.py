@@ -68,8 +68,8 @@ def _store(options: argparse.Namespace) -> Store:
 
 
 def root_of(pointer: str) -> str:
-    """Return the root of the storage to which a pointer leads. A savepoint without a directory of its own for savepoints
-    lies in ``ROOT/savepoints``; of one that was sent elsewhere this is only where it lies."""
+    """Return the root of the storage to which a pointer leads. A savepoint lies in ``ROOT/savepoints`` by default; for a
+    savepoint in any other directory, that directory is returned."""
     parsed = pointer_of(pointer)
     if not isinstance(parsed, SavepointPointer):
         return parsed.root
