@@ -24,11 +24,10 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import requests
-from airflow_checkpoint_provider.protocol.decisions import outcome
+from airflow_checkpoint_provider.protocol.completion import outcome
 from airflow_checkpoint_provider.protocol.events import Request, StateEntry
-from airflow_checkpoint_provider.protocol.failures import TOO_LARGE
 from airflow_checkpoint_provider.protocol.keys import Pointer
-from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.kinds import TOO_LARGE, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateSnapshot, digest
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,

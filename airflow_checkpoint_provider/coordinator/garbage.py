@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyClaimed, Held, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.decisions import claims_held, held, policy_of
+from airflow_checkpoint_provider.protocol.deletion import claims_held, held, policy_of
 from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, Keys, SavepointPointer, file_set_epoch
 from airflow_checkpoint_provider.protocol.lifetime import in_the_way, outlived
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State

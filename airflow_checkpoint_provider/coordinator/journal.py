@@ -23,8 +23,8 @@ from airflow_checkpoint_provider.errors import (
     TooLarge,
 )
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.commands import Command, DoneAlready, Refusal
-from airflow_checkpoint_provider.protocol.decisions import Decision, decide
+from airflow_checkpoint_provider.protocol.commands import Command, Decision, DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold

@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.decisions import policy_of
+from airflow_checkpoint_provider.protocol.deletion import policy_of
 from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, SEGMENT, Keys, safe_token, time_in
 from airflow_checkpoint_provider.protocol.lifetime import over_for_good, quiet
 from airflow_checkpoint_provider.storage.base import Store

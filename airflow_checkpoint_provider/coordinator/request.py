@@ -27,8 +27,8 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.protocol import requests
-from airflow_checkpoint_provider.protocol.failures import LOST
 from airflow_checkpoint_provider.protocol.keys import Pointer
+from airflow_checkpoint_provider.protocol.kinds import LOST
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
 
 

@@ -17,7 +17,8 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, S
 from airflow_checkpoint_provider.errors import CheckpointError, Held, InvalidConfig, InvalidName, SavepointDisposed
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import wording
-from airflow_checkpoint_provider.protocol.decisions import decide, held
+from airflow_checkpoint_provider.protocol.decisions import decide
+from airflow_checkpoint_provider.protocol.deletion import held
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.metadata import Seal

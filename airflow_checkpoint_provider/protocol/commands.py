@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_checkpoint_provider.errors import Refused
-from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, StateEntry, Token
+from airflow_checkpoint_provider.protocol.events import Event, LaunchSpec, Point, Request, StateEntry, Token
 from airflow_checkpoint_provider.protocol.metadata import Versions
 
 
@@ -26,6 +26,9 @@ class Refusal:
     """Why not, as the error that the sender raises."""
 
     error: Refused
+
+
+Decision = tuple[Event, ...] | DoneAlready | Refusal
 
 
 class Command:

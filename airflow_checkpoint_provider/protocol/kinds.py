@@ -1,4 +1,8 @@
-"""The kinds of checkpoints and what each may do: Flink's table of types. Runs anywhere."""
+"""The kinds of checkpoints and what each may do, and the reasons for which they fail: Flink's tables. Runs anywhere.
+
+Each id counts once among the failures, because an id has one outcome; a newer success begins the count anew. Any other reason,
+as *subsumed* or *attempt replaced*, says nothing about whether checkpoints work.
+"""
 
 from __future__ import annotations
 
@@ -51,3 +55,19 @@ def kind_named(name: str) -> Kind:
 
 def is_savepoint(name: str) -> bool:
     return kind_named(name).savepoint
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+EXPIRED = "expired"
+DECLINED = "declined"
+STORE_FAILED = "store failed"  # an I/O error, or sealing failed
+TOO_LARGE = "too many file sets"
+LOST = "driver lost"  # as far as who waits for it can see; it may be asleep, so this counts against nobody
+
+COUNTED = frozenset({EXPIRED, DECLINED, STORE_FAILED, TOO_LARGE})
+
+
+def counts_as_failure(reason: str, *, savepoint: bool) -> bool:
+    """A savepoint that took too long says nothing about checkpoints: it is copied as a whole."""
+    return reason in COUNTED and not (savepoint and reason == EXPIRED)

@@ -11,11 +11,9 @@ from dataclasses import replace
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import lifetime, refusals
-from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Launch, Run, State
 from airflow_checkpoint_provider.protocol.transitions import apply, launch_token
-
-Decision = tuple[e.Event, ...] | DoneAlready | Refusal
 
 
 def fenced(state: State, epoch: int | None) -> Refusal | None:

@@ -14,10 +14,8 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.policies.retention import KeepWithin, Retention
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
-
-Decision = tuple[e.Event, ...] | DoneAlready | Refusal
 
 FINISHED, GIVEN_UP = "the run finished", "the run failed for good"
 TABLE_KEPT = timedelta(days=30)  # of a run that finished

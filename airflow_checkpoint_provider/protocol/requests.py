@@ -12,7 +12,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches
-from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.protocol.keys import savepoint_name
 from airflow_checkpoint_provider.protocol.kinds import Kind, kind_named
@@ -24,8 +24,6 @@ MOST_PENDING = 100  # forced and gated ones included: one entry must be able to 
 AT_ONCE = 16  # requests that one entry may take from the queue
 PAUSE = "the pause between two checkpoints"
 PERIODIC, BARRIER = "periodic", "barrier"  # origins: the driver's timer, and the end of a stage; any other is a user
-
-Decision = tuple[e.Event, ...] | DoneAlready | Refusal
 
 
 def trigger(state: State, command: c.Trigger) -> Decision:

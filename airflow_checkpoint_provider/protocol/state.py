@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, StateEntry, Token
-from airflow_checkpoint_provider.protocol.failures import counts_as_failure
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
-from airflow_checkpoint_provider.protocol.kinds import is_savepoint
+from airflow_checkpoint_provider.protocol.kinds import counts_as_failure, is_savepoint
 from airflow_checkpoint_provider.protocol.metadata import Versions
 from airflow_checkpoint_provider.protocol.records import Record, added
 

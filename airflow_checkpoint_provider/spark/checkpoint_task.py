@@ -24,8 +24,7 @@ from airflow_checkpoint_provider.errors import (
     TooLarge,
 )
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.failures import DECLINED, EXPIRED, STORE_FAILED
-from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.kinds import DECLINED, EXPIRED, STORE_FAILED, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot, Versions
 from airflow_checkpoint_provider.protocol.requests import BARRIER, ungated
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint, State

@@ -16,8 +16,8 @@ from airflow_checkpoint_provider.coordinator.assignment import renamed_in
 from airflow_checkpoint_provider.coordinator.files import Pairs, exported, imported, verify
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError
-from airflow_checkpoint_provider.protocol.failures import DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.protocol.keys import Keys
+from airflow_checkpoint_provider.protocol.kinds import DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint
 from airflow_checkpoint_provider.spark.attempt import Attempt

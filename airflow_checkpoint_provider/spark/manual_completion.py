@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from airflow_checkpoint_provider.errors import StoreError
-from airflow_checkpoint_provider.protocol.failures import EXPIRED
+from airflow_checkpoint_provider.protocol.kinds import EXPIRED
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say

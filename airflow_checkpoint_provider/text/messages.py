@@ -8,9 +8,8 @@ from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import Point
-from airflow_checkpoint_provider.protocol.failures import COUNTED, DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.protocol.keys import Pointer
-from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.kinds import COUNTED, DECLINED, EXPIRED, STORE_FAILED, kind_named
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.state import (

@@ -18,10 +18,19 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import Busy, Refused, StoreUnavailable
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol import decisions, launches, lifetime, requests, transitions
+from airflow_checkpoint_provider.protocol import (
+    completion,
+    decisions,
+    deletion,
+    launches,
+    lifetime,
+    requests,
+    restores,
+    transitions,
+)
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
-from airflow_checkpoint_provider.protocol.decisions import HANDLERS, Decision
+from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.decisions import HANDLERS
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Put, Store, put
@@ -203,8 +212,8 @@ CHECKPOINTS = {
     "13": Bug("ids counted from what is retained", decided(c.Trigger, counted_from_retained), "a_zombie", ("P2",)),
     "30": Bug("a gated one finalized by the driver", replaced(Coordinator, "complete", driver_finalizes), "an_audit", ("P1",)),
     "33": Bug("states not yet reached are left out", replaced(actors, "handed_on", lambda before, new: (new,)), "a_state_reached_late", ("P4",)),
-    "44": Bug("older pending ones not subsumed", replaced(decisions, "subsumed_by", lambda state, checkpoint: ()), "two_at_once", ("P5",)),
-    "h": Bug("a gated one subsumed", replaced(decisions, "subsumed_by", gates_are_subsumed), "an_audit", ("P1",)),
+    "44": Bug("older pending ones not subsumed", replaced(completion, "subsumed_by", lambda state, checkpoint: ()), "two_at_once", ("P5",)),
+    "h": Bug("a gated one subsumed", replaced(completion, "subsumed_by", gates_are_subsumed), "an_audit", ("P1",)),
     "c": Bug("sealed before all acknowledgements were there", replaced(Coordinator, "complete", sealed_too_early), "another_coordinator", ("P4",)),
 }  # fmt: skip
 
@@ -253,7 +262,7 @@ def adopted_for_an_older_generation(state: State, event: e.LaunchAdopted) -> Sta
 
 
 def restored_again(state: State, command: c.Restore) -> Decision:
-    return decisions.restore(replace(state, tokens={}), command)
+    return restores.restore(replace(state, tokens={}), command)
 
 
 def launch_stays_current(state: State, event: e.BranchOpened) -> State:
@@ -300,7 +309,7 @@ def nothing_restoring_is_held() -> Iterator[None]:
     """Three rules hold the point of a restore here: *restoring*, *restore point*, *where the newest run started*."""
 
     def only_policy(state: State, now: Any) -> frozenset[int]:
-        return decisions.retained_by_policy(state, now) | {one.id for one in state.pending}
+        return deletion.retained_by_policy(state, now) | {one.id for one in state.pending}
 
     with ExitStack() as stack:
         for module in (decisions, garbage):
@@ -309,7 +318,7 @@ def nothing_restoring_is_held() -> Iterator[None]:
 
 
 def expired(coordinator: Coordinator, now: str) -> tuple[int, ...]:
-    held = decisions.held(coordinator.state, datetime.fromisoformat(now))
+    held = deletion.held(coordinator.state, datetime.fromisoformat(now))
     return tuple(one.id for one in coordinator.state.retained if one.id not in held)
 
 
@@ -346,8 +355,8 @@ def restored_is_not_held(self: State) -> frozenset[int]:
 @contextmanager
 def retired_without_epoch() -> Iterator[None]:
     nameless: dict[type[c.Command], Any] = {
-        c.Condemn: lambda state, command: decisions.condemn(state, replace(command, epoch=None)),
-        c.Forget: lambda state, command: decisions.forget(state, replace(command, epoch=None)),
+        c.Condemn: lambda state, command: deletion.condemn(state, replace(command, epoch=None)),
+        c.Forget: lambda state, command: deletion.forget(state, replace(command, epoch=None)),
     }
     with patch.dict(HANDLERS, nameless):
         yield

@@ -13,9 +13,10 @@ from airflow_checkpoint_provider.coordinator import garbage, savepoint, savepoin
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.savepoint_target import DisposedStub, Savepoint
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol import decisions, requests, transitions
+from airflow_checkpoint_provider.protocol import completion, decisions, deletion, requests, transitions
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.decisions import HANDLERS, Decision
+from airflow_checkpoint_provider.protocol.commands import Decision
+from airflow_checkpoint_provider.protocol.decisions import HANDLERS
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.records import canonical
@@ -52,7 +53,7 @@ def suspended_afterwards() -> Iterator[None]:
         return self.end("suspended") if stopped else self.known
 
     with (
-        patch.object(decisions, "_suspended_by", lambda checkpoint: ""),
+        patch.object(completion, "_suspended_by", lambda checkpoint: ""),
         patch.dict(transitions._FOLDS, {e.AttemptEnded: ended}),
         patch.dict(actors.STEPS, {"stop": stop}),
     ):
@@ -68,7 +69,7 @@ REQUESTS = {
     "j": Bug("the queue is served by another entry", replaced(requests, "asked_again", lambda state: ()), "a_queue", ("P10",)),
     "k": Bug("a request is served whose attempt is over", replaced(State, "unserved", lambda self: ()), "a_queue", ("P3",)),
     "l": Bug("any number may be pending", replaced(requests, "may_run", lambda state, request: True), "a_queue", ("P10",)),
-    "m": Bug("a pending savepoint subsumed", replaced(decisions, "subsumed_by", everything_older), "a_savepoint_behind_a_checkpoint", ("P8",)),
+    "m": Bug("a pending savepoint subsumed", replaced(completion, "subsumed_by", everything_older), "a_savepoint_behind_a_checkpoint", ("P8",)),
 }  # fmt: skip
 
 
@@ -118,10 +119,10 @@ def no_stub(store: Store, pointer: SavepointPointer, owner: str, by: str, at: st
 @contextmanager
 def a_policy_deletes_them() -> Iterator[None]:
     def expired(state: State, now: str) -> garbage.Expired:
-        return garbage.Expired(tuple(one.id for one in state.retained if one.id not in decisions.held(state, AT)))
+        return garbage.Expired(tuple(one.id for one in state.retained if one.id not in deletion.held(state, AT)))
 
     def condemn(state: State, command: c.Condemn) -> Decision:
-        return decisions.condemn(state, replace(command, disposing=True))
+        return deletion.condemn(state, replace(command, disposing=True))
 
     with patch.object(garbage, "_expired", expired), patch.dict(HANDLERS, {c.Condemn: condemn}):
         yield

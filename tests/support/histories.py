@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from airflow_checkpoint_provider.errors import Refused
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.decisions import Decision, decide
+from airflow_checkpoint_provider.protocol.commands import Decision
+from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import Measures
 from airflow_checkpoint_provider.protocol.records import canonical

@@ -10,7 +10,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.decisions import held, policy_of
+from airflow_checkpoint_provider.protocol.deletion import held, policy_of
 from airflow_checkpoint_provider.protocol.events import Point
 from tests.support.histories import Given, History, at, clear, file_set, in_turn, refusal, said, start
 

@@ -33,7 +33,7 @@ from airflow_checkpoint_provider.coordinator.request import (
     Unreadable,
 )
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.failures import LOST
+from airflow_checkpoint_provider.protocol.kinds import LOST
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acting import Job
 from tests.support.beats import CLOCKS_OFF, ELSEWHERE, beating, put_beat

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Refusal
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.decisions import claims_held, held, retained_by_policy
+from airflow_checkpoint_provider.protocol.deletion import claims_held, held, retained_by_policy
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import RETAINED
 from tests.support.histories import Given, History, at, clear, in_turn, launch, refusal

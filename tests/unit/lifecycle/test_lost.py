@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Hea
 from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator, TriggerSavepointOperator
 from airflow_checkpoint_provider.operators._waiting import CheckpointSensor
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.failures import LOST
+from airflow_checkpoint_provider.protocol.kinds import LOST
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 from tests.support.acting import Job

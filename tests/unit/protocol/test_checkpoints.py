@@ -7,7 +7,7 @@ import pytest
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.decisions import outcome, subsumed_by
+from airflow_checkpoint_provider.protocol.completion import outcome, subsumed_by
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from tests.support.histories import Given, History, complete, entry, in_turn, refusal, said
