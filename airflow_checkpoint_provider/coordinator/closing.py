@@ -38,7 +38,7 @@ def close_if_due(coordinator: Coordinator, now: str) -> bool:
 
     def command(state: State) -> c.CloseHistory:
         if not garbage.closable(state, now):
-            raise StillNeeded(f"{state.job}, run {state.scope}: not to be closed yet; nothing was changed")
+            raise StillNeeded(f"{state.job}, run {state.scope}: the history cannot be closed yet; nothing was changed")
         return c.CloseHistory(why=why(state), now=now)
 
     try:
@@ -49,7 +49,7 @@ def close_if_due(coordinator: Coordinator, now: str) -> bool:
 
 
 def finish(coordinator: Coordinator) -> None:
-    """Go on where somebody stopped who was closing the history; nothing to do if it was opened again since."""
+    """Continue an interrupted closing of the history. Do nothing if it was opened again since."""
     coordinator.journal.append(c.FinishClosing())
     if coordinator.state.closed:
         delete_leftovers(coordinator)

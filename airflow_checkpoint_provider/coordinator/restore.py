@@ -34,7 +34,7 @@ from airflow_checkpoint_provider.storage.base import Store
 
 @dataclass(frozen=True)
 class Candidate:
-    """One line of the restore story. ``verdict`` is chosen, rejected or older; ``files`` is None where nobody counted them."""
+    """One line of the restore story. ``verdict`` is chosen, rejected or older; ``files`` is None if they were not counted."""
 
     checkpoint: Checkpoint
     verdict: str
@@ -103,7 +103,9 @@ def _saved(pointer: SavepointPointer, state: State, store: Store) -> Point:
     where = str(SavepointPointer(savepoint.store.uri, pointer.name))
     own = next((one for one in state.with_status(RETAINED, CONDEMNED) if one.target == where), None)
     if own and own.status == CONDEMNED:
-        raise SavepointDisposed(f"{where} (chk-{own.id}) is being disposed of; nothing was changed. Name another")
+        raise SavepointDisposed(
+            f"{where} (chk-{own.id}) is being deleted; nothing was changed. Name another checkpoint"
+        )
     return Point(id=own.id) if own else Point(pointer=where)
 
 
@@ -118,7 +120,7 @@ def _named(where: str, state: State, run: str, store: Store) -> tuple[Point | No
     found = state.run(run)
     if found is None:
         raise CheckpointNotFound(
-            f"run {run!r} is not listed any more, so nobody knows where it started; name a checkpoint"
+            f"run {run!r} is not listed any more, so the checkpoint from which it started is unknown; name a checkpoint"
         )
     return found.started_from, found.rename
 
@@ -133,7 +135,7 @@ class GoingBack:
         self._names: dict[str, str] = {}
 
     def look(self, state: State) -> Point | None:
-        """The point. Raises ``CheckpointNotFound``, ``Damaged``."""
+        """Return the verified point. Raise ``CheckpointNotFound``, ``Damaged``."""
         base, self._names = _named(self._where, state, self._run, self._coordinator.store)
         if self.state.n < 0 or base != self.restored.point:
             self.restored = examine(self._coordinator, state, base)
@@ -202,14 +204,14 @@ def _gone(state: State, found: Checkpoint | None) -> str:
 
 
 def examine(coordinator: Coordinator, state: State, point: Point | None) -> Restored:
-    """Verify ``point`` and say of each candidate, newest first, why it was taken or not. Raises ``Damaged``."""
+    """Verify ``point`` and return each candidate, newest first, with the reason. Raise ``Damaged``."""
     if point is None:
         return Restored(candidates=_unsealed(state.checkpoints, 0))
     if point.pointer is not None:
         return _from_elsewhere(point, pointer_of(point.pointer), coordinator.store)
     found = state.checkpoint(point.id)
     if found is None or found.status != RETAINED:
-        raise Damaged(f"the journal says that chk-{point.id} is to be restored, but does not hold it any more")
+        raise Damaged(f"chk-{point.id} is the restore point, but the journal does not list it any more")
     seal, files = verified(coordinator, found)
     older = tuple(
         Candidate(one, "older") for one in sorted(state.retained, key=lambda one: -one.id) if one.id < found.id
@@ -220,7 +222,7 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
 
 @dataclass(frozen=True)
 class Opened:
-    """The checkpoint or savepoint behind a pointer, verified. The ``files`` of its seal, so many, lie at ``keys`` in ``store``."""
+    """The verified checkpoint or savepoint behind a pointer. ``files`` files of its seal lie at ``keys`` in ``store``."""
 
     checkpoint: Checkpoint
     seal: Seal
@@ -261,7 +263,7 @@ def _as_listed(savepoint: Savepoint) -> Checkpoint:
 
 
 def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys]:
-    """Where the file sets of a completed checkpoint lie: below its history, or, of a savepoint, at its target."""
+    """Return where the file sets of a completed checkpoint lie: below its history; for a savepoint, at its target."""
     if checkpoint.target is None:
         return coordinator.store, coordinator.keys
     pointer = SavepointPointer.parse(checkpoint.target)
@@ -269,13 +271,13 @@ def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys
 
 
 def _unsealed(checkpoints: Iterable[Checkpoint], above: int) -> tuple[Candidate, ...]:
-    """Aborted and pending ones newer than the chosen: they never were checkpoints, and are passed over with a line."""
+    """Return aborted and pending checkpoints that are newer than the chosen one, each with the reason why it is passed over."""
     newer = [one for one in checkpoints if one.id > above and not one.completed_at]
     return tuple(Candidate(one, "rejected", "never sealed") for one in sorted(newer, key=lambda one: -one.id))
 
 
 def recalled(state: State, point: Point | None, epoch: int) -> Restored:
-    """What attempt ``epoch`` had to choose from when it began at ``point``, as far as the journal lists it; examined is nothing."""
+    """Return the candidates of attempt ``epoch``, which began at ``point``, from the journal alone. No file is examined."""
     number = point.id if point and point.pointer is None else None
     earlier = sorted((one for one in state.checkpoints if max(one.epochs) < epoch), key=lambda one: -one.id)
     chosen = [Candidate(one, "chosen", "", None) for one in earlier if one.id == number]
@@ -288,7 +290,7 @@ def recalled(state: State, point: Point | None, epoch: int) -> Restored:
 
 
 def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, int]:
-    """The seal and the number of files, after digest, names and sizes were compared. One listing per file set."""
+    """Return the seal and the number of files after comparing digest, names and sizes. It costs one listing per file set."""
     try:
         seal, _ = coordinator.contents(checkpoint)
         files = verify(*place(coordinator, checkpoint), seal.states.values())
@@ -299,6 +301,6 @@ def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, in
         where = f"chk-{older}" if older else "run-start"
         raise Damaged(
             f"chk-{checkpoint.id} cannot be restored: {error.message}. {advice}. Nothing was changed."
-            f" To go on from another: {wording.restore(state, where)}"
+            f" To start from another checkpoint: {wording.restore(state, where)}"
         ) from None
     return seal, files

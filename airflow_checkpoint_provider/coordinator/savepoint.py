@@ -73,8 +73,8 @@ def claimable(point: Point | None) -> SavepointPointer:
     pointer = pointer_of(point.pointer) if point and point.pointer else None
     if not isinstance(pointer, SavepointPointer):
         raise InvalidConfig(
-            f"{point or 'nothing'} is no savepoint from elsewhere and cannot be claimed: what this history made is its own already."
-            " Leave the claim out, or name the directory of one"
+            f"{point or 'nothing'} is no savepoint of another history and cannot be claimed: a history owns its own checkpoints."
+            " Leave the claim out, or name the directory of a savepoint"
         )
     return pointer
 
@@ -119,7 +119,7 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     """
     pointer = pointer_of(text)
     if isinstance(pointer, Pointer):
-        raise InvalidName(f"{text} is no savepoint: its history deletes it, see `checkpoints prune` and retention=")
+        raise InvalidName(f"{text} is no savepoint: its history deletes it. See `checkpoints prune` and retention=")
     try:
         savepoint = savepoint_target.open_savepoint(pointer, home)
     except SavepointDisposed:
@@ -171,6 +171,6 @@ def _refuse_held(coordinator: Coordinator, number: int, now: str) -> None:
     if number in held(state, datetime.fromisoformat(now)):
         raise Held(
             f"{state.job} may still start from savepoint chk-{number}; nothing was changed. Wait for its next checkpoint, or"
-            f" let it start elsewhere: {wording.restore(state, '…')}",
+            f" choose another restore point: {wording.restore(state, '…')}",
             ids=[number],
         )

@@ -8,30 +8,30 @@ from airflow_checkpoint_provider.protocol.state import Launch, State
 
 
 def title(state: State, run: str = "") -> str:
-    """``flights_etl.delays, run scheduled__2026-11-20``."""
+    """Return ``flights_etl.delays, run scheduled__2026-11-20``."""
     item = f", item {state.item}" if state.item else ""
     return f"{state.job}{item}" + (f", run {run}" if run else "")
 
 
 def command(state: State) -> str:
-    """What a person types: jobs that Airflow launched are found through its connection."""
+    """Return the command line tool for the job. Jobs that Airflow launched are found through its connection."""
     by_airflow = bool(state.launches and state.launches[-1].spec.token.dag)
     return "airflow checkpoints" if by_airflow else "checkpoints"
 
 
 def show(state: State, run: str) -> str:
-    """The command that prints the table of a run again."""
+    """Return the command that prints the table of a run again."""
     return f"{command(state)} show {state.job} {shlex.quote(state.scope or run)}"
 
 
 def restore(state: State, where: str) -> str:
-    """The command that lets this history go on from ``where``, and no other history of its job."""
+    """Return the command that restores this history, and no other history of its job, from ``where``."""
     run = f" {shlex.quote(state.scope)}" if state.scope else ""
     return f"{command(state)} restore {state.job}{run} --from {where}"
 
 
 def superseded(state: State, run: str, launch: Launch | None = None) -> str:
-    """``launch`` is whose later try it was, where that is known."""
+    """Say that a later try has taken over; ``launch`` is that of the later try, if it is known."""
     who = f"try {launch.latest_try} of this run" if launch else "a later try of this run, or a restore,"
     return (
         f"{title(state, run)}: {who} has taken over; this try ends, without retry."

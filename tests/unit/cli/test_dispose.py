@@ -95,13 +95,13 @@ def test_refused_dispose_names_the_run_to_restore(store: LocalStore, checkpoints
     job = Job(store, scope=RUN)
     job.start()
     done = checkpoints("dispose", str(savepoint(job).target), "--yes")
-    assert f"start elsewhere: airflow checkpoints restore orders {RUN} --from …" in done.err
+    assert f"choose another restore point: airflow checkpoints restore orders {RUN} --from …" in done.err
 
 
 @pytest.mark.parametrize(
     ("pointer", "code", "says"),
     [
-        ("{root}/jobs/orders/job/chk-1", 2, "see `checkpoints prune`"),
+        ("{root}/jobs/orders/job/chk-1", 2, "See `checkpoints prune`"),
         ("{root}/savepoints/savepoint-orders-9-9f3c", 4, "there is no savepoint"),
         ("orders", 2, "'orders' is no pointer"),
     ],

@@ -129,8 +129,8 @@ def test_restore_from_its_own_savepoint_ends_the_suspension(job: Job, checkpoint
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
-        (["--claim", "--from", "chk-3"], 2, "chk-3 is no savepoint from elsewhere"),
-        (["--claim", "--from", "none"], 2, "nothing is no savepoint from elsewhere"),
+        (["--claim", "--from", "chk-3"], 2, "chk-3 is no savepoint of another history"),
+        (["--claim", "--from", "none"], 2, "nothing is no savepoint of another history"),
         (["--rename", "clean", "--from", "chk-3"], 2, "--rename clean: write OLD=NEW"),
         (["--rename", "=new", "--from", "chk-3"], 2, "--rename =new: write OLD=NEW"),
         (["--rename", "clean=a", "--rename", "clean=b", "--from", "chk-3"], 2, "each state of the checkpoint at most once"),
@@ -201,7 +201,7 @@ def test_restore_from_a_damaged_checkpoint_fails_and_changes_nothing(running: Re
     done = checkpoints("restore", FLIGHTS, "--from", "chk-2", "--yes")
     assert (done.code, done.out) == (1, "")
     assert "chk-2 cannot be restored" in done.err
-    assert f"from another: airflow checkpoints restore {FLIGHTS} {RUN} --from run-start" in done.err
+    assert f"from another checkpoint: airflow checkpoints restore {FLIGHTS} {RUN} --from run-start" in done.err
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 

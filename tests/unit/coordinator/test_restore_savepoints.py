@@ -82,7 +82,7 @@ def test_its_own_is_no_point_any_more_once_somebody_began_to_dispose_of_it() -> 
     """Killed before the stub: what is at the target is whole, and goes with the next tidying up."""
     own = Own()
     own.given_up()
-    with pytest.raises(SavepointDisposed, match="being disposed of"):
+    with pytest.raises(SavepointDisposed, match="being deleted"):
         resolve(str(own.pointer), own.coordinator.state, own.store)
 
 

@@ -240,7 +240,7 @@ def test_what_is_refused_claims_nothing(store: Store, theirs: str) -> None:
 
 
 def test_only_a_savepoint_from_elsewhere_can_be_claimed(job: Job, theirs: str) -> None:
-    with pytest.raises(AirflowFailException, match="is no savepoint from elsewhere"):
+    with pytest.raises(AirflowFailException, match="is no savepoint of another history"):
         run(restore("latest", claim_mode="claim"))
     assert not job.state.over(1)
     run(restore(theirs))
