@@ -76,7 +76,7 @@ def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
 
 def restore(store: Store, job: str, run: str | None, source: Source, approval: Approval) -> Report:
     """Verify the source, then fence what runs and set where the next attempt starts."""
-    found, key = locate.meant(store, job, run)
+    found, key = locate.find_history(store, job, run)
     coordinator = Coordinator(Journal(store, found.keys, by()))
     going = GoingBack(coordinator, source.text, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
@@ -182,7 +182,7 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
 def _to_prune(store: Store, job: str, run: str | None) -> tuple[tuple[Found, ...], tuple[CheckpointError, ...]]:
     """Return the histories of a job, or of one run, and the errors of those that cannot be read."""
     if run is not None:
-        return (locate.of_run(store, job, run)[0],), ()
+        return (locate.find_run(store, job, run)[0],), ()
     all_of = locate.histories(store, job, MANY)
     return all_of.found or (locate.newest(store, job, MANY),), all_of.unreadable
 

@@ -85,7 +85,7 @@ def newest(store: Store, job: str, limit: int) -> Found:
     raise CheckpointNotFound(f"there is no job {job!r} under {store.uri}. `jobs` lists all jobs")
 
 
-def of_run(store: Store, job: str, run: str) -> tuple[Found, str]:
+def find_run(store: Store, job: str, run: str) -> tuple[Found, str]:
     """Return the history of a run, and the run's key in it. ``run`` is the scope of a history, or a run in a shared history.
 
     Raises ``CheckpointNotFound``.
@@ -100,11 +100,11 @@ def of_run(store: Store, job: str, run: str) -> tuple[Found, str]:
     raise CheckpointNotFound(f"job {job!r} has no run {run!r} under {store.uri}. `list {job}` prints its newest runs")
 
 
-def meant(store: Store, job: str, run: str | None) -> tuple[Found, str | None]:
+def find_history(store: Store, job: str, run: str | None) -> tuple[Found, str | None]:
     """Return the history that the arguments name, and the run's key in it; without a run the newest history, and None."""
     if run is None:
         return newest(store, job, LIMIT), None
-    return of_run(store, job, run)
+    return find_run(store, job, run)
 
 
 def not_beating(store: Store, found: Iterable[Found], on_wait: Callable[[], object]) -> set[str]:

@@ -39,7 +39,7 @@ STOPPED = ("JOB", "RUN", "ATTEMPT", "KIND", "TARGET")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class WantedCheckpoint:
     """What is asked of a job. ``to`` is where a savepoint's own folder will lie."""
 
     kind: Kind = CHECKPOINT
@@ -49,26 +49,26 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Patience:
+class WaitOptions:
     """``wait``: for the outcome; ``seconds``: so long at most, None for as long as it takes."""
 
     wait: bool = True
     seconds: float | None = None
 
 
-def ask(store: Store, job: str, run: str | None, wish: Wish, patience: Patience) -> Report:
+def ask(store: Store, job: str, run: str | None, wanted: WantedCheckpoint, waiting: WaitOptions) -> Report:
     """Ask for a checkpoint or a savepoint of a job that goes on."""
-    dialogue = _Dialogue(store, job, run, wish)
+    dialogue = _Dialogue(store, job, run, wanted)
     outcome = dialogue.submit()
-    if not patience.wait:
+    if not waiting.wait:
         return dialogue.queued() if isinstance(outcome, outcomes.InQueue) else dialogue.report()
-    dialogue.wait(patience.seconds)
+    dialogue.wait(waiting.seconds)
     return dialogue.report()
 
 
-def stop(store: Store, job: str, run: str | None, wish: Wish, approval: Approval) -> Report:
+def stop(store: Store, job: str, run: str | None, wanted: WantedCheckpoint, approval: Approval) -> Report:
     """Ask for a savepoint after which the job ends and is suspended."""
-    dialogue = _Dialogue(store, job, run, wish)
+    dialogue = _Dialogue(store, job, run, wanted)
     announced = dialogue.announced()
     lines = announced.lines or []
     if approval.dry_run:
@@ -83,20 +83,20 @@ def stop(store: Store, job: str, run: str | None, wish: Wish, approval: Approval
 class _Dialogue:
     """One request, and what a person is told of it: the wait on stderr, one line per change."""
 
-    def __init__(self, store: Store, job: str, run: str | None, wish: Wish) -> None:
-        self._found, self._run = locate.meant(store, job, run)
-        self._wish, self._target = wish, _target(store, wish)
+    def __init__(self, store: Store, job: str, run: str | None, wanted: WantedCheckpoint) -> None:
+        self._found, self._run = locate.find_history(store, job, run)
+        self._wanted, self._target = wanted, _target(store, wanted)
         self._coordinator = Coordinator(Journal(store, self._found.keys, by()))
         self._asked = Request(
             token=f"checkpoints {secrets.token_hex(8)}",
-            kind=wish.kind.name,
+            kind=wanted.kind.name,
             origin=ORIGIN,
             owner=by().owner,
             folder=self._target,
-            name=wish.name,
-            pinned=wish.pinned,
+            name=wanted.name,
+            pinned=wanted.pinned,
         )
-        awaited = Awaited.ENDED if wish.kind.suspends else Awaited.PUBLISHED
+        awaited = Awaited.ENDED if wanted.kind.suspends else Awaited.PUBLISHED
         self._request = CheckpointRequest(lambda: self._coordinator, self._trigger, self._asked.token, awaited)
         self._said = ""
 
@@ -114,13 +114,12 @@ class _Dialogue:
         running = state.running()
         assert running
         assert self._target
-        kind, run = self._wish.kind.name, state.launch(running.launch)
+        kind, run = self._wanted.kind.name, state.launch(running.launch)
         data = {
             "job": state.job, "run": run.spec.run if run else "", "attempt": running.epoch, "kind": kind, "target": self._target,
         }  # fmt: skip
-        first = "ends its data, takes" if self._wish.kind.drains else "takes"
         lines = [
-            f"STOP {state.job}: attempt {running.epoch} {first} a savepoint at its next barrier, and ends",
+            f"STOP {state.job}: attempt {running.epoch} takes a savepoint at its next barrier, and ends",
             labelled("savepoint", f"in a folder of its own below {self._target}"),
             labelled("afterwards", "the job is suspended: no schedule and no retry starts it before a restore"),
         ]
@@ -203,7 +202,7 @@ class _Dialogue:
 
     def queued(self) -> Report:
         """Return the row of a request that waits for others."""
-        kind = self._wish.kind.name
+        kind = self._wanted.kind.name
         data = {"id": None, "kind": kind, "state": "queued", "pointer": None}
         row = [NONE, kind, "queued", NONE]
         return Report(ASKED, [row], data, table(ASKED, [row]))
@@ -217,8 +216,8 @@ class _Dialogue:
         return Report(ASKED, [row], made, [*before, *table(ASKED, [row]), *filter(None, [after])])
 
 
-def _target(store: Store, wish: Wish) -> str | None:
+def _target(store: Store, wanted: WantedCheckpoint) -> str | None:
     """The URI as the store behind it writes it, so that a wrong one is refused before anybody is asked."""
-    if not wish.kind.savepoint:
+    if not wanted.kind.savepoint:
         return None
-    return store.beside(wish.to).uri if wish.to else f"{store.uri}/{SAVEPOINTS}"
+    return store.beside(wanted.to).uri if wanted.to else f"{store.uri}/{SAVEPOINTS}"

@@ -102,7 +102,7 @@ def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
         found = all_of.found or (locate.newest(store, job, limit),)
         not_read, errors, key = all_of.not_read, all_of.unreadable, None
     else:
-        history, key = locate.of_run(store, job, run)
+        history, key = locate.find_run(store, job, run)
         found, not_read, errors = (history,), 0, ()
     rows = [row for history in found for row in _checkpoints(store, history, key)]
     notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
@@ -170,7 +170,7 @@ def shown(store: Store, job: str, run: str | None, number: str | None) -> tuple[
     """Return what the arguments after JOB name: the history, the run in it, and the id of a checkpoint, if there is one."""
     if number is None and run is not None and not _names_a_run(store, job, run):
         run, number = None, run
-    found, key = locate.meant(store, job, run)
+    found, key = locate.find_history(store, job, run)
     return found, key or found.newest_run, number
 
 
@@ -181,7 +181,7 @@ def _names_a_run(store: Store, job: str, text: str) -> bool:
     if text.startswith("chk-"):
         return False
     try:
-        locate.of_run(store, job, text)
+        locate.find_run(store, job, text)
     except CheckpointNotFound:
         return False
     return True
@@ -328,7 +328,7 @@ STORY = ("ID", "VERDICT", "WHY", "TAKEN", "SIZE")
 
 def story(store: Store, job: str, run: str | None, epoch: int | None) -> Report:
     """Report the story of the newest launch of a job or a run, or of an attempt. Raises ``CheckpointNotFound``."""
-    found, key = locate.meant(store, job, run)
+    found, key = locate.find_history(store, job, run)
     launch, attempt = _launch_of(found.state, key, epoch)
     restored = recalled(
         found.state,

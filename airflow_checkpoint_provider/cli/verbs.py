@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_checkpoint_provider.cli.change import Approval
     from airflow_checkpoint_provider.cli.output import Report
-    from airflow_checkpoint_provider.cli.request import Patience
+    from airflow_checkpoint_provider.cli.request import WaitOptions
     from airflow_checkpoint_provider.storage import Store
 
 HELP = "List, trigger, restore and delete checkpoints of Spark jobs."
@@ -67,8 +67,8 @@ def trigger(store: Store, options: Namespace) -> Report:
     from airflow_checkpoint_provider.cli import request
     from airflow_checkpoint_provider.protocol import kinds
 
-    wish = request.Wish(kind=kinds.FULL_CHECKPOINT if options.full else kinds.CHECKPOINT)
-    return request.ask(store, options.job, options.run, wish, _patience(options))
+    wanted = request.WantedCheckpoint(kind=kinds.FULL_CHECKPOINT if options.full else kinds.CHECKPOINT)
+    return request.ask(store, options.job, options.run, wanted, _wait_options(options))
 
 
 def savepoint(store: Store, options: Namespace) -> Report:
@@ -76,8 +76,8 @@ def savepoint(store: Store, options: Namespace) -> Report:
     from airflow_checkpoint_provider.cli import request
     from airflow_checkpoint_provider.protocol import kinds
 
-    wish = request.Wish(kind=kinds.SAVEPOINT, to=options.to, name=options.name, pinned=options.pinned)
-    return request.ask(store, options.job, options.run, wish, _patience(options))
+    wanted = request.WantedCheckpoint(kind=kinds.SAVEPOINT, to=options.to, name=options.name, pinned=options.pinned)
+    return request.ask(store, options.job, options.run, wanted, _wait_options(options))
 
 
 def stop(store: Store, options: Namespace) -> Report:
@@ -88,8 +88,8 @@ def stop(store: Store, options: Namespace) -> Report:
 
     if options.drain:
         raise NotSupportedYet("--drain needs streaming queries, which this version does not have. Stop without it")
-    wish = request.Wish(kind=kinds.SUSPEND_SAVEPOINT, to=options.to)
-    return request.stop(store, options.job, options.run, wish, _approval(options))
+    wanted = request.WantedCheckpoint(kind=kinds.SUSPEND_SAVEPOINT, to=options.to)
+    return request.stop(store, options.job, options.run, wanted, _approval(options))
 
 
 def restore(store: Store, options: Namespace) -> Report:
@@ -115,12 +115,12 @@ def prune(store: Store, options: Namespace) -> Report:
     return change.prune(store, options.job, options.run, _approval(options))
 
 
-def _patience(options: Namespace) -> Patience:
-    from airflow_checkpoint_provider.cli.request import Patience
+def _wait_options(options: Namespace) -> WaitOptions:
+    from airflow_checkpoint_provider.cli.request import WaitOptions
     from airflow_checkpoint_provider.protocol.config import seconds
 
     timeout_s = None if options.timeout is None else seconds(options.timeout, "--timeout")
-    return Patience(options.wait, timeout_s)
+    return WaitOptions(options.wait, timeout_s)
 
 
 def _approval(options: Namespace) -> Approval:
