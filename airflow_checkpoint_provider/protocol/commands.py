@@ -1,6 +1,6 @@
 """What anyone can ask of the state machine. Runs anywhere.
 
-A command is a value: what its sender wants and what it observed. ``decide`` in ``decide`` turns it into events, into
+A command is a value: what its sender wants and what it observed. ``decide`` in ``decisions`` turns it into events, into
 *done already*, or into a refusal. Whether a driver is alive is an observation, a value like any other.
 """
 

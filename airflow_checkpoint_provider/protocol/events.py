@@ -1,6 +1,6 @@
 """What can stand in the journal: the events, as they are stored. Runs anywhere.
 
-One dataclass per event; its JSON is its fields plus ``kind``. What each does to the state is in ``apply``.
+One dataclass per event; its JSON is its fields plus ``kind``. What each event does to the state is in ``transitions``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """The state that a journal adds up to, and the questions asked of it. Runs anywhere; no I/O, no clock.
 
-``fold`` in ``apply`` builds it entry by entry; nothing else makes one. Everything bounded is bounded here.
+``fold`` in ``transitions`` builds it entry by entry; nothing else makes one. Everything bounded is bounded here.
+
+Seven identities: the *incarnation* names the history; a *run* is work that is done once; a *generation* changes when a person
+clears the task; a *try* is one execution of the task; a *launch* is a try's plan to start a driver, which a later try may adopt;
+an *attempt* is one driver of a launch; its *epoch* is its number, which rises through the whole history.
 """
 
 from __future__ import annotations
