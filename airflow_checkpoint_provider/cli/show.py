@@ -18,7 +18,15 @@ from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.protocol.events import StateEntry
 from airflow_checkpoint_provider.protocol.keys import checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import kind_named
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Attempt, Checkpoint, Launch, State
+from airflow_checkpoint_provider.protocol.state import (
+    ABORTED,
+    PENDING,
+    RETAINED,
+    AttemptRecord,
+    Checkpoint,
+    Launch,
+    State,
+)
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import own_stages
@@ -358,7 +366,7 @@ def _why(candidate: Candidate) -> str:
     return f"{candidate.why} ({reason})" if reason else candidate.why
 
 
-def _launch_of(state: State, run: str | None, epoch: int | None) -> tuple[Launch, Attempt | None]:
+def _launch_of(state: State, run: str | None, epoch: int | None) -> tuple[Launch, AttemptRecord | None]:
     launches = [launch for launch in state.launches if run in (None, launch.spec.run)]
     attempt = state.attempt(epoch)
     if epoch is None and launches:
@@ -371,7 +379,7 @@ def _launch_of(state: State, run: str | None, epoch: int | None) -> tuple[Launch
     return launch, attempt
 
 
-def _story_data(state: State, launch: Launch, attempt: Attempt | None, restored: Restored) -> dict[str, Any]:
+def _story_data(state: State, launch: Launch, attempt: AttemptRecord | None, restored: Restored) -> dict[str, Any]:
     chosen = next((found.checkpoint for found in restored.candidates if found.verdict == "chosen"), None)
     kept = own_stages(chosen.states, launch.spec.run) if chosen else []
     own = [checkpoint for checkpoint in state.checkpoints if attempt and attempt.epoch in checkpoint.epochs]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness, beats_of
 from airflow_checkpoint_provider.errors import StoreError
-from airflow_checkpoint_provider.protocol.state import Attempt, State
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
 from airflow_checkpoint_provider.text import messages, restore_story
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ class Follower:
         self._liveness, self._read_beat = Liveness(launching.store, launching.beats), time.monotonic()
         self._keys: Sequence[str] = ()  # under which the driver beats
         self._newest: Beat | None = None
-        self.attempt: Attempt | None = None
+        self.attempt: AttemptRecord | None = None
 
     @property
     def still_for(self) -> float:
         """Return the seconds since anything was seen of a driver that beats, or should."""
         return self._liveness.silent_for(self._keys)
 
-    def look(self) -> Attempt | None:
+    def look(self) -> AttemptRecord | None:
         launch = self._launching.launch
         try:
             state = self._journal.poll()
@@ -50,7 +50,7 @@ class Follower:
         self._launching.metrics.remind()
         return self.attempt
 
-    def last_look(self) -> Attempt | None:
+    def last_look(self) -> AttemptRecord | None:
         """The attempt if it ended in the moment between two looks; else None: nobody beats for it any more."""
         launch = self._launching.launch
         self.attempt = self._journal.catch_up().attempt_of(launch.number if launch else None)

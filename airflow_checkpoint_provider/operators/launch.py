@@ -31,7 +31,7 @@ from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.events import LaunchPlanned, LaunchSpec, Token
 from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
-from airflow_checkpoint_provider.protocol.state import Attempt, Launch, State
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Launch, State
 from airflow_checkpoint_provider.storage import Store, probe, s3_credentials
 from airflow_checkpoint_provider.text import messages, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import Seen
@@ -197,7 +197,7 @@ class Launching:
             allow_non_restored_state=allow_non_restored_state,
         )
 
-    def attempt(self) -> Attempt | None:
+    def attempt(self) -> AttemptRecord | None:
         """The newest attempt of our launch, as the journal has it now."""
         return self.coordinator.journal.catch_up().attempt_of(self.launch.number if self.launch else None)
 
@@ -257,7 +257,7 @@ class Launching:
         *,
         tells: bool,
         on_attach: Callable[[], None] = lambda: None,
-    ) -> Attempt | None:
+    ) -> AttemptRecord | None:
         """Watch the journal until the attempt of our launch ends; print what happens. None: its heartbeat stood still.
 
         ``stop`` ends it early, returning the attempt as it is. ``tells`` that the driver's own lines do not reach this log.

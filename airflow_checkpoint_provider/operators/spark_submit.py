@@ -38,7 +38,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id
-from airflow_checkpoint_provider.protocol.state import Attempt
+from airflow_checkpoint_provider.protocol.state import AttemptRecord
 from airflow_checkpoint_provider.storage import s3_credentials
 from airflow_checkpoint_provider.text import messages
 
@@ -294,7 +294,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             self._say(launching.summary())
             self._wait_suspended(launching)
 
-    def _succeed(self, launching: Launching, attempt: Attempt | None) -> dict[str, Any]:
+    def _succeed(self, launching: Launching, attempt: AttemptRecord | None) -> dict[str, Any]:
         if attempt is None:
             for line in messages.not_attached():
                 self.log.warning(line)

@@ -41,7 +41,7 @@ class Launch(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt(Record):
+class AttemptRecord(Record):
     epoch: int
     launch: int
     application: str
@@ -172,7 +172,7 @@ class State(Record):
     item: str | None = None
     current: dict[str, int | None] = field(default_factory=dict)  # application -> its launch
     launches: tuple[Launch, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[AttemptRecord, ...] = ()
     runs: tuple[Run, ...] = ()
     dropped_run_after: str = ""  # the greatest among runs no longer listed that count in the branch, or may
     dropped_elsewhere: str = added("")  # and among all, as long as a step back may make them count again
@@ -203,10 +203,10 @@ class State(Record):
     def current_launch(self, application: str = "") -> Launch | None:
         return self.launch(self.current.get(application))
 
-    def attempt(self, epoch: int | None) -> Attempt | None:
+    def attempt(self, epoch: int | None) -> AttemptRecord | None:
         return next((one for one in self.attempts if one.epoch == epoch), None)
 
-    def attempt_of(self, launch: int | None) -> Attempt | None:
+    def attempt_of(self, launch: int | None) -> AttemptRecord | None:
         """The newest attempt of a launch."""
         return next((one for one in reversed(self.attempts) if one.launch == launch), None)
 
@@ -259,12 +259,12 @@ class State(Record):
         newest = self.attempt_of(found.launch)
         return self.current.get(found.application) != found.launch or newest is not found
 
-    def running(self, application: str = "") -> Attempt | None:
+    def running(self, application: str = "") -> AttemptRecord | None:
         """The attempt of the current launch, unless it ended."""
         found = self.attempt_of(self.current.get(application))
         return found if found and not self.over(found.epoch) else None
 
-    def living(self) -> Iterator[Attempt]:
+    def living(self) -> Iterator[AttemptRecord]:
         return (one for one in self.attempts if not self.over(one.epoch))
 
     # -- where to start --------------------------------------------------------------------------------------------

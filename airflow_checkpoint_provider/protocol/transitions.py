@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.protocol.state import (
     KEPT_RECORDS,
     KEPT_TOKENS,
     RETAINED,
-    Attempt,
+    AttemptRecord,
     Branch,
     Checkpoint,
     Claim,
@@ -187,7 +187,7 @@ def _started(state: State, event: e.AttemptStarted) -> State:
     launch = state.launch(event.launch)
     point = event.restore_point
     restored = state.checkpoint(point.id) if point else None
-    attempt = Attempt(
+    attempt = AttemptRecord(
         epoch=event.epoch, launch=event.launch, application=launch.spec.application if launch else "", driver=event.driver,
         restore_point=point, application_digest=event.application_digest, versions=event.versions,
         checkpointing=event.checkpointing, at=state.at, holds=restored.file_sets if restored else (), extra=event.extra,
@@ -349,7 +349,7 @@ def _completed(state: State, event: e.CheckpointCompleted) -> State:
     return _mark_runs(state, completed)
 
 
-def _first_own(state: State, checkpoint: Checkpoint) -> tuple[Attempt, ...]:
+def _first_own(state: State, checkpoint: Checkpoint) -> tuple[AttemptRecord, ...]:
     """From then on its attempt needs the point from which it started no more; a savepoint does not say so much."""
     return tuple(
         replace(one, first=checkpoint.id) if one.epoch in checkpoint.epochs and one.first is None else one

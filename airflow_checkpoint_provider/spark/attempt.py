@@ -37,8 +37,7 @@ from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot
 from airflow_checkpoint_provider.protocol.requests import ungated
-from airflow_checkpoint_provider.protocol.state import Attempt as AttemptRecord
-from airflow_checkpoint_provider.protocol.state import Checkpoint, Run, State
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run, State
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.storage import Store

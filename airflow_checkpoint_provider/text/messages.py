@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, kind_in
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     PENDING,
-    Attempt,
+    AttemptRecord,
     Checkpoint,
     Run,
     State,
@@ -88,7 +88,7 @@ def stage_sorted(uid: str) -> str:
     return coded(said, "CKP122")
 
 
-def application_line(digest: str, before: Attempt | None, run: Run) -> str:
+def application_line(digest: str, before: AttemptRecord | None, run: Run) -> str:
     """Say whether the application is the one that the attempt ``before`` ran."""
     if before is None:
         return f"first attempt of this job; the run began {day_and_time(run.started_at)}"
@@ -368,7 +368,7 @@ def fenced(state: State, epoch: int, doing: str) -> list[str]:
     ]
 
 
-def _replaced(state: State, attempt: Attempt | None) -> tuple[str, str]:
+def _replaced(state: State, attempt: AttemptRecord | None) -> tuple[str, str]:
     if attempt and attempt.how:
         ended = f"{ENDED.get(attempt.how, attempt.how)} at {clock(attempt.ended_at or '')}"
         return f"{ended}, written by {attempt.said_by}", "nothing here"

@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.protocol.events import Point, StateEntry
 from airflow_checkpoint_provider.protocol.metadata import kind_in_words
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
-    Attempt,
+    AttemptRecord,
     Checkpoint,
     Launch,
     State,
@@ -85,7 +85,7 @@ def restore_story(state: State, restored: Restored, seen: Seen = NOTHING_SEEN) -
     return _story(state, launch, restored, seen) if launch else []
 
 
-def retold(state: State, launch: Launch, attempt: Attempt | None) -> list[str]:
+def retold(state: State, launch: Launch, attempt: AttemptRecord | None) -> list[str]:
     """Return the story of an attempt, or of a launch without one, from the journal alone, and how it went on.
 
     What its task or driver knew besides the journal is gone.
@@ -207,7 +207,7 @@ def _again(state: State, launch: Launch, before: Launch | None) -> bool:
     return before is not None and launch.branch != before.branch and state.branch.token == launch.spec.token
 
 
-def _became(before: Launch, attempt: Attempt | None, seen: Seen, now: str) -> str:
+def _became(before: Launch, attempt: AttemptRecord | None, seen: Seen, now: str) -> str:
     """Return what is known of the end of the launch before this one."""
     told = f", told to stop ({before.stop})" if before.stop else ""
     if attempt is None:
@@ -224,7 +224,7 @@ def _became(before: Launch, attempt: Attempt | None, seen: Seen, now: str) -> st
     return f"{who} vanished ({last}{exit_code(attempt)}){told}"
 
 
-def _fenced(before: Launch | None, attempt: Attempt | None) -> list[str]:
+def _fenced(before: Launch | None, attempt: AttemptRecord | None) -> list[str]:
     if before is None or (attempt and attempt.how):
         return []
     who = f"attempt {attempt.epoch}" if attempt else f"the launch of try {before.latest_try}"
@@ -303,7 +303,7 @@ def _elsewhere(point: Point) -> str:
 # -- where it goes on --------------------------------------------------------------------------------------------------
 
 
-def _where(launch: Launch, attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
+def _where(launch: Launch, attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
     chosen = _chosen(restored)
     if restored.point is None:
         return "from nothing: everything is computed"
@@ -328,7 +328,7 @@ def own_stages(states: Iterable[StateEntry], run: str) -> list[StateEntry]:
     return sorted(stages, key=lambda stage: (stage.measures.checkpoint, stage.uid))
 
 
-def _to_repeat(attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
+def _to_repeat(attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
     """Return the work between the chosen checkpoint and the last sign of the attempt before."""
     chosen = _chosen(restored)
     last = (attempt and attempt.ended_at) or (seen.beat.at if seen.beat else "")
@@ -340,7 +340,7 @@ def _to_repeat(attempt: Attempt | None, restored: Restored, seen: Seen) -> str:
 # -- told again --------------------------------------------------------------------------------------------------------
 
 
-def _sibling(state: State, attempt: Attempt | None) -> Attempt | None:
+def _sibling(state: State, attempt: AttemptRecord | None) -> AttemptRecord | None:
     """Return the attempt before this one under the same launch: a cluster may start its driver again."""
     if attempt is None:
         return None
@@ -356,7 +356,7 @@ def _went_back(state: State, launch: Launch) -> list[str]:
     return [labelled("went back", f"to {branch.base or 'nothing'}, {day_and_time(branch.at)}: {branch.reason}")]
 
 
-def _since(state: State, launch: Launch, attempt: Attempt | None) -> Iterator[str]:
+def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Iterator[str]:
     """Yield the checkpoints of the attempt, and its end."""
     if attempt is None:
         yield labelled(
@@ -376,7 +376,7 @@ def _since(state: State, launch: Launch, attempt: Attempt | None) -> Iterator[st
     yield labelled("ended", _ending(state, launch, attempt))
 
 
-def _ending(state: State, launch: Launch, attempt: Attempt) -> str:
+def _ending(state: State, launch: Launch, attempt: AttemptRecord) -> str:
     told = f"; told to stop ({launch.stop})" if launch.stop else ""
     if attempt.how:
         code = "" if attempt.how == "finished" else f" ({exit_code(attempt)})"

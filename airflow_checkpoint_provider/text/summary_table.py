@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.state import (
     CONDEMNED,
     FORGOTTEN,
     RETAINED,
-    Attempt,
+    AttemptRecord,
     Checkpoint,
     Run,
     State,
@@ -155,7 +155,7 @@ def how(state: State, run: Run | None) -> str:
     return "running" if attempt else "launched"
 
 
-def attempts_of(state: State, run: str) -> tuple[Attempt, ...]:
+def attempts_of(state: State, run: str) -> tuple[AttemptRecord, ...]:
     """Return the attempts of a run, oldest first."""
     launches = {launch.number for launch in state.launches if launch.spec.run == run}
     return tuple(attempt for attempt in state.attempts if attempt.launch in launches)
@@ -183,7 +183,7 @@ def row(state: State, checkpoint: Checkpoint) -> Row:
     )
 
 
-def saved_s(state: State, attempt: Attempt, run: str) -> float:
+def saved_s(state: State, attempt: AttemptRecord, run: str) -> float:
     """Return the seconds of work of the stages that this attempt did not compute again. Its newest checkpoint holds them."""
     point = attempt.restore_point
     if point is None or point.id is None:
@@ -209,7 +209,7 @@ def _async_s(checkpoint: Checkpoint) -> float:
     return between(checkpoint.triggered_at, checkpoint.completed_at) if checkpoint.request.barrier else 0.0
 
 
-def _last_sign(state: State, attempt: Attempt) -> str:
+def _last_sign(state: State, attempt: AttemptRecord) -> str:
     """Return when the attempt ended, or its own last entry in the journal: others may have aborted its checkpoints."""
     own = [found.completed_at or found.triggered_at for found in state.checkpoints if attempt.epoch in found.epochs]
     return attempt.ended_at or max(own, default="")

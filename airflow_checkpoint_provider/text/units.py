@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from airflow_checkpoint_provider.protocol.metadata import Measures
-from airflow_checkpoint_provider.protocol.state import Attempt, Checkpoint
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint
 
 NONE = "–"  # noqa: RUF001 - a dash, not a minus
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -135,7 +135,7 @@ def sealed(at: str) -> str:
     return f"sealed {at}" if at else "a savepoint"
 
 
-def exit_code(attempt: Attempt) -> str:
+def exit_code(attempt: AttemptRecord) -> str:
     return f"exit code {attempt.exit_code}" if attempt.exit_code is not None else "exit code unknown"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol.keys import History, Keys
-from airflow_checkpoint_provider.protocol.state import Attempt, State
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
 from airflow_checkpoint_provider.storage import LocalStore, S3Store, Store
 from tests.support import processes
 from tests.support.runs import Ended
@@ -136,7 +136,7 @@ class Run:
     def state(self) -> State:
         return self.lab.journal(self.history).catch_up()
 
-    def attempt(self, epoch: int) -> Attempt:
+    def attempt(self, epoch: int) -> AttemptRecord:
         found = self.state.attempt(epoch)
         assert found is not None
         return found

@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Token
 from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
-from airflow_checkpoint_provider.protocol.state import Attempt, State
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
 from airflow_checkpoint_provider.storage import Store, s3_credentials
 
 RUN = "scheduled__2026-11-20T00:00:00+00:00"
@@ -82,7 +82,7 @@ class Launches:
         """How each attempt ended, with the exit code that its driver announced."""
         return [(one.how, one.exit_code) for one in self.state().attempts]
 
-    def last(self) -> Attempt:
+    def last(self) -> AttemptRecord:
         return self.state().attempts[-1]
 
     def beat(self) -> Beat:

@@ -99,7 +99,7 @@ EXPLAINED: dict[str, type] = {
     "A **state entry**": events.StateEntry,
     "The snapshot": state.State,
     "A **launch**": state.Launch,
-    "An **attempt**": state.Attempt,
+    "An **attempt**": state.AttemptRecord,
     "A **run**": state.Run,
     "A **branch**": state.Branch,
     "A **checkpoint**": state.Checkpoint,
