@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator import savepoint_target
+from airflow_checkpoint_provider.coordinator import garbage, savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol import commands as c
@@ -143,7 +143,7 @@ class Steps:
             "published",
         )
         self._wrap(copies, "brought_in", lambda *_: "attempt", "", "brought-in")
-        self._wrap(Coordinator, "_delete", lambda *_: f"retire/{self._times['retire']}", "", "deleted")
+        self._wrap(garbage, "_delete_checkpoint", lambda *_: f"retire/{self._times['retire']}", "", "deleted")
         self._wrap_entries()
         self._wrap_writing()
         self._wrap_values()
