@@ -37,6 +37,7 @@ class Awaited(enum.StrEnum):
 
     ACKNOWLEDGED = "acknowledged"  # all of it is written
     COMPLETED = "completed"
+    COMMITTED = "committed"  # completed, and every participant was told
     PUBLISHED = "published"  # completed, and a savepoint lies whole at its target, also where its driver died before
     ENDED = "ended"  # a stop: the savepoint is published, and the attempt has ended
 
@@ -76,6 +77,22 @@ class Ending(Outcome):
     """The savepoint of a stop is completed, and its attempt has not ended yet."""
 
     checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Committing(Outcome):
+    """The checkpoint is completed, and the driver has not confirmed yet that every participant was told."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Unconfirmed(Outcome):
+    """The checkpoint is completed, and its driver confirms nothing any more: ``why``. A restore tells the participants."""
+
+    over: ClassVar[bool] = True
+    checkpoint: Checkpoint
+    why: str
 
 
 @dataclass(frozen=True)
@@ -318,6 +335,8 @@ class CheckpointRequest:
         if found.status == ABORTED:
             return Aborted(found)
         if found.status != PENDING:
+            if self._awaited is Awaited.COMMITTED:
+                return self._commits(found)
             return self._after_completion(found) if self._awaited is Awaited.ENDED else Completed(found)
         if self._awaited is Awaited.ACKNOWLEDGED and not self.coordinator.missing(found):
             return Acknowledged(found)
@@ -338,6 +357,18 @@ class CheckpointRequest:
         if time.monotonic() - self._completed >= found.timeout_s:
             return NotEnded(found, f"its driver has not ended within {found.timeout_s:g} s")
         return Ending(found)
+
+    def _commits(self, found: Checkpoint) -> Outcome:
+        if found.commits_confirmed:
+            return Completed(found)
+        lost = self._driver_lives(found) is False
+        state = self.coordinator.journal.catch_up() if lost else self.state  # it may have confirmed since
+        found = self._found(state)
+        if found.commits_confirmed:
+            return Completed(found)
+        if all(state.over(epoch) for epoch in found.epochs):
+            return Unconfirmed(found, f"attempt {found.epochs[-1]}, which took it, has ended")
+        return Unconfirmed(found, f"the driver of attempt {found.epochs[-1]} was lost") if lost else Committing(found)
 
     # -- the driver ----------------------------------------------------------------------------------------------------
 

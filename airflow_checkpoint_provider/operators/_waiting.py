@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -15,10 +15,12 @@ from airflow_checkpoint_provider.coordinator.request import (
     Acknowledged,
     Awaited,
     CheckpointRequest,
+    Committing,
     Completed,
+    Unconfirmed,
     Unreadable,
 )
-from airflow_checkpoint_provider.errors import CheckpointError, StoreError
+from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, StoreError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 from airflow_checkpoint_provider.hooks.history import aborted, reference_of
@@ -131,17 +133,25 @@ class CheckpointWait:
             raise outcome.error
         if isinstance(outcome, Aborted):
             raise aborted(self._request.state, outcome.checkpoint)
+        if isinstance(outcome, Committing) and not outcome.checkpoint.request.confirm_commits:
+            raise InvalidConfig(
+                f"chk-{outcome.checkpoint.id}: its request did not ask the driver to confirm commits, so this task would wait"
+                " in vain. Write confirm_commits=True at the TriggerCheckpointOperator, or wait_for_commit=False here"
+            )
         if isinstance(outcome, Acknowledged):
             self._log.info("%s", acknowledged(self._request.state, outcome.checkpoint))
         elif isinstance(outcome, Completed):
             self._log.info("%s", checkpoint_line(outcome.checkpoint))
+        elif isinstance(outcome, Unconfirmed):
+            self._log.info("%s", checkpoint_line(outcome.checkpoint))
+            self._log.info("Its commits are not confirmed: %s. A restore tells the participants.", outcome.why)
         return reference_of(self._request) if outcome.over else None
 
     def trigger(self, **arguments: Any) -> CheckpointTrigger:
         return CheckpointTrigger(checkpoint=self._checkpoint, awaited=self._awaited, **arguments)
 
     def missed(self) -> str:
-        return f"the checkpoint was not {self._awaited}"
+        return f"the checkpoint was not {self._awaited.value}"
 
 
 class CheckpointSensor(JournalSensor):
@@ -151,7 +161,7 @@ class CheckpointSensor(JournalSensor):
     """
 
     template_fields: Sequence[str] = ("checkpoint",)
-    awaited: ClassVar[Awaited]
+    awaited: Awaited
 
     def __init__(
         self, *, checkpoint: Any, checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name, **kwargs: Any

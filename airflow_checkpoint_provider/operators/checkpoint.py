@@ -34,6 +34,8 @@ class TriggerCheckpointOperator(RequestOperator):
         no edge), or a job id: the history that all runs of that job share.
     :param kind: "checkpoint", or "full_checkpoint": every state is written anew.
     :param gated: it is not completed before a ``FinalizeCheckpointOperator`` does so.
+    :param confirm_commits: the driver writes an entry when it has told the last participant that the checkpoint is completed.
+        ``NotifyCheckpointCompleteOperator`` waits for that.
     :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``; the job's own
         if None.
     :param start_timeout: how long a job is waited for that does not run yet.
@@ -45,7 +47,13 @@ class TriggerCheckpointOperator(RequestOperator):
     """
 
     def __init__(
-        self, *, kind: str = CHECKPOINT.name, gated: bool = False, wait_for_completion: bool = False, **kwargs: Any
+        self,
+        *,
+        kind: str = CHECKPOINT.name,
+        gated: bool = False,
+        confirm_commits: bool = True,
+        wait_for_completion: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(wait_for_completion=wait_for_completion, **kwargs)
         wanted = kind_named(kind)
@@ -57,10 +65,10 @@ class TriggerCheckpointOperator(RequestOperator):
                 "gated=True with wait_for_completion=True: the task would wait for a finalize that comes behind it; leave"
                 " wait_for_completion out, and put a NotifyCheckpointCompleteOperator at the end"
             )
-        self.kind, self.gated = kind, gated
+        self.kind, self.gated, self.confirm_commits = kind, gated, confirm_commits
 
     def _specify(self, coordinator: Coordinator, request: Request) -> Request:
-        return replace(request, kind=self.kind, gated=self.gated)
+        return replace(request, kind=self.kind, gated=self.gated, confirm_commits=self.confirm_commits)
 
 
 class FinalizeCheckpointOperator(CheckpointOperator):
@@ -92,17 +100,18 @@ class FinalizeCheckpointOperator(CheckpointOperator):
 
 
 class NotifyCheckpointCompleteOperator(CheckpointSensor):
-    """Succeeds when a checkpoint is completed; then what follows may rely on it. Takes the parameters of a sensor, too.
+    """Succeeds when a checkpoint is completed and its participants were told. Takes the parameters of a sensor, too.
 
-    :param wait_for_commit: also until the sinks have published what belongs to it. This version has no sinks, so
-        completed says it.
+    The driver tells the job's registered objects: within seconds those that set ``notify_in_background``, the others at its
+    next barrier. If the attempt that took the checkpoint has ended before that, this task succeeds and logs it: a restore
+    tells the participants.
+
+    :param wait_for_commit: wait until the driver confirms that the last participant was told. False: completion is enough.
     """
-
-    awaited = Awaited.COMPLETED
 
     def __init__(self, *, wait_for_commit: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.wait_for_commit = wait_for_commit
+        self.awaited = Awaited.COMMITTED if wait_for_commit else Awaited.COMPLETED
 
 
 class AbortCheckpointOperator(CheckpointOperator):

@@ -57,7 +57,7 @@ def _add_tasks(gate: Callable[[Any], Any] | None, **arguments: Any) -> None:
     # Behind abort, too, or abort would be a second leaf, which succeeds when something failed; normally it is skipped.
     # Not behind the trigger: where the gate was skipped, the trigger would be the one success.
     waits = {**waits, "checkpoint": finalize.output, "trigger_rule": "none_failed_min_one_success"}
-    notify = NotifyCheckpointCompleteOperator(task_id="notify", **waits)
+    notify = NotifyCheckpointCompleteOperator(task_id="notify", wait_for_commit=trigger.confirm_commits, **waits)
     for step, following in zip(steps, [*steps[1:], notify], strict=True):
         step >> following
         step >> abort

@@ -82,8 +82,11 @@ class Job:
         self.coordinator.acknowledge(ack)
 
     def complete(self, number: int) -> None:
+        """As the driver does, which then tells the participants."""
         self.acknowledge(number)
         self.coordinator.complete(number)
+        if self.checkpoint(number).request.confirm_commits:
+            self.coordinator.confirm_commits(number)
 
     def serve(self, number: int) -> None:
         """Complete it as soon as somebody has asked for it."""

@@ -65,7 +65,8 @@ def test_a_checkpoint(counted: Counted) -> None:
         run(counted.task(CheckpointAcknowledgedSensor, asked))
     with counted.costs(GET=cold + 3, PUT=2):  # the acknowledgement; seal and entry, each read back or believed
         run(counted.task(FinalizeCheckpointOperator, asked))
-    with counted.costs(GET=cold + 1):
+    counted.job.coordinator.confirm_commits(1)
+    with counted.costs(GET=cold + 2):  # two entries more
         run(counted.task(NotifyCheckpointCompleteOperator, asked))
 
 

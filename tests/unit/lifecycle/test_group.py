@@ -40,7 +40,9 @@ def test_without_a_gate() -> None:
         "notify": set(),
     }
     assert [one.node_id for one in group.leaves] == ["checkpoint.notify"]
-    assert made(dag, "checkpoint.trigger").gated is False
+    trigger = made(dag, "checkpoint.trigger")
+    assert (trigger.gated, trigger.confirm_commits) == (False, True)
+    assert made(dag, "checkpoint.notify").awaited == "committed"
 
 
 def test_a_gate_stands_between_acknowledged_and_finalize() -> None:

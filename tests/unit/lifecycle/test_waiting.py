@@ -56,7 +56,39 @@ def test_acknowledged_is_enough_for_the_sensor_and_not_for_notify(job: Job, aske
     with pytest.raises(AirflowSensorTimeout):
         run(waits(notify, asked))
     job.coordinator.complete(1)
+    job.coordinator.confirm_commits(1)
     assert run(waits(sensor, asked)) == run(waits(notify, asked)) == asked
+
+
+def test_notify_waits_until_the_commits_are_confirmed(job: Job, asked: dict[str, Any]) -> None:
+    job.beat()
+    job.acknowledge(1)
+    job.coordinator.complete(1)
+    with pytest.raises(AirflowSensorTimeout, match="was not committed"):
+        run(waits(NotifyCheckpointCompleteOperator, asked))
+    assert run(waits(NotifyCheckpointCompleteOperator, asked, wait_for_commit=False)) == asked
+    job.coordinator.confirm_commits(1)
+    assert run(waits(NotifyCheckpointCompleteOperator, asked)) == asked
+
+
+def test_notify_succeeds_and_says_so_where_the_attempt_has_ended(
+    job: Job, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.acknowledge(1)
+    job.coordinator.complete(1)
+    job.end("failed")
+    assert run(waits(NotifyCheckpointCompleteOperator, asked)) == asked
+    assert "Its commits are not confirmed: attempt 1, which took it, has ended." in capsys.readouterr().out
+
+
+def test_notify_refuses_a_checkpoint_whose_request_asks_for_no_confirmation(job: Job) -> None:
+    asked = run(trigger(confirm_commits=False))
+    job.complete(1)
+    with pytest.raises(
+        AirflowFailException, match=r"Write confirm_commits=True at the TriggerCheckpointOperator, or wait"
+    ):
+        run(waits(NotifyCheckpointCompleteOperator, asked))
+    assert run(waits(NotifyCheckpointCompleteOperator, asked, wait_for_commit=False)) == asked
 
 
 @ALL
