@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from tests.support.s3server import S3Server
@@ -28,8 +27,11 @@ ONE_AIRFLOW = "tests/e2e/"
 DEMO = "tests/e2e/test_demo.py"  # starts an Airflow of its own, as a person does
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist, tests run in one process
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """For ``pytest -n``: give a worker one file of tests at a time. All that share an Airflow are one file."""
+    from xdist.scheduler import LoadScopeScheduling
+
     scheduling = LoadScopeScheduling(config, log)
     scheduling._split_scope = _file
     return scheduling
