@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness, beats_of
 from airflow_checkpoint_provider.errors import StoreError
+from airflow_checkpoint_provider.operators.launch import POLL, Launching
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
 from airflow_checkpoint_provider.text import messages, restore_story
-
-if TYPE_CHECKING:
-    from airflow_checkpoint_provider.operators.launch import Launching
 
 INTRODUCED = 120.0  # seconds after which a driver is introduced, whatever it says
 
@@ -90,3 +88,29 @@ class Follower:
             if one.ended_at and one.id not in self._said and self._tells:
                 self._said.add(one.id)
                 self._launching.say(messages.checkpoint_lines(state, one))
+
+
+def follow(
+    launching: Launching,
+    stop: threading.Event,
+    *,
+    tells: bool,
+    on_attach: Callable[[], None] = lambda: None,
+) -> AttemptRecord | None:
+    """Watch the journal until the attempt of the launch ends, and log what happens. Return None if its heartbeat stood still.
+
+    ``stop`` ends it early and returns the attempt as it is. ``tells``: the driver's own lines do not reach this log.
+    """
+    follower = Follower(launching, on_attach, tells)
+    try:
+        while not stop.is_set():
+            attempt = follower.look()
+            if attempt is not None and attempt.how is not None:
+                return attempt
+            if follower.still_for >= launching.beats.still:
+                return follower.last_look()
+            stop.wait(min(POLL, launching.beats.every))
+        return follower.attempt
+    finally:
+        follower.introduce()
+        launching.metrics.nothing_runs()

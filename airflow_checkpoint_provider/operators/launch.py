@@ -24,7 +24,6 @@ from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_above, resolve
 from airflow_checkpoint_provider.errors import Fenced, HistoryGone, Refused, Stopping, StoreError, Superseded
 from airflow_checkpoint_provider.metrics import Metrics
-from airflow_checkpoint_provider.operators.follower import Follower
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import decide
@@ -250,31 +249,6 @@ class Launching:
         assert self.launch is not None
         beat = Beat(launch=self.launch.number, doing="submitting")
         return Heart(self.store, self.keys.launch_beat(self.launch.number), beat, self.beats)
-
-    def follow(
-        self,
-        stop: threading.Event,
-        *,
-        tells: bool,
-        on_attach: Callable[[], None] = lambda: None,
-    ) -> AttemptRecord | None:
-        """Watch the journal until the attempt of our launch ends; print what happens. None: its heartbeat stood still.
-
-        ``stop`` ends it early, returning the attempt as it is. ``tells`` that the driver's own lines do not reach this log.
-        """
-        follower = Follower(self, on_attach, tells)
-        try:
-            while not stop.is_set():
-                attempt = follower.look()
-                if attempt is not None and attempt.how is not None:
-                    return attempt
-                if follower.still_for >= self.beats.still:
-                    return follower.last_look()
-                stop.wait(min(POLL, self.beats.every))
-            return follower.attempt
-        finally:
-            follower.introduce()
-            self.metrics.nothing_runs()
 
     def clean_up(self) -> list[str]:
         """After success: what ends with the run goes. Returns lines; what cannot be deleted now costs storage, nothing else."""

@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStora
 from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators._base import failing_for_good, history_of
+from airflow_checkpoint_provider.operators.follower import follow
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
 from airflow_checkpoint_provider.operators.stopping import publish, stopped
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
@@ -221,7 +222,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         with launching.beating() as heart:
             following = {"tells": self._cluster, "on_attach": heart.stop}
             watcher = threading.Thread(
-                target=launching.follow, args=(ended,), kwargs=following, name="checkpoint-follow", daemon=True
+                target=follow, args=(launching, ended), kwargs=following, name="checkpoint-follow", daemon=True
             )
             collector = threading.Thread(
                 target=launching.collect_older_runs, args=(ended,), name="checkpoint-garbage", daemon=True
@@ -245,7 +246,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
 
     def _adopt(self, launching: Launching) -> dict[str, Any]:
         """Follow a driver that an earlier try started, until it ends. A try that adopts never submits."""
-        attempt = launching.follow(self._killed, tells=True)
+        attempt = follow(launching, self._killed, tells=True)
         if self._killed.is_set():
             raise AirflowException("this task was killed while it followed an adopted driver")
         if attempt is None:

@@ -19,6 +19,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 from airflow_checkpoint_provider import metrics
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
 from airflow_checkpoint_provider.metrics import EVERY, Metrics, gauges
+from airflow_checkpoint_provider.operators.follower import follow
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import MemoryStore
@@ -196,7 +197,7 @@ class Following:
         self._launching.plan()
         self._stop = threading.Event()
         self._thread = threading.Thread(
-            target=self._launching.follow, args=(self._stop,), kwargs={"tells": False}, daemon=True
+            target=follow, args=(self._launching, self._stop), kwargs={"tells": False}, daemon=True
         )
 
     def __enter__(self) -> Following:

@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
+from airflow_checkpoint_provider.operators.follower import follow
 from airflow_checkpoint_provider.operators.launch import Launching, Wanted
 from airflow_checkpoint_provider.protocol.commands import CloseHistory, PlanLaunch, Restore
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request
@@ -117,9 +118,9 @@ def test_a_driver_that_is_followed_is_given_up_by_the_followers_clock(recorded: 
         adopting.plan()
         living = threading.Event()
         threading.Timer(0.6, living.set).start()
-        assert adopting.follow(living, tells=False) is not None
+        assert follow(adopting, living, tells=False) is not None
     assert living.is_set()
-    assert adopting.follow(threading.Event(), tells=False) is None
+    assert follow(adopting, threading.Event(), tells=False) is None
 
 
 def test_not_durable_it_is_replaced(recorded: Recorded, driver: Heart) -> None:
