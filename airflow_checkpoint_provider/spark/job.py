@@ -111,8 +111,8 @@ class CheckpointedJob:
             self.spark, job_id=self._job_id, root=self._root, checkpointing=self._checkpointing, restore=self._restore,
             allow_non_restored_state=self._allowed,
         )  # fmt: skip
-        for note in settings.notes:
-            say(note)
+        for line in (*settings.notes, *messages.not_paced(settings.config)):
+            say(line)
         return settings
 
     def _begin(self, settings: Settings) -> None:

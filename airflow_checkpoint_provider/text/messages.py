@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.kinds import COUNTED, DECLINED, EXPIRED, STORE_FAILED, kind_named
@@ -46,6 +47,7 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP120": "A stage was not computed again. Its stored rows were used.",
     "CKP121": "A stage was computed again although its rows were stored. The line says what changed.",
     "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",
+    "CKP123": "interval or min_pause is set, but this job has only stages, and every end of a stage is a checkpoint.",
     "CKP133": "The driver stopped with a savepoint. The job is suspended until a restore.",
     "CKP134": "The savepoint of a stop was aborted. The job continues.",
     "CKP200": "A checkpoint was completed.",
@@ -86,6 +88,16 @@ def stage_sorted(uid: str) -> str:
     """Say that the order of a sorted stage is lost."""
     said = f"stage '{uid}': its plan is sorted, but a stage does not keep the order of rows. Sort after the stage."
     return coded(said, "CKP122")
+
+
+def not_paced(config: CheckpointConfig) -> list[str]:
+    """Say that nothing paces the checkpoints of a job that has only stages; nothing where both options have their defaults."""
+    default = CheckpointConfig()
+    paced = (config.interval_s, config.min_pause_s) != (default.interval_s, default.min_pause_s)
+    line = (
+        "every end of a stage is a checkpoint: interval and min_pause have no effect, since this job has only stages."
+    )
+    return [coded(line, "CKP123")] if paced else []
 
 
 def application_line(digest: str, before: AttemptRecord | None, run: Run) -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from airflow_checkpoint_provider.errors import JobAlreadyRunning, TwoOwners
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.text import messages, restore_story, summary_table
 from tests.support.garbage import expire
@@ -198,3 +202,14 @@ def test_what_ends_with_its_run(golden: Golden) -> None:
     recorded.clock = at("03:44:20")
     gone = expire(recorded.coordinator, recorded.clock)
     golden("deleted", [*kept, summary_table.deleted_line(len(gone), recorded.state)])
+
+
+@pytest.mark.parametrize("paced", [{"interval": "1 s"}, {"min_pause": "5 min"}, {"interval": 60, "min_pause": 90}])
+def test_a_job_with_stages_says_once_that_interval_and_pause_have_no_effect(paced: dict[str, Any]) -> None:
+    (line,) = messages.not_paced(CheckpointConfig(**paced))
+    assert line.startswith("every end of a stage is a checkpoint: interval and min_pause have no effect")
+    assert line.endswith("[CKP123]")
+
+
+def test_nothing_is_said_where_interval_and_pause_have_their_defaults() -> None:
+    assert messages.not_paced(CheckpointConfig(timeout="1 min", interval="10 min")) == []
