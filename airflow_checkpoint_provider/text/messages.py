@@ -47,7 +47,7 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP120": "A stage was not computed again. Its stored rows were used.",
     "CKP121": "A stage was computed again although its rows were stored. The line says what changed.",
     "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",
-    "CKP123": "interval or min_pause is set, but this job has only stages, and every end of a stage is a checkpoint.",
+    "CKP123": "The options interval and min_pause have no effect: the job has only stages, and each end of a stage is a checkpoint.",
     "CKP133": "The driver stopped with a savepoint. The job is suspended until a restore.",
     "CKP134": "The savepoint of a stop was aborted. The job continues.",
     "CKP200": "A checkpoint was completed.",
