@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,12 @@ ROOT = PACKAGE.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FORMATS = (ROOT / "docs" / "formats.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
-BEHAVIOUR = (ROOT / "docs" / "behaviour.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 FILE = re.compile(
-    r"`((?:protocol|policies|coordinator|text|checkpoint|storage|spark|operators|sensors|triggers|hooks|cli|tests)/[\w/.]+|(?:_airflow|errors)\.py)`"
+    r"`((?:protocol|policies|coordinator|text|checkpoint|storage|spark|operators|sensors|triggers|task_groups|hooks|cli|tests)/[\w/.]+|\w+\.py)`"
 )
 NAME = re.compile(r"`([^`]+)`")
 
@@ -73,6 +75,51 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_named_files_are_there(page: Path) -> None:
     for name in FILE.findall(page.read_text()):
         assert (ROOT / name).exists() or (PACKAGE / name).exists(), name
+
+
+# -- the reading order ---------------------------------------------------------------------------------------------------
+
+FOLDERS = [
+    "protocol",
+    "policies",
+    "storage",
+    "coordinator",
+    "text",
+    "checkpoint",
+    "spark",
+    "spark/stages",
+    "spark/state",
+    "spark/process",
+    "hooks",
+    "operators",
+    "sensors",
+    "triggers",
+    "task_groups",
+    "cli",
+    ".",
+]
+
+
+def has_code(module: Path) -> bool:
+    """Return whether there is more than a docstring in it."""
+    return any(not isinstance(node, ast.Expr) for node in ast.parse(module.read_text(encoding="utf-8")).body)
+
+
+def reading_order() -> list[str]:
+    """Return the modules that CONTRIBUTING.md names, in its order."""
+    section = CONTRIBUTING.split("## In which order to read")[1].split("\n## ")[0]
+    (table,) = [table for _, table in tables(section)]
+    return [name for row in table for name in NAME.findall(row[0])]
+
+
+def test_the_reading_order_names_each_module_once() -> None:
+    modules = [str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if has_code(file)]
+    assert sorted(reading_order()) == sorted(modules)
+
+
+def test_the_reading_order_is_the_order_of_the_folders() -> None:
+    folders = [str(Path(module).parent) for module in reading_order()]
+    assert [folder for folder, _ in groupby(folders)] == FOLDERS
 
 
 # -- examples and fields -------------------------------------------------------------------------------------------------
