@@ -7,7 +7,7 @@ from airflow_checkpoint_provider.spark.state.registered import (
     InitializationContext,
     SnapshotContext,
 )
-from airflow_checkpoint_provider.spark.state.states import Value
+from airflow_checkpoint_provider.spark.state.value import Value
 
 __all__ = [
     "CheckpointRef",

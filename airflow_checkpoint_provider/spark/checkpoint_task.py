@@ -271,7 +271,7 @@ class CheckpointTask:
 
     def _complete(self, number: int, records: Records) -> Completed | Aborted:
         began, context = time.monotonic(), self._context
-        context.registered.asked_for(number)
+        context.registered.expect_outcome(number)
         acknowledgement = context.acknowledgement(number, records)
         counted = self._attempt.acknowledge(acknowledgement)
         context.unsettled, context.deadline = number, self._deadline(number)
@@ -303,7 +303,7 @@ class CheckpointTask:
             if due and checkpoint.id not in self._context.manual.deadlines:
                 records = self._records(checkpoint.id, snapshots)
                 if records is not None:
-                    self._context.registered.asked_for(checkpoint.id)
+                    self._context.registered.expect_outcome(checkpoint.id)
                     self._attempt.acknowledge(self._context.acknowledgement(checkpoint.id, records))
                     self._context.manual.acknowledged(checkpoint)
 
@@ -329,7 +329,7 @@ class CheckpointTask:
             if self._context.unsettled is None:
                 self.number()
                 for checkpoint in self._context.unserved():
-                    self._context.registered.asked_for(checkpoint.id)
+                    self._context.registered.expect_outcome(checkpoint.id)
                     self._abort(checkpoint.id, DECLINED, declined.message)
         except CheckpointError as error:
             self._context.protection.failed(f"to decline the checkpoint at {self._barrier}", error)

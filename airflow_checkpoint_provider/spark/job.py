@@ -35,7 +35,8 @@ from airflow_checkpoint_provider.spark.stages.application import (
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.start import Program, begin, tell_task
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
-from airflow_checkpoint_provider.spark.state.states import States, Value
+from airflow_checkpoint_provider.spark.state.states import States
+from airflow_checkpoint_provider.spark.state.value import Value
 from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.text import messages
 
@@ -265,8 +266,8 @@ class CheckpointedJob:
         """Small JSON state (64 KiB at most). Values follow the script: a retry begins with those with which its run began,
         and each reused stage sets them to what they were at its end."""
         self._name(uid)
-        self._states.ask(uid)
-        return Value(self._states, uid, default, self._attempt.leave_if_over)
+        self._states.claim_value(uid)
+        return Value(self._states.values, uid, default, self._attempt.leave_if_over)
 
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         """A state of your own, or a hook without one. ``obj.initialize_state`` is called here and now, with what was

@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.spark import copies, job, savepoints
 from airflow_checkpoint_provider.spark.stages import parquet_files, stage
-from airflow_checkpoint_provider.spark.state import states
+from airflow_checkpoint_provider.spark.state import value as values
 from airflow_checkpoint_provider.storage import open_store
 
 Reached = Callable[[str], None]
@@ -213,15 +213,15 @@ class Steps:
         self._reached(f"{_stage(uri)}/writing")
 
     def _wrap_values(self) -> None:
-        steps, original = self, states.Value.set
+        steps, original = self, values.Value.set
 
-        def set_(self: states.Value, value: Any) -> None:
+        def set_(self: values.Value, value: Any) -> None:
             original(self, value)
             name = f"value/{self._uid}"
             steps._times[name] += 1
             steps._reached(f"{name}/set-{steps._times[name]}")
 
-        states.Value.set = set_  # type: ignore[method-assign]
+        values.Value.set = set_  # type: ignore[method-assign]
 
 
 def _seen_in_folder(uri: str) -> Callable[[], bool]:

@@ -46,15 +46,15 @@ class Application:
 def digest(spark: SparkSession, script: Path, arguments: Sequence[str]) -> Application:
     """Return the digest of main script, ``--py-files``, modules beside the script, arguments, Spark's version and confs.
 
-    Of the confs count those that change results.
+    Only confs that change results count.
     """
     sources = {f"py-file {name}": content for name, content in _py_files(spark)}
     modules = _modules(script.resolve())
     note = None
     if modules is None:
         note = (
-            f"more than {MOST_FILES} Python files lie below {script.resolve().parent}: only the script and --py-files count as the"
-            " application. A change of another module is not seen; keep the script in a folder of its own"
+            f"more than {MOST_FILES} Python files lie below {script.resolve().parent}, so only the script and --py-files count as the"
+            " application. A change of another module is not seen: keep the script in a folder of its own"
         )
     sources |= {f"module {name}": path.read_bytes() for name, path in (modules or {}).items()}
     sources["script"] = script.read_bytes()
@@ -75,7 +75,7 @@ def _py_files(spark: SparkSession) -> Iterator[tuple[str, bytes]]:
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a file; of an archive its members, so that packing the same files again changes nothing."""
+    """Return the bytes of a file. For an archive, return a digest of each member: packing the same files again changes nothing."""
     if not zipfile.is_zipfile(path):
         return path.read_bytes()
     with zipfile.ZipFile(path) as archive:
@@ -83,43 +83,45 @@ def _content(path: Path) -> bytes:
 
 
 def _modules(script: Path) -> dict[str, Path] | None:
-    """Return the modules below the script's folder by their relative names; None if they are too many to be one program."""
-    found: dict[str, Path] = {}
+    """Return the modules below the script's folder by their relative names; None if there are more than ``MOST_FILES``."""
+    modules: dict[str, Path] = {}
     for folder, below, files in os.walk(script.parent):
         below[:] = [name for name in below if not name.startswith(".") and name not in LEFT_OUT]
         for path in (Path(folder, name) for name in files if name.endswith(".py")):
             if path != script and path.is_file():
-                found[str(path.relative_to(script.parent))] = path
-        if len(found) > MOST_FILES:
+                modules[str(path.relative_to(script.parent))] = path
+        if len(modules) > MOST_FILES:
             return None
-    return found
+    return modules
 
 
 def refuse_connect(spark: SparkSession) -> None:
     """Raise ``WrongUse`` for a Spark Connect session: its driver is elsewhere, and could not be fenced."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise WrongUse(
-            "a Spark Connect session cannot be checkpointed: its driver is elsewhere. Use a session without remote()"
+            "a Spark Connect session cannot be checkpointed, because its driver is elsewhere. Use a session without remote()"
         )
 
 
 def check_versions(spark: SparkSession) -> None:
     """Raise ``VersionMismatch`` unless installed packages, imported package and JVM are one release of Spark."""
-    _agree(_versions(spark))
+    _refuse_mixed(_versions(spark))
 
 
 def _versions(spark: SparkSession) -> dict[str, str]:
     import pyspark
 
-    found = {"the JVM": spark.version, "pyspark as imported": pyspark.__version__}
-    for package in ("pyspark", "pyspark-client"):  # both own the same files: the one installed last wins, file by file
+    versions = {"the JVM": spark.version, "pyspark as imported": pyspark.__version__}
+    for package in ("pyspark", "pyspark-client"):  # both own the same files: the later installation overwrites them
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[f"{package} as installed"] = importlib.metadata.version(package)
-    return found
+            versions[f"{package} as installed"] = importlib.metadata.version(package)
+    return versions
 
 
-def _agree(versions: Mapping[str, str]) -> None:
-    releases = {found[0] if (found := RELEASE.match(version)) else version for version in versions.values()}
+def _refuse_mixed(versions: Mapping[str, str]) -> None:
+    releases = {match[0] if (match := RELEASE.match(version)) else version for version in versions.values()}
     if len(releases) > 1:
-        seen = ", ".join(f"{what} {version}" for what, version in versions.items())
-        raise VersionMismatch(f"several versions of Spark in one driver: {seen}. Install one version of all of them")
+        listed = ", ".join(f"{label} {version}" for label, version in versions.items())
+        raise VersionMismatch(
+            f"this driver has several versions of Spark: {listed}. Install the same version of all of them"
+        )

@@ -1,4 +1,4 @@
-"""Spark's session confs: those that change results, and how to set one for a moment. Runs in the Spark driver."""
+"""The session confs of Spark that change results, and how to set a conf for a moment. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ RESULT_CHANGING = (
     "spark.sql.decimalOperations.allowPrecisionLoss",
 )
 
-_one_at_a_time = threading.RLock()  # two threads in here at once would restore each other's values
+_lock = threading.RLock()  # two threads inside ``overridden`` would restore each other's values
 
 
 def result_changing(spark: SparkSession) -> dict[str, str]:
-    """The confs under which the same plan gives other rows, as they are now."""
+    """Return the confs that change the rows of a plan, with their current values."""
     return {name: str(spark.conf.get(name)) for name in RESULT_CHANGING}
 
 
 @contextmanager
 def overridden(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Session confs set for the length of a ``with``; what the user had set, or not set, is back afterwards."""
-    with _one_at_a_time:
+    """Set session confs for the length of a ``with``, and restore the user's settings afterwards."""
+    with _lock:
         before = {name: spark.conf.get(name, None) for name in values}
         try:
             for name, value in values.items():

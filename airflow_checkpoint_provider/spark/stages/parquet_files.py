@@ -1,8 +1,8 @@
-"""The files of one stage: one write into a directory of its own, an exact list, and reading that list back. Runs in the Spark driver.
+"""The files of one stage: write them into a directory of their own, list them, and read the listed files. Runs in the Spark driver.
 
-Spark is silent about empty, doubled, hidden, flipped and missing files, and about two writers in one directory. So a directory is
-written once and never shared, what counts is the list made after the commit, and names, sizes and rows are compared before anybody
-trusts it and again before it is read. URIs are taken literally: no glob, no percent-encoding.
+Spark does not report empty, doubled, hidden, flipped or missing files, nor two writers in one directory. So a directory is
+written once and never shared. The list that is made after the commit counts. Names, sizes and rows are compared before the
+list is acknowledged, and again before it is read. URIs are taken literally: no glob, no percent-encoding.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COUNTED_WITHIN = 600  # seconds from the commit until Spark's listeners have han
 
 @dataclass(frozen=True)
 class Written:
-    """What one write left behind: the files with their sizes in bytes, and how many rows Spark saw pass while it wrote."""
+    """The result of one write: the files with their sizes in bytes, and how many rows Spark counted while it wrote."""
 
     uri: str
     sizes: dict[str, int]
@@ -57,15 +57,15 @@ class Written:
 
 
 def codec_for(scheme: str) -> str:
-    """Few bytes where they travel, little work where they do not."""
+    """Return the codec for a store: small files over a network, little CPU time for local files."""
     return "lz4_raw" if scheme == "file" else "zstd"
 
 
 def write(df: DataFrame, uri: str, *, codec: str) -> Written:
-    """Write ``df`` once into ``uri``, a directory that must not exist, and list what is there after the commit.
+    """Write ``df`` once into ``uri``, a directory that must not exist, and list the directory after the commit.
 
-    Raises what Spark raises when the rows cannot be computed or written, and ``StoreError`` when the directory then holds
-    anything but the files of this one write. A directory in which a write failed is never used again.
+    Raises what Spark raises if the rows cannot be computed or written, and ``StoreError`` if the directory then holds
+    other files than those of this write. A directory in which a write failed is never used again.
     """
     observed = Observation()
     counted = df.observe(observed, count(lit(1)).alias("rows"))
@@ -74,26 +74,26 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
     writes = {found[1] for name in sizes if (found := PART.match(name))}
     if len(writes) != 1 or not all(map(PART.match, sizes)):
         raise StoreError(
-            f"{uri} holds files of {len(writes)} writes after one. Nothing else may write there: run the job again"
+            f"{uri} holds files of {len(writes)} writes after one write. Nothing else may write there: run the job again"
         )
     return Written(uri, sizes, _rows(df.sparkSession, observed), schema_json(df))
 
 
 def count_rows(spark: SparkSession, written: Written) -> tuple[File, ...]:
-    """The files of ``written`` with the rows that each holds, from their footers, by one small Spark job.
+    """Return the files of ``written`` with the number of rows in each. One small Spark job reads their footers.
 
-    Raises ``StoreError`` when they do not add up to the rows that passed. Only after this the files may be acknowledged.
+    Raises ``StoreError`` if the sum differs from the rows that were written. Acknowledge the files only after this.
     """
     rows = _rows_by_file(spark, written.uri, written.sizes)
     if sum(rows.values()) != written.rows:
         raise StoreError(
-            f"{written.rows} rows were written to {written.uri}, its files hold {sum(rows.values())}. They are not used: run the job again"
+            f"{written.rows} rows were written to {written.uri}, but its files hold {sum(rows.values())}. The files are not used: run the job again"
         )
     return tuple(File(name=name, bytes=size, rows=rows.get(name, 0)) for name, size in sorted(written.sizes.items()))
 
 
 def _rows_by_file(spark: SparkSession, uri: str, names: Iterable[str]) -> dict[str, int]:
-    """From the footers; a file without rows is not named."""
+    """Return the number of rows by file name, from the footers. A file without rows is not in it."""
     footers = _load(spark, uri, names, StructType([]).json())
     per_file = footers.groupBy(col("_metadata.file_name").alias("name")).agg(count(lit(1)).alias("rows"))
     return {row["name"]: row["rows"] for row in per_file.collect()}
@@ -102,36 +102,37 @@ def _rows_by_file(spark: SparkSession, uri: str, names: Iterable[str]) -> dict[s
 def verify_rows(spark: SparkSession, uri: str, files: Sequence[File]) -> None:
     """Compare the rows of each acknowledged file with its footer, after ``verify``, by one small Spark job.
 
-    Raises ``Damaged``. Page checksums do not cover footers: a flipped one can hide rows and say nothing.
+    Raises ``Damaged``. Page checksums do not cover footers: a flipped bit there can hide rows without an error.
     """
     rows = _rows_by_file(spark, uri, [file.name for file in files])
     for file in files:
         if rows.get(file.name, 0) != file.rows:
             found = rows.get(file.name, 0)
             raise Damaged(
-                f"{uri}/{file.name} holds {found} rows, {file.rows} were written: restore an older checkpoint"
+                f"{uri}/{file.name} holds {found} rows, but {file.rows} were written. Restore an older checkpoint"
             )
 
 
 def verify(spark: SparkSession, uri: str, files: Sequence[File]) -> None:
     """Compare names and sizes of the acknowledged ``files`` with what lies in ``uri``. Other files there do not matter.
 
-    Raises ``Damaged``, naming the first that is not as it was; ``StoreDenied`` and ``StoreUnavailable`` when one cannot look.
+    Raises ``Damaged``, which names the first file that differs; ``StoreDenied`` and ``StoreUnavailable`` if the directory
+    cannot be listed.
     """
     names = Counter(file.name for file in files)
     odd = [name for name, times in names.items() if times > 1 or "/" in name or name.startswith((".", "_"))]
     if odd or not names:
         raise Damaged(
-            f"the list of files of {uri} is no list of data files ({odd or 'empty'}): restore an older checkpoint"
+            f"the list of files of {uri} is no list of data files ({odd or 'empty'}). Restore an older checkpoint"
         )
     try:
         compare(uri, _listed(spark, uri), files)
     except Damaged as error:
-        raise Damaged(f"{error.message}: restore an older checkpoint") from None
+        raise Damaged(f"{error.message}. Restore an older checkpoint") from None
 
 
 def read(spark: SparkSession, uri: str, files: Sequence[File], schema: str) -> DataFrame:
-    """The rows of the acknowledged ``files`` in ``uri``, after ``verify``. Starts no job. All columns are nullable."""
+    """Verify and return the rows of the acknowledged ``files`` in ``uri``. Starts no job. All columns are nullable."""
     verify(spark, uri, files)
     return _load(spark, uri, [file.name for file in files], schema)
 
@@ -143,19 +144,22 @@ def _load(spark: SparkSession, uri: str, names: Iterable[str], schema: str) -> D
 
 
 def _rows(spark: SparkSession, observed: Observation) -> int:
-    """The count, which reaches us through Spark's listeners: those drop events under load, and ``get`` would wait for ever."""
+    """Return the number of rows that Spark counted.
+
+    It comes through Spark's listeners, which drop events under load. Then ``get`` would wait for ever; this waits a bounded time.
+    """
     scala, handle = _jvm(spark).scala.concurrent, _handle(observed)
     try:
         scala.Await.ready(handle.future(), scala.duration.Duration.apply(COUNTED_WITHIN, "s"))
     except Py4JJavaError as error:
         raise StoreError(
-            "Spark did not say how many rows it wrote; it may have dropped the event. Run the job again"
+            "Spark did not report how many rows it wrote. It may have dropped the event: run the job again"
         ) from error
     return int(observed.get["rows"])
 
 
 def _listed(spark: SparkSession, uri: str) -> dict[str, int]:
-    """Name -> size in bytes of the data files in ``uri``; none if there is no such directory."""
+    """Return the sizes in bytes of the data files in ``uri`` by name; an empty dict if there is no such directory."""
     jvm: Any = _jvm(spark)
     path = jvm.org.apache.hadoop.fs.Path(uri)
     try:
@@ -167,14 +171,14 @@ def _listed(spark: SparkSession, uri: str) -> dict[str, int]:
 
 
 def _unlisted(uri: str, error: Py4JJavaError) -> dict[str, int]:
-    """Absent is an answer; denied and unreachable are none, and are never taken for it."""
+    """Return an empty list for an absent directory. Denied and unreachable are errors, never taken for absent."""
     name = error.java_exception.getClass().getSimpleName()
     why = f"{uri} cannot be listed ({error.java_exception.toString()})"
     if name == "FileNotFoundException":
         return {}
     if name in ("AccessControlException", "AccessDeniedException"):
-        raise StoreDenied(f"{why}: give this job the right to list and read there") from error
-    raise StoreUnavailable(f"{why}: try again") from error
+        raise StoreDenied(f"{why}. Give this job the right to list and read there") from error
+    raise StoreUnavailable(f"{why}. Try again") from error
 
 
 def _jvm(spark: SparkSession) -> Any:

@@ -1,10 +1,10 @@
-"""What a DataFrame is made of, in words that the next driver would use too: the identity of its plan. Runs in the Spark driver.
+"""The fingerprint of a DataFrame's plan: equal in every driver that builds the same plan. Runs in the Spark driver.
 
-Spark's own ``semanticHash()`` and plan strings differ from driver to driver, or are blind to what matters. This text is the
-analysed plan twice: with its ids numbered anew (which column goes where), and with all ids 0 (literals as they are, also those
-that look like ids); then the schema, the confs that change results, and beside the text what the leaves read: paths, options,
-local rows. It does not see into Python functions, RDDs and rows given to ``createDataFrame``; it says that they are there.
-Spark's canonical plan is no part of it: it orders operands by hash codes that change with the JVM.
+Spark's own ``semanticHash()`` and plan strings differ from driver to driver, or miss changes. This text holds the analysed
+plan twice: with its ids numbered from 0, which shows which column goes where; and with all ids 0, which keeps literals that
+look like ids. The schema and the confs that change results follow. Beside the text stands what the leaves read: paths,
+options, local rows. The text does not show Python functions, RDDs and the rows of ``createDataFrame``; flags say that they
+are there. Spark's canonical plan is not used: it orders operands by hash codes that change with the JVM.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Readbacks = Mapping[str, tuple[str, str]]
 """Directory URI of one of our file sets -> (uid of its stage, path of the file set)."""
 
-WHOLE = {  # by default plan texts are cut, and a plan differing behind the cut would look the same
+UNCUT = {  # by default plan texts are cut, and two plans that differ behind the cut would look the same
     "spark.sql.debug.maxToStringFields": str(2**31 - 1),
     "spark.sql.maxPlanStringLength": str(2**31 - 16),
 }
@@ -34,7 +34,7 @@ NUMBERED_NAMES = re.compile(r"(lambda [xyz]_|CTERelation(?:Def|Ref) |UnionLoop(?
 UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 SCRUBBED = (
     (re.compile(r"(Range \(.*splits=)(Some\()?\d+\)?"), r"\1_"),  # the number of cores
-    (re.compile(r"\b(rand|randn)\(-?\d{12,}\)"), r"\1(_)"),  # seeds that Spark drew; one that somebody wrote is shorter
+    (re.compile(r"\b(rand|randn)\(-?\d{12,}\)"), r"\1(_)"),  # seeds that Spark drew; a seed in the script is shorter
     (re.compile(r"Some\(-?\d{12,}\)"), "Some(_)"),  # uuid, shuffle
     (re.compile(r"\b(uniform\([^,]+, [^,]+|randstr\([^,]+), -?\d{12,}"), r"\1, _"),
     (re.compile(r"(Sample [-\d.E]+, [-\d.E]+, \w+, )-?\d{12,}"), r"\1_"),
@@ -53,7 +53,7 @@ ROWS = {"LocalRelation": "data", "Transpose": "data", "CommandResult": "rows"}
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Record):
-    """The identity of one plan. ``text`` holds literals, maybe personal ones: it is kept where the rows are, nowhere else."""
+    """The identity of one plan. ``text`` holds literals, maybe personal data: it is stored beside the rows, nowhere else."""
 
     digest: str
     text: str
@@ -61,22 +61,22 @@ class Plan(Record):
     python: bool
     """Python or other code that no text shows: UDFs, ``mapInPandas``, RDDs."""
     local_rows: bool
-    """Rows that the driver gave: ``createDataFrame``, ``VALUES``, the result of a command."""
+    """Rows that the driver holds: ``createDataFrame``, ``VALUES``, the result of a command."""
     inputs: tuple[str, ...]
-    """Uids of our own stages that it reads."""
+    """Uids of the stages of this job that it reads."""
     sorted: bool
-    """Somebody asked for an order, and the order reaches the result. A stage does not keep it."""
+    """The plan sorts, and the order reaches the result. A stage does not keep it."""
 
     @property
     def read(self) -> str:
-        """A digest of what the leaves read: paths, options, rows of the driver, file sets of our stages."""
+        """Return a digest of what the leaves read: paths, options, rows of the driver, file sets of this job's stages."""
         return hashlib.sha256(canonical(list(self.leaves))).hexdigest()
 
 
 def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
-    """The identity of ``df``'s plan: equal in every driver that builds the same plan. Starts no job; takes some 20 ms."""
+    """Return the identity of ``df``'s plan. Starts no job; takes about 20 ms."""
     execution = df._jdf.queryExecution()
-    with overridden(df.sparkSession, WHOLE):
+    with overridden(df.sparkSession, UNCUT):
         plan = execution.commandExecuted()
         without_ids = _jvm(df).org.apache.spark.sql.catalyst.plans.NormalizePlan.normalizeExprIds(plan)
         analysed, exact = _text(plan, NUMBERED), _text(without_ids, NUMBERED_NAMES)
@@ -99,15 +99,15 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
 def _text(plan: Any, numbered: re.Pattern[str]) -> str:
     text: str = plan.treeString(True, False, 2**31 - 1, False, False)
     seen: dict[tuple[str, str], int] = {}
-    text = numbered.sub(lambda found: found[1] + str(seen.setdefault((found[1][:3], found[2]), len(seen))), text)
-    for pattern, instead in SCRUBBED:
-        text = pattern.sub(instead, text)
+    text = numbered.sub(lambda match: match[1] + str(seen.setdefault((match[1][:3], match[2]), len(seen))), text)
+    for pattern, replacement in SCRUBBED:
+        text = pattern.sub(replacement, text)
     return text.rstrip()
 
 
 def _has(df: DataFrame, plan: Any, *patterns: str) -> bool:
-    known = _jvm(df).org.apache.spark.sql.catalyst.trees.TreePattern
-    return any(plan.containsPattern(getattr(known, pattern)()) for pattern in patterns)
+    tree_pattern = _jvm(df).org.apache.spark.sql.catalyst.trees.TreePattern
+    return any(plan.containsPattern(getattr(tree_pattern, pattern)()) for pattern in patterns)
 
 
 def _jvm(df: DataFrame) -> Any:
@@ -115,7 +115,7 @@ def _jvm(df: DataFrame) -> Any:
 
 
 class _Leaves:
-    """What the leaves of a plan read, as small JSON objects in the plan's order."""
+    """Describes what the leaves of a plan read, as small JSON objects in the plan's order."""
 
     def __init__(self, df: DataFrame, readbacks: Readbacks) -> None:
         self.jvm = _jvm(df)
@@ -126,9 +126,9 @@ class _Leaves:
         for root in (plan, *(below.apply(i) for i in range(below.size()))):
             leaves = root.collectLeaves()
             for i in range(leaves.size()):
-                yield self.one(leaves.apply(i))
+                yield self.leaf(leaves.apply(i))
 
-    def one(self, node: Any) -> dict[str, Any]:
+    def leaf(self, node: Any) -> dict[str, Any]:
         name = _class(node)
         if name == "LogicalRelation":
             return self.relation(node.relation())
@@ -154,15 +154,15 @@ class _Leaves:
         return {"leaf": name}  # its text stands in the tree
 
     def stage(self, paths: list[str]) -> dict[str, Any] | None:
-        """The stage whose rows these files are: its file set counts, not the place where it lies."""
-        found = {self.readbacks.get(_plain(path.rpartition("/")[0])) for path in paths}
-        if len(found) != 1 or (stage := found.pop()) is None:
+        """Return the stage that wrote these files; None if it was none. Its file set counts, not the directory where it lies."""
+        stages = {self.readbacks.get(_plain(path.rpartition("/")[0])) for path in paths}
+        if len(stages) != 1 or (stage := stages.pop()) is None:
             return None
         return {
             "leaf": "stage",
             "uid": stage[0],
             "file_set": stage[1],
-            "files": _sha(*(p.rpartition("/")[2] for p in paths)),
+            "files": _sha(*(path.rpartition("/")[2] for path in paths)),
         }
 
     def mapping(self, scala: Any) -> dict[str, str]:
@@ -170,7 +170,7 @@ class _Leaves:
 
 
 def _options(options: dict[str, str], *more: str) -> dict[str, Any]:
-    """The names of a source's options, and one digest of all values: values may be secrets, and passwords are renewed."""
+    """Return the names of a source's options, and one digest of their values, which may be secrets. User and password do not count."""
     shown = {
         name: value for name, value in options.items() if name.lower() not in ("path", "paths", "user", "password")
     }
@@ -178,13 +178,13 @@ def _options(options: dict[str, str], *more: str) -> dict[str, Any]:
     return {"options": sorted(shown), "values": _sha(*values, *more)} if values or more else {}
 
 
-def _class(thing: Any) -> str:
-    name: str = thing.getClass().getSimpleName()
+def _class(java_object: Any) -> str:
+    name: str = java_object.getClass().getSimpleName()
     return name
 
 
 def _plain(uri: str) -> str:
-    """``file:///a`` and Hadoop's ``file:/a`` are one place."""
+    """Return the URI in Hadoop's spelling: ``file:///a`` and ``file:/a`` are the same directory."""
     return re.sub("^file:/+", "file:/", uri).rstrip("/")
 
 

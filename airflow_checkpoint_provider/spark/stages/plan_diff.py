@@ -1,4 +1,4 @@
-"""What moved between two plans, in one short line for the log. Runs anywhere."""
+"""Say in one short line for the log what changed between two plans. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OPENING = set("([{,)")
 
 
 def difference(old: Plan, new: Plan) -> str:
-    """One line, at most 160 characters, saying what moved from ``old`` to ``new``: a literal, path, option, conf, alias, column."""
-    ways: tuple[Callable[[Plan, Plan], str | None], ...] = (_conf, _leaf, _line, _schema)
-    said = next((line for way in ways if (line := way(old, new))), None)
-    return said or f"the plan differs ({_count(old.text, new.text)} lines)"
+    """Return what changed from ``old`` to ``new`` in one line: a literal, path, option, conf, alias or column."""
+    comparisons: tuple[Callable[[Plan, Plan], str | None], ...] = (_conf, _leaf, _line, _schema)
+    line = next((line for compare in comparisons if (line := compare(old, new))), None)
+    return line or f"the plan differs ({_count(old.text, new.text)} lines)"
 
 
 def _conf(old: Plan, new: Plan) -> str | None:
@@ -32,25 +32,25 @@ def _conf(old: Plan, new: Plan) -> str | None:
     )
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
-            return f"{name}: {_moved(before.get(name, ''), after.get(name, ''))}"
+            return f"{name}: {_change(before.get(name, ''), after.get(name, ''))}"
     return None
 
 
 def _leaf(old: Plan, new: Plan) -> str | None:
     if len(old.leaves) != len(new.leaves):
         return None
-    return next((_one_leaf(a, b) for a, b in zip(old.leaves, new.leaves, strict=True) if a != b), None)
+    return next((_changed_leaf(a, b) for a, b in zip(old.leaves, new.leaves, strict=True) if a != b), None)
 
 
-def _one_leaf(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+def _changed_leaf(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     if old["leaf"] != new["leaf"]:
-        return f"its input: {_moved(old['leaf'], new['leaf'])}"
+        return f"its input: {_change(old['leaf'], new['leaf'])}"
     if "file_set" in old:
         same = old["uid"] == new["uid"]
         return (
-            f"its input, stage '{new['uid']}', was computed anew"
+            f"its input, stage '{new['uid']}', was computed again"
             if same
-            else f"its input: stage {_moved(old['uid'], new['uid'])}"
+            else f"its input: stage {_change(old['uid'], new['uid'])}"
         )
     if old.get("paths") != new.get("paths"):
         return _paths(old["paths"], new["paths"])
@@ -60,16 +60,16 @@ def _one_leaf(old: dict[str, Any], new: dict[str, Any]) -> str | None:
 
 
 def _paths(old: list[str], new: list[str]) -> str:
-    gone, come = sorted(set(old) - set(new)), sorted(set(new) - set(old))
-    if gone and come:
-        return f"its input: {_moved(_tail(gone[0]), _tail(come[0]))}{_more(len(come) - 1)}"
-    if come:
-        return f"its input: `{_tail(come[0])}` added{_more(len(come) - 1)}"
-    return f"its input: `{_tail(gone[0])}` removed{_more(len(gone) - 1)}"
+    removed, added = sorted(set(old) - set(new)), sorted(set(new) - set(old))
+    if removed and added:
+        return f"its input: {_change(_tail(removed[0]), _tail(added[0]))}{_more(len(added) - 1)}"
+    if added:
+        return f"its input: `{_tail(added[0])}` added{_more(len(added) - 1)}"
+    return f"its input: `{_tail(removed[0])}` removed{_more(len(removed) - 1)}"
 
 
 def _line(old: Plan, new: Plan) -> str | None:
-    """The deepest line of the analysed trees that differs: what stands above it mostly repeats it."""
+    """Return the deepest line of the analysed trees that differs. The lines above it mostly repeat the difference."""
     before, after = _tree(old), _tree(new)
     changes = [change for change in _changes(before, after) if change[0] != "equal"]
     if not changes:
@@ -83,7 +83,7 @@ def _line(old: Plan, new: Plan) -> str | None:
 
 
 def _tokens(old: str, new: str) -> str:
-    """What differs within one line, after the words that stand before it up to the nearest bracket or comma."""
+    """Return what differs within one line, and the words before it up to the nearest bracket or comma."""
     before, after = TOKENS.findall(old), TOKENS.findall(new)
     first = next(
         (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after))
@@ -91,13 +91,13 @@ def _tokens(old: str, new: str) -> str:
     last = 0
     while last < min(len(before), len(after)) - first and before[-1 - last] == after[-1 - last]:
         last += 1
-    gone, come = ("".join(tokens[first : len(tokens) - last]).strip() for tokens in (before, after))
-    if not gone or not come:
-        return f"`{_cut(gone or come, 100)}` {'removed' if gone else 'added'}"
+    removed, added = ("".join(tokens[first : len(tokens) - last]).strip() for tokens in (before, after))
+    if not removed or not added:
+        return f"`{_cut(removed or added, 100)}` {'removed' if removed else 'added'}"
     start = first
     while start > max(0, first - 6) and before[start - 1] not in OPENING:
         start -= 1
-    return _moved("".join(before[start:first]).lstrip() + gone, come)
+    return _change("".join(before[start:first]).lstrip() + removed, added)
 
 
 def _schema(old: Plan, new: Plan) -> str | None:
@@ -107,7 +107,7 @@ def _schema(old: Plan, new: Plan) -> str | None:
     )
     for name in (name for name in after if name in before and before[name] != after[name]):
         part = next(part for part in after[name] if before[name].get(part) != after[name][part])
-        return f"column `{_cut(name, 40)}`, {part}: {_moved(str(before[name].get(part)), str(after[name][part]))}"
+        return f"column `{_cut(name, 40)}`, {part}: {_change(str(before[name].get(part)), str(after[name][part]))}"
     return None
 
 
@@ -116,7 +116,7 @@ def _head(plan: Plan) -> list[str]:
 
 
 def _tree(plan: Plan) -> list[str]:
-    """The analysed tree without its drawing, ids and casts: their numbers and depths follow from what moved."""
+    """Return the lines of the analysed tree without indentation, ids and casts, which change with any other change."""
     tree = plan.text.partition("\nanalysed\n")[2].partition("\nexact\n")[0]
     return [CAST.sub(r"\1", IDS.sub("", line.lstrip(TREE))) for line in tree.split("\n")]
 
@@ -130,7 +130,7 @@ def _count(old: str, new: str) -> int:
     return sum(max(i2 - i1, j2 - j1) for how, i1, i2, j1, j2 in changes if how != "equal")
 
 
-def _moved(old: str, new: str) -> str:
+def _change(old: str, new: str) -> str:
     return f"`{_cut(old, 50)}` → `{_cut(new, 50)}`"
 
 

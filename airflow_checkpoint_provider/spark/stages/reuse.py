@@ -1,8 +1,9 @@
-"""May the stored rows of a stage stand for this plan? Pure. Runs in the Spark driver.
+"""Decide whether the stored rows of a stage are the rows that the script asks for. Pure. Runs in the Spark driver.
 
-Same run, same application, same plan: reused. Only a changed application is looked at closer. What no plan text shows, a
-function's body, Python code or rows of the driver, is reused unseen only where everything handed out before it is the same.
-The author's ``version`` speaks for the application, never for an input: paths and rows that moved are computed anew.
+Same run, same application and same plan: the rows are reused. Only for a changed application more is compared. A plan's text
+does not show the body of a function, Python code or rows of the driver. Such a stage is reused only if every stage before it
+is the same. The author's ``version`` decides about the application, never about an input: if paths or rows have changed, the
+stage is computed again.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from airflow_checkpoint_provider.spark.stages.plan import Plan
 
 @dataclass(frozen=True)
 class Verdict:
-    """``why`` is the rest of the log's line."""
+    """The decision, and its reason as the log line ends with it."""
 
     reuse: bool
     why: str = ""
 
 
 @dataclass(frozen=True)
-class Now:
-    """What the script asks for: the application's digest, the author's ``version``, and what was handed out so far."""
+class StageRequest:
+    """A stage as the script asks for it: digest of the application, the author's ``version``, and the stages before it."""
 
     application: str
     version: str | None
@@ -32,54 +33,54 @@ class Now:
     handed_out: Mapping[str, str]
 
 
-def reuse_without_plan(prior: StageDetail, now: Now) -> Verdict:
-    """For a function, before it is called; a refusal means: build it and compare."""
-    if moved_input(prior, now) or now.version != prior.version:
+def reuse_without_plan(prior: StageDetail, request: StageRequest) -> Verdict:
+    """Decide for a function before it is called. If the verdict is no, call it and compare its plan."""
+    if changed_input(prior, request) or request.version != prior.version:
         return Verdict(False)
-    return Verdict(prior.application == now.application)
+    return Verdict(prior.application == request.application)
 
 
-def decide_reuse(prior: StageDetail, now: Now, plan: Plan, difference: Callable[[], str]) -> Verdict:
-    """For a plan. ``difference`` says in a line what moved since the stored one; it reads a file, so it is asked last."""
-    moved = moved_input(prior, now)
-    unseen = plan.python or plan.local_rows or (now.version is not None and not now.function)
-    if moved and unseen:
-        return Verdict(False, f"{_what(plan)} and {moved}")
-    if now.version != prior.version:
-        return Verdict(False, f"its version moved: {prior.version!r} → {now.version!r}")
-    changed = now.application != prior.application
+def decide_reuse(prior: StageDetail, request: StageRequest, plan: Plan, difference: Callable[[], str]) -> Verdict:
+    """Decide for a plan. ``difference`` says in a line what changed since the stored plan; it reads a file, so it is called last."""
+    changed_stage = changed_input(prior, request)
+    opaque = plan.python or plan.local_rows or (request.version is not None and not request.function)
+    if changed_stage and opaque:
+        return Verdict(False, f"{_why_opaque(plan)} and {changed_stage}")
+    if request.version != prior.version:
+        return Verdict(False, f"its version changed: {prior.version!r} → {request.version!r}")
+    new_application = request.application != prior.application
     if plan.digest == prior.plan:
-        return _same_plan(changed, now, plan)
-    if changed and now.version is not None and not moved and plan.read == prior.inputs:
-        return Verdict(True, f"application changed, version={now.version!r} is the same")
-    hint = "" if changed or moved else "; a literal that moves from try to try? use job.started_at"
-    return Verdict(False, f"its plan moved: {difference()}{hint}")
+        return _same_plan(new_application, request, plan)
+    if new_application and request.version is not None and not changed_stage and plan.read == prior.inputs:
+        return Verdict(True, f"application changed, version={request.version!r} is the same")
+    hint = "" if new_application or changed_stage else ". If a literal changes between tries, use job.started_at"
+    return Verdict(False, f"its plan changed: {difference()}{hint}")
 
 
-def _same_plan(changed: bool, now: Now, plan: Plan) -> Verdict:
-    if not changed:
+def _same_plan(new_application: bool, request: StageRequest, plan: Plan) -> Verdict:
+    if not new_application:
         return Verdict(True)
-    if now.version is not None:
-        return Verdict(True, f"application changed, version={now.version!r} is the same")
+    if request.version is not None:
+        return Verdict(True, f"application changed, version={request.version!r} is the same")
     if plan.python or plan.local_rows:
-        why = f"the application changed and {_what(plan)}; cannot be proved equal"
-        return Verdict(False, f'{why}. Keep it next time: version="1"')
+        why = f"the application changed and {_why_opaque(plan)}, so equal rows cannot be proved"
+        return Verdict(False, f'{why}. To keep them next time, set version="1"')
     return Verdict(True, "application changed, this stage did not")
 
 
-def _what(plan: Plan) -> str:
-    """Why the plan's text alone proves nothing."""
+def _why_opaque(plan: Plan) -> str:
+    """Return why the plan's text alone proves nothing."""
     if plan.python:
         return "its plan calls Python"
     return "its plan holds rows of the driver" if plan.local_rows else "version= was given"
 
 
-def moved_input(prior: StageDetail, now: Now) -> str:
-    """Which stage handed out earlier is not what it was for the stored rows; empty if all are."""
+def changed_input(prior: StageDetail, request: StageRequest) -> str:
+    """Return which stage before this one is not the same as for the stored rows; empty if all are the same."""
     for uid, file_set in prior.before.items():
-        if uid not in now.handed_out:
+        if uid not in request.handed_out:
             return f"stage '{uid}' no longer comes before it"
-        if now.handed_out[uid] != file_set:
-            return f"stage '{uid}' before it was computed anew"
-    added = next((uid for uid in now.handed_out if uid not in prior.before), None)
+        if request.handed_out[uid] != file_set:
+            return f"stage '{uid}' before it was computed again"
+    added = next((uid for uid in request.handed_out if uid not in prior.before), None)
     return f"stage '{added}' now comes before it" if added else ""

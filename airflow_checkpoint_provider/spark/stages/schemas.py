@@ -1,4 +1,4 @@
-"""Which columns a stage can hold, and its schema as JSON that holds no code. Runs in the Spark driver."""
+"""The schema of a stage: which columns it can hold, and its JSON, which holds no code. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ PICKLED_CLASS = re.compile(r'("serializedClass":)"[^"]*"')
 
 
 def schema_json(df: DataFrame) -> str:
-    """The schema as Spark's JSON, where a Python type of the user's stands by the name of its class alone, without its pickle."""
+    """Return the schema as Spark's JSON. Of a user's Python type it keeps the name of the class, and drops the pickle."""
     return PICKLED_CLASS.sub(r'\1""', df._jdf.schema().json())
 
 
 def refuse_types(df: DataFrame, uid: str) -> None:
-    """Raise ``UnsupportedType`` for what Parquet refuses, or takes and Spark cannot read back, before any work is done."""
+    """Raise ``UnsupportedType``, before any work is done, for columns that Spark cannot write to Parquet or read back."""
     exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-    for trouble in _troubles(df.schema, "", exact):
-        raise UnsupportedType(f"stage '{uid}': {trouble}, before the stage", uid=uid)
+    for problem in _problems(df.schema, "", exact):
+        raise UnsupportedType(f"stage '{uid}': {problem}, before the stage", uid=uid)
 
 
-def _troubles(held: DataType, path: str, exact: bool) -> Iterator[str]:
-    match held:
+def _problems(data_type: DataType, path: str, exact: bool) -> Iterator[str]:
+    match data_type:
         case TimeType() | CalendarIntervalType():
-            yield f"column `{path}` is {_name(held)}, which Parquet files cannot hold: cast it to string, or drop it"
+            yield f"column `{path}` is {_type_name(data_type)}, which Parquet files cannot hold: cast it to string, or drop it"
         case StructType():
-            yield from _struct_troubles(held, path, exact)
+            yield from _struct_problems(data_type, path, exact)
         case ArrayType():
-            yield from _troubles(held.elementType, f"{path}[]", exact)
+            yield from _problems(data_type.elementType, f"{path}[]", exact)
         case MapType():
-            yield from _troubles(held.keyType, f"{path}.key", exact)
-            yield from _troubles(held.valueType, f"{path}.value", exact)
+            yield from _problems(data_type.keyType, f"{path}.key", exact)
+            yield from _problems(data_type.valueType, f"{path}.value", exact)
         case UserDefinedType():
-            yield from _troubles(held.sqlType(), path, exact)
+            yield from _problems(data_type.sqlType(), path, exact)
 
 
-def _struct_troubles(struct: StructType, path: str, exact: bool) -> Iterator[str]:
+def _struct_problems(struct: StructType, path: str, exact: bool) -> Iterator[str]:
     if not struct.fields:
         what = f"column `{path}` is a struct without fields" if path else "the DataFrame has no columns"
         yield f"{what}, which Parquet files cannot hold: add one, or drop it"
@@ -62,8 +62,8 @@ def _struct_troubles(struct: StructType, path: str, exact: bool) -> Iterator[str
         if name in seen:
             yield f"columns `{seen[name]}` and `{inner}` have one name to Spark: rename one"
         seen[name] = inner
-        yield from _troubles(field.dataType, inner, exact)
+        yield from _problems(field.dataType, inner, exact)
 
 
-def _name(held: DataType) -> str:
-    return "a calendar interval" if isinstance(held, CalendarIntervalType) else "of type TIME"
+def _type_name(data_type: DataType) -> str:
+    return "a calendar interval" if isinstance(data_type, CalendarIntervalType) else "of type TIME"

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference
-from airflow_checkpoint_provider.spark.stages.reuse import Now, Verdict, decide_reuse, reuse_without_plan
+from airflow_checkpoint_provider.spark.stages.reuse import StageRequest, Verdict, decide_reuse, reuse_without_plan
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import messages
@@ -48,36 +48,36 @@ class Stages:
         self._spark, self._attempt, self._states, self._checkpointer = spark, attempt, states, checkpointer
         self._application = application
         self._readbacks: dict[str, tuple[str, str]] = {}
-        self._one = threading.Lock()
+        self._running = threading.Lock()  # held while a stage is computed or read
 
-    def run(self, uid: str, given: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
-        """The rows of stage ``uid``: the stored ones where they may stand for what is given, else computed and stored now."""
-        if not self._one.acquire(blocking=False):
+    def run(self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
+        """Return the rows of stage ``uid``: the stored rows if they can be reused, else compute and store them now."""
+        if not self._running.acquire(blocking=False):
             raise WrongUse(
-                f"stage '{uid}' began in a second thread: stages come one after the other, values follow them"
+                f"stage '{uid}' was called while another stage runs in a second thread. Call stages one after the other"
             )
         try:
-            return self._run(uid, given, version)
+            return self._run(uid, source, version)
         finally:
-            self._one.release()
+            self._running.release()
 
-    def _run(self, uid: str, given: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
+    def _run(self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
         self._attempt.still_mine()
         self._checkpointer.stop_if_asked(f"the beginning of stage '{uid}'")
-        function = callable(given)
-        now = Now(self._application.digest, version, function, dict(self._states.handed_out))
+        function = callable(source)
+        request = StageRequest(self._application.digest, version, function, dict(self._states.handed_out))
         prior = self._states.stage(uid)
-        if function and prior and (verdict := reuse_without_plan(prior[1], now)).reuse:
+        if function and prior and (verdict := reuse_without_plan(prior[1], request)).reuse:
             return self._reuse(prior[0], prior[1], verdict)
-        df = _frame(uid, given() if callable(given) else given)
+        df = _frame(uid, source() if callable(source) else source)
         refuse_types(df, uid)
         plan = fingerprint(df, self._readbacks)
         if prior:
-            verdict = decide_reuse(prior[1], now, plan, lambda: self._difference(prior[0], plan))
+            verdict = decide_reuse(prior[1], request, plan, lambda: self._difference(prior[0], plan))
             if verdict.reuse:
                 return self._reuse(prior[0], prior[1], verdict)
             say(messages.stage_recomputed(uid, verdict.why))
-        return self._compute(uid, df, plan, now)
+        return self._compute(uid, df, plan, request)
 
     # -- reused ------------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Stages:
         df = self._read(snapshot, detail)
         parquet_files.verify_rows(self._spark, self._uri(snapshot.file_sets[0].path), snapshot.file_sets[0].files)
         self._states.replay_values(detail)
-        self._states.reached(snapshot)
+        self._states.hand_out(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
         say(messages.stage_reused(snapshot, verdict.why))
         return df
@@ -104,15 +104,15 @@ class Stages:
             return (
                 difference(Plan.from_json(parse(body, key)), plan)
                 if body is not None
-                else "the stored plan's text is gone"
+                else "the text of the stored plan is gone"
             )
         except CheckpointError as error:
-            return f"the stored plan's text cannot be read ({error.message})"
+            return f"the text of the stored plan cannot be read ({error.message})"
 
     # -- computed ----------------------------------------------------------------------------------------------------
 
-    def _compute(self, uid: str, df: DataFrame, plan: Plan, now: Now) -> DataFrame:
-        """One write, listed after its commit; rows, names and sizes compared; then the barrier; then read back."""
+    def _compute(self, uid: str, df: DataFrame, plan: Plan, request: StageRequest) -> DataFrame:
+        """Write the rows once, list and compare the files, take the checkpoint of the barrier, and read the rows back."""
         path = file_set_path(uid, self._attempt.epoch, secrets.token_hex(8))
         uri = self._uri(path)
         codec = parquet_files.codec_for(uri.split(":", 1)[0])
@@ -125,10 +125,18 @@ class Stages:
             file_set = FileSet(path=path, files=parquet_files.count_rows(self._spark, written))
         self._keep_plan(path, plan)
         detail = StageDetail(
-            plan=plan.digest, inputs=plan.read, python=plan.python or plan.local_rows, application=self._application.digest, schema=written.schema,
-            codec=codec, sorted=plan.sorted, version=now.version, function=now.function, before=dict(now.handed_out),
+            plan=plan.digest,
+            inputs=plan.read,
+            python=plan.python or plan.local_rows,
+            application=self._application.digest,
+            schema=written.schema,
+            codec=codec,
+            sorted=plan.sorted,
+            version=request.version,
+            function=request.function,
+            before=dict(request.handed_out),
             values=dict(self._states.values),
-        )  # fmt: skip
+        )
         barrier = f"stage '{uid}'"
         measures = Measures(
             barrier=barrier, work_s=worked, sync_s=time.monotonic() - began - worked, new_bytes=file_set.bytes
@@ -136,25 +144,27 @@ class Stages:
         snapshot = StateSnapshot(
             uid=uid, kind="stage", run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
         )
-        self._states.reached(snapshot)
+        self._states.hand_out(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
         self._checkpointer.checkpoint(barrier)
         return self._read(snapshot, detail)
 
     def _keep_plan(self, path: str, plan: Plan) -> None:
-        """For the line that says what moved; without it that line is poorer, nothing else."""
+        """Store the plan's text beside the rows. Only the log line that says what changed reads it again."""
         try:
             key = f"{self._attempt.keys.file_set(path)}/{PLAN_FILE}"
             self._attempt.store.overwrite(key, canonical({"v": VERSION, **plan.to_json()}))
         except CheckpointError as error:
-            say(f"the text of the plan could not be kept: {error}")
+            say(
+                f"The text of the plan could not be stored. If this stage is computed again, the log cannot say what changed: {error}"
+            )
 
     def _uri(self, path: str) -> str:
         return hadoop_uri(f"{self._attempt.store.uri}/{self._attempt.keys.file_set(path)}")
 
     @contextmanager
     def _described(self, uid: str) -> Iterator[None]:
-        """Spark's UI says the stage's name while it is computed; the user's own description is back afterwards."""
+        """Show the stage's name in Spark's UI while it is computed, and restore the user's own description afterwards."""
         context = self._spark.sparkContext
         names = ("spark.jobGroup.id", "spark.job.description")
         before: dict[str, Any] = {name: context.getLocalProperty(name) for name in names}
@@ -169,11 +179,12 @@ class Stages:
                 context.setLocalProperty(name, value)
 
 
-def _frame(uid: str, given: Any) -> DataFrame:
+def _frame(uid: str, source: Any) -> DataFrame:
+    """Return ``source``. Raises ``WrongUse`` if it is no DataFrame."""
     from pyspark.sql.classic.dataframe import DataFrame
 
-    if not isinstance(given, DataFrame):
+    if not isinstance(source, DataFrame):
         raise WrongUse(
-            f"stage '{uid}' was given {type(given).__name__}: give a DataFrame, or a function without arguments that returns one"
+            f"stage '{uid}' was given {type(source).__name__}. Give a DataFrame, or a function without arguments that returns one"
         )
-    return given
+    return source

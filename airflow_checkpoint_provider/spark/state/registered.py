@@ -1,8 +1,8 @@
-"""A job's own states and hooks: objects that are asked for their state at each barrier. Runs in the Spark driver.
+"""Registered objects: a job's own states and hooks, called at each barrier. Runs in the Spark driver.
 
-They are called by the script's own thread alone, at barriers and at the end of ``with``, one after the other in the order of
-their registration; so they need no locks. Only notifications of an object that asks for it come from a thread of its own. All
-restored states are read and decoded at ``with``: a damaged state is refused before any object is called.
+Only the script's own thread calls them, at barriers and at the end of ``with``, in the order of their registration. So they
+need no locks. An object that asks for it is notified by a thread of its own. All restored states are read and decoded at
+``with``: a damaged state is refused before any object is called.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from airflow_checkpoint_provider.errors import CheckpointError, Declined, WrongU
 from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint, State
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.state.notifier import Notifier
-from airflow_checkpoint_provider.spark.state.states import States, as_restored
+from airflow_checkpoint_provider.spark.state.states import States
+from airflow_checkpoint_provider.spark.state.value import json_copy
 
 REQUIRED = ("snapshot_state", "initialize_state")
 PREPARE, COMPLETE, ABORTED = "prepare_snapshot_pre_barrier", "notify_checkpoint_complete", "notify_checkpoint_aborted"
@@ -28,10 +29,10 @@ LONGEST_WORDS = 500  # characters of an object's error that the journal keeps
 
 @dataclass(frozen=True)
 class InitializationContext:
-    """What an object starts from.
+    """The state from which an object starts.
 
-    ``state`` is what its ``snapshot_state`` returned for the restore point; None if that holds nothing of it, or if there
-    is no restore point. Then ``restored`` is False and ``checkpoint_id`` None.
+    ``state`` is what its ``snapshot_state`` returned for the restore point. It is None if the restore point holds no state
+    of the object, or if there is no restore point. ``restored`` is False and ``checkpoint_id`` is None if there is none.
     """
 
     uid: str
@@ -42,7 +43,7 @@ class InitializationContext:
 
 @dataclass(frozen=True)
 class SnapshotContext:
-    """Where the script is, and the checkpoint that is taken there.
+    """The barrier that the script has reached, and the checkpoint that is taken there.
 
     ``checkpoint_id`` is None while the store does not answer: the snapshot is kept, and goes into a checkpoint as soon as
     the store answers.
@@ -54,7 +55,7 @@ class SnapshotContext:
 
 
 class CheckpointedObject(Protocol):
-    """What ``CheckpointedJob.register`` takes. Three more methods are called where an object has them:
+    """An object for ``CheckpointedJob.register``. Three more methods are called if the object has them:
 
     - ``prepare_snapshot_pre_barrier(id)``, of all objects before the first ``snapshot_state``: the last moment to flush.
       ``id`` as in ``SnapshotContext``.
@@ -84,7 +85,7 @@ class Registered:
         self._states, self._restored = states, restored
         self._objects: dict[str, CheckpointedObject] = {}
         self._notifiers: dict[str, Notifier] = {}  # of the objects that are notified in the background
-        self._asked: tuple[str, ...] = ()  # at the newest barrier
+        self._participants: tuple[str, ...] = ()  # uids of the objects at the newest barrier
         self._newest: set[int] = set()  # the checkpoints that hold the states of the newest barrier
         self._lock = threading.Lock()  # guards the two dictionaries below
         self._waiting: dict[int, list[str]] = {}  # checkpoint -> the objects that its outcome concerns
@@ -96,11 +97,14 @@ class Registered:
         return bool(self._objects)
 
     def add(self, uid: str, obj: CheckpointedObject) -> None:
-        """Hand the object its restored state. From the next barrier on it is asked for its state."""
+        """Give the object its restored state. From the next barrier on, checkpoints hold its state.
+
+        Raises ``WrongUse`` if a required method is missing, and ``KindChanged``.
+        """
         for name in REQUIRED:
             if not callable(getattr(obj, name, None)):
                 raise WrongUse(
-                    f"'{uid}': {type(obj).__name__} has no method {name}; a registered object has {' and '.join(REQUIRED)}"
+                    f"'{uid}': {type(obj).__name__} has no method {name}. A registered object needs {' and '.join(REQUIRED)}"
                 )
         state = self._states.register(uid)
         with self._call(uid, "initialize_state"):
@@ -112,15 +116,15 @@ class Registered:
     # -- at a barrier ------------------------------------------------------------------------------------------------
 
     def snapshot(self, barrier: str, number: int | None) -> None:
-        """Ask each object for its state, after all were prepared.
+        """Prepare all objects, then ask each one for its state.
 
-        Raises ``Declined`` at the first object that fails: then all states stay as they were.
+        Raises ``Declined`` at the first object that fails. Then all states stay as they were.
         """
-        self._asked, self._newest, self.unsaved = tuple(self._objects), set(), True
+        self._participants, self._newest, self.unsaved = tuple(self._objects), set(), True
         if number is not None and not self.notified(number):
             number = None  # the store did not answer: this checkpoint may hold the states of an earlier barrier
         elif number is not None:
-            self.asked_for(number)
+            self.expect_outcome(number)
         for uid, obj in self._objects.items():
             if prepare := getattr(obj, PREPARE, None):
                 with self._or_declined(uid, PREPARE):
@@ -128,14 +132,14 @@ class Registered:
         states = {}
         for uid, obj in self._objects.items():
             with self._or_declined(uid, "snapshot_state"):
-                states[uid] = as_restored("what it returned", obj.snapshot_state(SnapshotContext(uid, barrier, number)))
-        self._states.said |= states
+                states[uid] = json_copy("its state", obj.snapshot_state(SnapshotContext(uid, barrier, number)))
+        self._states.object_states |= states
 
-    def asked_for(self, number: int) -> None:
-        """Remember that the states of the newest barrier are for checkpoint ``number``, too: its outcome is notified."""
+    def expect_outcome(self, number: int) -> None:
+        """Note that checkpoint ``number`` takes the states of the newest barrier, so that objects are notified of its outcome."""
         with self._lock:
             if number not in self._waiting:
-                self._waiting[number] = list(self._asked)
+                self._waiting[number] = list(self._participants)
                 self._newest.add(number)
 
     def holds_newest(self, number: int) -> None:
@@ -145,7 +149,7 @@ class Registered:
     def refuse_inside(self) -> None:
         """Raise ``WrongUse`` inside a call of an object: a barrier there would snapshot it half-way."""
         if inside := getattr(self._calling, "method", ""):
-            raise WrongUse(f"a stage or checkpoint inside {inside}: use them in the script itself")
+            raise WrongUse(f"a stage or checkpoint was called inside {inside}. Call it in the script itself")
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 
@@ -178,13 +182,15 @@ class Registered:
         """Wait for notifications in the background, for all objects together at most ``timeout_s`` seconds."""
         for uid, notifier in self._notifiers.items():
             if not notifier.close(timeout_s):
-                say(f"'{uid}': a notification has not returned; the job ends without it")
+                say(f"'{uid}': a notification has not returned. The job ends without waiting for it.")
 
     def _outcomes(self, state: State) -> list[tuple[int, Checkpoint | None]]:
         with self._lock:
             numbers = sorted(self._waiting)
         listed = [(number, state.checkpoint(number)) for number in numbers]
-        return [(number, found) for number, found in listed if found is None or found.status != PENDING]
+        return [
+            (number, checkpoint) for number, checkpoint in listed if checkpoint is None or checkpoint.status != PENDING
+        ]
 
     def _concerned(self, number: int) -> list[str]:
         with self._lock:
@@ -217,7 +223,7 @@ class Registered:
             try:
                 with self._call(uid, method):
                     notify(number)
-            except Exception as error:  # noqa: BLE001 - the checkpoint has its outcome, whatever the object makes of it
+            except Exception as error:  # noqa: BLE001 - the checkpoint has its outcome; an error here cannot change it
                 traceback.print_exception(error)
                 say(f"'{uid}': {method}({number}): {_words(error)}; the job goes on")
 

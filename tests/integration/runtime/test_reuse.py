@@ -101,10 +101,12 @@ def test_python_in_a_changed_application(script: Script, capsys: CaptureFixture)
     assert counted_again()
     said = capsys.readouterr().out
     assert (
-        "stage 'named': recomputed. The application changed and its plan calls Python; cannot be proved equal."
-        ' Keep it next time: version="1".  [CKP121]'
+        "stage 'named': recomputed. The application changed and its plan calls Python, so equal rows cannot be proved."
+        ' To keep them next time, set version="1".  [CKP121]'
     ) in said
-    assert "stage 'counted': recomputed. Its plan moved: its input, stage 'named', was computed anew.  [CKP121]" in said
+    assert (
+        "stage 'counted': recomputed. Its plan changed: its input, stage 'named', was computed again.  [CKP121]" in said
+    )
 
 
 def test_an_equal_version_keeps_the_rows_of_a_changed_application(script: Script, capsys: CaptureFixture) -> None:
@@ -123,10 +125,10 @@ def test_another_version_computes_anew(script: Script, capsys: CaptureFixture) -
     with script.attempt() as job:
         three_stages(job, version="2")
     assert again()
-    assert "stage 'named': recomputed. Its version moved: '1' → '2'." in capsys.readouterr().out
+    assert "stage 'named': recomputed. Its version changed: '1' → '2'." in capsys.readouterr().out
 
 
-# -- an input moved ----------------------------------------------------------------------------------------------------
+# -- an input changed ----------------------------------------------------------------------------------------------------
 
 
 def test_a_literal_that_moved(script: Script, capsys: CaptureFixture) -> None:
@@ -140,20 +142,20 @@ def test_a_literal_that_moved(script: Script, capsys: CaptureFixture) -> None:
         stage(job, "2026-11-21")
     assert again()
     (said,) = lines(capsys, "clean")
-    assert "recomputed. Its plan moved: " in said
+    assert "recomputed. Its plan changed: " in said
     assert "`2026-11-21`" in said
     assert "use job.started_at" in said
 
 
 def test_what_is_built_on_a_recomputed_stage_is_recomputed(script: Script, capsys: CaptureFixture) -> None:
-    """Python sees nothing of what moved; a function is called again, though the application is the same."""
+    """No plan shows what changed inside Python; a function is called again, though the application is the same."""
     fail(script)
     computed = [script.recomputes(uid) for uid in ("clean", "named", "counted")]
     with script.attempt() as job:
         assert three_stages(job, count=9) == [(0, 3), (1, 3), (2, 3)]
     assert all(again() for again in computed)
     said = capsys.readouterr().out
-    assert "stage 'named': recomputed. Its plan calls Python and stage 'clean' before it was computed anew." in said
+    assert "stage 'named': recomputed. Its plan calls Python and stage 'clean' before it was computed again." in said
     assert "use job.started_at" in said.split("stage 'clean': recomputed")[1].split("\n")[0]
 
 

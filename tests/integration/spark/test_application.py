@@ -123,9 +123,9 @@ def test_installed_imported_and_running_spark_agree_here(spark: SparkSession) ->
 def test_versions_that_do_not_agree_are_named(spark: SparkSession) -> None:
     seen = application._versions(spark)
     assert set(seen) >= {"the JVM", "pyspark as imported", "pyspark as installed"}
-    application._agree({**seen, "a build of somebody's": f"{spark.version}-amzn-1"})
+    application._refuse_mixed({**seen, "a build of somebody's": f"{spark.version}-amzn-1"})
     with pytest.raises(VersionMismatch, match=r"pyspark-client as installed 3\.5\.1"):
-        application._agree({**seen, "pyspark-client as installed": "3.5.1"})
+        application._refuse_mixed({**seen, "pyspark-client as installed": "3.5.1"})
 
 
 def test_a_connect_session_is_refused(spark: SparkSession) -> None:

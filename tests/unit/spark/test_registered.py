@@ -14,7 +14,8 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import ABORTED, FORGOTTEN, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.spark import InitializationContext, SnapshotContext
 from airflow_checkpoint_provider.spark.state.registered import LONGEST_WORDS, Registered
-from airflow_checkpoint_provider.spark.state.states import LARGEST_VALUE, States
+from airflow_checkpoint_provider.spark.state.states import States
+from airflow_checkpoint_provider.spark.state.value import LARGEST_VALUE
 from tests.unit.spark.test_states import RUN, held, registered, seal, stage, value
 
 Calls = list[tuple[Any, ...]]
@@ -143,7 +144,7 @@ def test_what_it_is_handed_is_its_own_to_change() -> None:
 def test_an_object_without_a_method_is_refused_by_name(lacks: str) -> None:
     methods = {name: lambda *_: None for name in ("snapshot_state", "initialize_state") if name != lacks}
     obj: Any = type("Half", (), methods)()
-    with pytest.raises(WrongUse, match=f"'own': Half has no method {lacks}; a registered object has"):
+    with pytest.raises(WrongUse, match=rf"'own': Half has no method {lacks}\. A registered object needs"):
         new()[1].add("own", obj)
 
 
@@ -214,8 +215,8 @@ def test_a_checkpoint_of_before_does_not_bring_a_state_back() -> None:
     ("says", "words"),
     [
         (ValueError("no position"), "'own': snapshot_state: ValueError: no position; the next barrier asks it again"),
-        ({1, 2}, "'own': snapshot_state: InvalidConfig: what it returned: .*a value is JSON"),
-        ("x" * LARGEST_VALUE, f"what it returned has {LARGEST_VALUE + 2} bytes of JSON, {LARGEST_VALUE} are allowed"),
+        ({1, 2}, "'own': snapshot_state: InvalidConfig: its state: .*a value is JSON"),
+        ("x" * LARGEST_VALUE, f"its state has {LARGEST_VALUE + 2} bytes of JSON, {LARGEST_VALUE} are allowed"),
         (ValueError("\udc80"), r"ValueError: \?;"),
         (ValueError("one\n\ttwo"), "ValueError: one two;"),
         (ValueError("x" * 9999), f"^.{{1,{LONGEST_WORDS + 100}}}$"),
@@ -260,7 +261,7 @@ def told(*asked: int, also: tuple[int, ...] = (), **found: str) -> Calls:
     for number in asked:
         objects.snapshot("here", number)
     for number in also:
-        objects.asked_for(number)
+        objects.expect_outcome(number)
     hook.calls.clear()
     objects.notify(outcomes(**found))
     return [(what, number) for what, _, number in hook.calls]
@@ -336,7 +337,7 @@ def test_it_is_not_given_an_id_that_may_hold_what_it_said_before() -> None:
     objects.snapshot("here", 1)
     objects.snapshot("there", 1)
     assert [call[-1] for call in own.calls] == [1, None]
-    objects.asked_for(1)
+    objects.expect_outcome(1)
     objects.notify(outcomes(c1=RETAINED))
     assert objects.unsaved, "what was said there may be in none"
 
@@ -358,7 +359,7 @@ def test_what_was_said_is_not_saved_by_an_older_gated_one() -> None:
     _, objects = new()
     objects.add("own", Own(says=1))
     objects.snapshot("here", 2)
-    objects.asked_for(1)
+    objects.expect_outcome(1)
     objects.snapshot("there", 3)
     objects.notify(outcomes(c1=RETAINED, c2=RETAINED, c3=ABORTED))
     assert objects.unsaved
@@ -374,6 +375,6 @@ def test_no_barrier_inside_a_call() -> None:
         def initialize_state(self, ctx: InitializationContext) -> None:
             objects.refuse_inside()
 
-    with pytest.raises(WrongUse, match="a stage or checkpoint inside initialize_state of 'own'"):
+    with pytest.raises(WrongUse, match="a stage or checkpoint was called inside initialize_state of 'own'"):
         objects.add("own", Nested())
     objects.refuse_inside()

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.metadata import StageDetail
 from airflow_checkpoint_provider.spark.stages.plan import Plan
-from airflow_checkpoint_provider.spark.stages.reuse import Now, Verdict, decide_reuse, reuse_without_plan
+from airflow_checkpoint_provider.spark.stages.reuse import StageRequest, Verdict, decide_reuse, reuse_without_plan
 
 SAME, OTHER = "same", "other"
 BEFORE = {"clean": "state/clean/1-aa", "named": "state/named/1-bb"}
@@ -17,8 +17,8 @@ RECOMPUTED = {**BEFORE, "clean": "state/clean/2-cc"}
 
 def now(
     application: str = SAME, handed_out: dict[str, str] = BEFORE, *, version: str | None = None, function: bool = False
-) -> Now:
-    return Now(application, version, function, handed_out)
+) -> StageRequest:
+    return StageRequest(application, version, function, handed_out)
 
 
 def plan(digest: str = SAME, *, python: bool = False, local_rows: bool = False, path: str = "in") -> Plan:
@@ -32,12 +32,12 @@ STORED = StageDetail(
 VERSIONED = replace(STORED, version="1")
 
 
-def judged(stored: StageDetail, asked: Now, built: Plan) -> Verdict:
+def judged(stored: StageDetail, asked: StageRequest, built: Plan) -> Verdict:
     return decide_reuse(stored, asked, built, lambda: "`1` → `2`")
 
 
-HINT = "; a literal that moves from try to try? use job.started_at"
-KEEP = '; cannot be proved equal. Keep it next time: version="1"'
+HINT = ". If a literal changes between tries, use job.started_at"
+KEEP = ', so equal rows cannot be proved. To keep them next time, set version="1"'
 
 
 @pytest.mark.parametrize(
@@ -61,45 +61,45 @@ KEEP = '; cannot be proved equal. Keep it next time: version="1"'
                      "application changed, version='1' is the same", id="a function with a version that builds the same plan"),
     ],
 )  # fmt: skip
-def test_reused(stored: StageDetail, asked: Now, built: Plan, why: str) -> None:
+def test_reused(stored: StageDetail, asked: StageRequest, built: Plan, why: str) -> None:
     assert judged(stored, asked, built) == Verdict(True, why)
 
 
 @pytest.mark.parametrize(
     ("stored", "asked", "built", "why"),
     [
-        pytest.param(STORED, now(), plan(OTHER), f"its plan moved: `1` → `2`{HINT}", id="same application, the plan differs"),
-        pytest.param(VERSIONED, now(version="1"), plan(OTHER), f"its plan moved: `1` → `2`{HINT}",
+        pytest.param(STORED, now(), plan(OTHER), f"its plan changed: `1` → `2`{HINT}", id="same application, the plan differs"),
+        pytest.param(VERSIONED, now(version="1"), plan(OTHER), f"its plan changed: `1` → `2`{HINT}",
                      id="same application, same version, the plan differs"),
-        pytest.param(STORED, now(OTHER), plan(OTHER), "its plan moved: `1` → `2`", id="changed application, the plan differs"),
+        pytest.param(STORED, now(OTHER), plan(OTHER), "its plan changed: `1` → `2`", id="changed application, the plan differs"),
         pytest.param(STORED, now(OTHER), plan(python=True), f"the application changed and its plan calls Python{KEEP}",
                      id="changed application, same plan with Python"),
         pytest.param(STORED, now(OTHER), plan(local_rows=True), f"the application changed and its plan holds rows of the driver{KEEP}",
                      id="changed application, same plan with local rows"),
-        pytest.param(VERSIONED, now(OTHER, version="1"), plan(OTHER, path="elsewhere"), "its plan moved: `1` → `2`",
+        pytest.param(VERSIONED, now(OTHER, version="1"), plan(OTHER, path="elsewhere"), "its plan changed: `1` → `2`",
                      id="changed application, same version, another input"),
-        pytest.param(VERSIONED, now(OTHER, version="2"), plan(), "its version moved: '1' → '2'", id="another version"),
-        pytest.param(VERSIONED, now(version="2"), plan(), "its version moved: '1' → '2'", id="another version of the same application"),
-        pytest.param(STORED, now(OTHER, version="1"), plan(), "its version moved: None → '1'", id="a version for the first time"),
+        pytest.param(VERSIONED, now(OTHER, version="2"), plan(), "its version changed: '1' → '2'", id="another version"),
+        pytest.param(VERSIONED, now(version="2"), plan(), "its version changed: '1' → '2'", id="another version of the same application"),
+        pytest.param(STORED, now(OTHER, version="1"), plan(), "its version changed: None → '1'", id="a version for the first time"),
         pytest.param(STORED, now(handed_out=RECOMPUTED), plan(python=True),
-                     "its plan calls Python and stage 'clean' before it was computed anew", id="Python after another input"),
+                     "its plan calls Python and stage 'clean' before it was computed again", id="Python after another input"),
         pytest.param(STORED, now(handed_out=RECOMPUTED, function=True), plan(python=True),
-                     "its plan calls Python and stage 'clean' before it was computed anew", id="a function with Python after another input"),
+                     "its plan calls Python and stage 'clean' before it was computed again", id="a function with Python after another input"),
         pytest.param(STORED, now(handed_out=RECOMPUTED), plan(local_rows=True),
-                     "its plan holds rows of the driver and stage 'clean' before it was computed anew", id="local rows after another input"),
+                     "its plan holds rows of the driver and stage 'clean' before it was computed again", id="local rows after another input"),
         pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1"), plan(),
-                     "version= was given and stage 'clean' before it was computed anew", id="a version decides about no input"),
-        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1", function=True), plan(OTHER), "its plan moved: `1` → `2`",
+                     "version= was given and stage 'clean' before it was computed again", id="a version decides about no input"),
+        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1", function=True), plan(OTHER), "its plan changed: `1` → `2`",
                      id="a function's version decides about no input"),
-        pytest.param(STORED, now(handed_out=RECOMPUTED), plan(OTHER), "its plan moved: `1` → `2`",
-                     id="an input computed anew is no literal that moves"),
+        pytest.param(STORED, now(handed_out=RECOMPUTED), plan(OTHER), "its plan changed: `1` → `2`",
+                     id="an input computed again is no literal that moves"),
         pytest.param(STORED, now(handed_out={"clean": BEFORE["clean"]}), plan(python=True),
                      "its plan calls Python and stage 'named' no longer comes before it", id="a stage less before it"),
         pytest.param(STORED, now(handed_out={**BEFORE, "new": "state/new/2-dd"}), plan(python=True),
                      "its plan calls Python and stage 'new' now comes before it", id="a stage more before it"),
     ],
 )  # fmt: skip
-def test_recomputed(stored: StageDetail, asked: Now, built: Plan, why: str) -> None:
+def test_recomputed(stored: StageDetail, asked: StageRequest, built: Plan, why: str) -> None:
     assert judged(stored, asked, built) == Verdict(False, why)
 
 
@@ -108,14 +108,16 @@ def test_recomputed(stored: StageDetail, asked: Now, built: Plan, why: str) -> N
     [
         pytest.param(STORED, now(), True, id="same application, same before"),
         pytest.param(STORED, now(OTHER), False, id="changed application"),
-        pytest.param(STORED, now(handed_out=RECOMPUTED), False, id="an input computed anew"),
+        pytest.param(STORED, now(handed_out=RECOMPUTED), False, id="an input computed again"),
         pytest.param(VERSIONED, now(OTHER, version="1"), False, id="changed application: its inputs are looked at"),
-        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1"), False, id="same version, an input computed anew"),
+        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1"), False, id="same version, an input computed again"),
         pytest.param(VERSIONED, now(version="2"), False, id="another version"),
         pytest.param(VERSIONED, now(), False, id="a version no longer given"),
     ],
 )
-def test_a_function_is_not_called_where_its_rows_are_reused(stored: StageDetail, asked: Now, reuse: bool) -> None:
+def test_a_function_is_not_called_where_its_rows_are_reused(
+    stored: StageDetail, asked: StageRequest, reuse: bool
+) -> None:
     """What is refused here is built and judged by its plan."""
     assert reuse_without_plan(stored, replace(asked, function=True)).reuse is reuse
 

@@ -17,7 +17,8 @@ from airflow_checkpoint_provider.protocol.metadata import (
     StageDetail,
     StateSnapshot,
 )
-from airflow_checkpoint_provider.spark.state.states import LARGEST_VALUE, States, Value, new_in
+from airflow_checkpoint_provider.spark.state.states import States, new_in
+from airflow_checkpoint_provider.spark.state.value import LARGEST_VALUE, Value
 
 RUN = "day-1"
 
@@ -63,8 +64,8 @@ def seal(*states: StateSnapshot, run: str = RUN, **run_values: Any) -> Seal:
 
 
 def asking(states: States, uid: str, default: Any = None) -> Value:
-    states.ask(uid)
-    return Value(states, uid, default, lambda: None)
+    states.claim_value(uid)
+    return Value(states.values, uid, default, lambda: None)
 
 
 def held(states: States) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def test_a_reused_barrier_sets_values_to_what_they_were_there() -> None:
     for found, at_its_barrier in ((clean, 1), (named, 2)):
         assert found.stage
         states.replay_values(found.stage)
-        states.reached(found)
+        states.hand_out(found)
         assert count.get() == at_its_barrier
         count.set(count.get() + 1)
     assert count.get() == 3, "what runs after the last reused barrier runs anew, once"
@@ -111,7 +112,7 @@ def test_a_reused_barrier_sets_values_to_what_they_were_there() -> None:
 def test_a_reused_barrier_after_another_input_leaves_values_as_the_script_computed_them() -> None:
     named = stage("named", before={"clean": file_set("clean", 1)}, count=2)
     states = States.restored(seal(stage("clean"), named, count=0), RUN)
-    states.reached(stage("clean", epoch=2))
+    states.hand_out(stage("clean", epoch=2))
     count = asking(states, "count")
     count.set(100)
     assert named.stage
@@ -173,13 +174,13 @@ def test_the_largest_value() -> None:
 
 def test_states_that_the_script_has_not_reached_are_handed_on() -> None:
     states = States.restored(seal(stage("clean"), stage("named"), value("count", 7)), RUN)
-    states.reached(stage("clean", epoch=2))
+    states.hand_out(stage("clean", epoch=2))
     assert held(states) == {"clean": file_set("clean", 2), "named": file_set("named", 1), "count": 7}
 
 
 def test_what_was_restored_and_nobody_asked_for() -> None:
     states = States.restored(seal(stage("clean"), stage("named"), value("count", 7), value("seen", [])), RUN)
-    states.reached(stage("clean", epoch=2))
+    states.hand_out(stage("clean", epoch=2))
     asking(states, "count")
     asking(states, "new").set(1)
     assert [one.uid for one in states.unclaimed()] == ["named", "seen"]
@@ -203,7 +204,7 @@ def test_what_is_left_behind_is_in_no_later_checkpoint() -> None:
     ("restored", "ask", "said"),
     [
         (value("clean", 7), lambda states: states.stage("clean"), "'clean' is a value .* asks for a stage"),
-        (stage("count"), lambda states: states.ask("count"), "'count' is a stage .* asks for a value"),
+        (stage("count"), lambda states: states.claim_value("count"), "'count' is a stage .* asks for a value"),
     ],
 )
 def test_a_state_is_not_replaced_by_another_kind(
@@ -241,7 +242,7 @@ def test_what_a_checkpoint_pinned_does_not_change_while_it_is_under_way() -> Non
     seen.set(["a"])
     pinned = states.records("here")
     seen.set(["b"])
-    states.reached(stage("clean"))
+    states.hand_out(stage("clean"))
     assert [(one.uid, one.value) for one in pinned] == [("seen", ["a"])]
 
 
@@ -250,7 +251,7 @@ def test_what_a_checkpoint_pinned_does_not_change_while_it_is_under_way() -> Non
 
 def test_nothing_changed_since_the_restore_point() -> None:
     states = States.restored(seal(stage("clean"), value("count", 7)), RUN)
-    states.reached(stage("clean"))
+    states.hand_out(stage("clean"))
     assert not states.changed()
     asking(states, "count").set(7)
     assert not states.changed()
@@ -277,7 +278,7 @@ def test_a_checkpoint_that_failed_saved_nothing() -> None:
 
 def test_a_state_is_new_in_the_first_completed_checkpoint_that_holds_it() -> None:
     states = States.restored(None, RUN)
-    states.reached(stage("clean"))
+    states.hand_out(stage("clean"))
     aborted = [new_in(1, one) for one in states.records("here")]
     assert [one.measures.checkpoint for one in aborted] == [1]
     states.completed({one.uid: new_in(2, one) for one in states.records("here")})
@@ -287,7 +288,7 @@ def test_a_state_is_new_in_the_first_completed_checkpoint_that_holds_it() -> Non
 def test_a_stage_computed_meanwhile_is_not_lost_to_a_checkpoint_that_began_before() -> None:
     states = States.restored(seal(stage("clean")), RUN)
     earlier = {one.uid: one for one in states.records("here")}
-    states.reached(stage("clean", epoch=2))
+    states.hand_out(stage("clean", epoch=2))
     states.completed(earlier)
     assert held(states) == {"clean": file_set("clean", 2)}
     assert states.changed()

@@ -27,10 +27,10 @@ def test_what_became_of_stages(golden: Golden) -> None:
             messages.stage_reused(clean, "application changed, this stage did not"),
             messages.stage_recomputed(
                 "clean",
-                "its plan moved: day >= 2026-11-20 → 2026-11-21; a literal that moves from try to try? use job.started_at",
+                "its plan changed: day >= 2026-11-20 → 2026-11-21. If a literal changes between tries, use job.started_at",
             ),
             messages.stage_recomputed(
-                "clean", "the application changed and its plan calls Python; cannot be proved equal."
+                "clean", "the application changed and its plan calls Python, so equal rows cannot be proved."
             ),
             messages.stage_sorted("clean"),
         ],
