@@ -17,10 +17,7 @@ from typing import NoReturn
 from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.coordinator.liveness import (
-    Beat,
-    Heart,
-)
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
 from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import (
@@ -73,7 +70,7 @@ class Attempt:
         return f"stage '{self.stage}'" if self.stage else "the script's own code"
 
     def leave_if_over(self) -> None:
-        """End the process if the watch has seen that this attempt is over. Asks no store."""
+        """End the process if the watch has seen that this attempt is over. Reads nothing from the store."""
         if self.state.over(self.epoch):
             self.leave_replaced()
 
@@ -83,9 +80,9 @@ class Attempt:
         self._watch.start()
 
     @contextmanager
-    def copying(self, what: str) -> Iterator[None]:
-        """Show what the driver copies before it attaches."""
-        self._copying = what
+    def copying(self, source: str) -> Iterator[None]:
+        """Show in the heartbeat that the driver copies ``source`` before it attaches."""
+        self._copying = source
         self.heart.update(lambda beat: replace(beat, doing=self.doing()))
         try:
             yield
@@ -127,11 +124,16 @@ class Attempt:
             return coordinator.state
 
     def still_mine(self) -> None:
-        """End the process if this attempt is over. Call it before any side effect. A store that does not answer is no end."""
+        """End the process if this attempt is over. Call it before any side effect.
+
+        If the store does not answer, log it and return.
+        """
         try:
             self.catch_up()
         except StoreError as error:
-            say(f"cannot look whether this attempt still stands: {error}")
+            say(
+                f"The journal could not be read, so nobody knows whether this attempt was replaced. The job goes on: {error}"
+            )
 
     def trigger_unless_pending(self, request: Request) -> tuple[int, State]:
         """Return the id of the pending checkpoint that waits for this attempt alone, and the state that lists it.
@@ -209,7 +211,7 @@ class Attempt:
                 continue
             except CheckpointError as error:
                 leave(ExitCode.REFUSED if error.permanent else ExitCode.FAILED, str(error))
-            except BaseException:  # noqa: BLE001 - nobody would see any more that this attempt is over
+            except BaseException:  # noqa: BLE001 - without a watch the driver would not notice that it was replaced
                 traceback.print_exc()
                 leave(ExitCode.FAILED, "the journal could not be watched")
             if self._over.is_set():
@@ -244,7 +246,7 @@ class Attempt:
         with self._journal() as coordinator:
             try:
                 coordinator.journal.append(ended)
-            except CommitStateUnknown:  # asked once more, it answers "done already" if it was written
+            except CommitStateUnknown:  # if it was written, the second append is "done already"
                 coordinator.journal.append(ended)
 
     def end_suspended(self, last_line: Callable[[str], str]) -> NoReturn:
@@ -267,7 +269,7 @@ class Attempt:
         try:
             self.end("cancelled" if launch and launch.stop else "failed", exit_code)
         except CheckpointError as error:
-            say(f"the end of attempt {self.epoch} could not be written ({error}); the next attempt settles it")
+            say(f"the end of attempt {self.epoch} could not be written ({error}). The next attempt writes it.")
 
     def end_now(self, how: str, code: int, why: str) -> NoReturn:
         """End the process from any thread, in order if the store answers in time."""

@@ -133,7 +133,7 @@ class CheckpointContext:
             checkpoint = self._complete_or_abort(number)
         if checkpoint and checkpoint.status == RETAINED:
             states = self.attempt.sealed_states(checkpoint)
-            self.protection.restored()
+            self.protection.completed()
             say(messages.outcome_known(checkpoint))
             return Completed(states)
         if checkpoint and checkpoint.over:
@@ -285,7 +285,7 @@ class CheckpointTask:
         if own:
             context.registered.holds_newest(number)
         if checkpoint:
-            context.protection.restored()
+            context.protection.completed()
             say(messages.checkpoint_line(checkpoint, time.monotonic() - began))
         return Completed({state.uid: state for state in counted.states}, holds_this_barrier=own)
 

@@ -132,7 +132,7 @@ class Checkpointer:
         self.manual.look()
         self._registered.notify_in_background(self._attempt.state)
         self._confirm()
-        self.protection.judge()
+        self.protection.enforce_limit()
 
     def _notify(self) -> None:
         self._registered.notify(self._attempt.state)

@@ -1,4 +1,4 @@
-"""Copies the files of states: into a savepoint, into a full checkpoint, and from where they were restored. Runs in the Spark driver.
+"""Copy the files of states: into a savepoint, into a full checkpoint, and from where they were restored. Runs in the Spark driver.
 
 A copied file set belongs to the attempt that copies it. It is verified by a listing before anybody refers to it.
 """
@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.storage import Store, copy_all
 from airflow_checkpoint_provider.text import messages
 
-SAID_EVERY = 30.0  # seconds between two lines about one copy
+LOG_EVERY = 30.0  # seconds between two lines about one copy
 
 
 class NotWanted(Exception):
@@ -81,26 +81,26 @@ class _Copying:
     def __init__(self, what: str, source: Location, target: Location, total: int) -> None:
         self._what, self.source, self.target, self._total = what, source, target, total
         self._lock = threading.Lock()
-        self._done, self._said = 0, time.monotonic()
+        self._done, self._logged = 0, time.monotonic()
 
     def copy_files(self, record: StateSnapshot, pairs: Pairs, check: Check) -> StateSnapshot:
         """Copy ``pairs`` of keys, compare what is there with the list of ``record``, and return ``record``."""
 
         def on_done(_: str, size: int) -> None:
             check()
-            self._say_progress(size)
+            self._log_progress(size)
 
         if pairs:
             copy_all(self.source.store, self.target.store, pairs, on_done)
         verify(self.target.store, self.target.keys, [record])
         return record
 
-    def _say_progress(self, size: int) -> None:
+    def _log_progress(self, size: int) -> None:
         with self._lock:
             self._done += size
-            due = time.monotonic() - self._said >= SAID_EVERY
+            due = time.monotonic() - self._logged >= LOG_EVERY
             if due:
-                self._said = time.monotonic()
+                self._logged = time.monotonic()
         if due:
             say(messages.copied(self._what, self._done, self._total))
 
@@ -112,7 +112,7 @@ class SavepointTarget(_Copying):
         pointer = target_of(savepoint)
         target = Location(attempt.store.beside(pointer.root), pointer.keys)
         super().__init__(messages.savepoint(savepoint), Location.of(attempt), target, total)
-        if not total:  # else a job could be stopped with a savepoint at a target that nobody can write
+        if not total:  # check that the target can be written: else a job without files could stop with no savepoint
             target.store.overwrite(f"{pointer.name}/tried", b"")
             target.store.delete([f"{pointer.name}/tried"])
 
@@ -136,15 +136,15 @@ class NewFileSets(_Copying):
 
 
 def renamed(attempt: Attempt) -> Seal | None:
-    """Return what was restored, its states under the names that the restore gave them."""
+    """Return the restored seal, with the uids that the restore gave to its states."""
     seal, branch = attempt.restored.seal, attempt.state.branch
     if seal is None or not branch.rename or attempt.restored.point != branch.base:
         return seal
     return renamed_in(seal, branch.rename, attempt.record.application)
 
 
-def brought_in(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[str, StateSnapshot]:
-    """Return the restored states that are kept, in this history: copy what lies elsewhere before the script runs."""
+def import_states(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[str, StateSnapshot]:
+    """Copy the restored states from another history or savepoint into this one, before the script runs. Return them."""
     restored = attempt.restored
     if restored.store is None or restored.keys is None:
         return dict(kept)

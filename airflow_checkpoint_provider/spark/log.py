@@ -8,5 +8,5 @@ from collections.abc import Iterable
 
 def say(lines: str | Iterable[str]) -> None:
     """Print to the driver's standard output, at once: the process may be killed in the next moment."""
-    with contextlib.suppress(OSError):  # who reads may be gone; that is no reason to end
+    with contextlib.suppress(OSError):  # the reader may be gone; the job goes on
         print(lines if isinstance(lines, str) else "\n".join(lines), flush=True)

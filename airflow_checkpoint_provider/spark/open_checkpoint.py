@@ -1,4 +1,4 @@
-"""Reading a checkpoint without its job. Runs in the Spark driver."""
+"""Read a checkpoint without its job. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class OpenedCheckpoint:
     """The states of one checkpoint: ``opened["clean"]`` is a DataFrame for a stage, JSON for a value.
 
-    ``sealed`` is False for a gated one that is acknowledged and waits for its finalize: it may still be aborted.
+    ``sealed`` is False for a gated checkpoint that is acknowledged and not finalized: it may still be aborted.
     """
 
     def __init__(self, spark: SparkSession, opened: Opened) -> None:
@@ -36,7 +36,7 @@ class OpenedCheckpoint:
         state = self._seal.states.get(uid)
         if state is None:
             raise CheckpointNotFound(
-                f"chk-{self._seal.id} holds no state {uid!r}; it holds {', '.join(self.uids) or 'nothing'}"
+                f"chk-{self._seal.id} holds no state {uid!r}. It holds {', '.join(self.uids) or 'nothing'}"
             )
         if state.stage is None:
             return state.value
@@ -46,16 +46,15 @@ class OpenedCheckpoint:
 
 
 def open_checkpoint(pointer: str, spark: SparkSession) -> OpenedCheckpoint:
-    """Open the checkpoint at ``pointer`` (``<root>/jobs/…/chk-7``), after its digest, file names and sizes were compared;
-    or a savepoint by its directory, for which no journal is read.
+    """Open the checkpoint at ``pointer`` (``<root>/jobs/…/chk-7``), or a savepoint by its directory.
 
-    A gated one can be opened as soon as it is acknowledged. Raises ``CheckpointNotFound``, which says when it was deleted
-    and which ``retention=`` keeps it, ``NotPending`` while it is not acknowledged, and ``Damaged``. Opening one runs no
-    code of it.
+    Digest, file names and sizes are compared first. For a savepoint no journal is read. A gated checkpoint can be opened as
+    soon as it is acknowledged. Raises ``CheckpointNotFound``, which says when it was deleted and which ``retention=`` keeps
+    it; ``NotPending`` while it is not acknowledged; and ``Damaged``. Opening a checkpoint runs no code from it.
     """
     refuse_connect(spark)
-    where, launch = pointer_of(pointer), launched(spark)
-    beside = launch.store if launch else open_store(where.root)
-    opened = open_pointer(where, beside, pending=True)
+    location, launch = pointer_of(pointer), launched(spark)
+    store = launch.store if launch else open_store(location.root)
+    opened = open_pointer(location, store, pending=True)
     s3a.prepare(spark, opened.store)
     return OpenedCheckpoint(spark, opened)

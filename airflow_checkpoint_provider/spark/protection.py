@@ -1,4 +1,4 @@
-"""Whether a crash now would cost more than it should, and when that is too much. Runs in the Spark driver."""
+"""Protection: failed checkpoints in a row, what a crash would cost, and when the job must end. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REMIND = 300.0  # seconds between two lines saying that the job is not protected
 
 
 class Protection:
-    """How long a crash would throw the job back, and who has been told; and how many failures in a row are ``tolerable``."""
+    """The failures since the last completed checkpoint. ``tolerable``: how many in a row are tolerated; None: any number."""
 
     def __init__(
         self, attempt: Attempt, tolerable: int | None = None, clock: Callable[[], float] = time.monotonic
@@ -26,34 +26,35 @@ class Protection:
         self._attempt, self._tolerable, self._clock = attempt, tolerable, clock
         self._lock = threading.Lock()
         self._since = clock()
-        self._said = 0.0
-        self._last = ""
+        self._reminded = 0.0  # a moment of ``clock``
+        self._last_failure = ""
         self._barrier = 0
         self._failed: dict[int, int] = {}  # barrier -> the newest completed checkpoint when it failed there
 
     @property
     def failures(self) -> int:
-        """The barriers in a row whose checkpoint failed, however often it was tried, since one of any kind was completed."""
+        """Return how many barriers in a row failed since the last completed checkpoint. Retries at one barrier count once."""
         newest = self._attempt.state.newest_completed
         return sum(since == newest for since in self._failed.values())
 
     def begin(self) -> None:
-        """The script has reached its next barrier."""
+        """Note that the script has reached its next barrier."""
         self._barrier += 1
 
-    def failed(self, what: str, error: CheckpointError) -> None:
+    def failed(self, operation: str, error: CheckpointError) -> None:
+        """Note that ``operation`` failed at this barrier. Log it, and end the attempt if more failed than are tolerated."""
         with self._lock:
             first = not self.failures
             self._failed = {**self._failed, self._barrier: self._attempt.state.newest_completed}
-            self._last = f"{what}: {error.message}"
+            self._last_failure = f"{operation}: {error.message}"
         self.remind(at_once=first)
-        self.judge()
+        self.enforce_limit()
 
-    def judge(self) -> None:
-        """End the attempt, which then failed, if more checkpoints in a row failed than are tolerated.
+    def enforce_limit(self) -> None:
+        """End the attempt as failed if more checkpoints in a row failed than are tolerated.
 
-        What the journal says counts, and what failed before it could be written there. What earlier attempts failed at is
-        theirs: else the one after an attempt that ended for it would end at once. Not while holding the journal.
+        Failures in the journal count, and failures that could not be written there. Failures of earlier attempts do not count:
+        else the next attempt would end at once, too. Do not call it while holding the journal.
         """
         failed = self._attempt.state.failed(self._attempt.epoch)
         failures = max(len(failed), self.failures)
@@ -62,23 +63,23 @@ class Protection:
         last = (
             f"chk-{failed[-1].id} {failed[-1].reason}: {failed[-1].words}"
             if failed and not self.failures
-            else self._last
+            else self._last_failure
         )
         self._attempt.end_now("failed", ExitCode.FAILED, messages.not_tolerated(failures, self._tolerable, last))
 
-    def restored(self) -> None:
-        """A checkpoint completed: a crash costs only what comes after it."""
+    def completed(self) -> None:
+        """Note that a checkpoint completed: a crash costs only the work after it."""
         with self._lock:
             self._failed, self._since = {}, self._clock()
         self._attempt.heart.update(lambda beat: replace(beat, protected_since=utc_now()))
 
     def remind(self, at_once: bool = False) -> None:
-        """Say it at the first failure and then every five minutes."""
+        """Log that the job is not protected: at the first failure, then every five minutes."""
         with self._lock:
-            due = self.failures and (at_once or self._clock() - self._said >= REMIND)
+            due = self.failures and (at_once or self._clock() - self._reminded >= REMIND)
             if not due:
                 return
-            self._said = self._clock()
-            failures, last, cost = self.failures, self._last, self._clock() - self._since
+            self._reminded = self._clock()
+            failures, last, cost = self.failures, self._last_failure, self._clock() - self._since
         point = self._attempt.state.restore_point(self._attempt.record.application)
         say(messages.not_protected(last, failures, cost, point))

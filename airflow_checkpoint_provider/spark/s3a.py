@@ -1,8 +1,8 @@
-"""Rows in S3: what Spark needs for it, and how it learns to reach the bucket of the checkpoints. Runs in the Spark driver.
+"""Rows in S3: check the jars that Spark needs, and configure S3A for the checkpoints' bucket. Runs in the Spark driver.
 
-The journal goes through boto3, rows through Hadoop's S3A, whose jars are not in Spark. All that S3A is told stands in confs
-of this one bucket, so that the job's own buckets keep their own service and keys. What the job says of that bucket itself
-(``fs.s3a.bucket.<bucket>.*``) stays. Names of secret confs are such that Spark hides their values wherever it shows them.
+The journal goes through boto3, rows go through Hadoop's S3A, whose jars Spark does not bring. S3A is configured by confs of
+this one bucket, so that the job's own buckets keep their own service and keys. Confs that the job sets for that bucket
+(``fs.s3a.bucket.<bucket>.*``) win. The names of secret confs match Spark's redaction rule, so Spark hides their values.
 """
 
 from __future__ import annotations
@@ -30,27 +30,32 @@ from airflow_checkpoint_provider.storage.s3_credentials import Access
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SDK = "2.35.4"  # with which hadoop-aws 3.5.0 was built; older ones lack fields that it uses
+SDK = "2.35.4"  # hadoop-aws 3.5.0 was built with it; older versions lack fields that it uses
 NEEDED = {
     "org.apache.hadoop.fs.s3a.S3AFileSystem": "org.apache.hadoop:hadoop-aws",
     "software.amazon.s3.analyticsaccelerator.request.ObjectClient": "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3",
     "software.amazon.awssdk.services.s3.S3Client": "software.amazon.awssdk:s3",
     "software.amazon.awssdk.transfer.s3.S3TransferManager": "software.amazon.awssdk:s3-transfer-manager",
 }
-"""A class of each jar that brings the others along."""
+"""A class of each jar -> its Maven coordinates. The other jars are their dependencies."""
 
 FOR_ROLES = {"software.amazon.awssdk.services.sts.StsClient": "software.amazon.awssdk:sts"}
 
-EXCLUDED = (  # the bundle is all of Amazon in 686 MB; of the others Spark has its own, and newer ones
-    "software.amazon.awssdk:bundle", "org.wildfly.openssl:wildfly-openssl", "io.netty:*", "org.slf4j:*",
-    "commons-codec:commons-codec", "commons-logging:commons-logging", "org.apache.httpcomponents:*",
-)  # fmt: skip
+EXCLUDED = (  # the bundle is all of Amazon in 686 MB; Spark has its own, newer versions of the others
+    "software.amazon.awssdk:bundle",
+    "org.wildfly.openssl:wildfly-openssl",
+    "io.netty:*",
+    "org.slf4j:*",
+    "commons-codec:commons-codec",
+    "commons-logging:commons-logging",
+    "org.apache.httpcomponents:*",
+)
 HADOOP_AWS = "META-INF/maven/org.apache.hadoop/hadoop-aws/pom.properties"
 
 KEYS = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
 SESSION = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
 ROLE = "org.apache.hadoop.fs.s3a.auth.AssumedRoleCredentialProvider"
-RENEWING = {  # what boto3 calls it -> who gets the same in the JVM, and renews it
+RENEWING = {  # boto3's name of a source of credentials -> the class that reads and renews the same ones in the JVM
     "iam-role": "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
     "container-role": "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
     "assume-role-with-web-identity": "software.amazon.awssdk.auth.credentials.WebIdentityTokenFileCredentialsProvider",
@@ -60,22 +65,25 @@ _NOT_LINKED = ("NoClassDefFoundError", "ClassNotFoundException", "NoSuchMethodEr
 
 
 def hadoop_uri(uri: str) -> str:
-    """As Spark writes it: for ``s3://`` it has no file system."""
+    """Return the URI as Spark needs it: Hadoop's scheme for S3 is ``s3a``."""
     return f"s3a://{uri.removeprefix('s3://')}" if uri.startswith("s3://") else uri
 
 
 def prepare(spark: SparkSession, store: Store) -> None:
-    """Before anything is read or written below ``store``: a store in S3 is looked at with boto3 and with S3A.
+    """Configure S3A for ``store``, and check that boto3 and S3A reach it. Does nothing for other stores.
 
-    Raises ``NotInstalled`` and ``VersionMismatch``, which name what to add, and what the store says to either of them.
+    Call it before rows are read or written. Raises ``NotInstalled`` and ``VersionMismatch``, which say what to add, and a
+    ``StoreError`` if the bucket cannot be reached.
     """
     if not isinstance(store, S3Store):
         return
-    found = store.access()
-    next(iter(store.folders("jobs")), None)  # boto3 explains better, and S3A is patient with what does not answer
-    _check_jars(spark, {**NEEDED, **FOR_ROLES} if found.role_arn or found.renewed else NEEDED)
-    _tell(spark, store, found)
-    _look(spark, store)
+    access = store.access()
+    next(
+        iter(store.folders("jobs")), None
+    )  # boto3 first: its errors say more, and S3A waits long for a store that does not answer
+    _check_jars(spark, {**NEEDED, **FOR_ROLES} if access.role_arn or access.renewed else NEEDED)
+    _configure(spark, store, access)
+    _check_access(spark, store)
 
 
 # -- jars --------------------------------------------------------------------------------------------------------------
@@ -89,25 +97,25 @@ def _check_jars(spark: SparkSession, needed: Mapping[str, str]) -> None:
         raise NotInstalled(
             f"Spark reaches S3 with jars that this driver lacks: {', '.join(missing)}. {advice(version)}"
         )
-    found = _version_of_hadoop_aws(spark, hadoop)
-    if found not in (None, version):
+    installed = _version_of_hadoop_aws(spark, hadoop)
+    if installed not in (None, version):
         raise VersionMismatch(
-            f"hadoop-aws {found} is in this driver, and Hadoop {version}: they must be of one version. {advice(version)}"
+            f"this driver has hadoop-aws {installed}, but Hadoop {version}. Both must have the same version. {advice(version)}"
         )
 
 
 def advice(hadoop: str) -> str:
-    """What to write into the task, and what an image needs."""
+    """Return how to add the jars: to the task, or to an image."""
     sdk = [f"software.amazon.awssdk:{name}:{SDK}" for name in ("s3", "s3-transfer-manager", "sts")]
     packages = ",".join([f"org.apache.hadoop:hadoop-aws:{hadoop}", *sdk])
     return (
-        f'Give the task packages="{packages}", exclude_packages="{",".join(EXCLUDED)}"; or put these jars, with what they'
-        " depend on, where Spark's own are"
+        f'Give the task packages="{packages}", exclude_packages="{",".join(EXCLUDED)}";'
+        " or put these jars and their dependencies into the folder of Spark's own jars"
     )
 
 
 def _version_of_hadoop_aws(spark: SparkSession, hadoop: Any) -> str | None:
-    """None if a vendor's jar does not say."""
+    """Return the version of the hadoop-aws jar; None if a vendor's jar does not state it."""
     resource = hadoop.getResource(HADOOP_AWS)
     if resource is None:
         return None
@@ -123,113 +131,124 @@ def _version_of_hadoop_aws(spark: SparkSession, hadoop: Any) -> str | None:
 # -- confs of the bucket -----------------------------------------------------------------------------------------------
 
 
-def _tell(spark: SparkSession, store: S3Store, found: Access) -> None:
+def _configure(spark: SparkSession, store: S3Store, access: Access) -> None:
+    """Set the confs of the bucket. If the job sets a provider or a key for it, its credentials stay."""
     hadoop, prefix = _hadoop_conf(spark), f"fs.s3a.bucket.{store.bucket}."
-    with _unheard():
-        has_its_own = any(hadoop.get(prefix + name) for name in (PROVIDER, ACCESS_KEY))
-        for name, value in {**service(found), **({} if has_its_own else credentials(found))}.items():
+    with _quiet_py4j():
+        has_credentials = any(hadoop.get(prefix + name) for name in (PROVIDER, ACCESS_KEY))
+        for name, value in {
+            **service_options(access),
+            **({} if has_credentials else credential_options(access)),
+        }.items():
             if hadoop.get(prefix + name) is None:
                 hadoop.set(prefix + name, value)
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """At DEBUG, which a script may have set for all, py4j logs each argument of each call."""
-    heard = logging.getLogger("py4j")
-    before = heard.level
-    heard.setLevel(logging.INFO)
+def _quiet_py4j() -> Iterator[None]:
+    """Keep secrets out of the log: at DEBUG, which a script may have set for all loggers, py4j logs the arguments of each call."""
+    logger = logging.getLogger("py4j")
+    before = logger.level
+    logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        heard.setLevel(before)
+        logger.setLevel(before)
 
 
-def service(found: Access) -> dict[str, str]:
-    """Where it is, as S3A's options of one bucket."""
+def service_options(access: Access) -> dict[str, str]:
+    """Return endpoint and region as S3A's options of one bucket."""
     return {
-        "endpoint": found.endpoint,
-        "endpoint.region": found.region,
-        "path.style.access": str(found.path_style).lower(),
-        "connection.ssl.enabled": str(urlsplit(found.endpoint).scheme == "https").lower(),
+        "endpoint": access.endpoint,
+        "endpoint.region": access.region,
+        "path.style.access": str(access.path_style).lower(),
+        "connection.ssl.enabled": str(urlsplit(access.endpoint).scheme == "https").lower(),
     }
 
 
-def credentials(found: Access) -> dict[str, str]:
-    """Those that stay are copied; for those that end the JVM gets its own from where boto3 has them."""
-    if found.renewed:
-        options = {PROVIDER: _renewing(found)}
+def credential_options(access: Access) -> dict[str, str]:
+    """Return the credentials as S3A's options of one bucket.
+
+    Fixed keys are copied. For credentials that expire, the JVM reads and renews them from the same source as boto3. Raises
+    ``NotSupportedYet`` if S3A cannot read that source.
+    """
+    if access.renewed:
+        options = {PROVIDER: _renewing_provider(access)}
     else:
-        options = {PROVIDER: SESSION if found.session_token else KEYS, ACCESS_KEY: found.access_key_id}
-        options["secret.key"] = found.secret_access_key
-        if found.session_token:
-            options["session.token"] = found.session_token
-    return _of_role(found, options) if found.role_arn else options
+        options = {PROVIDER: SESSION if access.session_token else KEYS, ACCESS_KEY: access.access_key_id}
+        options["secret.key"] = access.secret_access_key
+        if access.session_token:
+            options["session.token"] = access.session_token
+    return _assume_role(access, options) if access.role_arn else options
 
 
-def _renewing(found: Access) -> str:
-    if found.found_by not in RENEWING:
+def _renewing_provider(access: Access) -> str:
+    if access.found_by not in RENEWING:
         raise NotSupportedYet(
-            f"the credentials here are those of {found.found_by!r}: boto3 renews them, Spark's S3A cannot. Use keys, a role_arn"
+            f"the credentials come from {access.found_by!r}. boto3 renews them, but Spark's S3A cannot. Use keys, a role_arn"
             " in the connection, a web identity, or the role of a container or an instance"
         )
-    return RENEWING[found.found_by]
+    return RENEWING[access.found_by]
 
 
-def _of_role(found: Access, options: dict[str, str]) -> dict[str, str]:
-    assert found.role_arn
+def _assume_role(access: Access, options: dict[str, str]) -> dict[str, str]:
+    assert access.role_arn
     role = {
         PROVIDER: ROLE,
-        "assumed.role.arn": found.role_arn,
+        "assumed.role.arn": access.role_arn,
         "assumed.role.session.name": "checkpoints",
         "assumed.role.credentials.provider": options[PROVIDER],
     }
-    address = urlsplit(found.sts_endpoint or "")
-    if address.scheme == "https" and found.sts_region:  # S3A takes a host; without one the SDK asks its own environment
-        role |= {"assumed.role.sts.endpoint": address.netloc, "assumed.role.sts.endpoint.region": found.sts_region}
+    address = urlsplit(access.sts_endpoint or "")
+    if (
+        address.scheme == "https" and access.sts_region
+    ):  # S3A takes a host; without one the SDK asks its own environment
+        role |= {"assumed.role.sts.endpoint": address.netloc, "assumed.role.sts.endpoint.region": access.sts_region}
     return {**options, **role}
 
 
-# -- a look ------------------------------------------------------------------------------------------------------------
+# -- access ----------------------------------------------------------------------------------------------------------
 
 
-def _look(spark: SparkSession, store: S3Store) -> None:
-    """Two requests, before any work is done: does S3A reach what boto3 reaches?
+def _check_access(spark: SparkSession, store: S3Store) -> None:
+    """Check with two requests that S3A reaches the bucket.
 
-    By a client of its own: the one that Spark is going to use tries for minutes what does not work, as a bad certificate.
+    The requests go through a client of their own with few retries. Spark's client would retry for minutes, for instance with
+    a certificate that it does not trust.
     """
     hadoop, jvm = _hadoop_conf(spark), _jvm(spark).org.apache.hadoop
-    path, impatient = jvm.fs.Path(hadoop_uri(store.uri)), jvm.conf.Configuration(hadoop)
+    path, conf = jvm.fs.Path(hadoop_uri(store.uri)), jvm.conf.Configuration(hadoop)
     for name in ("attempts.maximum", "retry.limit"):
-        impatient.set(f"fs.s3a.bucket.{store.bucket}.{name}", "2")
+        conf.set(f"fs.s3a.bucket.{store.bucket}.{name}", "2")
     try:
-        client = jvm.fs.FileSystem.newInstance(path.toUri(), impatient)
+        client = jvm.fs.FileSystem.newInstance(path.toUri(), conf)
         try:
             client.getFileStatus(path)
         finally:
             client.close()
     except Py4JJavaError as error:
-        if _name(error) != "FileNotFoundException":
+        if _class_name(error) != "FileNotFoundException":
             raise explain(store.uri, error, jvm.util.VersionInfo.getVersion()) from error
 
 
 def explain(uri: str, error: Py4JJavaError, hadoop: str) -> CheckpointError:
-    """What S3A says, as our error, with what to do."""
-    said = error.java_exception.toString()
-    why = f"Spark's S3A cannot look at {uri}, though boto3 can: {said}"
-    if any(name in said for name in _NOT_LINKED):
+    """Return S3A's error as an error of this package, which says what to do."""
+    message = error.java_exception.toString()
+    why = f"Spark's S3A cannot read {uri}, though boto3 can: {message}"
+    if any(name in message for name in _NOT_LINKED):
         return NotInstalled(f"{why}. {advice(hadoop)}")
-    if "SSL" in said or "PKIX" in said:
+    if "SSL" in message or "PKIX" in message:
         return StoreMisconfigured(
-            f"{why}. The JVMs do not trust the certificate, whatever `verify` says: give driver and executors a trust store"
+            f"{why}. The JVMs do not trust the certificate, and `verify` does not change that. Give driver and executors a trust store"
             " (spark.driver.extraJavaOptions, spark.executor.extraJavaOptions: -Djavax.net.ssl.trustStore=...)"
         )
-    if _name(error) in ("AccessDeniedException", "UnknownStoreException"):
-        kind = StoreDenied if _name(error) == "AccessDeniedException" else StoreMisconfigured
-        return kind(f"{why}. Look at what the job's confs fs.s3a.* say of this bucket")
-    return StoreUnavailable(f"{why}. Trying again may help")
+    if _class_name(error) in ("AccessDeniedException", "UnknownStoreException"):
+        kind = StoreDenied if _class_name(error) == "AccessDeniedException" else StoreMisconfigured
+        return kind(f"{why}. Check the job's confs fs.s3a.* for this bucket")
+    return StoreUnavailable(f"{why}. Try again later")
 
 
-def _name(error: Py4JJavaError) -> str:
+def _class_name(error: Py4JJavaError) -> str:
     name: str = error.java_exception.getClass().getSimpleName()
     return name
 

@@ -146,7 +146,7 @@ class Savepoints:
         while self._status(savepoint) == PENDING and not self._closing.wait(AGAIN):
             if time.monotonic() > deadline:
                 raise CommitStateUnknown(
-                    f"the store did not say whether the job was stopped with {savepoint.target}; look at `checkpoints show`"
+                    f"the store did not say whether the job was stopped with {savepoint.target}; run `checkpoints show` to see it"
                 )
             self.taken.add(savepoint.id)
             self._take(savepoint, snapshots)

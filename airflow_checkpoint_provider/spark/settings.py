@@ -1,4 +1,4 @@
-"""What the driver is told: by its task in Spark confs, or, without Airflow, by its script. Runs in the Spark driver."""
+"""Settings of the driver: from its task in Spark confs, or, without Airflow, from its script. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 ALONE_ROOT = "checkpoints"
 
-_keys: dict[str, str] = {}  # of this process's launch
+_keys: dict[str, str] = {}  # S3 keys of this process's launch, by the name of their environment variable
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``launch`` and ``token`` are None for a script without Airflow."""
+    """The settings of one driver. ``launch`` and ``token`` are None for a script without Airflow."""
 
     root: str
     job: str
@@ -38,13 +38,13 @@ class Settings:
     try_number: int = 1
     restore: str = "latest"
     allow_non_restored_state: Allowed = False
-    s3: S3Settings | None = None  # how to reach a root in S3; None: as boto3 does by itself
+    s3: S3Settings | None = None  # how to reach a root in S3; None: boto3's own defaults
     notes: tuple[str, ...] = ()  # which source won, for the log
 
 
 @dataclass(frozen=True)
 class Launched:
-    """Where the task that launched this driver looks for its last words: store, key of the history, number of the launch."""
+    """Where the task that launched this driver reads its refusal: store, key of the history, number of the launch."""
 
     store: Store
     prefix: str
@@ -52,7 +52,7 @@ class Launched:
 
 
 def launched(spark: SparkSession) -> Launched | None:
-    """Return None for a script without Airflow."""
+    """Return where the task reads a refusal; None for a script without Airflow."""
     place = LaunchPlace.from_confs(_confs(spark))
     if place is None:
         return None
@@ -61,9 +61,9 @@ def launched(spark: SparkSession) -> Launched | None:
 
 
 def take_keys(spark: SparkSession) -> Mapping[str, str]:
-    """Take the keys that the task handed over out of the environment, which all processes started here inherit; return them.
+    """Remove the keys that the task handed over from the environment, and return them: child processes would inherit them.
 
-    The JVM has them, too, and the Python workers of a local master are its children: theirs are overwritten.
+    The JVM has them, too, and starts the Python workers of a local master. The keys of those workers are overwritten.
     """
     _keys.update({name: os.environ.pop(name) for name in s3_credentials.KEYS.values() if name in os.environ})
     spark.sparkContext.environment.update(dict.fromkeys(_keys, ""))
@@ -83,31 +83,34 @@ def settings_of(
     restore: str,
     allow_non_restored_state: bool | Sequence[str],
 ) -> Settings:
-    """Return the task's settings, else the script's; the log names the source. Two different job ids are refused."""
-    given = LaunchSettings.from_confs(_confs(spark))
-    if given is None:
+    """Return the task's settings, else the script's. ``notes`` say which of the script's settings are not used.
+
+    Raises ``InvalidName`` if task and script give different job ids.
+    """
+    task = LaunchSettings.from_confs(_confs(spark))
+    if task is None:
         alone = _alone(job_id, root, checkpointing, restore)
         return replace(alone, allow_non_restored_state=allowance(allow_non_restored_state))
-    if job_id is not None and job_id != given.job:
+    if job_id is not None and job_id != task.job:
         raise InvalidName(
-            f"CheckpointedJob(job_id={job_id!r}), but the task's job id is {given.job!r}: leave it out of the script"
+            f"CheckpointedJob(job_id={job_id!r}) differs from the task's job id {task.job!r}. Leave job_id out of the script"
         )
     unused = {
         "root": root,
-        "checkpointing": checkpointing and given.checkpointing,
-        "allow_non_restored_state": allow_non_restored_state and given.allow_non_restored_state,
+        "checkpointing": checkpointing and task.checkpointing,
+        "allow_non_restored_state": allow_non_restored_state and task.allow_non_restored_state,
     }
     return Settings(
-        root=given.root,
-        job=given.job,
-        prefix=given.history,
-        config=given.checkpointing or checkpointing or CheckpointConfig(),
-        launch=given.launch,
-        token=given.token,
-        try_number=given.try_number,
-        notes=tuple(f"{name} is the task's; the script's is not used" for name, value in unused.items() if value),
-        allow_non_restored_state=given.allow_non_restored_state or allowance(allow_non_restored_state),
-        s3=s3_credentials.received(given.s3, take_keys(spark)),
+        root=task.root,
+        job=task.job,
+        prefix=task.history,
+        config=task.checkpointing or checkpointing or CheckpointConfig(),
+        launch=task.launch,
+        token=task.token,
+        try_number=task.try_number,
+        notes=tuple(f"{name} of the task is used, not {name} of the script" for name, value in unused.items() if value),
+        allow_non_restored_state=task.allow_non_restored_state or allowance(allow_non_restored_state),
+        s3=s3_credentials.received(task.s3, take_keys(spark)),
     )
 
 

@@ -1,4 +1,4 @@
-"""How an attempt begins: find out where to start, take an epoch, or refuse. Runs in the Spark driver."""
+"""Begin an attempt: verify where to start, take an epoch, or refuse. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -101,15 +101,19 @@ def _begin_launched(journal: Journal, settings: Settings, program: Program) -> A
         state = journal.catch_up()
         if state.n < 0:
             raise StoreMisconfigured(
-                f"there is no history at {journal.store.uri}/{journal.keys.prefix} as this driver sees it, though Airflow has just"
-                " written it: do both see the same place under that path?"
+                f"this driver sees no history at {journal.store.uri}/{journal.keys.prefix}, though Airflow has just"
+                " written it. Make sure that both see the same storage under that path"
             )
         restored = examine(Coordinator(journal), state, state.restore_point())
         driver = secrets.token_hex(16)
         start = c.StartAttempt(
-            token=settings.token, try_number=settings.try_number, driver=driver, application_digest=program.application,
-            versions=Versions(package=__version__, spark=program.spark), checkpointing=settings.config.to_json(),
-        )  # fmt: skip
+            token=settings.token,
+            try_number=settings.try_number,
+            driver=driver,
+            application_digest=program.application,
+            versions=Versions(package=__version__, spark=program.spark),
+            checkpointing=settings.config.to_json(),
+        )
         liveness = Liveness(journal.store)
         journal.append(
             lambda state: replace(start, seen_alive=_another_driver_lives(liveness, journal, state, settings.launch))
@@ -119,13 +123,13 @@ def _begin_launched(journal: Journal, settings: Settings, program: Program) -> A
 
 def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Attempt:
     """Begin an attempt of a script without Airflow. It continues the newest run, or begins a new one if that has finished."""
-    seen = journal.catch_up()
-    if seen.n < 0:
+    before = journal.catch_up()
+    if before.n < 0:
         probe(journal.store)
     liveness = Liveness(journal.store)
-    if _job_lives(liveness, journal, seen):
+    if _job_lives(liveness, journal, before):
         raise _already_running(journal)
-    base, restored = _where_to_start(journal, seen, settings)
+    base, restored = _where_to_start(journal, before, settings)
     driver = secrets.token_hex(16)
     began = utc_now()
 
@@ -147,12 +151,16 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
             base=base,
             above=restored.above if base else 0,
             alone=True,
-            seen_alive=state.last_epoch > seen.last_epoch or _job_lives(liveness, journal, state),
+            seen_alive=state.last_epoch > before.last_epoch or _job_lives(liveness, journal, state),
         )
         attempt = c.StartAttempt(
-            token=token, try_number=try_number, driver=driver, application_digest=program.application,
-            versions=Versions(package=__version__, spark=program.spark), checkpointing=settings.config.to_json(),
-        )  # fmt: skip
+            token=token,
+            try_number=try_number,
+            driver=driver,
+            application_digest=program.application,
+            versions=Versions(package=__version__, spark=program.spark),
+            checkpointing=settings.config.to_json(),
+        )
         return c.StartAlone(plan=plan, start=attempt)
 
     try:
@@ -165,9 +173,9 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
 
 
 def _where_to_start(journal: Journal, state: State, settings: Settings) -> tuple[Point | None, Restored]:
-    """Return what ``restore`` names, which counts for a new run only, and the point itself, verified."""
-    begins = not state.runs or state.runs[-1].how == "finished"
-    if not begins or settings.restore == "latest":
+    """Return the point that ``restore`` names, for a new run only, and the verified point from which the attempt starts."""
+    new_run = not state.runs or state.runs[-1].how == "finished"
+    if not new_run or settings.restore == "latest":
         return None, examine(Coordinator(journal), state, state.restore_point())
     base = resolve(settings.restore, state, journal.store)
     return base, examine(Coordinator(journal), state, base)
@@ -186,10 +194,10 @@ def _alone_run(state: State, now: str) -> tuple[Token, int, str]:
 def _already_running(journal: Journal) -> JobAlreadyRunning:
     """Return the error that names both processes: a script neither adopts nor fences a living process of its job."""
     beat = read_beat(journal.store, journal.keys.attempt_beat(journal.state.last_epoch))
-    other, mine = beat.process if beat else Process(), Process.this()
+    other, this = beat.process if beat else Process(), Process.this()
     return JobAlreadyRunning(
-        f"{journal.state.job} is already running: process {other.pid} on {other.host} (this is process {mine.pid} on {mine.host})."
-        " Wait for it or stop it; or give this one another job_id"
+        f"{journal.state.job} is already running: process {other.pid} on {other.host} (this is process {this.pid} on {this.host})."
+        " Wait for it, stop it, or give this script another job_id"
     )
 
 
@@ -209,8 +217,8 @@ def _lives(liveness: Liveness, state: State, keys: Sequence[str]) -> bool:
 
 
 def _started(journal: Journal, driver: str, restored: Restored) -> Attempt:
-    record = next(one for one in journal.state.attempts if one.driver == driver)
-    if record.restore_point != restored.point:  # moved since it was verified
+    record = next(attempt for attempt in journal.state.attempts if attempt.driver == driver)
+    if record.restore_point != restored.point:  # it changed since it was verified
         restored = examine(Coordinator(journal), journal.state, record.restore_point)
     launch = journal.state.launch(record.launch)
     run = journal.state.run(launch.spec.run) if launch else None

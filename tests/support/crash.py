@@ -142,7 +142,7 @@ class Steps:
             "before-publishing",
             "published",
         )
-        self._wrap(copies, "brought_in", lambda *_: "attempt", "", "brought-in")
+        self._wrap(copies, "import_states", lambda *_: "attempt", "", "brought-in")
         self._wrap(garbage, "_delete_checkpoint", lambda *_: f"retire/{self._times['retire']}", "", "deleted")
         self._wrap_entries()
         self._wrap_writing()

@@ -9,18 +9,18 @@ import sys
 import threading
 from typing import NoReturn
 
-LAST_WORDS = 5.0  # seconds; who holds a stream's lock may itself be stuck
+LAST_WORDS = 5.0  # seconds; a thread that holds a stream's lock may be stuck
 
 
 def leave(code: int, line: str) -> NoReturn:
     """End the process now, from any thread, whatever the main thread is blocked in. ``line`` is the last thing printed."""
-    speaker = threading.Thread(target=_say, args=(line,), daemon=True)
-    speaker.start()
-    speaker.join(LAST_WORDS)
+    printer = threading.Thread(target=_print_last, args=(line,), daemon=True)
+    printer.start()
+    printer.join(LAST_WORDS)
     os._exit(code)
 
 
-def _say(line: str) -> None:
+def _print_last(line: str) -> None:
     for handler in logging.getLogger().handlers:
         with contextlib.suppress(Exception):
             handler.flush()

@@ -1,4 +1,4 @@
-"""What a driver is doing, for heartbeat and log: one line a minute while a stage works. Runs in the Spark driver."""
+"""Progress of the running stage, for heartbeat and log: one line a minute. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ EVERY = 60.0  # seconds between two lines
 
 
 class Progress:
-    """Called once a second by the attempt's watch."""
+    """Reports what the driver is doing. The attempt's watch calls it once a second."""
 
     def __init__(self, spark: SparkSession, attempt: Attempt, protection: Protection) -> None:
         self._spark, self._attempt, self._protection = spark, attempt, protection
         self._uid: str | None = None
-        self._since = self._said = time.monotonic()
+        self._since = self._logged = time.monotonic()
 
     def look(self, state: State) -> None:
-        """Note what is worked on and how far it is; say it once a minute."""
+        """Write stage and progress into the heartbeat, and log them once a minute."""
         self._protection.remind()
         uid, now = self._attempt.stage, time.monotonic()
         if uid != self._uid:
-            self._uid, self._since, self._said = uid, now, now
+            self._uid, self._since, self._logged = uid, now, now
         done = self._fraction(uid) if uid else None
         self._attempt.heart.update(lambda beat: replace(beat, doing=self._attempt.doing(), fraction=done))
-        if uid and now - self._said >= EVERY:
-            self._said = now
+        if uid and now - self._logged >= EVERY:
+            self._logged = now
             share = "" if done is None else f", {done:.0%} of its tasks"
             say(f"stage '{uid}': working for {(now - self._since) / 60:.0f} min{share}")
 
     def _fraction(self, uid: str) -> float | None:
-        """The share of finished tasks in the jobs that Spark knows of so far."""
+        """Return the share of finished tasks in the jobs that Spark has started so far; None if there are none."""
         try:
             tracker = self._spark.sparkContext.statusTracker()
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(job_group(uid))]
             stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
             total = sum(stage.numTasks for stage in stages if stage)
             return sum(stage.numCompletedTasks for stage in stages if stage) / total if total else None
-        except Exception:  # noqa: BLE001 - a JVM that is going away raises what it likes; the watchdog sees to it
+        except Exception:  # noqa: BLE001 - a JVM that is ending may raise anything; the watchdog handles its end
             return None

@@ -1,8 +1,7 @@
-"""A thread that sees the JVM die, and SIGTERM arrive, whatever the main thread is doing. Runs in the Spark driver.
+"""A thread that notices SIGTERM and the death of the JVM, whatever the main thread is doing. Runs in the Spark driver.
 
-A Python driver outlives its JVM and notices nothing until its next Spark call. And no signal handler may raise: out of a py4j
-call that poisons the connection. So both are made readable for one poll: a pidfd, and a pipe into which the handler writes one
-byte.
+A Python driver outlives its JVM and does not notice until its next Spark call. A signal handler must not raise: inside a py4j
+call that breaks the connection. So one poll waits for both: for a pidfd, and for a pipe into which the handler writes a byte.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Watchdog:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() == self._owner:
             os.write(self._write_end, SIGTERM)
-        else:  # a fork of this process, which has our handler and our pipe: the signal is for it alone
+        else:  # a fork of this process has our handler and our pipe, but the signal is for the fork alone
             signal.signal(number, self._handler_before)
             os.kill(os.getpid(), number)
 
@@ -106,7 +105,7 @@ def _pidfd(pid: int) -> int:
         return read_end
     except (AttributeError, OSError) as error:
         raise WrongUse(
-            f"process {pid} cannot be watched ({error}): a checkpointed driver needs Linux 5.3 or newer"
+            f"process {pid} cannot be watched ({error}). A checkpointed driver needs Linux 5.3 or newer"
         ) from error
 
 
@@ -114,6 +113,6 @@ def _call(callback: Callback) -> None:
     """Call ``callback``. Print its error, and go on: the watch is still needed."""
     try:
         callback()
-    except Exception:  # noqa: BLE001 - whatever it was, JVM and parent can still die
+    except Exception:  # noqa: BLE001 - after any error the JVM can still die
         with contextlib.suppress(Exception):
             traceback.print_exc()

@@ -1,4 +1,4 @@
-"""What a state is at a barrier: pinned by the script's thread, written beside it. Runs in the Spark driver.
+"""Snapshots of states at a barrier: the script's thread pins them, other threads write them. Runs in the Spark driver.
 
 Every kind of state takes part in checkpoints through ``Snapshot``. A stage is the trivial case: its rows are written before
 its barrier is reached, so its snapshot only hands out a record.
@@ -14,10 +14,10 @@ from typing import Protocol
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 
 Check = Callable[[], object]
-"""Raises when nobody needs what is being written any more. A long write calls it between two files."""
+"""Raises if the checkpoint is no longer wanted. A long write calls it between two files."""
 
 Records = tuple[StateSnapshot, ...]
-"""What an acknowledgement says of each state, in the order of the uids."""
+"""The records of an acknowledgement, one for each state, in the order of the uids."""
 
 
 class Place(Protocol):
@@ -55,7 +55,7 @@ class StoredSnapshot:
         return place.copy(self.record, check)
 
     def discard(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the pin holds nothing."""
 
 
 class BarrierSnapshots:

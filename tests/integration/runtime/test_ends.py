@@ -94,7 +94,11 @@ def test_one_uid_twice_in_one_attempt(script: Script) -> None:
 
 
 def test_two_jobs_in_one_driver(script: Script) -> None:
-    with script.attempt(), pytest.raises(WrongUse, match="two CheckpointedJobs in one driver"), script.attempt():
+    with (
+        script.attempt(),
+        pytest.raises(WrongUse, match="two CheckpointedJobs are active in one driver"),
+        script.attempt(),
+    ):
         pass
     assert how(script) == [("finished", 0)]
 
@@ -118,7 +122,7 @@ def test_an_exit_code_that_would_read_as_success(script: Script) -> None:
 
 
 def test_what_is_no_dataframe(script: Script) -> None:
-    with pytest.raises(WrongUse, match="stage 'clean' was given int: give a DataFrame"), script.attempt() as job:
+    with pytest.raises(WrongUse, match=r"stage 'clean' was given int\. Give a DataFrame"), script.attempt() as job:
         job.stage("clean", 7)  # type: ignore[arg-type]
 
 

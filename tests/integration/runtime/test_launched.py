@@ -48,8 +48,8 @@ def test_what_reaches_it(launched: Launch, launches: Launches, capsys: pytest.Ca
     )
     assert began.isoformat(timespec="milliseconds").replace("+00:00", "Z") == launches.state().runs[0].started_at
     said = capsys.readouterr().out
-    assert "root is the task's; the script's is not used" in said
-    assert "checkpointing is the task's; the script's is not used" in said
+    assert "root of the task is used, not root of the script" in said
+    assert "checkpointing of the task is used, not checkpointing of the script" in said
 
 
 def test_without_the_tasks_config_the_scripts_holds(launched: Launch, launches: Launches) -> None:
@@ -96,7 +96,7 @@ def test_what_ends_with_its_run(launched: Launch, launches: Launches, spark: Spa
     ("confs", "options", "words"),
     [
         ({"spark.checkpointed.version": "0.0.1"}, {}, ["version 0.0.1 of the package, the driver has ", "[CKP606]"]),
-        ({}, {"job_id": "other"}, ["job_id='other'), but the task's job id is 'etl.totals'", "[CKP601]"]),
+        ({}, {"job_id": "other"}, ["job_id='other') differs from the task's job id 'etl.totals'", "[CKP601]"]),
     ],
     ids=["another version of the package", "two job ids"],
 )

@@ -135,5 +135,5 @@ def test_the_task_says_it(launched: Launch, launches: Launches, capsys: pytest.C
     coordinator = launches.coordinator()
     assert coordinator.contents(coordinator.state.retained[-1])[0].states.keys() == {"count"}
     out = capsys.readouterr().out
-    assert "allow_non_restored_state is the task's; the script's is not used" in out
+    assert "allow_non_restored_state of the task is used, not allow_non_restored_state of the script" in out
     assert said(out) == ["CKP427"]

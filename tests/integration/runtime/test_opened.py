@@ -27,7 +27,7 @@ def test_stages_as_rows_and_values_as_json(script: Script) -> None:
     assert (opened.uids, opened.sealed) == (("clean", "seen"), True)
     assert sorted(row["id"] for row in opened["clean"].collect()) == [0, 1, 2]
     assert opened["seen"] == ["a", {"b": 1}]
-    with pytest.raises(CheckpointNotFound, match="chk-1 holds no state 'dirty'; it holds clean, seen"):
+    with pytest.raises(CheckpointNotFound, match=r"chk-1 holds no state 'dirty'\. It holds clean, seen"):
         opened["dirty"]
 
 

@@ -104,7 +104,7 @@ def test_of_another_version(home: Home, launches: Launches, tmp_path: Path) -> N
             theirs.writestr(name, body.replace(b"3.5.0", b"3.4.1") if name == HADOOP_AWS else body)
     with_jars(home, other, *(jar for jar in JARS.glob("*.jar") if not jar.name.startswith("hadoop-aws")))
     refused(home, launches)
-    assert "hadoop-aws 3.4.1 is in this driver, and Hadoop 3.5.0: they must be of one version." in launches.refusal()
+    assert "this driver has hadoop-aws 3.4.1, but Hadoop 3.5.0. Both must have the same version." in launches.refusal()
     assert PACKAGES in launches.refusal()
     assert "[CKP606]" in launches.refusal()
 
@@ -151,7 +151,7 @@ def test_a_certificate_of_ones_own(tmp_path: Path, certificate: Path) -> None:
         home.env |= s3_credentials.keys(store)
         ended = home.run(submit=True, confs=launches.plan())
         assert ended.code == ExitCode.REFUSED, ended.log
-        assert "The JVMs do not trust the certificate, whatever `verify` says" in launches.refusal()
+        assert "The JVMs do not trust the certificate, and `verify` does not change that" in launches.refusal()
         trust = f"-Djavax.net.ssl.trustStore={tmp_path / 'trust.p12'} -Djavax.net.ssl.trustStorePassword=changeit"
         ended = home.run(submit=True, confs={**launches.plan(2), "spark.driver.extraJavaOptions": trust})
         assert ended.code == 0, ended.log

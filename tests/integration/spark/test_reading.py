@@ -167,5 +167,5 @@ def test_a_place_that_cannot_be_looked_at_is_no_absence(spark: SparkSession, sta
 def test_other_rows_than_were_acknowledged_are_damage(spark: SparkSession, stage: Stage) -> None:
     parquet_files.verify_rows(spark, stage.uri, stage.files)
     more = [replace(file, rows=file.rows + (file.name == stage.first.name)) for file in stage.files]
-    with pytest.raises(Damaged, match=f"{stage.first.name} holds 10000 rows, 10001 were written"):
+    with pytest.raises(Damaged, match=f"{stage.first.name} holds 10000 rows, but 10001 were written"):
         parquet_files.verify_rows(spark, stage.uri, more)

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.errors import NotSupportedYet
-from airflow_checkpoint_provider.spark.s3a import EXCLUDED, FOR_ROLES, NEEDED, advice, credentials, hadoop_uri, service
+from airflow_checkpoint_provider.spark.s3a import (
+    EXCLUDED,
+    FOR_ROLES,
+    NEEDED,
+    advice,
+    credential_options,
+    hadoop_uri,
+    service_options,
+)
 from airflow_checkpoint_provider.storage.s3_credentials import Access
 from tests.support.drivers import ROOT
 
@@ -35,16 +43,16 @@ def test_uris_as_spark_writes_them(uri: str, spark: str) -> None:
 
 
 def test_the_service() -> None:
-    assert service(access()) == {
+    assert service_options(access()) == {
         "endpoint": "http://store:9000", "endpoint.region": "us-east-1", "path.style.access": "true",
         "connection.ssl.enabled": "false",
     }  # fmt: skip
-    amazon = service(access(endpoint="https://s3.amazonaws.com", path_style=False))
+    amazon = service_options(access(endpoint="https://s3.amazonaws.com", path_style=False))
     assert (amazon["path.style.access"], amazon["connection.ssl.enabled"]) == ("false", "true")
 
 
 def test_keys() -> None:
-    assert credentials(access()) == {
+    assert credential_options(access()) == {
         "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
         "access.key": "AKIAEXAMPLE",
         "secret.key": "the-secret",
@@ -52,7 +60,7 @@ def test_keys() -> None:
 
 
 def test_temporary_keys() -> None:
-    options = credentials(access(session_token="the-token"))
+    options = credential_options(access(session_token="the-token"))
     assert options["aws.credentials.provider"] == "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
     assert options["session.token"] == "the-token"
 
@@ -66,19 +74,21 @@ def test_temporary_keys() -> None:
     ],
 )
 def test_what_ends_is_not_copied(found_by: str, provider: str) -> None:
-    (given,) = credentials(access(found_by=found_by, renewed=True, session_token="the-token")).values()
+    (given,) = credential_options(access(found_by=found_by, renewed=True, session_token="the-token")).values()
     assert given.rpartition(".")[2] == provider
 
 
 @pytest.mark.parametrize("found_by", ["sso", "assume-role", "custom-process"])
 def test_what_only_boto3_renews_is_refused_by_name(found_by: str) -> None:
-    with pytest.raises(NotSupportedYet, match=f"those of '{found_by}': boto3 renews them, Spark's S3A cannot"):
-        credentials(access(found_by=found_by, renewed=True))
+    with pytest.raises(
+        NotSupportedYet, match=f"the credentials come from '{found_by}'. boto3 renews them, but Spark's S3A cannot"
+    ):
+        credential_options(access(found_by=found_by, renewed=True))
 
 
 def test_a_role() -> None:
     amazon = {"sts_endpoint": "https://sts.eu-central-1.amazonaws.com", "sts_region": "eu-central-1"}
-    options = credentials(access(role_arn="arn:aws:iam::1:role/checkpoints", **amazon))
+    options = credential_options(access(role_arn="arn:aws:iam::1:role/checkpoints", **amazon))
     assert options["aws.credentials.provider"].endswith(".AssumedRoleCredentialProvider")
     assert options["assumed.role.credentials.provider"].endswith(".SimpleAWSCredentialsProvider")
     assert options["assumed.role.arn"] == "arn:aws:iam::1:role/checkpoints"
@@ -89,7 +99,7 @@ def test_a_role() -> None:
 
 def test_sparks_own_expression_hides_what_is_secret() -> None:
     hides = re.compile(r"(?i)secret|password|token|access[.]?key")
-    options = credentials(access(session_token="the-token"))
+    options = credential_options(access(session_token="the-token"))
     shown = {name: value for name, value in options.items() if not hides.search(f"fs.s3a.bucket.lake.{name}")}
     assert set(shown) == {"aws.credentials.provider"}
 

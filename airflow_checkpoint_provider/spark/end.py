@@ -1,0 +1,109 @@
+"""End the attempt of a job: finish its run, fail it, or refuse a retry. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, split_allowed
+from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
+from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.protocol.keys import Keys
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.settings import Launched
+from airflow_checkpoint_provider.spark.start import tell_task
+from airflow_checkpoint_provider.spark.state.registered import Registered
+from airflow_checkpoint_provider.spark.state.states import States
+from airflow_checkpoint_provider.text import messages
+
+LAST_TRIES = 2  # at the last checkpoint of a run
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """The end of one attempt, when its script leaves ``with``. ``launched`` is None for a script without Airflow."""
+
+    spark: SparkSession
+    attempt: Attempt
+    states: States
+    registered: Registered
+    checkpointer: Checkpointer
+    launched: Launched | None
+    allow_non_restored_state: Allowed
+
+    def finish(self) -> None:
+        """Give every pending checkpoint its outcome, save what changed, and end the attempt as *finished*.
+
+        Only a barrier can tell whether a registered object changed, so there is one if objects are registered.
+        """
+        if self.spark.sparkContext._jsc is None:
+            raise WrongUse("spark.stop() was called inside `with CheckpointedJob()`: move it behind the block")
+        self.checkpointer.wait()
+        self.attempt.still_mine()  # this also reads the requests since the last look
+        self._keep_or_drop_unclaimed()
+        self._take_last_checkpoints()
+        self.checkpointer.close()
+        self.attempt.still_mine()
+        self.checkpointer.protection.enforce_limit()
+        self.checkpointer.notify_last()
+        self.attempt.end("finished", ExitCode.FINISHED)
+
+    def _keep_or_drop_unclaimed(self) -> None:
+        """Keep the restored states that the script did not use, or drop those that may be dropped. Log both."""
+        unclaimed = {state.uid: state for state in self.states.unclaimed()}
+        dropped, kept = split_allowed(unclaimed, self.allow_non_restored_state)
+        self.states.drop(dropped)
+        for uids, line in ((dropped, messages.left_behind), (kept, messages.handed_on)):
+            if uids:
+                say(line([unclaimed[uid] for uid in uids]))
+
+    def _take_last_checkpoints(self) -> None:
+        """Take checkpoints until all is saved and every request is served, or a checkpoint failed."""
+        due = bool(self.registered)
+        while True:
+            if due or self.states.changed() or self.checkpointer.requested():
+                self._take_last_checkpoint()
+            due = False
+            self.checkpointer.savepoints.settle()
+            self.checkpointer.manual.wait(self.checkpointer.requested)
+            if not self.checkpointer.requested() or self.checkpointer.protection.failures:
+                return
+
+    def _take_last_checkpoint(self) -> None:
+        if not any(self.checkpointer.checkpoint("end", wait=True) for _ in range(LAST_TRIES)):
+            raise CommitStateUnknown(
+                "the last checkpoint could not be completed, so the run is not finished. A retry goes on from the checkpoint before"
+            )
+
+    def fail(self, error: BaseException | None) -> None:
+        """End the attempt as *failed*. Raise ``SystemExit`` with code 3 if no retry can help."""
+        self.checkpointer.close()
+        self.attempt.end_failed(exit_code(error, self.launched))
+        if isinstance(error, CheckpointError):
+            refuse_retry(error, self.launched)
+
+
+def refuse_retry(error: CheckpointError, launched: Launched | None) -> None:
+    """Tell the task about an error that no retry can mend, and raise ``SystemExit`` with code 3.
+
+    Return if a retry may help, or if there is no task that would retry.
+    """
+    if launched is None or not error.permanent:
+        return
+    traceback.print_exception(error)
+    with contextlib.suppress(CheckpointError):
+        tell_task(launched.store, Keys(launched.prefix), launched.number, error)
+    raise SystemExit(int(ExitCode.REFUSED))
+
+
+def exit_code(error: BaseException | None, launched: Launched | None) -> int:
+    """Return the exit code of a driver whose script ends with ``error``."""
+    if isinstance(error, CheckpointError):
+        return ExitCode.REFUSED if launched and error.permanent else ExitCode.FAILED
+    code = error.code if isinstance(error, SystemExit) else None
+    return code & 0xFF if isinstance(code, int) else ExitCode.FAILED
