@@ -33,7 +33,7 @@ def checkpoints(home: Home, *arguments: str, code: int = 0) -> Any:
 
 
 @pytest.mark.timeout(900)
-def test_savepoint_stop_restore_dispose(home: Home) -> None:
+def test_command_line_takes_a_savepoint_stops_restores_and_disposes(home: Home) -> None:
     with home.started() as running:
         wait_until(lambda: "TURN 2" in running.said(), PATIENCE, running.said)
         made = checkpoints(home, "savepoint", "turns", "--name", "by hand")

@@ -42,7 +42,7 @@ def counted(script: Script, monkeypatch: pytest.MonkeyPatch) -> Counted:
     return counted
 
 
-def test_a_stage_is_three_requests_and_its_checkpoint_seven(script: Script, counted: Counted) -> None:
+def test_stage_costs_three_requests_and_its_checkpoint_seven(script: Script, counted: Counted) -> None:
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
         for number, uid in enumerate(("first", "second", "third"), 1):
             job.value(f"value of {uid}").set(uid)
@@ -66,7 +66,7 @@ def test_a_stage_is_three_requests_and_its_checkpoint_seven(script: Script, coun
             )
 
 
-def test_a_reused_stage_asks_only_whether_its_attempt_still_stands(script: Script, counted: Counted) -> None:
+def test_reused_stage_only_reads_the_journal(script: Script, counted: Counted) -> None:
     with script.failing() as job:
         job.stage("clean", job.spark.range(3))
     with script.attempt() as job:
@@ -75,7 +75,7 @@ def test_a_reused_stage_asks_only_whether_its_attempt_still_stands(script: Scrip
         assert counted.of[STAGE] == ["read journal", "read journal"]
 
 
-def test_an_idle_driver_asks_once_a_second(script: Script, counted: Counted) -> None:
+def test_idle_driver_reads_the_journal_once_a_second(script: Script, counted: Counted) -> None:
     with script.attempt() as job:
         job.checkpoint()
         counted.clear()

@@ -34,7 +34,7 @@ IN_S3 = [point for point in WORK if point.startswith(("stage/priced/", "checkpoi
 WITHOUT_JVM = [point for point in WORK if point.startswith(("stage/", "checkpoint/2/", "retire/1/", "value/rows/"))]
 
 
-def test_these_are_all_steps(undisturbed: Undisturbed) -> None:
+def test_steps_are_all_steps_of_an_undisturbed_run(undisturbed: Undisturbed) -> None:
     assert sorted(undisturbed.points) == sorted([*START, *WORK, *END])
 
 
@@ -57,7 +57,7 @@ def kill_and_go_on(
     [*(("local", point) for point in (*START, *WORK, "attempt/before-end")), *(("s3", point) for point in IN_S3)],
     indirect=["home"],
 )
-def test_the_driver_is_killed(home: Home, undisturbed: Undisturbed, point: str) -> None:
+def test_retry_completes_the_run_after_the_driver_was_killed(home: Home, undisturbed: Undisturbed, point: str) -> None:
     kill_and_go_on(home, undisturbed, "kill", point, -9)
 
 
@@ -65,13 +65,15 @@ def test_the_driver_is_killed(home: Home, undisturbed: Undisturbed, point: str) 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", WITHOUT_JVM)
 @pytest.mark.parametrize(("submit", "code"), [(False, 1), (True, -9)], ids=["python", "spark-submit"])
-def test_its_jvm_is_killed(home: Home, undisturbed: Undisturbed, point: str, submit: bool, code: int) -> None:
+def test_retry_completes_the_run_after_its_jvm_was_killed(
+    home: Home, undisturbed: Undisturbed, point: str, submit: bool, code: int
+) -> None:
     kill_and_go_on(home, undisturbed, "kill-jvm", point, code, submit=submit)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_driver_is_killed_when_all_is_done(home: Home, undisturbed: Undisturbed) -> None:
+def test_next_start_is_a_new_run_if_the_driver_was_killed_after_the_end(home: Home, undisturbed: Undisturbed) -> None:
     """The run finished; the next start is another run, which computes everything and goes on with the values."""
     assert home.run(("kill", "attempt/ended")).code == -9
     again = home.run()

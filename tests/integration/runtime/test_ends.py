@@ -19,7 +19,7 @@ def how(script: Script) -> list[tuple[str | None, int | None]]:
     return [(one.how, one.exit_code) for one in script.coordinator().state.attempts]
 
 
-def test_the_end_of_the_block_finishes_the_run(script: Script) -> None:
+def test_end_of_the_block_finishes_the_run(script: Script) -> None:
     with script.attempt() as job:
         job.value("count", 0).set(1)
     assert how(script) == [("finished", 0)]
@@ -40,7 +40,9 @@ def test_the_end_of_the_block_finishes_the_run(script: Script) -> None:
         (-1, ("failed", 255)),
     ],
 )
-def test_sys_exit_inside_the_block(script: Script, code: Any, ended: tuple[str, int]) -> None:
+def test_sys_exit_inside_the_block_ends_the_attempt_by_its_code(
+    script: Script, code: Any, ended: tuple[str, int]
+) -> None:
     with pytest.raises(SystemExit) as left, script.attempt():
         sys.exit(code)
     assert left.value.code == code
@@ -48,7 +50,7 @@ def test_sys_exit_inside_the_block(script: Script, code: Any, ended: tuple[str, 
 
 
 @pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
-def test_an_exception_fails_the_attempt_and_the_run_goes_on(script: Script, error: type[BaseException]) -> None:
+def test_exception_fails_the_attempt_and_a_retry_continues_the_run(script: Script, error: type[BaseException]) -> None:
     with pytest.raises(error), script.attempt():
         raise error
     assert how(script) == [("failed", 1)]
@@ -59,7 +61,7 @@ def test_an_exception_fails_the_attempt_and_the_run_goes_on(script: Script, erro
     assert [run.key for run in script.coordinator().state.runs] == ["alone-1"]
 
 
-def test_the_last_checkpoint_holds_what_changed_after_the_last_stage(script: Script) -> None:
+def test_last_checkpoint_holds_changes_after_the_last_stage(script: Script) -> None:
     with script.attempt() as job:
         count = job.value("count", 0)
         job.stage("clean", job.spark.range(3))
@@ -67,13 +69,13 @@ def test_the_last_checkpoint_holds_what_changed_after_the_last_stage(script: Scr
     assert [one.request.barrier for one in script.coordinator().state.checkpoints] == ["stage 'clean'", "end"]
 
 
-def test_nothing_changed_after_the_last_stage(script: Script) -> None:
+def test_end_takes_no_checkpoint_if_nothing_changed(script: Script) -> None:
     with script.attempt() as job:
         job.stage("clean", job.spark.range(3))
     assert [one.request.barrier for one in script.coordinator().state.checkpoints] == ["stage 'clean'"]
 
 
-def test_a_job_without_states_takes_no_checkpoint(script: Script) -> None:
+def test_job_without_states_takes_no_checkpoint(script: Script) -> None:
     with script.attempt():
         pass
     assert script.coordinator().state.checkpoints == ()
@@ -83,7 +85,7 @@ def test_a_job_without_states_takes_no_checkpoint(script: Script) -> None:
 # -- what a script may not do ------------------------------------------------------------------------------------------
 
 
-def test_one_uid_twice_in_one_attempt(script: Script) -> None:
+def test_second_use_of_a_uid_is_refused(script: Script) -> None:
     """A stage in a loop, or a stage and a value of one name."""
     with script.attempt() as job:
         job.stage("clean", job.spark.range(3))
@@ -93,7 +95,7 @@ def test_one_uid_twice_in_one_attempt(script: Script) -> None:
             job.value("clean")
 
 
-def test_two_jobs_in_one_driver(script: Script) -> None:
+def test_second_job_inside_the_first_is_refused(script: Script) -> None:
     with (
         script.attempt(),
         pytest.raises(WrongUse, match="two CheckpointedJobs are active in one driver"),
@@ -103,7 +105,7 @@ def test_two_jobs_in_one_driver(script: Script) -> None:
     assert how(script) == [("finished", 0)]
 
 
-def test_a_second_job_after_the_first(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_job_after_the_first_is_refused(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its run has finished; what a second block adds would be another run's, or be skipped by a retry."""
     with script.attempt():
         pass
@@ -113,7 +115,7 @@ def test_a_second_job_after_the_first(script: Script, monkeypatch: pytest.Monkey
         pass
 
 
-def test_an_exit_code_that_would_read_as_success(script: Script) -> None:
+def test_exit_code_256_is_no_success(script: Script) -> None:
     """The system keeps eight bits of it."""
     with pytest.raises(SystemExit) as left, script.attempt():
         sys.exit(256)
@@ -121,33 +123,33 @@ def test_an_exit_code_that_would_read_as_success(script: Script) -> None:
     assert how(script) == [("failed", 0)]
 
 
-def test_what_is_no_dataframe(script: Script) -> None:
+def test_stage_without_a_dataframe_is_refused(script: Script) -> None:
     with pytest.raises(WrongUse, match=r"stage 'clean' was given int\. Give a DataFrame"), script.attempt() as job:
         job.stage("clean", 7)  # type: ignore[arg-type]
 
 
-def test_an_uid_that_nobody_can_print(script: Script) -> None:
+def test_uid_that_is_not_printable_is_refused(script: Script) -> None:
     with pytest.raises(InvalidName, match="printable"), script.attempt() as job:
         job.stage("a\nb", job.spark.range(3))
 
 
-def test_a_value_that_is_no_json_fails_where_it_is_set(script: Script) -> None:
+def test_value_that_is_no_json_is_refused_at_set(script: Script) -> None:
     with pytest.raises(InvalidConfig, match=r"value 'count': .*Keep rows in a stage"), script.attempt() as job:
         job.value("count").set({1, 2})
 
 
-def test_a_spark_connect_session_is_refused(script: Script) -> None:
+def test_spark_connect_session_is_refused(script: Script) -> None:
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(WrongUse, match="a Spark Connect session cannot be checkpointed"), CheckpointedJob(remote):
         pass
 
 
-def test_a_placeholder_is_no_job_id(spark: SparkSession, script: Script) -> None:
+def test_placeholder_as_job_id_is_refused(spark: SparkSession, script: Script) -> None:
     with pytest.raises(InvalidName, match="a job id is static text"), script.attempt(job_id="{{ dag.dag_id }}"):
         pass
 
 
-def test_the_session_is_as_the_user_left_it(script: Script) -> None:
+def test_session_keeps_the_settings_of_the_user(script: Script) -> None:
     """Job group and description are the user's outside of a stage, and no conf stays changed."""
     context = script.spark.sparkContext
     context.setLocalProperty("spark.job.description", "mine")

@@ -48,7 +48,7 @@ def pointer(script: Script, number: int) -> str:
     return str(Pointer(coordinator.store.uri, coordinator.keys.prefix, number))
 
 
-def test_a_barrier_serves_it_and_takes_one_of_its_own(script: Script, capsys: CaptureFixture) -> None:
+def test_barrier_serves_a_gated_checkpoint_and_takes_its_own(script: Script, capsys: CaptureFixture) -> None:
     """Same file sets, no rows written twice; the job is protected whatever the audit says."""
     with script.attempt() as job:
         gated = asked(script, job)
@@ -64,7 +64,7 @@ def test_a_barrier_serves_it_and_takes_one_of_its_own(script: Script, capsys: Ca
     assert {one.id for one in script.coordinator().state.retained} >= {gated}
 
 
-def test_it_holds_what_was_there_at_its_barrier(script: Script) -> None:
+def test_gated_checkpoint_holds_the_states_of_its_barrier(script: Script) -> None:
     """Later barriers leave it alone: what is audited is what is sealed."""
     with script.attempt() as job:
         stage(job, "first")
@@ -105,7 +105,7 @@ class Source(Own):
         pytest.param(1, ("plain", "queued"), (("audit", True),), [1, 1, 1], id="ahead of one that was queued in time"),
     ],
 )
-def test_a_higher_id_never_holds_older_states(
+def test_higher_id_never_holds_older_states(
     at_once: int, early: tuple[str, ...], late: tuple[tuple[str, bool], ...], hold: list[int], script: Script
 ) -> None:
     """Else a restore would go back behind what objects were told is complete."""
@@ -127,7 +127,7 @@ def test_a_higher_id_never_holds_older_states(
         assert [one.states["source"].value for one in seals][: len(hold)] == hold
 
 
-def test_the_rows_can_be_read_before_it_is_sealed(script: Script) -> None:
+def test_gated_checkpoint_can_be_opened_before_it_is_sealed(script: Script) -> None:
     with script.attempt() as job:
         gated = asked(script, job)
         with pytest.raises(NotPending, match="not acknowledged yet"):
@@ -142,7 +142,7 @@ def test_the_rows_can_be_read_before_it_is_sealed(script: Script) -> None:
         assert again == gated, "one request is one checkpoint"
 
 
-def test_the_end_of_the_job_waits_for_its_finalize(script: Script, capsys: CaptureFixture) -> None:
+def test_end_of_the_job_waits_for_the_finalize_task(script: Script, capsys: CaptureFixture) -> None:
     """It is acknowledged at the end, because no barrier came before."""
 
     def finalize() -> None:
@@ -162,7 +162,7 @@ def test_the_end_of_the_job_waits_for_its_finalize(script: Script, capsys: Captu
     assert found(script, number).status == RETAINED
 
 
-def test_what_is_asked_for_while_the_job_waits_at_its_gate_is_served(script: Script) -> None:
+def test_request_is_served_while_the_job_waits_for_the_finalize_task(script: Script) -> None:
     def ask_again() -> None:
         task = script.coordinator()
         wait_until(lambda: not task.missing(found(script, number)), 60, lambda: "it is not acknowledged")
@@ -182,7 +182,7 @@ def test_what_is_asked_for_while_the_job_waits_at_its_gate_is_served(script: Scr
     assert found(script, number).status == RETAINED
 
 
-def test_nobody_who_finalizes_is_waited_for_longer_than_its_timeout(script: Script, capsys: CaptureFixture) -> None:
+def test_end_of_the_job_waits_no_longer_than_the_timeout(script: Script, capsys: CaptureFixture) -> None:
     began = time.monotonic()
     with script.attempt() as job:
         number = asked(script, job, timeout_s=2.0)
@@ -194,7 +194,7 @@ def test_nobody_who_finalizes_is_waited_for_longer_than_its_timeout(script: Scri
     assert script.coordinator().state.runs[-1].how == "finished"
 
 
-def test_an_audit_that_fails_costs_the_job_nothing(script: Script, capsys: CaptureFixture) -> None:
+def test_job_goes_on_after_a_failed_audit(script: Script, capsys: CaptureFixture) -> None:
     with script.attempt() as job:
         number = asked(script, job)
         stage(job, "first")
@@ -206,7 +206,7 @@ def test_an_audit_that_fails_costs_the_job_nothing(script: Script, capsys: Captu
     assert script.coordinator().state.runs[-1].how == "finished"
 
 
-def test_an_attempt_that_dies_takes_its_gated_ones_along(script: Script) -> None:
+def test_gated_checkpoint_is_aborted_when_its_attempt_fails(script: Script) -> None:
     """The retry goes on from the checkpoint that its barrier took besides."""
     with script.failing() as job:
         number = asked(script, job)
@@ -222,7 +222,7 @@ def test_an_attempt_that_dies_takes_its_gated_ones_along(script: Script) -> None
     assert not again()
 
 
-def test_one_that_is_acknowledged_is_whole_whatever_the_driver_deletes(script: Script) -> None:
+def test_acknowledged_gated_checkpoint_stays_complete_while_others_are_deleted(script: Script) -> None:
     """Its file sets are the attempt's own, which nobody deletes while it lives."""
     with script.attempt() as job:
         number = asked(script, job)
@@ -233,7 +233,7 @@ def test_one_that_is_acknowledged_is_whole_whatever_the_driver_deletes(script: S
         assert open_checkpoint(pointer(script, number), job.spark)["first"].count() == 3
 
 
-def test_what_a_script_raises_is_not_held_up_by_a_gate(script: Script) -> None:
+def test_error_of_the_script_does_not_wait_for_the_finalize_task(script: Script) -> None:
     began = time.monotonic()
     with script.failing() as job:
         asked(script, job, timeout_s=600.0)

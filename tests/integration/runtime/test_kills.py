@@ -69,7 +69,7 @@ def ends(home: Home) -> list[str | None]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("home", ["local", pytest.param("s3", marks=pytest.mark.slow)], indirect=True)
-def test_killed_while_it_starts_computes_and_ends(home: Home, undisturbed: Undisturbed) -> None:
+def test_run_completes_after_kills_at_start_in_stages_and_at_the_end(home: Home, undisturbed: Undisturbed) -> None:
     ended = survive(
         home,
         Step("attempt/before-start", ()),
@@ -94,7 +94,7 @@ def test_killed_while_it_starts_computes_and_ends(home: Home, undisturbed: Undis
 @pytest.mark.slow  # as each_kill does one by one
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("home", ["local", "s3"], indirect=True)
-def test_killed_while_it_checkpoints_and_deletes(home: Home, undisturbed: Undisturbed) -> None:
+def test_run_completes_after_kills_in_checkpoints_and_deletions(home: Home, undisturbed: Undisturbed) -> None:
     ended = survive(
         home,
         Step("checkpoint/1/triggered", ()),
@@ -111,7 +111,7 @@ def test_killed_while_it_checkpoints_and_deletes(home: Home, undisturbed: Undist
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("home", ["s3"], indirect=True)
-def test_killed_where_s3_is_another_store_than_a_directory(home: Home, undisturbed: Undisturbed) -> None:
+def test_run_on_s3_completes_after_kills_in_uploads_and_deletions(home: Home, undisturbed: Undisturbed) -> None:
     """While rows are uploaded, and half-way through a deletion."""
     ended = survive(
         home,

@@ -35,7 +35,9 @@ def code_of(job: CheckpointedJob, error: Exception | None = None) -> object:
     return 0
 
 
-def test_what_reaches_it(launched: Launch, launches: Launches, capsys: pytest.CaptureFixture[str]) -> None:
+def test_launched_driver_uses_the_settings_of_its_task(
+    launched: Launch, launches: Launches, capsys: pytest.CaptureFixture[str]
+) -> None:
     confs = launches.plan()
     with launched(confs, root="/elsewhere", checkpointing=CheckpointConfig(retention=KeepLatest(9))) as job:
         job.value("count").set(1)
@@ -52,7 +54,7 @@ def test_what_reaches_it(launched: Launch, launches: Launches, capsys: pytest.Ca
     assert "checkpointing of the task is used, not checkpointing of the script" in said
 
 
-def test_without_the_tasks_config_the_scripts_holds(launched: Launch, launches: Launches) -> None:
+def test_launched_driver_uses_the_scripts_config_if_the_task_has_none(launched: Launch, launches: Launches) -> None:
     confs = launches.plan()
     del confs["spark.checkpointed.checkpointing"]
     with launched(confs, checkpointing=CheckpointConfig(retention=KeepLatest(9))):
@@ -60,7 +62,7 @@ def test_without_the_tasks_config_the_scripts_holds(launched: Launch, launches: 
     assert launches.last().checkpointing["retention"] == {"keep": "latest", "count": 9}
 
 
-def test_the_next_try_goes_on(launched: Launch, launches: Launches, script: Script) -> None:
+def test_next_try_continues_the_run(launched: Launch, launches: Launches, script: Script) -> None:
     def main(job: CheckpointedJob) -> None:
         job.stage("clean", job.spark.range(3))
 
@@ -76,7 +78,9 @@ def test_the_next_try_goes_on(launched: Launch, launches: Launches, script: Scri
     assert launches.ends() == [("failed", 1), ("finished", 0)]
 
 
-def test_what_ends_with_its_run(launched: Launch, launches: Launches, spark: SparkSession) -> None:
+def test_checkpoints_are_kept_until_their_run_expires(
+    launched: Launch, launches: Launches, spark: SparkSession
+) -> None:
     with launched() as job:
         job.stage("clean", job.spark.range(3))
     pointer = f"{launches.store.uri}/{launches.keys.prefix}/chk-1"
@@ -100,7 +104,7 @@ def test_what_ends_with_its_run(launched: Launch, launches: Launches, spark: Spa
     ],
     ids=["another version of the package", "two job ids"],
 )
-def test_refused_before_it_began(
+def test_driver_with_wrong_settings_is_refused_before_its_attempt(
     launched: Launch, launches: Launches, confs: dict[str, str], options: dict[str, str], words: list[str]
 ) -> None:
     assert code_of(launched({**launches.plan(), **confs}, **options)) == ExitCode.REFUSED
@@ -108,7 +112,7 @@ def test_refused_before_it_began(
     assert launches.state().attempts == ()
 
 
-def test_a_damaged_restore_point(launched: Launch, launches: Launches, tmp_path: Path) -> None:
+def test_damaged_restore_point_is_refused(launched: Launch, launches: Launches, tmp_path: Path) -> None:
     with suppress(Broken), launched() as job:
         job.stage("clean", job.spark.range(3))
         raise Broken
@@ -118,7 +122,7 @@ def test_a_damaged_restore_point(launched: Launch, launches: Launches, tmp_path:
     assert launches.ends() == [("failed", 1)]
 
 
-def test_a_script_that_no_retry_can_mend(launched: Launch, launches: Launches) -> None:
+def test_error_that_no_retry_can_mend_ends_with_code_3(launched: Launch, launches: Launches) -> None:
     assert code_of(launched(), WrongUse("uid 'clean' is used twice")) == ExitCode.REFUSED
     assert launches.refusal() == "uid 'clean' is used twice  [CKP605]"
     assert launches.ends() == [("failed", 3)], "the exit code for a task that only follows the journal"
@@ -127,7 +131,7 @@ def test_a_script_that_no_retry_can_mend(launched: Launch, launches: Launches) -
 # -- 1: the job failed -------------------------------------------------------------------------------------------------
 
 
-def test_an_error_that_a_retry_may_mend(launched: Launch, launches: Launches) -> None:
+def test_error_that_a_retry_may_mend_fails_the_attempt(launched: Launch, launches: Launches) -> None:
     with pytest.raises(StoreUnavailable), launched():
         raise StoreUnavailable("the store is down")
     assert launches.ends() == [("failed", 1)]
@@ -137,21 +141,21 @@ def test_an_error_that_a_retry_may_mend(launched: Launch, launches: Launches) ->
 # -- 79: over ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_launch_that_was_replaced_before_its_driver_began(launched: Launch, launches: Launches) -> None:
+def test_driver_of_a_replaced_launch_ends_with_code_79(launched: Launch, launches: Launches) -> None:
     first = launches.plan()
     launches.plan(2)
     assert code_of(launched(first)) == ExitCode.OVER
     assert launches.state().attempts == ()
 
 
-def test_a_launch_that_was_told_to_stop_before_its_driver_began(launched: Launch, launches: Launches) -> None:
+def test_driver_of_a_stopped_launch_ends_with_code_79(launched: Launch, launches: Launches) -> None:
     confs = launches.plan()
     launches.stop()
     assert code_of(launched(confs)) == ExitCode.OVER
     assert "this launch was told to stop (etl.totals: the task was killed)" in launches.refusal()
 
 
-def test_a_second_driver_of_a_launch_that_finished(launched: Launch, launches: Launches) -> None:
+def test_second_driver_of_a_finished_launch_ends_with_code_79(launched: Launch, launches: Launches) -> None:
     confs = launches.plan()
     with launched(confs):
         pass
@@ -159,7 +163,7 @@ def test_a_second_driver_of_a_launch_that_finished(launched: Launch, launches: L
     assert "attempt 1 of this launch has already ended finished" in launches.refusal()
 
 
-def test_a_second_driver_of_a_launch_goes_on_where_the_first_failed(launched: Launch, launches: Launches) -> None:
+def test_second_driver_of_a_launch_continues_where_the_first_failed(launched: Launch, launches: Launches) -> None:
     """A cluster starts the driver again, with the same confs."""
     confs = launches.plan()
     with suppress(Broken), launched(confs):
@@ -169,7 +173,7 @@ def test_a_second_driver_of_a_launch_goes_on_where_the_first_failed(launched: La
     assert [(one.launch, one.how) for one in launches.state().attempts] == [(1, "failed"), (1, "finished")]
 
 
-def test_a_second_driver_beside_a_living_one_of_its_launch(launched: Launch, launches: Launches) -> None:
+def test_second_driver_beside_a_living_driver_ends_with_code_79(launched: Launch, launches: Launches) -> None:
     """The living wins."""
     confs = launches.plan()
     with launched(confs):

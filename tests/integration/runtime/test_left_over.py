@@ -59,7 +59,7 @@ def said(out: str) -> list[str]:
         (["count", "no such state"], {"clean", "count", "named", "seen"}, ["CKP426"]),
     ],
 )
-def test_at_the_end_of_the_block(
+def test_unclaimed_states_are_kept_or_dropped_at_the_end(
     begun: Script, capsys: pytest.CaptureFixture[str], allowed: Any, left: set[str], codes: list[str]
 ) -> None:
     before = held(begun)
@@ -73,7 +73,7 @@ def test_at_the_end_of_the_block(
     assert said(capsys.readouterr().out) == codes
 
 
-def test_where_nothing_else_changed_it_takes_a_checkpoint_of_its_own(begun: Script) -> None:
+def test_dropped_state_causes_a_last_checkpoint(begun: Script) -> None:
     number = begun.coordinator().state.retained[-1].id
     with begun.attempt(allow_non_restored_state=["seen"]) as job:
         job.value("count")
@@ -85,7 +85,7 @@ def test_where_nothing_else_changed_it_takes_a_checkpoint_of_its_own(begun: Scri
         assert job.value("seen", []).get() == [], "it begins anew"
 
 
-def test_an_attempt_that_fails_leaves_nothing_behind(begun: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_attempt_drops_no_state(begun: Script, capsys: pytest.CaptureFixture[str]) -> None:
     with begun.failing(allow_non_restored_state=True) as job:
         ask_for_half(job)
         job.checkpoint()
@@ -93,7 +93,7 @@ def test_an_attempt_that_fails_leaves_nothing_behind(begun: Script, capsys: pyte
     assert said(capsys.readouterr().out) == []
 
 
-def test_stages_of_another_run_are_not_named(begun: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stages_of_another_run_are_not_logged_as_unclaimed(begun: Script, capsys: pytest.CaptureFixture[str]) -> None:
     """They end with their run."""
     with begun.attempt() as job:
         ask_for_half(job)
@@ -105,7 +105,7 @@ def test_stages_of_another_run_are_not_named(begun: Script, capsys: pytest.Captu
     assert said(capsys.readouterr().out) == []
 
 
-def test_a_state_is_not_replaced_by_another_kind(begun: Script) -> None:
+def test_state_is_not_replaced_by_another_kind(begun: Script) -> None:
     with begun.attempt() as job:
         with pytest.raises(KindChanged, match="'seen' is a value"):
             job.stage("seen", job.spark.range(3))
@@ -114,7 +114,7 @@ def test_a_state_is_not_replaced_by_another_kind(begun: Script) -> None:
     assert held(begun).keys() == {"clean", "named", "count", "seen"}
 
 
-def test_what_cannot_hold_is_refused_before_anything_begins(script: Script) -> None:
+def test_invalid_allow_non_restored_state_is_refused_before_the_attempt(script: Script) -> None:
     with (
         pytest.raises(InvalidConfig, match="allow_non_restored_state='seen': write"),
         script.attempt(allow_non_restored_state="seen"),
@@ -123,7 +123,9 @@ def test_what_cannot_hold_is_refused_before_anything_begins(script: Script) -> N
     assert script.coordinator().state.n < 0
 
 
-def test_the_task_says_it(launched: Launch, launches: Launches, capsys: pytest.CaptureFixture[str]) -> None:
+def test_allow_non_restored_state_of_the_task_wins(
+    launched: Launch, launches: Launches, capsys: pytest.CaptureFixture[str]
+) -> None:
     with suppress(Broken), launched() as job:
         job.value("count").set(1)
         job.value("seen").set(1)

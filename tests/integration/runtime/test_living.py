@@ -49,7 +49,7 @@ def asleep(running: Running) -> bool:
         pytest.param("checkpoint/1/acknowledged", id="before sealing"),
     ],
 )
-def test_a_driver_that_slept_while_another_took_over(
+def test_driver_that_slept_ends_after_it_was_replaced(
     home: Home, launches: Launches, undisturbed: Undisturbed, point: str
 ) -> None:
     with home.started(("stop", point), confs=launches.plan()) as zombie:
@@ -83,7 +83,7 @@ def adopts_orphans() -> Iterator[None]:
 
 @pytest.mark.usefixtures("adopts_orphans")
 @pytest.mark.timeout(600)
-def test_a_driver_whose_parent_was_killed_lives_on_until_it_is_replaced(home: Home, launches: Launches) -> None:
+def test_driver_without_parent_lives_until_it_is_replaced(home: Home, launches: Launches) -> None:
     with home.started(("linger", "value/rows/set-1"), submit=True, confs=launches.plan(), below=STARTER) as running:
         lingering(running)
         jvm = child_of(running.process.pid)
@@ -105,7 +105,7 @@ def child_of(pid: int) -> int:
 
 
 @pytest.mark.timeout(600)
-def test_sigterm_ends_it_in_order(home: Home, launches: Launches) -> None:
+def test_sigterm_writes_the_end_of_the_attempt(home: Home, launches: Launches) -> None:
     with home.started(("linger", "value/rows/set-1"), confs=launches.plan()) as running:
         os.kill(lingering(running), signal.SIGTERM)
         ended = running.wait()
@@ -114,7 +114,7 @@ def test_sigterm_ends_it_in_order(home: Home, launches: Launches) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_stop_that_was_asked_for(home: Home, launches: Launches) -> None:
+def test_driver_ends_when_its_launch_is_stopped(home: Home, launches: Launches) -> None:
     with home.started(("linger", "value/rows/set-1"), confs=launches.plan()) as running:
         lingering(running)
         launches.stop()
@@ -125,7 +125,7 @@ def test_a_stop_that_was_asked_for(home: Home, launches: Launches) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_session_that_is_stopped_inside_the_block(home: Home) -> None:
+def test_session_stopped_inside_the_block_fails_the_attempt(home: Home) -> None:
     text = home.script.read_text()
     home.script.write_text(text.replace("    tell(job, totals, seen, rows)\n", "    job.spark.stop()\n"))
     ended = home.run()
@@ -138,7 +138,7 @@ def test_a_session_that_is_stopped_inside_the_block(home: Home) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_script_beside_a_living_one(home: Home) -> None:
+def test_second_script_beside_a_living_script_is_refused(home: Home) -> None:
     with home.started(("linger", "value/rows/set-1")) as first:
         pid = lingering(first)
         second = home.run()
@@ -150,7 +150,7 @@ def test_a_script_beside_a_living_one(home: Home) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_two_scripts_started_at_once(home: Home) -> None:
+def test_one_of_two_scripts_started_at_once_is_refused(home: Home) -> None:
     with home.started() as one, home.started() as other:
         ended = [one.wait(), other.wait()]
     assert sorted(each.code for each in ended) == [0, ExitCode.REFUSED]

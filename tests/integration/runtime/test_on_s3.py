@@ -63,7 +63,7 @@ def confs(spark: SparkSession) -> Iterator[Confs]:
 # -- a script alone ------------------------------------------------------------------------------------------------------
 
 
-def test_a_script_alone_goes_on(spark: SparkSession, script: Script, root: str) -> None:
+def test_script_without_airflow_continues_its_run(spark: SparkSession, script: Script, root: str) -> None:
     with script.failing(root=root) as job:
         job.value("seen").set(["a"])
         job.stage("clean", job.spark.range(3))
@@ -80,7 +80,9 @@ def test_a_script_alone_goes_on(spark: SparkSession, script: Script, root: str) 
     assert not script.root.exists(), "nothing lies in a directory"
 
 
-def test_a_checkpoint_in_another_bucket(spark: SparkSession, script: Script, root: str, s3: S3Server) -> None:
+def test_job_starts_from_a_checkpoint_in_another_bucket(
+    spark: SparkSession, script: Script, root: str, s3: S3Server
+) -> None:
     """Reached as the store in hand is."""
     s3.make_bucket(f"{root[5:-4]}-other")
     other = f"s3a://{root[5:-4]}-other"
@@ -93,7 +95,7 @@ def test_a_checkpoint_in_another_bucket(spark: SparkSession, script: Script, roo
     assert open_checkpoint(pointer, spark)["clean"].count() == 3
 
 
-def test_a_savepoint_in_another_bucket(spark: SparkSession, script: Script, root: str, s3: S3Server) -> None:
+def test_savepoint_is_written_to_another_bucket(spark: SparkSession, script: Script, root: str, s3: S3Server) -> None:
     """The service copies it there; and another history starts from it when its own is gone."""
     bucket = root.split("/")[2]
     s3.make_bucket(f"{bucket}-saved")
@@ -139,7 +141,9 @@ def launches(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Laun
     return launches
 
 
-def test_a_launched_driver(launched: Launch, launches: Launches, spark: SparkSession) -> None:
+def test_launched_driver_reaches_s3_with_the_keys_of_its_task(
+    launched: Launch, launches: Launches, spark: SparkSession
+) -> None:
     look = udf(lambda: " ".join(f"{name}={value}" for name, value in os.environ.items()))
     with launched() as job:
         left = [name for name in os.environ if name.startswith("CHECKPOINT_")]
@@ -155,7 +159,7 @@ def test_a_launched_driver(launched: Launch, launches: Launches, spark: SparkSes
     assert "~3a" in History("etl.totals", launches.history.run).prefix, "keys that are more than letters"
 
 
-def test_its_own_bucket_keeps_its_own_service_and_keys(
+def test_bucket_of_the_job_keeps_its_own_service_and_keys(
     launched: Launch, launches: Launches, spark: SparkSession, confs: Confs, s3: S3Server
 ) -> None:
     """Though all that the job says of its own is for each bucket that nobody says anything of."""
@@ -175,7 +179,7 @@ def test_its_own_bucket_keeps_its_own_service_and_keys(
     assert launches.ends() == [("finished", 0)]
 
 
-def test_what_the_job_says_of_the_bucket_itself_stays(
+def test_confs_of_the_job_for_the_bucket_win(
     launched: Launch, launches: Launches, confs: Confs, s3: S3Server, bucket: str
 ) -> None:
     seen: Counter[str] = Counter()
@@ -187,7 +191,7 @@ def test_what_the_job_says_of_the_bucket_itself_stays(
     assert confs.get(f"fs.s3a.bucket.{bucket}.session.token") is None
 
 
-def test_keys_that_only_boto3_accepts(launched: Launch, launches: Launches, confs: Confs, bucket: str) -> None:
+def test_keys_that_s3a_cannot_use_are_refused(launched: Launch, launches: Launches, confs: Confs, bucket: str) -> None:
     confs.say(f"fs.s3a.bucket.{bucket}", {"access.key": "NOBODY", "secret.key": "x"})
     with pytest.raises(StoreDenied, match=r"S3A cannot read s3://.*, though boto3 can: .*Check the job's confs"):
         launched().__enter__()
@@ -197,7 +201,7 @@ def test_keys_that_only_boto3_accepts(launched: Launch, launches: Launches, conf
 # -- what it costs -------------------------------------------------------------------------------------------------------
 
 
-def test_requests_of_a_stage(script: Script, root: str, s3: S3Server) -> None:
+def test_stage_on_s3_costs_known_requests(script: Script, root: str, s3: S3Server) -> None:
     """Of two files: written by two tasks, renamed twice, listed, counted, read back; and one checkpoint."""
     with script.attempt(root=root) as job:
         s3.requests.clear()

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from tests.integration.runtime.conftest import Script
 
 
-def test_stages_as_rows_and_values_as_json(script: Script) -> None:
+def test_opened_checkpoint_returns_stages_as_rows_and_values_as_json(script: Script) -> None:
     with script.attempt() as job:
         job.value("seen").set(["a", {"b": 1}])
         job.stage("clean", job.spark.range(3))
@@ -43,7 +43,7 @@ def three_checkpoints(script: Script, **options: object) -> list[str]:
     return pointers(script)
 
 
-def test_one_that_its_retention_deleted(script: Script) -> None:
+def test_deleted_checkpoint_is_refused_with_the_retention_that_keeps_it(script: Script) -> None:
     first, second, third = three_checkpoints(script)
     for kept in (second, third):
         assert open_checkpoint(kept, script.spark)["first"].count() == 3
@@ -51,12 +51,12 @@ def test_one_that_its_retention_deleted(script: Script) -> None:
         open_checkpoint(first, script.spark)
 
 
-def test_all_are_kept_on_demand(script: Script) -> None:
+def test_keep_all_keeps_all_checkpoints(script: Script) -> None:
     for kept in three_checkpoints(script, checkpointing=CheckpointConfig(retention=KeepAll())):
         assert open_checkpoint(kept, script.spark)["first"].count() == 3
 
 
-def test_one_whose_file_was_cut(script: Script) -> None:
+def test_checkpoint_with_a_cut_file_is_damaged(script: Script) -> None:
     *_, last = three_checkpoints(script)
     file = next(script.root.rglob("state/second/*/part-*"))
     file.write_bytes(file.read_bytes()[:-1])
@@ -64,7 +64,7 @@ def test_one_whose_file_was_cut(script: Script) -> None:
         open_checkpoint(last, script.spark)
 
 
-def test_what_was_never_there(script: Script) -> None:
+def test_pointer_to_no_checkpoint_is_refused(script: Script) -> None:
     *_, last = three_checkpoints(script)
     with pytest.raises(CheckpointNotFound, match="never made, or no longer lists"):
         open_checkpoint(f"{last}0", script.spark)
@@ -76,7 +76,7 @@ def test_what_was_never_there(script: Script) -> None:
         open_checkpoint("chk-7", script.spark)
 
 
-def test_a_savepoint_without_its_history_wherever_it_lies(script: Script, tmp_path: Path) -> None:
+def test_savepoint_is_opened_without_its_history(script: Script, tmp_path: Path) -> None:
     with script.attempt() as job:
         job.value("seen").set(["a"])
         job.stage("clean", job.spark.range(3))

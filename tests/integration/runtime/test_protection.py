@@ -43,7 +43,9 @@ def held(script: Script) -> dict[int, list[str]]:
     return {one.id: [state.uid for state in one.states] for one in script.coordinator().state.retained}
 
 
-def test_a_store_that_turns_read_only_and_back(script: Script, store: FaultyStore, capsys: CaptureFixture) -> None:
+def test_job_is_protected_again_after_the_store_was_read_only(
+    script: Script, store: FaultyStore, capsys: CaptureFixture
+) -> None:
     with script.attempt() as job:
         stage(job, "first")
         job.checkpoint()
@@ -60,7 +62,7 @@ def test_a_store_that_turns_read_only_and_back(script: Script, store: FaultyStor
     assert max(held(script).items())[1] == ["first", "fourth", "second", "third"]
 
 
-def test_a_run_whose_last_checkpoint_is_impossible_is_not_finished(
+def test_run_is_not_finished_if_its_last_checkpoint_fails(
     script: Script, store: FaultyStore, capsys: CaptureFixture
 ) -> None:
     def main() -> None:
@@ -84,14 +86,14 @@ def test_a_run_whose_last_checkpoint_is_impossible_is_not_finished(
 
 
 @pytest.mark.timeout(60)
-def test_a_script_that_breaks_while_the_store_is_down_ends(script: Script, store: FaultyStore) -> None:
+def test_failing_script_ends_while_the_store_is_down(script: Script, store: FaultyStore) -> None:
     """Its last checkpoint is tried again and again, but nobody waits for it any more."""
     with script.failing() as job:
         store.plan = read_only
         stage(job, "first")
 
 
-def test_an_explicit_checkpoint_that_fails_says_so(script: Script, store: FaultyStore) -> None:
+def test_explicit_checkpoint_raises_if_it_fails(script: Script, store: FaultyStore) -> None:
     with script.attempt() as job:
         job.value("count").set(1)
         store.plan = read_only
@@ -102,7 +104,7 @@ def test_an_explicit_checkpoint_that_fails_says_so(script: Script, store: Faulty
         job.checkpoint()
 
 
-def test_a_store_that_is_down_at_the_start_fails_the_attempt(script: Script, store: FaultyStore) -> None:
+def test_attempt_fails_if_the_store_is_down_at_the_start(script: Script, store: FaultyStore) -> None:
     store.plan = read_only
     with pytest.raises(PermissionError), script.attempt():
         pass
@@ -110,7 +112,7 @@ def test_a_store_that_is_down_at_the_start_fails_the_attempt(script: Script, sto
 
 
 @pytest.mark.parametrize("lost", range(1, 8))
-def test_a_lost_answer_loses_nothing(script: Script, store: FaultyStore, lost: int) -> None:
+def test_lost_answer_loses_no_checkpoint(script: Script, store: FaultyStore, lost: int) -> None:
     """Of each put: the attempt's start; trigger, acknowledgement, seal, completion of chk-1; the next trigger; and so on."""
     store.plan = nth({lost: Fault.LOST})
     with script.attempt() as job:
@@ -119,7 +121,7 @@ def test_a_lost_answer_loses_nothing(script: Script, store: FaultyStore, lost: i
     assert held(script) == {1: ["first"], 2: ["count", "first"]}
 
 
-def test_an_outcome_that_is_not_known_is_settled_at_the_next_barrier(
+def test_unknown_outcome_is_settled_at_the_next_barrier(
     script: Script, store: FaultyStore, capsys: CaptureFixture
 ) -> None:
     with script.attempt() as job:
@@ -140,7 +142,7 @@ def test_an_outcome_that_is_not_known_is_settled_at_the_next_barrier(
     assert held(script) == {1: ["first"], 2: ["first"]}
 
 
-def test_a_checkpoint_is_completed_without_another_barrier_once_the_store_is_back(
+def test_checkpoint_completes_without_another_barrier_once_the_store_is_back(
     script: Script, store: FaultyStore, capsys: CaptureFixture
 ) -> None:
     """The next barrier may be hours away; a crash until then would repeat the stage."""
@@ -156,7 +158,7 @@ def test_a_checkpoint_is_completed_without_another_barrier_once_the_store_is_bac
     assert held(script) == {1: ["first"]}
 
 
-def test_a_checkpoint_that_is_tried_again_and_again_failed_once(
+def test_retries_of_a_checkpoint_count_as_one_failure(
     script: Script, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As each id of Flink's counts once: keys that are denied for some seconds end no healthy job."""
@@ -174,7 +176,7 @@ def test_a_checkpoint_that_is_tried_again_and_again_failed_once(
         assert job._checkpointer.protection.failures == 0
 
 
-def test_a_savepoint_that_completes_begins_the_count_anew(script: Script, store: FaultyStore, tmp_path: Path) -> None:
+def test_completed_savepoint_resets_the_count_of_failures(script: Script, store: FaultyStore, tmp_path: Path) -> None:
     with script.attempt() as job:
         number = script.coordinator().trigger(
             Request(
@@ -191,7 +193,7 @@ def test_a_savepoint_that_completes_begins_the_count_anew(script: Script, store:
         store.plan = served
 
 
-def test_one_that_is_too_large_is_not_tried_again_at_its_barrier(
+def test_checkpoint_that_is_too_large_is_not_retried_at_its_barrier(
     script: Script, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:
     """It would be as large, and each try is an entry."""
@@ -209,7 +211,7 @@ def test_one_that_is_too_large_is_not_tried_again_at_its_barrier(
     assert capsys.readouterr().out.count("ABORTED chk-1 of job: too many file sets") == 1
 
 
-def test_a_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(
+def test_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(
     script: Script, store: FaultyStore, capsys: CaptureFixture
 ) -> None:
     with script.attempt(checkpointing=CheckpointConfig(timeout="10 ms")) as job:
@@ -227,7 +229,7 @@ def test_a_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(
 # -- asked from outside ------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_was_asked_from_outside_is_served_by_the_next_barrier(script: Script) -> None:
+def test_requested_checkpoint_is_served_by_the_next_barrier(script: Script) -> None:
     with script.attempt() as job:
         asked = script.coordinator().trigger(Request(token="a task", timeout_s=60.0, origin="task"))
         stage(job, "first")
@@ -236,7 +238,7 @@ def test_a_checkpoint_that_was_asked_from_outside_is_served_by_the_next_barrier(
     assert served_by == {asked: ("task", True), asked + 1: ("barrier", True)}
 
 
-def test_one_that_was_asked_from_outside_waits_at_the_end_of_the_script(script: Script) -> None:
+def test_requested_checkpoint_is_served_at_the_end_of_the_script(script: Script) -> None:
     with script.attempt() as job:
         stage(job, "first")
         job.checkpoint()
@@ -245,7 +247,7 @@ def test_one_that_was_asked_from_outside_waits_at_the_end_of_the_script(script: 
     assert held(script)[asked] == ["first"]
 
 
-def test_one_that_was_asked_from_outside_and_aborted(script: Script) -> None:
+def test_barrier_takes_its_own_checkpoint_after_a_requested_one_was_aborted(script: Script) -> None:
     with script.attempt() as job:
         task = script.coordinator()
         asked = task.trigger(Request(token="a task", timeout_s=60.0, origin="task"))
@@ -255,7 +257,7 @@ def test_one_that_was_asked_from_outside_and_aborted(script: Script) -> None:
     assert held(script) == {asked + 1: ["first"]}
 
 
-def test_a_driver_looks_at_its_journal_while_it_deletes(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_reads_its_journal_while_it_deletes(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old checkpoints of many GiB take long to delete; a fence or a stop does not wait for that."""
     delete = garbage.delete
     seen: list[int] = []

@@ -41,7 +41,7 @@ def held(script: Script, number: int) -> dict[str, Any]:
 # -- asked and told ----------------------------------------------------------------------------------------------------
 
 
-def test_it_is_asked_at_each_barrier_and_told_before_the_next(script: Script) -> None:
+def test_object_is_called_at_each_barrier_and_notified_before_the_next(script: Script) -> None:
     """Prepared, asked, told; with the checkpoint's own id from the first call on."""
     calls: Calls = []
     with script.attempt() as job:
@@ -57,7 +57,7 @@ def test_it_is_asked_at_each_barrier_and_told_before_the_next(script: Script) ->
     assert [one.kind for one in checkpoints(script)[1].states] == ["stage", "registered"]
 
 
-def test_its_state_is_restored_and_can_be_read_by_others(script: Script) -> None:
+def test_state_of_an_object_is_restored_and_can_be_opened(script: Script) -> None:
     with script.attempt() as job:
         job.register("own", Own(says={"at": 7}))
         job.register("hook without state", Own())
@@ -75,7 +75,7 @@ def test_its_state_is_restored_and_can_be_read_by_others(script: Script) -> None
     assert held(script, 2) == {"own": {"at": 8}}
 
 
-def test_a_state_whose_object_is_not_registered_yet_or_any_more_is_handed_on(script: Script) -> None:
+def test_state_of_an_unregistered_object_is_kept(script: Script) -> None:
     all_of_them = CheckpointConfig(retention=KeepAll())
     with script.attempt() as job:
         job.register("own", Own(says=7))
@@ -92,7 +92,7 @@ def test_a_state_whose_object_is_not_registered_yet_or_any_more_is_handed_on(scr
     assert own.given.state == 7
 
 
-def test_a_gated_checkpoint_holds_it_and_is_told_when_it_was_finalized(script: Script) -> None:
+def test_gated_checkpoint_holds_the_state_and_notifies_after_finalize(script: Script) -> None:
     calls: Calls = []
     hook = Hook(calls, 1, "hook")
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
@@ -112,7 +112,7 @@ def test_a_gated_checkpoint_holds_it_and_is_told_when_it_was_finalized(script: S
 # -- declined ----------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_raises_declines_what_waited_for_the_barrier_and_the_job_goes_on(
+def test_object_that_raises_declines_waiting_checkpoints_and_the_job_goes_on(
     script: Script, capsys: CaptureFixture
 ) -> None:
     """Those that were asked for from outside, gated or not."""
@@ -140,7 +140,7 @@ def test_one_that_raises_declines_what_waited_for_the_barrier_and_the_job_goes_o
     assert held(script, 3).keys() == {"first", "hook"}
 
 
-def test_one_that_nobody_waited_for_is_in_the_journal_all_the_same(script: Script) -> None:
+def test_declined_checkpoint_without_request_is_in_the_journal(script: Script) -> None:
     own = Own(says=object())
     with script.attempt() as job:
         job.register("own", own)
@@ -151,7 +151,7 @@ def test_one_that_nobody_waited_for_is_in_the_journal_all_the_same(script: Scrip
     assert (last.request.barrier, last.status) == ("end", RETAINED)
 
 
-def test_who_waits_for_a_declined_checkpoint_gets_its_words(script: Script) -> None:
+def test_explicit_checkpoint_raises_the_error_of_the_object(script: Script) -> None:
     own = Own(says=ValueError("no position"))
     with script.attempt() as job:
         job.register("own", own)
@@ -160,7 +160,7 @@ def test_who_waits_for_a_declined_checkpoint_gets_its_words(script: Script) -> N
         own.says = 1
 
 
-def test_a_run_whose_last_checkpoint_is_declined_is_not_finished(script: Script) -> None:
+def test_run_is_not_finished_if_its_last_checkpoint_is_declined(script: Script) -> None:
     def main() -> None:
         with script.attempt() as job:
             job.register("own", Own(says=ValueError("no position")))
@@ -170,7 +170,7 @@ def test_a_run_whose_last_checkpoint_is_declined_is_not_finished(script: Script)
     assert script.coordinator().state.attempts[0].how == "failed"
 
 
-def test_while_the_store_fails_a_hook_without_state_is_not_left_with_a_wrong_belief(
+def test_hook_without_state_is_notified_of_true_outcomes_while_the_store_fails(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has no id, is told nothing, and who waits is told that nothing was saved, though no state changed."""
@@ -194,7 +194,7 @@ def test_while_the_store_fails_a_hook_without_state_is_not_left_with_a_wrong_bel
 # -- refused -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_registered(script: Script) -> None:
+def test_invalid_object_is_refused_at_register(script: Script) -> None:
     with script.attempt() as job:
         job.register("own", Own())
         with pytest.raises(WrongUse, match="uid 'own' is used twice"):
@@ -205,7 +205,7 @@ def test_what_cannot_be_registered(script: Script) -> None:
             job.register("text", "text")  # type: ignore[arg-type]
 
 
-def test_a_checkpoint_inside_a_snapshot_is_declined(script: Script) -> None:
+def test_checkpoint_inside_a_snapshot_is_declined(script: Script) -> None:
     class Nested(Own):
         def snapshot_state(self, ctx: object) -> int:
             if self.says:
@@ -215,12 +215,14 @@ def test_a_checkpoint_inside_a_snapshot_is_declined(script: Script) -> None:
     nested = Nested(says="nested")
     with script.attempt() as job:
         job.register("nested", nested)
-        with pytest.raises(Declined, match="WrongUse: a stage or checkpoint inside snapshot_state of 'nested'"):
+        with pytest.raises(
+            Declined, match="WrongUse: a stage or checkpoint was called inside snapshot_state of 'nested'"
+        ):
             job.checkpoint()
         nested.says = None
 
 
-def test_a_damaged_state_is_refused_before_any_object_is_called(script: Script, capsys: CaptureFixture) -> None:
+def test_damaged_state_is_refused_before_any_object_is_called(script: Script, capsys: CaptureFixture) -> None:
     with script.failing() as job:
         job.register("own", Own(says=7))
         job.checkpoint()
@@ -247,7 +249,7 @@ def noted(home: Home) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_driver_that_is_killed_between_barriers_goes_on_with_the_newest_state(
+def test_retry_continues_with_the_newest_state_after_a_kill_between_barriers(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     """First after the source moved on and before that was saved, then after it was saved and before anybody was told."""

@@ -41,7 +41,7 @@ def lines(capsys: CaptureFixture, uid: str) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"stage '{uid}'")]
 
 
-def test_a_plain_retry_reuses_everything(script: Script, capsys: CaptureFixture) -> None:
+def test_retry_reuses_all_stages(script: Script, capsys: CaptureFixture) -> None:
     fail(script)
     computed = [script.recomputes(uid) for uid in ("clean", "named", "counted")]
     with script.attempt() as job:
@@ -51,7 +51,7 @@ def test_a_plain_retry_reuses_everything(script: Script, capsys: CaptureFixture)
     assert capsys.readouterr().out.count(": reused, ") == 3
 
 
-def test_schema_and_rows_are_the_same_fresh_and_resumed(script: Script) -> None:
+def test_reused_stage_has_the_schema_and_rows_of_a_computed_stage(script: Script) -> None:
     def stage(job: CheckpointedJob) -> DataFrame:
         at = F.timestamp_seconds("id").alias("at")
         return job.stage(
@@ -67,7 +67,7 @@ def test_schema_and_rows_are_the_same_fresh_and_resumed(script: Script) -> None:
         assert (resumed.schema, sorted(resumed.collect())) == (schema, rows)
 
 
-def test_another_run_computes_everything(script: Script) -> None:
+def test_new_run_computes_all_stages(script: Script) -> None:
     with script.attempt() as job:
         three_stages(job)
         began = job.started_at
@@ -81,7 +81,7 @@ def test_another_run_computes_everything(script: Script) -> None:
 # -- the application changed -------------------------------------------------------------------------------------------
 
 
-def test_an_unchanged_plan_of_a_changed_application(script: Script, capsys: CaptureFixture) -> None:
+def test_stage_with_the_same_plan_is_reused_by_a_changed_application(script: Script, capsys: CaptureFixture) -> None:
     fail(script)
     script.change("second")
     clean = script.recomputes("clean")
@@ -91,7 +91,7 @@ def test_an_unchanged_plan_of_a_changed_application(script: Script, capsys: Capt
     assert lines(capsys, "clean")[-1].endswith("; application changed, this stage did not  [CKP120]")
 
 
-def test_python_in_a_changed_application(script: Script, capsys: CaptureFixture) -> None:
+def test_stage_with_python_is_recomputed_by_a_changed_application(script: Script, capsys: CaptureFixture) -> None:
     fail(script)
     script.change("second")
     named_again, counted_again = script.recomputes("named"), script.recomputes("counted")
@@ -109,7 +109,7 @@ def test_python_in_a_changed_application(script: Script, capsys: CaptureFixture)
     )
 
 
-def test_an_equal_version_keeps_the_rows_of_a_changed_application(script: Script, capsys: CaptureFixture) -> None:
+def test_equal_version_keeps_the_rows_of_a_changed_application(script: Script, capsys: CaptureFixture) -> None:
     fail(script, version="1")
     script.change("second")
     computed = [script.recomputes(uid) for uid in ("clean", "named", "counted")]
@@ -119,7 +119,7 @@ def test_an_equal_version_keeps_the_rows_of_a_changed_application(script: Script
     assert "; application changed, version='1' is the same" in lines(capsys, "named")[-1]
 
 
-def test_another_version_computes_anew(script: Script, capsys: CaptureFixture) -> None:
+def test_another_version_recomputes_the_stage(script: Script, capsys: CaptureFixture) -> None:
     fail(script, version="1")
     again = script.recomputes("named")
     with script.attempt() as job:
@@ -131,7 +131,7 @@ def test_another_version_computes_anew(script: Script, capsys: CaptureFixture) -
 # -- an input changed ----------------------------------------------------------------------------------------------------
 
 
-def test_a_literal_that_moved(script: Script, capsys: CaptureFixture) -> None:
+def test_changed_literal_recomputes_the_stage(script: Script, capsys: CaptureFixture) -> None:
     def stage(job: CheckpointedJob, day: str) -> None:
         job.stage("clean", job.spark.range(10).where(F.lit(day) >= F.lit("2026-11-20")))
 
@@ -147,7 +147,7 @@ def test_a_literal_that_moved(script: Script, capsys: CaptureFixture) -> None:
     assert "use job.started_at" in said
 
 
-def test_what_is_built_on_a_recomputed_stage_is_recomputed(script: Script, capsys: CaptureFixture) -> None:
+def test_stage_built_on_a_recomputed_stage_is_recomputed(script: Script, capsys: CaptureFixture) -> None:
     """No plan shows what changed inside Python; a function is called again, though the application is the same."""
     fail(script)
     computed = [script.recomputes(uid) for uid in ("clean", "named", "counted")]
@@ -159,7 +159,7 @@ def test_what_is_built_on_a_recomputed_stage_is_recomputed(script: Script, capsy
     assert "use job.started_at" in said.split("stage 'clean': recomputed")[1].split("\n")[0]
 
 
-def test_values_of_a_reused_barrier_whose_input_was_recomputed(script: Script) -> None:
+def test_values_are_not_replayed_after_a_recomputed_stage(script: Script) -> None:
     def sums(job: CheckpointedJob, count: int) -> int:
         total = job.value("total", 0)
         total.set(total.get() + job.stage("clean", numbers(job, count)).count())
@@ -191,12 +191,12 @@ def called(script: Script, version: str | None = None) -> list[int]:
     return calls
 
 
-def test_a_function_is_not_called_when_its_rows_are_reused(script: Script) -> None:
+def test_function_is_not_called_if_its_rows_are_reused(script: Script) -> None:
     assert called(script) == [1]
     assert called(script) == []
 
 
-def test_a_function_of_a_changed_application_is_called_and_its_plan_compared(script: Script) -> None:
+def test_function_of_a_changed_application_is_called_and_its_plan_compared(script: Script) -> None:
     called(script)
     script.change("second")
     again = script.recomputes("clean")
@@ -204,7 +204,7 @@ def test_a_function_of_a_changed_application_is_called_and_its_plan_compared(scr
     assert not again()
 
 
-def test_a_function_with_an_equal_version_is_called_by_a_changed_application_for_its_inputs(script: Script) -> None:
+def test_function_with_an_equal_version_is_called_by_a_changed_application(script: Script) -> None:
     called(script, version="1")
     script.change("second")
     again = script.recomputes("clean")
@@ -213,7 +213,7 @@ def test_a_function_with_an_equal_version_is_called_by_a_changed_application_for
 
 
 @pytest.mark.parametrize("function", [False, True])
-def test_a_version_decides_about_no_input(script: Script, tmp_path: Path, function: bool) -> None:
+def test_equal_version_does_not_keep_rows_of_a_changed_input(script: Script, tmp_path: Path, function: bool) -> None:
     """The path came as an argument, so another path is another application, too."""
     for source in ("a", "b"):
         script.spark.range(3).selectExpr(f"'{source}' AS src").write.parquet(str(tmp_path / source))

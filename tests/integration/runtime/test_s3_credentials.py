@@ -100,7 +100,7 @@ def by_both(asked: list[tuple[str, str]], what: str) -> bool:
     return all(any(name in agent for agent in agents) for name in ("python", "java"))
 
 
-def test_of_a_container(home: Home) -> None:
+def test_driver_uses_credentials_of_a_container(home: Home) -> None:
     """As in cluster mode: a connection's keys stay in Airflow."""
     with giving() as (url, asked):
         home.env["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = f"{url}/credentials"
@@ -108,7 +108,7 @@ def test_of_a_container(home: Home) -> None:
         assert by_both(asked, "container"), asked
 
 
-def test_of_a_web_identity(home: Home, tmp_path: Path) -> None:
+def test_driver_uses_credentials_of_a_web_identity(home: Home, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a.web.token")
     home.env |= {"AWS_ROLE_ARN": ROLE, "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
     with giving() as (url, asked):
@@ -117,7 +117,7 @@ def test_of_a_web_identity(home: Home, tmp_path: Path) -> None:
         assert by_both(asked, "AssumeRoleWithWebIdentity"), asked
 
 
-def test_of_a_role_of_the_connection(home: Home) -> None:
+def test_driver_assumes_the_role_of_the_connection(home: Home) -> None:
     with giving() as (url, asked):
         home.env["AWS_ENDPOINT_URL_STS"] = url
         home.env |= s3_credentials.keys(home.store)
@@ -125,7 +125,7 @@ def test_of_a_role_of_the_connection(home: Home) -> None:
         assert by_both(asked, "AssumeRole"), asked
 
 
-def test_of_a_profile(home: Home, tmp_path: Path, s3: S3Server) -> None:
+def test_driver_uses_credentials_of_a_profile(home: Home, tmp_path: Path, s3: S3Server) -> None:
     shared = tmp_path / "credentials"
     shared.write_text(f"[lake]\naws_access_key_id = WRITER\naws_secret_access_key = {s3.keys['WRITER'].secret}\n")
     home.env["AWS_SHARED_CREDENTIALS_FILE"] = str(shared)

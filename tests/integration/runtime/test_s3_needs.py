@@ -47,7 +47,7 @@ def with_jars(home: Home, *jars: Path) -> None:
     home.env["SPARK_DIST_CLASSPATH"] = ":".join(map(str, jars))
 
 
-def test_without_jars_it_names_them(home: Home, launches: Launches) -> None:
+def test_driver_without_jars_is_refused_with_their_names(home: Home, launches: Launches) -> None:
     refused(home, launches)
     said = launches.refusal()
     assert said.startswith("Spark reaches S3 with jars that this driver lacks: org.apache.hadoop:hadoop-aws, software")
@@ -56,7 +56,7 @@ def test_without_jars_it_names_them(home: Home, launches: Launches) -> None:
     assert said.endswith("[CKP607]")
 
 
-def test_with_jars_of_the_task(home: Home, launches: Launches) -> None:
+def test_driver_runs_with_jars_of_the_task(home: Home, launches: Launches) -> None:
     """As ``jars=`` and ``packages=`` bring them: Spark adds them after the JVM has started."""
     home.env |= s3_credentials.keys(home.store)
     jars = ",".join(f"file://{jar}" for jar in sorted(JARS.glob("*.jar")))
@@ -65,7 +65,7 @@ def test_with_jars_of_the_task(home: Home, launches: Launches) -> None:
     assert launches.ends() == [("finished", 0)]
 
 
-def test_without_boto3_it_names_it(home: Home, launches: Launches, tmp_path: Path) -> None:
+def test_driver_without_boto3_is_refused_with_its_name(home: Home, launches: Launches, tmp_path: Path) -> None:
     """Who cannot write to the store has standard output alone; the task reads it there."""
     (tmp_path / "boto3.py").write_text("raise ImportError(\"No module named 'boto3'\")")
     home.env["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
@@ -88,7 +88,7 @@ def test_without_boto3_it_names_it(home: Home, launches: Launches, tmp_path: Pat
         ),
     ],
 )
-def test_without_one_of_them(home: Home, launches: Launches, name: str, gone: str) -> None:
+def test_driver_without_one_jar_is_refused_with_its_name(home: Home, launches: Launches, name: str, gone: str) -> None:
     with_jars(home, *(jar for jar in JARS.glob("*.jar") if not jar.name.startswith(name)))
     refused(home, launches)
     assert gone in launches.refusal()
@@ -96,7 +96,7 @@ def test_without_one_of_them(home: Home, launches: Launches, name: str, gone: st
 
 
 @pytest.mark.slow
-def test_of_another_version(home: Home, launches: Launches, tmp_path: Path) -> None:
+def test_driver_with_another_version_of_hadoop_aws_is_refused(home: Home, launches: Launches, tmp_path: Path) -> None:
     other = tmp_path / "hadoop-aws-3.4.1.jar"
     with zipfile.ZipFile(JARS / "hadoop-aws-3.5.0.jar") as ours, zipfile.ZipFile(other, "w") as theirs:
         for name in ours.namelist():
@@ -110,7 +110,7 @@ def test_of_another_version(home: Home, launches: Launches, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_without_credentials_it_says_where_it_looked(home: Home, launches: Launches) -> None:
+def test_driver_without_credentials_is_refused(home: Home, launches: Launches) -> None:
     """As in cluster mode, where a connection's keys stay in Airflow."""
     home.env |= {
         "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "AWS_EC2_METADATA_DISABLED": "true",
@@ -141,7 +141,7 @@ def run(*command: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_certificate_of_ones_own(tmp_path: Path, certificate: Path) -> None:
+def test_driver_with_an_unknown_certificate_is_refused_until_it_is_trusted(tmp_path: Path, certificate: Path) -> None:
     """boto3 has ``verify``; the JVM wants a trust store, and is told so before any work."""
     with S3Server(certificate) as s3:
         home = Home(tmp_path / "home", "one.py", s3=s3)

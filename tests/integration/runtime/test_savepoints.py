@@ -60,7 +60,7 @@ def file_sets(script: Script, uid: str, job: str = "job") -> list[str]:
 # -- taking one --------------------------------------------------------------------------------------------------------
 
 
-def test_it_holds_the_states_of_its_barrier_and_needs_no_history(
+def test_savepoint_holds_the_states_of_its_barrier_and_needs_no_history(
     script: Script, tmp_path: Path, capsys: CaptureFixture
 ) -> None:
     with script.attempt() as job:
@@ -79,7 +79,7 @@ def test_it_holds_the_states_of_its_barrier_and_needs_no_history(
     assert (opened["first"].count(), opened["second"].count(), opened["count"]) == (5, 3, {"a": 1})
 
 
-def test_the_barrier_takes_its_own_checkpoint_besides(script: Script, tmp_path: Path) -> None:
+def test_barrier_takes_its_own_checkpoint_beside_a_savepoint(script: Script, tmp_path: Path) -> None:
     """The job is protected whatever becomes of the savepoint."""
     with script.attempt() as job:
         number = ask(script, tmp_path / "saved")
@@ -88,7 +88,7 @@ def test_the_barrier_takes_its_own_checkpoint_besides(script: Script, tmp_path: 
     assert kinds == [(number, "savepoint", RETAINED), (number + 1, "checkpoint", RETAINED)]
 
 
-def test_one_that_is_asked_for_after_the_last_stage_is_taken_at_the_end(script: Script, tmp_path: Path) -> None:
+def test_savepoint_requested_after_the_last_stage_is_taken_at_the_end(script: Script, tmp_path: Path) -> None:
     with script.attempt() as job:
         stage(job, "first")
         job.checkpoint()
@@ -97,7 +97,7 @@ def test_one_that_is_asked_for_after_the_last_stage_is_taken_at_the_end(script: 
     assert script.coordinator().state.runs[-1].how == "finished"
 
 
-def test_several_are_taken_in_their_order(script: Script, tmp_path: Path, capsys: CaptureFixture) -> None:
+def test_savepoints_are_taken_in_the_order_of_their_ids(script: Script, tmp_path: Path, capsys: CaptureFixture) -> None:
     with script.attempt() as job:
         numbers = [ask(script, tmp_path / name, name) for name in ("one", "two", "three")]
         stage(job, "first")
@@ -107,7 +107,7 @@ def test_several_are_taken_in_their_order(script: Script, tmp_path: Path, capsys
         assert [int(line.split()[0].removeprefix("chk-")) for line in said] == numbers
 
 
-def test_a_target_that_cannot_be_written_costs_the_job_nothing(
+def test_job_goes_on_if_the_target_of_a_savepoint_cannot_be_written(
     script: Script, tmp_path: Path, capsys: CaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("no directory")
@@ -125,7 +125,7 @@ def test_a_target_that_cannot_be_written_costs_the_job_nothing(
     assert script.coordinator().state.runs[-1].how == "finished"
 
 
-def test_what_is_copied_too_slowly_is_aborted_and_taken_away(script: Script, tmp_path: Path) -> None:
+def test_savepoint_that_is_copied_too_slowly_is_aborted_and_deleted(script: Script, tmp_path: Path) -> None:
     """Which is no failure that the job would count."""
     with script.attempt(checkpointing=CheckpointConfig(tolerable_failures=0)) as job:
         number = ask(script, tmp_path / "saved", timeout_s=0.0)
@@ -136,7 +136,7 @@ def test_what_is_copied_too_slowly_is_aborted_and_taken_away(script: Script, tmp
         assert not Path(place(script, number).removeprefix("file://")).exists()
 
 
-def test_somebody_aborts_it_while_it_is_copied(
+def test_savepoint_aborted_during_its_copy_is_deleted(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:
 
@@ -171,7 +171,7 @@ def test_queued_requests_are_served_at_the_same_barrier(script: Script) -> None:
         assert all(one.completed_at for one in script.coordinator().state.checkpoints)
 
 
-def test_a_full_checkpoint_shares_no_file_with_an_older_one(script: Script) -> None:
+def test_full_checkpoint_shares_no_file_with_an_older_checkpoint(script: Script) -> None:
     with script.attempt() as job:
         stage(job, "first")
         job.checkpoint()
@@ -188,7 +188,7 @@ def test_a_full_checkpoint_shares_no_file_with_an_older_one(script: Script) -> N
         assert later == full, "later ones build on it"
 
 
-def test_a_full_checkpoint_that_is_copied_too_slowly_expires_and_a_plain_one_takes_its_place(script: Script) -> None:
+def test_full_checkpoint_that_is_copied_too_slowly_expires_and_a_plain_one_completes(script: Script) -> None:
     with script.attempt() as job:
         number = ask_for_all(script, timeout_s=0.0)
         stage(job, "first")
@@ -198,7 +198,7 @@ def test_a_full_checkpoint_that_is_copied_too_slowly_expires_and_a_plain_one_tak
 
 
 @pytest.mark.parametrize("way", ["aborted", "closed"])
-def test_a_full_checkpoint_that_nobody_wants_any_more_is_not_copied_to_its_end(
+def test_full_checkpoint_that_was_aborted_is_not_copied_to_its_end(
     way: str, script: Script, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:
     ended: list[type[Exception]] = []
@@ -239,7 +239,7 @@ def saved(script: Script, tmp_path: Path) -> str:
     return place(script, number)
 
 
-def test_another_job_starts_from_it(script: Script, saved: str, capsys: CaptureFixture) -> None:
+def test_another_job_starts_from_a_savepoint(script: Script, saved: str, capsys: CaptureFixture) -> None:
     """Stages belong to their run; what is kept becomes its own."""
     with script.attempt(job_id="other", restore=saved) as job:
         assert job.value("count").get() == 7
@@ -267,7 +267,9 @@ def go_back(script: Script, base: Point, **more: object) -> None:
     script.coordinator().journal.append(replace(command, **more))  # type: ignore[arg-type]
 
 
-def test_its_own_job_goes_on_from_it_without_computing(script: Script, tmp_path: Path, capsys: CaptureFixture) -> None:
+def test_own_job_continues_from_a_savepoint_without_computing(
+    script: Script, tmp_path: Path, capsys: CaptureFixture
+) -> None:
     """Its rows are brought into the history first; from then on nobody needs the target."""
     with script.failing() as job:
         number = ask(script, tmp_path / "saved")
@@ -288,7 +290,7 @@ def test_its_own_job_goes_on_from_it_without_computing(script: Script, tmp_path:
     assert not again()
 
 
-def test_a_driver_lives_while_it_copies_what_it_starts_from(
+def test_heartbeat_goes_on_while_the_driver_copies_its_states(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GiB take longer than anybody waits for a still beat, and a fence or a stop must not wait for them."""
@@ -317,7 +319,7 @@ def test_a_driver_lives_while_it_copies_what_it_starts_from(
     assert [(one.doing, one.attached) for one in seen if one] == [(f"copying chk-{number}", "")]
 
 
-def test_a_driver_that_cannot_read_its_states_ends_its_attempt(
+def test_driver_that_cannot_read_its_states_ends_its_attempt(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with script.failing() as job:
@@ -335,7 +337,7 @@ def test_a_driver_that_cannot_read_its_states_ends_its_attempt(
     assert script.coordinator().state.attempts[-1].how == "failed"
 
 
-def test_states_get_the_names_that_who_went_back_gave_them(script: Script) -> None:
+def test_restored_states_get_the_names_that_the_restore_gave(script: Script) -> None:
     with script.failing() as job:
         job.value("count").set(7)
         stage(job, "first", rows=5)
@@ -357,7 +359,7 @@ def test_states_get_the_names_that_who_went_back_gave_them(script: Script) -> No
 # -- what is left behind -----------------------------------------------------------------------------------------------
 
 
-def test_a_completed_one_is_published_by_the_next_attempt(
+def test_completed_savepoint_is_published_by_the_next_attempt(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -373,7 +375,7 @@ def test_a_completed_one_is_published_by_the_next_attempt(
     assert open_checkpoint(place(script, number), script.spark)["first"].count() == 3
 
 
-def test_what_an_aborted_one_left_is_swept_by_the_next_attempt(script: Script, tmp_path: Path) -> None:
+def test_files_of_an_aborted_savepoint_are_deleted_by_the_next_attempt(script: Script, tmp_path: Path) -> None:
     with script.failing() as job:
         number = ask(script, tmp_path / "saved")
         script.coordinator().abort(number, "changed my mind")

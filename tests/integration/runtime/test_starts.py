@@ -37,7 +37,7 @@ def begins_with(script: Script, **options: object) -> int:
 # -- restore= ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_run_starts_where_restore_says(script: Script) -> None:
+def test_new_run_starts_where_restore_says(script: Script) -> None:
     count_to(script, 3)
     pointer = f"file://{script.root}/jobs/job/job/chk-2"
     for restore, value in (("latest", 3), ("none", 0), (1, 1), ("chk-2", 2), (pointer, 2)):
@@ -45,7 +45,7 @@ def test_a_new_run_starts_where_restore_says(script: Script) -> None:
         assert begins_with(script, root=str(copy), restore=restore) == value
 
 
-def test_the_retries_of_a_run_do_not_go_back_again(script: Script) -> None:
+def test_retries_of_a_run_ignore_restore(script: Script) -> None:
     count_to(script, 3)
     with script.failing(restore=1) as job:
         count = job.value("count")
@@ -62,7 +62,7 @@ def test_the_retries_of_a_run_do_not_go_back_again(script: Script) -> None:
         assert job.restored.id == 5
 
 
-def test_a_retry_does_not_need_what_restore_named(script: Script) -> None:
+def test_retry_does_not_need_the_checkpoint_of_restore(script: Script) -> None:
     """It may have gone meanwhile."""
     count_to(script, 3)
     keep = CheckpointConfig(retention=KeepAll())
@@ -76,7 +76,7 @@ def test_a_retry_does_not_need_what_restore_named(script: Script) -> None:
         assert job.restored.id == 4
 
 
-def test_a_damaged_newest_one_is_left_by_naming_an_older(script: Script, capsys: CaptureFixture) -> None:
+def test_run_starts_from_an_older_checkpoint_if_the_newest_is_damaged(script: Script, capsys: CaptureFixture) -> None:
     count_to(script, 2)
     (script.root / "jobs/job/job/chk-2/_metadata").write_bytes(b"{}")
     with pytest.raises(SystemExit) as left:
@@ -86,7 +86,7 @@ def test_a_damaged_newest_one_is_left_by_naming_an_older(script: Script, capsys:
     assert begins_with(script, restore=1) == 1
 
 
-def test_another_jobs_checkpoint(script: Script) -> None:
+def test_run_starts_with_the_values_of_another_jobs_checkpoint(script: Script) -> None:
     """Its values, not its stages: those belong to its run, which here has the same name."""
     with script.attempt(job_id="other") as job:
         job.stage("clean", job.spark.range(3))
@@ -104,7 +104,7 @@ def test_another_jobs_checkpoint(script: Script) -> None:
 # -- beside another ----------------------------------------------------------------------------------------------------
 
 
-def test_one_that_began_a_moment_before(
+def test_script_is_refused_if_another_began_a_moment_before(
     script: Script, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:
     """It has won the entry that this one wants, and has not beaten yet."""
@@ -148,7 +148,7 @@ def leftover(script: Script) -> Callable[[str], Path]:
     return make
 
 
-def test_the_next_start_deletes_what_dead_attempts_left(script: Script, leftover: Callable[[str], Path]) -> None:
+def test_next_start_deletes_files_of_dead_attempts(script: Script, leftover: Callable[[str], Path]) -> None:
     with script.failing() as job:
         job.stage("clean", job.spark.range(3))
         gone = [leftover("state/clean/1-aa"), leftover("state/never acknowledged/1-bb/_temporary/0")]
@@ -163,7 +163,7 @@ def test_the_next_start_deletes_what_dead_attempts_left(script: Script, leftover
     assert folders(script) == kept
 
 
-def test_what_cannot_be_deleted_is_said_and_the_job_goes_on(
+def test_failed_deletion_is_logged_and_the_job_goes_on(
     script: Script, monkeypatch: pytest.MonkeyPatch, leftover: Callable[[str], Path], capsys: CaptureFixture
 ) -> None:
     with script.failing():
@@ -178,7 +178,7 @@ def test_what_cannot_be_deleted_is_said_and_the_job_goes_on(
     )
 
 
-def test_a_recomputed_stages_old_rows_go_when_nobody_refers_to_them(script: Script) -> None:
+def test_old_rows_of_a_recomputed_stage_are_deleted_when_no_checkpoint_holds_them(script: Script) -> None:
     with script.failing() as job:
         job.stage("clean", job.spark.range(3))
     old = [name for name in folders(script) if name.startswith("state/clean")]

@@ -79,7 +79,7 @@ def whole(home: Home, number: int) -> set[str]:
 
 @pytest.mark.slow  # test_command_line.py does it in short
 @pytest.mark.timeout(600)
-def test_a_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: Undisturbed) -> None:
+def test_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: Undisturbed) -> None:
     number, ended = run_and_ask(home, "suspend_savepoint", begun=has_stages)
     assert ended.code == OVER, ended.log
     last = ended.log.strip().splitlines()[-1]
@@ -106,7 +106,7 @@ def test_a_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_stop_that_is_asked_for_at_the_very_end_is_a_stop(home: Home) -> None:
+def test_stop_requested_at_the_end_suspends_the_job(home: Home) -> None:
     """The driver sleeps where only its end is left."""
     with home.started(("stop", "value/rows/set-4")) as running:
         wait_until(lambda: asleep(running), 120, running.said)
@@ -123,7 +123,7 @@ def test_a_stop_that_is_asked_for_at_the_very_end_is_a_stop(home: Home) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_stop_whose_savepoint_is_impossible_lets_the_job_go_on(home: Home, undisturbed: Undisturbed) -> None:
+def test_job_goes_on_if_the_savepoint_of_a_stop_fails(home: Home, undisturbed: Undisturbed) -> None:
     Path(home.folder, "saved").write_text("no directory")
     number, ended = run_and_ask(home, "suspend_savepoint")
     assert ended.code == 0, ended.log
@@ -138,7 +138,9 @@ def test_a_stop_whose_savepoint_is_impossible_lets_the_job_go_on(home: Home, und
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_before_it_is_published_the_next_attempt_publishes(home: Home, undisturbed: Undisturbed) -> None:
+def test_savepoint_is_published_by_the_next_attempt_after_a_kill_before_publication(
+    home: Home, undisturbed: Undisturbed
+) -> None:
     number, ended = run_and_ask(home, "savepoint", ("kill", "asked/1/completed"))
     assert ended.code == -9, ended.log
     assert (found(home, number).status, found(home, number).published) == (RETAINED, False)
@@ -152,7 +154,9 @@ def test_killed_before_it_is_published_the_next_attempt_publishes(home: Home, un
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", ["before-copy", "copied", "before-acknowledgement", "acknowledged", "sealed"])
-def test_killed_before_it_is_completed_nothing_is_left_of_it(home: Home, undisturbed: Undisturbed, point: str) -> None:
+def test_savepoint_is_deleted_after_a_kill_before_its_completion(
+    home: Home, undisturbed: Undisturbed, point: str
+) -> None:
     number, ended = run_and_ask(home, "savepoint", ("kill", f"asked/1/{point}"))
     assert ended.code == -9, ended.log
     again = home.run()
@@ -165,7 +169,9 @@ def test_killed_before_it_is_completed_nothing_is_left_of_it(home: Home, undistu
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", ["before-publishing", "published", "before-confirmation", "confirmed"])
-def test_killed_after_it_is_completed_it_is_whole(home: Home, undisturbed: Undisturbed, point: str) -> None:
+def test_savepoint_is_complete_after_a_kill_after_its_completion(
+    home: Home, undisturbed: Undisturbed, point: str
+) -> None:
     number, ended = run_and_ask(home, "savepoint", ("kill", f"asked/1/{point}"))
     assert ended.code == -9, ended.log
     assert home.run().code == 0
@@ -176,7 +182,7 @@ def test_killed_after_it_is_completed_it_is_whole(home: Home, undisturbed: Undis
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_when_the_stop_is_written_the_job_is_suspended(home: Home, undisturbed: Undisturbed) -> None:
+def test_job_is_suspended_after_a_kill_when_the_stop_was_written(home: Home, undisturbed: Undisturbed) -> None:
     number, ended = run_and_ask(home, "suspend_savepoint", ("kill", "asked/1/completed"), has_stages)
     assert ended.code == -9, ended.log
     assert home.coordinator().state.suspended
@@ -191,7 +197,7 @@ def test_killed_when_the_stop_is_written_the_job_is_suspended(home: Home, undist
 
 
 @pytest.mark.timeout(600)
-def test_more_failures_than_are_tolerated_end_the_job(tmp_path: Path, undisturbed: Undisturbed) -> None:
+def test_job_ends_after_more_failures_than_are_tolerated(tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Somebody's checkpoint expires, and none is tolerated."""
     home = Home(tmp_path / "home", java=undisturbed.java)
     launches = Launches(home.store)

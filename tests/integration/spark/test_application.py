@@ -26,7 +26,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_is_the_same_until_something_changes(spark: SparkSession, script: Path) -> None:
+def test_digest_is_the_same_until_something_changes(spark: SparkSession, script: Path) -> None:
     first = digest(spark, script, ["--day", "2026-11-20"])
     assert digest(spark, script, ["--day", "2026-11-20"]) == first
     assert (first.files, first.note) == (2, None)
@@ -43,14 +43,14 @@ def test_it_is_the_same_until_something_changes(spark: SparkSession, script: Pat
     assert len(seen) == 6
 
 
-def test_where_it_lies_does_not_count(spark: SparkSession, script: Path) -> None:
+def test_digest_does_not_depend_on_the_folder(spark: SparkSession, script: Path) -> None:
     first = digest(spark, script, [])
     script.parent.rename(script.parent.with_name("bundle-4f1c"))
     assert digest(spark, script.parent.with_name("bundle-4f1c") / "delays.py", []) == first
 
 
 @pytest.mark.parametrize("name", [".venv/x.py", "__pycache__/x.py", "lib/site-packages/x.py", "notes.txt", "gone.py"])
-def test_what_is_no_module_of_the_application_is_left_out(spark: SparkSession, script: Path, name: str) -> None:
+def test_digest_leaves_out_files_that_are_no_modules(spark: SparkSession, script: Path, name: str) -> None:
     first = digest(spark, script, [])
     file = script.parent / name
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def test_what_is_no_module_of_the_application_is_left_out(spark: SparkSession, s
     assert digest(spark, script, []) == first
 
 
-def test_a_script_among_thousands_of_files_counts_alone_and_says_so(spark: SparkSession, script: Path) -> None:
+def test_script_among_thousands_of_files_counts_alone_with_a_note(spark: SparkSession, script: Path) -> None:
     for number in range(2_001):
         (script.parent / f"m{number}.py").touch()
     found = digest(spark, script, [])
@@ -98,7 +98,7 @@ print("SAID", json.dumps(said), flush=True)
 """
 
 
-def test_py_files_count_by_their_content_and_our_archive_does_not(tmp_path: Path) -> None:
+def test_digest_covers_the_content_of_py_files_except_our_archive(tmp_path: Path) -> None:
     script = tmp_path / "job" / "main.py"
     script.parent.mkdir()
     script.write_text(DIGESTS)
@@ -116,11 +116,11 @@ def test_py_files_count_by_their_content_and_our_archive_does_not(tmp_path: Path
     assert len({said[when][0] for when in ("first", "library", "loose file")}) == 3
 
 
-def test_installed_imported_and_running_spark_agree_here(spark: SparkSession) -> None:
+def test_check_versions_accepts_this_installation(spark: SparkSession) -> None:
     check_versions(spark)
 
 
-def test_versions_that_do_not_agree_are_named(spark: SparkSession) -> None:
+def test_different_versions_of_spark_are_named(spark: SparkSession) -> None:
     seen = application._versions(spark)
     assert set(seen) >= {"the JVM", "pyspark as imported", "pyspark as installed"}
     application._refuse_mixed({**seen, "a build of somebody's": f"{spark.version}-amzn-1"})
@@ -128,7 +128,7 @@ def test_versions_that_do_not_agree_are_named(spark: SparkSession) -> None:
         application._refuse_mixed({**seen, "pyspark-client as installed": "3.5.1"})
 
 
-def test_a_connect_session_is_refused(spark: SparkSession) -> None:
+def test_connect_session_is_refused(spark: SparkSession) -> None:
     refuse_connect(spark)
     remote = ConnectSession(connection="sc://127.0.0.1:1")
     with pytest.raises(WrongUse, match="Spark Connect"):

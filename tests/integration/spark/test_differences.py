@@ -38,12 +38,12 @@ def _between(old: DataFrame, new: DataFrame) -> str:
     return line
 
 
-def test_a_literal(rows: DataFrame) -> None:
+def test_difference_names_a_literal(rows: DataFrame) -> None:
     old, new = (rows.filter(col("day") >= day).select("id", "s") for day in ("2026-11-20", "2026-11-21"))
     assert _between(old, new) == "`day >= 2026-11-20` → `2026-11-21`"
 
 
-def test_a_literal_deep_in_a_longer_plan(rows: DataFrame) -> None:
+def test_difference_names_a_literal_deep_in_a_longer_plan(rows: DataFrame) -> None:
     def plan(least: int) -> DataFrame:
         kept = rows.filter((col("id") > least) & (col("s") != "x"))
         return kept.join(rows.groupBy("s").count(), "s").withColumn("n", col("count") + 1).orderBy("n")
@@ -51,29 +51,29 @@ def test_a_literal_deep_in_a_longer_plan(rows: DataFrame) -> None:
     assert _between(plan(1), plan(2)) == "`id > 1` → `2`"
 
 
-def test_a_long_literal_is_cut(rows: DataFrame) -> None:
+def test_difference_cuts_a_long_literal(rows: DataFrame) -> None:
     line = _between(rows.filter(col("s") == "x" * 500), rows.filter(col("s") == "y" * 500))
     assert line.startswith("`s = xxx")
     assert "… → `yyy".replace("… →", "…` →") in line
 
 
-def test_an_entry_far_behind_in_a_list(rows: DataFrame) -> None:
+def test_difference_names_an_entry_at_the_end_of_a_long_list(rows: DataFrame) -> None:
     assert _between(rows.filter(col("id").isin(list(range(200)))), rows.filter(col("id").isin([*range(199), 777]))) == (
         "`199` → `777`"
     )
 
 
-def test_an_alias(rows: DataFrame) -> None:
+def test_difference_names_an_alias(rows: DataFrame) -> None:
     assert _between(rows.select((col("id") * 2).alias("x")), rows.select((col("id") * 2).alias("y"))) == "`AS x` → `y`"
 
 
-def test_a_step_more_and_a_step_less(rows: DataFrame) -> None:
+def test_difference_names_an_added_or_removed_step(rows: DataFrame) -> None:
     more = rows.filter("s = 'a'")
     assert _between(rows, more) == "`Filter (s = a)` added"
     assert _between(more, rows) == "`Filter (s = a)` removed"
 
 
-def test_paths(spark: SparkSession, folder: str) -> None:
+def test_difference_names_paths(spark: SparkSession, folder: str) -> None:
     days = [f"{folder}/in/day=2026-11-{day}" for day in (19, 20, 21)]
 
     def over(*paths: str) -> DataFrame:
@@ -87,16 +87,16 @@ def test_paths(spark: SparkSession, folder: str) -> None:
     assert _between(over(*days), over(*days[:2])).endswith("day=2026-11-21` removed")
 
 
-def test_an_option_is_named_and_not_shown(spark: SparkSession, folder: str) -> None:
+def test_difference_names_an_option_without_its_value(spark: SparkSession, folder: str) -> None:
     old, new = (spark.read.schema("a string").csv(f"{folder}/in", sep=sep) for sep in (";", "|"))
     assert _between(old, new) == "an option of its input (sep)"
 
 
-def test_local_rows(spark: SparkSession) -> None:
+def test_difference_names_local_rows(spark: SparkSession) -> None:
     assert _between(spark.sql("values (1)"), spark.sql("values (2)")) == "the rows that the driver gives to it"
 
 
-def test_a_conf(spark: SparkSession, rows: DataFrame) -> None:
+def test_difference_names_a_conf(spark: SparkSession, rows: DataFrame) -> None:
     old = fingerprint(rows, {})
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
@@ -107,7 +107,7 @@ def test_a_conf(spark: SparkSession, rows: DataFrame) -> None:
     assert line.endswith("→ `Asia/Tokyo`")
 
 
-def test_a_column_type_and_a_nullability(spark: SparkSession, folder: str) -> None:
+def test_difference_names_type_and_nullability_of_a_column(spark: SparkSession, folder: str) -> None:
     old, new = (spark.read.schema(f"id {kind}").parquet(f"{folder}/in") for kind in ("long", "int"))
     assert _between(old, new) == "column `id`, type: `long` → `integer`"
     strict = spark.range(1).select(col("id").alias("a"))
@@ -115,7 +115,9 @@ def test_a_column_type_and_a_nullability(spark: SparkSession, folder: str) -> No
     assert _between(strict, loose).startswith("`")
 
 
-def test_a_stage_that_was_computed_anew(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_difference_names_a_stage_that_was_computed_again(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     uri = f"file://{tmp_path_factory.mktemp('stage')}/1-aa"
     written = parquet_files.write(spark.range(3), uri, codec="lz4_raw")
     frame = parquet_files.read(spark, uri, parquet_files.count_rows(spark, written), written.schema)
@@ -124,7 +126,7 @@ def test_a_stage_that_was_computed_anew(spark: SparkSession, tmp_path_factory: p
     assert difference(plans[0], plans[2]) == "its input: stage `clean` → `raw`"
 
 
-def test_what_no_rule_finds_is_counted(spark: SparkSession, rows: DataFrame) -> None:
+def test_difference_counts_lines_if_no_rule_matches(spark: SparkSession, rows: DataFrame) -> None:
     plan = fingerprint(rows, {})
 
     def with_text(exact: str) -> Plan:

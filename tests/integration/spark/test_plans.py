@@ -69,7 +69,9 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
-def test_what_differs_is_told_apart(two_drivers: tuple[dict[str, Plan], dict[str, Plan]], one: str, other: str) -> None:
+def test_different_plans_have_different_fingerprints(
+    two_drivers: tuple[dict[str, Plan], dict[str, Plan]], one: str, other: str
+) -> None:
     here, there = two_drivers
     assert here[one].digest != there[other].digest
 
@@ -83,13 +85,13 @@ def test_code_and_local_rows_are_flagged(two_drivers: tuple[dict[str, Plan], dic
     )
 
 
-def test_seeds_that_spark_draws_do_not_count(spark: SparkSession, data: str) -> None:
+def test_seeds_that_spark_draws_do_not_change_the_fingerprint(spark: SparkSession, data: str) -> None:
     for name in ("seeds", "sample"):
         plans = [fingerprint(SAFE[name](spark, data), {}) for _ in range(2)]
         assert plans[0] == plans[1]
 
 
-def test_a_python_data_source_is_code(spark: SparkSession) -> None:
+def test_python_data_source_is_flagged_as_python(spark: SparkSession) -> None:
     from pyspark.sql.datasource import DataSource, DataSourceReader
 
     class Nothing(DataSourceReader):
@@ -114,13 +116,13 @@ def test_a_python_data_source_is_code(spark: SparkSession) -> None:
     assert source.digest != other.digest
 
 
-def test_the_result_of_a_command_counts_by_its_rows(spark: SparkSession) -> None:
+def test_result_of_a_command_is_identified_by_its_rows(spark: SparkSession) -> None:
     shown = spark.sql("show databases").filter("namespace > ''")
     assert fingerprint(shown, {}).local_rows
     assert "rows" in fingerprint(shown, {}).leaves[0]
 
 
-def test_confs_that_cut_texts_hide_nothing(spark: SparkSession, data: str) -> None:
+def test_confs_that_cut_plan_texts_do_not_change_the_fingerprint(spark: SparkSession, data: str) -> None:
     spark.conf.set("spark.sql.maxPlanStringLength", "40")
     try:
         one, other = (fingerprint(KINDS[name](spark, data), {}) for name in ("wide", "wide, last"))
@@ -130,7 +132,7 @@ def test_confs_that_cut_texts_hide_nothing(spark: SparkSession, data: str) -> No
         spark.conf.unset("spark.sql.maxPlanStringLength")
 
 
-def test_ansi_counts(spark: SparkSession, data: str) -> None:
+def test_ansi_conf_changes_the_fingerprint(spark: SparkSession, data: str) -> None:
     plain = fingerprint(SAFE["filter"](spark, data), {})
     spark.conf.set("spark.sql.ansi.enabled", "false")
     try:
@@ -143,7 +145,7 @@ def _sorted(df: DataFrame) -> bool:
     return fingerprint(df, {}).sorted
 
 
-def test_an_order_that_a_stage_would_lose_is_seen(spark: SparkSession) -> None:
+def test_plan_is_sorted_if_its_order_reaches_the_result(spark: SparkSession) -> None:
     numbers = spark.range(10).withColumn("k", col("id") % 3)
     assert _sorted(numbers.orderBy("k"))
     assert _sorted(numbers.sortWithinPartitions("k"))
@@ -158,7 +160,7 @@ def stage(spark: SparkSession, tmp_path: Path) -> tuple[parquet_files.Written, P
     return written, tmp_path / "state" / "clean"
 
 
-def test_a_read_back_counts_as_its_stage_and_group(
+def test_rows_read_back_are_identified_by_stage_and_file_set(
     spark: SparkSession, stage: tuple[parquet_files.Written, Path]
 ) -> None:
     written, folder = stage
@@ -179,7 +181,7 @@ def test_a_read_back_counts_as_its_stage_and_group(
     assert fingerprint(part, {written.uri: ("clean", "state/clean/1-aa")}).digest != first.digest
 
 
-def test_a_plan_survives_json(spark: SparkSession, data: str) -> None:
+def test_plan_is_equal_after_json(spark: SparkSession, data: str) -> None:
     plan = fingerprint(SAFE["csv ,"](spark, data).select(col("a").cast(LongType())), {})
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     assert plan.leaves[0]["options"] == ["sep"]

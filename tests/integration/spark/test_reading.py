@@ -28,32 +28,32 @@ def _jobs(spark: SparkSession) -> int:
     return int(jobs.size())
 
 
-def test_rows_come_back(stage: Stage) -> None:
+def test_read_returns_the_written_rows(stage: Stage) -> None:
     frame = stage.read()
     assert frame.count() == 20_000
     assert frame.selectExpr("sum(id)").first() == (199_990_000,)
     assert [(field.name, field.nullable) for field in frame.schema] == [("id", True)]
 
 
-def test_an_empty_file_is_damage(stage: Stage) -> None:
+def test_empty_file_is_damaged(stage: Stage) -> None:
     stage.first.write_bytes(b"")
     with pytest.raises(Damaged, match=f"{stage.first.name} has 0 bytes"):
         stage.read()
 
 
-def test_a_missing_file_is_damage(stage: Stage) -> None:
+def test_missing_file_is_damaged(stage: Stage) -> None:
     stage.first.unlink()
     with pytest.raises(Damaged, match=f"{stage.first.name} is missing"):
         stage.read()
 
 
-def test_a_missing_directory_is_damage(stage: Stage) -> None:
+def test_missing_directory_is_damaged(stage: Stage) -> None:
     shutil.rmtree(stage.folder)
     with pytest.raises(Damaged, match="is missing"):
         stage.read()
 
 
-def test_a_shorter_and_a_longer_file_are_damage(stage: Stage) -> None:
+def test_file_of_another_size_is_damaged(stage: Stage) -> None:
     body = stage.first.read_bytes()
     for changed in (body[:-1], body + b"\0"):
         stage.first.write_bytes(changed)
@@ -61,26 +61,26 @@ def test_a_shorter_and_a_longer_file_are_damage(stage: Stage) -> None:
             stage.read()
 
 
-def test_a_file_that_nobody_acknowledged_is_not_read(stage: Stage) -> None:
+def test_unacknowledged_file_is_not_read(stage: Stage) -> None:
     name = stage.first.name.replace("part-00000", "part-00009")
     shutil.copy(stage.first, stage.folder / name)
     assert stage.read().count() == 20_000
 
 
-def test_no_file_is_read_twice(stage: Stage) -> None:
+def test_file_listed_twice_is_damaged(stage: Stage) -> None:
     with pytest.raises(Damaged, match=f"no list of data files.*{stage.first.name}"):
         stage.read(stage.files + stage.files[:1])
 
 
 @pytest.mark.parametrize("name", ["_part-0", ".part-0", "../part-0", "x/part-0"])
-def test_names_that_spark_skips_or_that_lead_elsewhere_are_damage(stage: Stage, name: str) -> None:
+def test_name_that_spark_skips_or_that_leaves_the_directory_is_damaged(stage: Stage, name: str) -> None:
     (stage.folder / "x").mkdir()
     shutil.copy(stage.first, stage.folder / name)
     with pytest.raises(Damaged, match="no list of data files"):
         stage.read((replace(stage.files[0], name=name),))
 
 
-def test_an_empty_list_is_damage(stage: Stage) -> None:
+def test_empty_list_is_damaged(stage: Stage) -> None:
     with pytest.raises(Damaged, match=r"no list of data files.*empty"):
         stage.read(())
 
@@ -94,9 +94,7 @@ def _flip(path: Path, dice: random.Random) -> bytes:
     return body
 
 
-def test_flipped_bits_are_an_error_on_a_cluster_that_writes_no_checksums(
-    spark: SparkSession, staged: Callable[[DataFrame], Stage]
-) -> None:
+def test_flipped_bits_raise_without_checksum_files(spark: SparkSession, staged: Callable[[DataFrame], Stage]) -> None:
     with hadoop_conf(spark, "parquet.page.write-checksum.enabled", "false"):
         stage = staged(spark.range(0, 20_000, 1, 2))
     _flip(stage.first, random.Random(4))
@@ -105,7 +103,7 @@ def test_flipped_bits_are_an_error_on_a_cluster_that_writes_no_checksums(
 
 
 @pytest.mark.parametrize("conf", [None, "spark.sql.files.ignoreCorruptFiles"])
-def test_flipped_bits_are_an_error_whatever_the_session_says(
+def test_flipped_bits_raise_even_if_the_session_ignores_corrupt_files(
     spark: SparkSession, stage: Stage, conf: str | None
 ) -> None:
     dice = random.Random(4)
@@ -123,9 +121,7 @@ def test_flipped_bits_are_an_error_whatever_the_session_says(
             spark.conf.unset(conf)
 
 
-def test_a_file_that_vanishes_before_the_action_is_an_error_whatever_the_session_says(
-    spark: SparkSession, stage: Stage
-) -> None:
+def test_vanished_file_raises_even_if_the_session_ignores_missing_files(spark: SparkSession, stage: Stage) -> None:
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     try:
         frame = stage.read()
@@ -137,7 +133,9 @@ def test_a_file_that_vanishes_before_the_action_is_an_error_whatever_the_session
 
 
 @pytest.mark.parametrize("own", [None, "7"])
-def test_forty_files_start_no_job(spark: SparkSession, staged: Callable[[DataFrame], Stage], own: str | None) -> None:
+def test_read_of_forty_files_starts_no_job(
+    spark: SparkSession, staged: Callable[[DataFrame], Stage], own: str | None
+) -> None:
     stage = staged(spark.range(0, 40, 1, 40))
     assert len(stage.files) == 40
     if own:
@@ -158,13 +156,13 @@ def test_order_and_partitions_are_not_kept(spark: SparkSession, staged: Callable
     assert stage.read().rdd.getNumPartitions() < 8
 
 
-def test_a_place_that_cannot_be_looked_at_is_no_absence(spark: SparkSession, stage: Stage) -> None:
+def test_directory_that_cannot_be_listed_is_not_taken_for_absent(spark: SparkSession, stage: Stage) -> None:
     with pytest.raises(Exception, match="cannot be listed") as refused:
         parquet_files.verify(spark, "nosuch://bucket/1-aa", stage.files)
     assert type(refused.value).__name__ == "StoreUnavailable"
 
 
-def test_other_rows_than_were_acknowledged_are_damage(spark: SparkSession, stage: Stage) -> None:
+def test_file_with_another_number_of_rows_is_damaged(spark: SparkSession, stage: Stage) -> None:
     parquet_files.verify_rows(spark, stage.uri, stage.files)
     more = [replace(file, rows=file.rows + (file.name == stage.first.name)) for file in stage.files]
     with pytest.raises(Damaged, match=f"{stage.first.name} holds 10000 rows, but 10001 were written"):

@@ -29,18 +29,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("columns", REFUSED)
-def test_refused_by_name(spark: SparkSession, columns: str) -> None:
+def test_unsupported_column_is_refused_by_name(spark: SparkSession, columns: str) -> None:
     with pytest.raises(UnsupportedType) as refused:
         refuse_types(spark.sql(f"select {columns}"), "clean")
     assert refused.value.message.startswith(f"stage 'clean': {REFUSED[columns]}")
 
 
-def test_a_frame_without_columns_is_refused(spark: SparkSession) -> None:
+def test_frame_without_columns_is_refused(spark: SparkSession) -> None:
     with pytest.raises(UnsupportedType, match="the DataFrame has no columns"):
         refuse_types(spark.range(3).select(), "clean")
 
 
-def test_names_that_differ_by_case_are_two_if_the_session_says_so(spark: SparkSession) -> None:
+def test_names_that_differ_by_case_are_accepted_in_a_case_sensitive_session(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         refuse_types(spark.sql("select 1 as a, 2 as A, named_struct('x', 1, 'X', 2) as s"), "clean")
@@ -61,7 +61,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize("columns", KEPT)
-def test_kept(spark: SparkSession, tmp_path: Path, columns: str) -> None:
+def test_values_of_supported_types_are_kept(spark: SparkSession, tmp_path: Path, columns: str) -> None:
     frame = spark.sql(f"select {columns}")
     refuse_types(frame, "clean")
     uri = f"file://{tmp_path}/rows"
@@ -102,7 +102,7 @@ class PointType(UserDefinedType):
 Point.__UDT__ = PointType()  # type: ignore[attr-defined]
 
 
-def test_a_python_type_comes_back_by_the_name_of_its_class(spark: SparkSession, tmp_path: Path) -> None:
+def test_python_type_is_restored_by_the_name_of_its_class(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.createDataFrame([(Point(3),)], StructType([StructField("p", PointType())])).coalesce(1)
     written = parquet_files.write(frame, f"file://{tmp_path}/rows", codec="lz4_raw")
     assert '"serializedClass":""' in written.schema
@@ -110,7 +110,7 @@ def test_a_python_type_comes_back_by_the_name_of_its_class(spark: SparkSession, 
     assert back.collect()[0].p.x == 3
 
 
-def test_a_stored_schema_runs_no_code(spark: SparkSession, tmp_path: Path) -> None:
+def test_stored_schema_runs_no_code(spark: SparkSession, tmp_path: Path) -> None:
     written = parquet_files.write(spark.range(1), f"file://{tmp_path}/rows", codec="lz4_raw")
     files = parquet_files.count_rows(spark, written)
     pickled = base64.b64encode(pickle.dumps(print)).decode()

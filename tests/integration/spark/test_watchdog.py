@@ -73,7 +73,7 @@ def _gone(pid: int, seconds: float) -> None:
     wait_until(lambda: not alive(pid), seconds, lambda: f"process {pid} lives: {command(pid)}", every=0.02)
 
 
-def test_the_jvm_dies_while_python_loops(tmp_path: Path, log: Path) -> None:
+def test_driver_ends_when_its_jvm_dies_while_python_loops(tmp_path: Path, log: Path) -> None:
     with started([sys.executable, str(_script(tmp_path, FORK, LOOP))], log) as process:
         _, jvm = _pids(log, process)
         assert wait_for_line(log, "CHILD", process) == str(int(signal.SIGTERM)), (
@@ -112,7 +112,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
-def test_after_stop_sigterm_is_as_before(tmp_path: Path, log: Path) -> None:
+def test_stop_restores_the_handler_of_sigterm(tmp_path: Path, log: Path) -> None:
     with started([sys.executable, str(_script(tmp_path, STOPPED))], log) as process:
         assert process.wait(60) == -signal.SIGTERM
     assert "STOPPED True" in log.read_text().splitlines()
@@ -127,7 +127,7 @@ sys.stdout.write("x" * 10_000_000)
 """
 
 
-def test_a_stream_that_nobody_reads_does_not_keep_a_driver(tmp_path: Path) -> None:
+def test_driver_ends_although_nobody_reads_its_streams(tmp_path: Path) -> None:
     silent = subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, env=environment())
     try:
         assert silent.wait(60) == 79
@@ -136,5 +136,5 @@ def test_a_stream_that_nobody_reads_does_not_keep_a_driver(tmp_path: Path) -> No
         silent.communicate()
 
 
-def test_the_jvm_of_a_session_is_found(spark: SparkSession) -> None:
+def test_jvm_pid_is_the_jvm_of_the_session(spark: SparkSession) -> None:
     assert "java" in command(jvm_pid(spark))[0]

@@ -28,7 +28,7 @@ def _parts(uri: str) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.rglob("part-*")}
 
 
-def test_what_was_written_is_listed_and_counted(spark: SparkSession, uri: str) -> None:
+def test_write_lists_and_counts_its_files(spark: SparkSession, uri: str) -> None:
     written = parquet_files.write(spark.range(0, 100, 1, 3), uri, codec="lz4_raw")
     assert written.rows == 100
     assert written.sizes == _parts(uri)
@@ -41,14 +41,14 @@ def test_what_was_written_is_listed_and_counted(spark: SparkSession, uri: str) -
     assert {file.name: file.bytes for file in files} == written.sizes
 
 
-def test_a_frame_without_rows_is_one_file_without_rows(spark: SparkSession, uri: str) -> None:
+def test_frame_without_rows_is_one_file_without_rows(spark: SparkSession, uri: str) -> None:
     files = parquet_files.count_rows(
         spark, parquet_files.write(spark.range(100).filter("id < 0"), uri, codec="lz4_raw")
     )
     assert [file.rows for file in files] == [0]
 
 
-def test_a_session_that_cuts_files_makes_more_of_them(spark: SparkSession, uri: str) -> None:
+def test_write_lists_all_files_if_the_session_limits_rows_per_file(spark: SparkSession, uri: str) -> None:
     spark.conf.set("spark.sql.files.maxRecordsPerFile", "10")
     try:
         files = parquet_files.count_rows(spark, parquet_files.write(spark.range(0, 35, 1, 1), uri, codec="lz4_raw"))
@@ -57,13 +57,13 @@ def test_a_session_that_cuts_files_makes_more_of_them(spark: SparkSession, uri: 
     assert sorted(file.rows for file in files) == [5, 10, 10, 10]
 
 
-def test_a_directory_is_written_once(spark: SparkSession, uri: str) -> None:
+def test_second_write_into_a_directory_is_refused(spark: SparkSession, uri: str) -> None:
     parquet_files.write(spark.range(3), uri, codec="lz4_raw")
     with pytest.raises(Exception, match="PATH_ALREADY_EXISTS"):
         parquet_files.write(spark.range(3), uri, codec="lz4_raw")
 
 
-def test_a_failed_write_leaves_nothing_to_acknowledge(spark: SparkSession, uri: str) -> None:
+def test_failed_write_leaves_no_files(spark: SparkSession, uri: str) -> None:
     """Also where the cluster says to commit task by task, which leaves the files of tasks that went well."""
     two = hadoop_conf(spark, "mapreduce.fileoutputcommitter.algorithm.version", "2")
     with two, pytest.raises(Exception, match="the last row cannot be had"):
@@ -73,7 +73,7 @@ def test_a_failed_write_leaves_nothing_to_acknowledge(spark: SparkSession, uri: 
         parquet_files.write(spark.range(3), uri, codec="lz4_raw")
 
 
-def test_a_second_writer_in_the_directory_is_noticed(spark: SparkSession, uri: str) -> None:
+def test_second_writer_in_the_directory_is_refused(spark: SparkSession, uri: str) -> None:
     folder = uri.removeprefix("file://")
 
     def intrude(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -85,7 +85,7 @@ def test_a_second_writer_in_the_directory_is_noticed(spark: SparkSession, uri: s
         parquet_files.write(spark.range(0, 3, 1, 1).mapInPandas(intrude, "id long"), uri, codec="lz4_raw")
 
 
-def test_rows_lost_after_the_commit_are_noticed(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+def test_rows_lost_after_the_commit_are_refused(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     written = parquet_files.write(spark.range(0, 100, 1, 2), uri, codec="lz4_raw")
     shorter = parquet_files.write(spark.range(0, 10, 1, 1), f"file://{tmp_path}/other", codec="lz4_raw")
     file, other = (Path(w.uri.removeprefix("file://"), min(w.sizes)) for w in (written, shorter))
@@ -95,7 +95,7 @@ def test_rows_lost_after_the_commit_are_noticed(spark: SparkSession, uri: str, t
         parquet_files.count_rows(spark, written)
 
 
-def test_an_emptied_file_is_noticed_by_its_rows(spark: SparkSession, uri: str) -> None:
+def test_emptied_file_is_refused_by_its_rows(spark: SparkSession, uri: str) -> None:
     written = parquet_files.write(spark.range(0, 100, 1, 2), uri, codec="lz4_raw")
     Path(uri.removeprefix("file://"), min(written.sizes)).write_bytes(b"")
     with pytest.raises(StoreError, match="100 rows were written"):
@@ -115,17 +115,17 @@ def test_timestamps_are_not_int96(spark: SparkSession, uri: str) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "codec"), [("file", "lz4_raw"), ("s3a", "zstd"), ("hdfs", "zstd")])
-def test_the_codec_follows_the_store(scheme: str, codec: str) -> None:
+def test_codec_depends_on_the_store(scheme: str, codec: str) -> None:
     assert parquet_files.codec_for(scheme) == codec
 
 
-def test_letters_that_spark_takes_for_patterns(spark: SparkSession, tmp_path: Path) -> None:
+def test_uri_with_pattern_letters_is_taken_literally(spark: SparkSession, tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/a [1]{{b}}*?c%20ä/1-aa"
     written = parquet_files.write(spark.range(10), uri, codec="lz4_raw")
     assert parquet_files.read(spark, uri, parquet_files.count_rows(spark, written), written.schema).count() == 10
 
 
-def test_the_work_is_done_once(spark: SparkSession, uri: str, staged: Callable[..., Stage]) -> None:
+def test_write_computes_the_rows_once(spark: SparkSession, uri: str, staged: Callable[..., Stage]) -> None:
     """The rows are counted while they are written, not by computing them again."""
     seen = spark.sparkContext.accumulator(0)
 

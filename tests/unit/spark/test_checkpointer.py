@@ -113,7 +113,7 @@ def running(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dri
 # -- the barrier's own checkpoint --------------------------------------------------------------------------------------
 
 
-def test_a_barrier_completes_a_checkpoint_of_all_snapshots(running: Driver) -> None:
+def test_barrier_completes_a_checkpoint_of_all_snapshots(running: Driver) -> None:
     running.pin(Recording("counts", 1), Recording("totals", 2))
     running.checkpointer.checkpoint("stage 'clean'", wait=True)
     (checkpoint,) = running.task().state.retained
@@ -122,14 +122,14 @@ def test_a_barrier_completes_a_checkpoint_of_all_snapshots(running: Driver) -> N
     assert {uid: state.value for uid, state in states.items()} == {"counts": 1, "totals": 2}
 
 
-def test_snapshots_are_written_side_by_side(running: Driver) -> None:
+def test_snapshots_are_written_at_the_same_time(running: Driver) -> None:
     both = threading.Barrier(2)
     running.pin(Recording("counts", wait_for=both), Recording("totals", wait_for=both))
     running.checkpointer.checkpoint("here", wait=True)
     assert len(running.task().state.retained) == 1
 
 
-def test_the_script_goes_on_while_snapshots_are_written(running: Driver) -> None:
+def test_script_goes_on_while_snapshots_are_written(running: Driver) -> None:
     slow = Recording("counts", wait_for=threading.Event())
     running.pin(slow)
     running.checkpointer.checkpoint("here")
@@ -141,7 +141,7 @@ def test_the_script_goes_on_while_snapshots_are_written(running: Driver) -> None
     assert len(running.task().state.retained) == 1
 
 
-def test_a_write_is_broken_off_when_its_checkpoint_was_aborted(running: Driver) -> None:
+def test_write_stops_when_its_checkpoint_is_aborted(running: Driver) -> None:
     slow = Recording("counts", wait_for=threading.Event())
     running.pin(slow)
     running.checkpointer.checkpoint("here")
@@ -156,7 +156,7 @@ def test_a_write_is_broken_off_when_its_checkpoint_was_aborted(running: Driver) 
     assert [checkpoint.id for checkpoint in running.task().state.retained] == [pending.id + 1]
 
 
-def test_a_snapshot_that_cannot_be_written_aborts_the_checkpoint_and_the_job_goes_on(running: Driver) -> None:
+def test_failed_write_aborts_the_checkpoint_and_the_job_goes_on(running: Driver) -> None:
     running.pin(Recording("counts", error=ValueError("no more disk")))
     running.checkpointer.checkpoint("here")
     running.checkpointer.wait()
@@ -169,7 +169,7 @@ def test_a_snapshot_that_cannot_be_written_aborts_the_checkpoint_and_the_job_goe
     assert running.checkpointer.protection.failures == 0
 
 
-def test_a_write_that_takes_longer_than_the_timeout_expires(store: FaultyStore) -> None:
+def test_checkpoint_expires_when_a_write_takes_longer_than_its_timeout(store: FaultyStore) -> None:
     running = Driver(store, timeout="10 ms")
     running.pin(Recording("counts", wait_for=threading.Event()))
     running.checkpointer.checkpoint("here")
@@ -181,7 +181,7 @@ def test_a_write_that_takes_longer_than_the_timeout_expires(store: FaultyStore) 
 # -- a store that fails ------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_tried_again_until_the_store_answers(running: Driver, store: FaultyStore) -> None:
+def test_checkpoint_is_retried_until_the_store_answers(running: Driver, store: FaultyStore) -> None:
     refused = threading.Event()
 
     def refuse(call: Call) -> Fault:
@@ -206,7 +206,7 @@ def test_a_checkpoint_is_tried_again_until_the_store_answers(running: Driver, st
 # -- what others ask for -----------------------------------------------------------------------------------------------
 
 
-def test_a_requested_checkpoint_is_served_by_the_next_barrier(running: Driver) -> None:
+def test_requested_checkpoint_is_served_by_the_next_barrier(running: Driver) -> None:
     number = running.checkpointer.request("periodic")
     assert running.checkpointer.requested()
     running.pin(Recording("counts"))
@@ -216,7 +216,7 @@ def test_a_requested_checkpoint_is_served_by_the_next_barrier(running: Driver) -
     assert len(running.task().state.checkpoints) == 1
 
 
-def test_a_savepoint_writes_each_snapshot_again_at_its_target_and_discards_it_afterwards(running: Driver) -> None:
+def test_savepoint_writes_each_snapshot_at_its_target_and_discards_it_afterwards(running: Driver) -> None:
     number = running.task().trigger(
         Request(token="a person", timeout_s=60.0, origin="task", kind="savepoint", folder="memory://saved")
     )
@@ -230,7 +230,7 @@ def test_a_savepoint_writes_each_snapshot_again_at_its_target_and_discards_it_af
     assert snapshot.discarded == 1
 
 
-def test_a_full_checkpoint_writes_each_snapshot_to_new_file_sets(running: Driver) -> None:
+def test_full_checkpoint_writes_each_snapshot_to_new_file_sets(running: Driver) -> None:
     number = running.task().trigger(Request(token="a person", timeout_s=60.0, origin="task", kind="full_checkpoint"))
     running.catch_up()
     snapshot = Recording("counts", 3)
@@ -240,7 +240,7 @@ def test_a_full_checkpoint_writes_each_snapshot_to_new_file_sets(running: Driver
     assert [type(place) for place in snapshot.places] == [type(None), NewFileSets]
 
 
-def test_a_gated_checkpoint_is_acknowledged_and_left_to_its_finalize_task(running: Driver) -> None:
+def test_gated_checkpoint_is_acknowledged_and_left_to_its_finalize_task(running: Driver) -> None:
     number = running.task().trigger(Request(token="a task", timeout_s=60.0, origin="task", gated=True))
     running.catch_up()
     running.pin(Recording("counts"))
@@ -263,7 +263,7 @@ class Refusing:
         raise ValueError("not now")
 
 
-def test_an_object_without_an_answer_declines_every_checkpoint_that_waits_for_the_barrier(running: Driver) -> None:
+def test_object_that_fails_declines_every_checkpoint_that_waits_for_the_barrier(running: Driver) -> None:
     number = running.checkpointer.request("periodic")
     running.registered.add("own", Refusing())
     running.pin(Recording("counts"))
@@ -303,7 +303,7 @@ def gated_and_finalized(running: Driver) -> int:
     return number
 
 
-def test_an_object_in_the_background_is_notified_between_two_barriers(running: Driver) -> None:
+def test_background_object_is_notified_between_two_barriers(running: Driver) -> None:
     listening = Listening(in_background=True)
     listening.free.set()
     running.registered.add("own", listening)
@@ -336,7 +336,7 @@ def test_commits_are_confirmed_when_the_last_object_was_notified(running: Driver
     assert running.listed(number).commits_confirmed
 
 
-def test_an_object_that_hangs_delays_no_other_object(running: Driver) -> None:
+def test_object_that_hangs_delays_no_other_object(running: Driver) -> None:
     hanging, listening = Listening(in_background=True), Listening(in_background=True)
     listening.free.set()
     running.registered.add("hanging", hanging)
@@ -348,7 +348,7 @@ def test_an_object_that_hangs_delays_no_other_object(running: Driver) -> None:
     hanging.free.set()
 
 
-def test_commits_are_confirmed_at_once_where_nothing_is_registered(running: Driver) -> None:
+def test_commits_are_confirmed_at_once_without_registered_objects(running: Driver) -> None:
     number = gated_and_finalized(running)
     running.checkpointer.look()
     assert running.listed(number).commits_confirmed
@@ -357,7 +357,7 @@ def test_commits_are_confirmed_at_once_where_nothing_is_registered(running: Driv
 # -- several threads ---------------------------------------------------------------------------------------------------
 
 
-def test_barriers_of_several_threads_come_one_after_the_other(running: Driver) -> None:
+def test_barriers_of_several_threads_run_one_after_the_other(running: Driver) -> None:
     running.pin(Recording("counts"))
     threads = [
         threading.Thread(target=running.checkpointer.checkpoint, args=(f"barrier {number}",)) for number in range(8)

@@ -93,33 +93,33 @@ def new() -> tuple[States, Registered]:
     ],
     ids=["its own", "a false one", "hook without state"],
 )
-def test_it_is_handed_its_own_state_of_the_restore_point(restored: list[Any], given: Any) -> None:
+def test_object_gets_its_own_state_of_the_restore_point(restored: list[Any], given: Any) -> None:
     own = Own()
     Registered(States.restored(seal(*restored), RUN), 3).add("own", own)
     assert own.given == InitializationContext("own", given, restored=True, checkpoint_id=3)
 
 
 @pytest.mark.parametrize("restored", [value("own", 7), stage("own")], ids=["a value", "a stage"])
-def test_what_was_restored_as_another_kind_is_not_lost(restored: StateSnapshot) -> None:
+def test_object_is_refused_if_its_restored_state_is_of_another_kind(restored: StateSnapshot) -> None:
     own = Own()
     with pytest.raises(KindChanged, match=r"'own' is a .*the job asks for a registered object of that name"):
         Registered(States.restored(seal(restored), RUN), 3).add("own", own)
     assert own.given is None
 
 
-def test_what_is_registered_is_asked_for() -> None:
+def test_registered_state_counts_as_claimed() -> None:
     states = States.restored(seal(registered("own", 7), registered("another", 8)), RUN)
     Registered(states, 3).add("own", Own())
     assert [one.uid for one in states.unclaimed()] == ["another"]
 
 
-def test_without_a_restore_point_it_is_handed_nothing() -> None:
+def test_object_gets_no_state_without_a_restore_point() -> None:
     own = Own()
     new()[1].add("own", own)
     assert own.given == InitializationContext("own", None, restored=False, checkpoint_id=None)
 
 
-def test_another_run_of_the_history_is_handed_it_too() -> None:
+def test_object_of_another_run_gets_the_restored_state() -> None:
     """It belongs to the history, as a value does; and to whom it is restored elsewhere."""
     for states in (
         States.restored(seal(registered("own", 7)), "day-2"),
@@ -131,7 +131,7 @@ def test_another_run_of_the_history_is_handed_it_too() -> None:
         assert own.given.state == 7
 
 
-def test_what_it_is_handed_is_its_own_to_change() -> None:
+def test_change_of_the_restored_state_does_not_change_the_checkpoint() -> None:
     states = States.restored(seal(registered("own", ["a"])), RUN)
     own = Own()
     Registered(states, 3).add("own", own)
@@ -141,7 +141,7 @@ def test_what_it_is_handed_is_its_own_to_change() -> None:
 
 
 @pytest.mark.parametrize("lacks", ["snapshot_state", "initialize_state"])
-def test_an_object_without_a_method_is_refused_by_name(lacks: str) -> None:
+def test_object_without_a_required_method_is_refused(lacks: str) -> None:
     methods = {name: lambda *_: None for name in ("snapshot_state", "initialize_state") if name != lacks}
     obj: Any = type("Half", (), methods)()
     with pytest.raises(WrongUse, match=rf"'own': Half has no method {lacks}\. A registered object needs"):
@@ -151,7 +151,7 @@ def test_an_object_without_a_method_is_refused_by_name(lacks: str) -> None:
 # -- asked -------------------------------------------------------------------------------------------------------------
 
 
-def test_all_are_prepared_before_the_first_is_asked_in_the_order_of_their_registration() -> None:
+def test_objects_are_prepared_before_the_first_snapshot_in_order_of_registration() -> None:
     calls: Calls = []
     states, objects = new()
     for uid, obj in (("b", Hook(calls, 1, "b")), ("plain", Own(calls, 2)), ("a", Hook(calls, 3, "a"))):
@@ -164,7 +164,7 @@ def test_all_are_prepared_before_the_first_is_asked_in_the_order_of_their_regist
     assert held(states) == {"a": 3, "b": 1, "plain": 2}
 
 
-def test_it_is_what_it_was_at_the_last_barrier() -> None:
+def test_state_is_kept_as_it_was_at_the_last_barrier() -> None:
     states, objects = new()
     own = Own(says={"at": 1})
     objects.add("own", own)
@@ -176,7 +176,7 @@ def test_it_is_what_it_was_at_the_last_barrier() -> None:
     assert [(one.uid, one.kind, one.value) for one in states.records("")] == [("own", "registered", {"at": 2})]
 
 
-def test_none_is_no_state_and_drops_what_was_restored() -> None:
+def test_snapshot_of_none_drops_the_restored_state() -> None:
     states = States.restored(seal(registered("own", 7), registered("another", 8)), RUN)
     objects = Registered(states, 3)
     objects.add("own", Own(says=None))
@@ -185,7 +185,7 @@ def test_none_is_no_state_and_drops_what_was_restored() -> None:
     assert held(states) == {"another": 8}, "state without hook is handed on"
 
 
-def test_a_state_that_is_what_it_was_is_not_new() -> None:
+def test_unchanged_state_is_not_new() -> None:
     states = States.restored(seal(registered("own", {"at": 7})), RUN)
     objects = Registered(states, 3)
     objects.add("own", Own(says={"at": 7}))
@@ -195,7 +195,7 @@ def test_a_state_that_is_what_it_was_is_not_new() -> None:
     assert same.measures.checkpoint == 1
 
 
-def test_a_checkpoint_of_before_does_not_bring_a_state_back() -> None:
+def test_late_completion_does_not_bring_a_dropped_state_back() -> None:
     states, objects = new()
     own = Own(says=7)
     objects.add("own", own)
@@ -223,7 +223,7 @@ def test_a_checkpoint_of_before_does_not_bring_a_state_back() -> None:
     ],
     ids=["raised", "no JSON", "too large", "no text", "two lines", "a long text"],
 )
-def test_it_declines_with_its_words_and_all_states_stay(says: Any, words: str) -> None:
+def test_failed_snapshot_declines_with_its_error_and_keeps_all_states(says: Any, words: str) -> None:
     states, objects = new()
     first, own = Own(says=1), Own(says=2)
     objects.add("first", first)
@@ -235,7 +235,7 @@ def test_it_declines_with_its_words_and_all_states_stay(says: Any, words: str) -
     assert held(states) == {"first": 1, "own": 2}
 
 
-def test_one_that_cannot_be_prepared_declines_before_any_is_asked() -> None:
+def test_failed_prepare_declines_before_any_snapshot() -> None:
     def refuse(number: int | None) -> None:
         raise OSError("disk full")
 
@@ -288,11 +288,11 @@ def told(*asked: int, also: tuple[int, ...] = (), **found: str) -> Calls:
         "gated ones, by id",
     ],
 )
-def test_it_is_told_the_outcomes_of_what_it_was_asked_for(heard: Callable[[], Calls], expected: Calls) -> None:
+def test_object_is_notified_of_the_outcomes_of_its_snapshots(heard: Callable[[], Calls], expected: Calls) -> None:
     assert heard() == expected
 
 
-def test_each_outcome_is_told_once_to_all_in_order() -> None:
+def test_objects_are_notified_of_each_outcome_once_in_order() -> None:
     calls: Calls = []
     _, objects = new()
     objects.add("b", Hook(calls, name="b"))
@@ -308,7 +308,7 @@ def test_each_outcome_is_told_once_to_all_in_order() -> None:
     assert calls[1:] == [("aborted", "b", 2), ("aborted", "a", 2)]
 
 
-def test_one_that_fails_when_it_is_told_is_printed_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_of_a_notification_is_printed_and_the_others_are_notified(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(number: int) -> None:
         raise OSError(f"no commit of {number}")
 
@@ -329,7 +329,7 @@ def test_one_that_fails_when_it_is_told_is_printed_and_no_more(capsys: pytest.Ca
 # -- ids, where the store does not answer ------------------------------------------------------------------------------
 
 
-def test_it_is_not_given_an_id_that_may_hold_what_it_said_before() -> None:
+def test_snapshot_gets_no_id_that_may_hold_an_earlier_state() -> None:
     """That checkpoint was acknowledged at an earlier barrier, and the answer was lost."""
     _, objects = new()
     own = Own(says=1)
@@ -343,7 +343,7 @@ def test_it_is_not_given_an_id_that_may_hold_what_it_said_before() -> None:
 
 
 @pytest.mark.parametrize(("certain", "unsaved"), [(True, False), (False, True)])
-def test_what_was_said_is_saved_when_a_checkpoint_that_holds_it_completed(certain: bool, unsaved: bool) -> None:
+def test_state_is_saved_when_a_checkpoint_that_holds_it_completes(certain: bool, unsaved: bool) -> None:
     _, objects = new()
     objects.add("own", Own(says=1))
     assert not objects.unsaved
@@ -355,7 +355,7 @@ def test_what_was_said_is_saved_when_a_checkpoint_that_holds_it_completed(certai
     assert objects.unsaved is unsaved
 
 
-def test_what_was_said_is_not_saved_by_an_older_gated_one() -> None:
+def test_state_is_not_saved_by_an_older_gated_checkpoint() -> None:
     _, objects = new()
     objects.add("own", Own(says=1))
     objects.snapshot("here", 2)
@@ -368,7 +368,7 @@ def test_what_was_said_is_not_saved_by_an_older_gated_one() -> None:
 # -- a barrier inside a call -------------------------------------------------------------------------------------------
 
 
-def test_no_barrier_inside_a_call() -> None:
+def test_barrier_inside_a_call_is_refused() -> None:
     _, objects = new()
 
     class Nested(Own):

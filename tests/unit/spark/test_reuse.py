@@ -61,7 +61,9 @@ KEEP = ', so equal rows cannot be proved. To keep them next time, set version="1
                      "application changed, version='1' is the same", id="a function with a version that builds the same plan"),
     ],
 )  # fmt: skip
-def test_reused(stored: StageDetail, asked: StageRequest, built: Plan, why: str) -> None:
+def test_stage_is_reused_if_its_plan_or_version_proves_it(
+    stored: StageDetail, asked: StageRequest, built: Plan, why: str
+) -> None:
     assert judged(stored, asked, built) == Verdict(True, why)
 
 
@@ -99,7 +101,7 @@ def test_reused(stored: StageDetail, asked: StageRequest, built: Plan, why: str)
                      "its plan calls Python and stage 'new' now comes before it", id="a stage more before it"),
     ],
 )  # fmt: skip
-def test_recomputed(stored: StageDetail, asked: StageRequest, built: Plan, why: str) -> None:
+def test_stage_is_recomputed_with_the_reason(stored: StageDetail, asked: StageRequest, built: Plan, why: str) -> None:
     assert judged(stored, asked, built) == Verdict(False, why)
 
 
@@ -115,14 +117,12 @@ def test_recomputed(stored: StageDetail, asked: StageRequest, built: Plan, why: 
         pytest.param(VERSIONED, now(), False, id="a version no longer given"),
     ],
 )
-def test_a_function_is_not_called_where_its_rows_are_reused(
-    stored: StageDetail, asked: StageRequest, reuse: bool
-) -> None:
+def test_function_is_not_called_if_its_rows_are_reused(stored: StageDetail, asked: StageRequest, reuse: bool) -> None:
     """What is refused here is built and judged by its plan."""
     assert reuse_without_plan(stored, replace(asked, function=True)).reuse is reuse
 
 
-def test_what_moved_is_looked_up_only_to_be_said() -> None:
+def test_stored_plan_is_read_only_for_the_log_line() -> None:
     def difference() -> str:
         raise AssertionError("reads a file")
 

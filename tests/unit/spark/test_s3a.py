@@ -38,11 +38,11 @@ def access(**other: Any) -> Access:
         ("memory://a", "memory://a"),
     ],
 )
-def test_uris_as_spark_writes_them(uri: str, spark: str) -> None:
+def test_hadoop_uri_has_the_scheme_of_spark(uri: str, spark: str) -> None:
     assert hadoop_uri(uri) == spark
 
 
-def test_the_service() -> None:
+def test_service_options_name_endpoint_and_region() -> None:
     assert service_options(access()) == {
         "endpoint": "http://store:9000", "endpoint.region": "us-east-1", "path.style.access": "true",
         "connection.ssl.enabled": "false",
@@ -51,7 +51,7 @@ def test_the_service() -> None:
     assert (amazon["path.style.access"], amazon["connection.ssl.enabled"]) == ("false", "true")
 
 
-def test_keys() -> None:
+def test_fixed_keys_are_copied() -> None:
     assert credential_options(access()) == {
         "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
         "access.key": "AKIAEXAMPLE",
@@ -59,7 +59,7 @@ def test_keys() -> None:
     }
 
 
-def test_temporary_keys() -> None:
+def test_temporary_keys_are_copied_with_their_token() -> None:
     options = credential_options(access(session_token="the-token"))
     assert options["aws.credentials.provider"] == "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
     assert options["session.token"] == "the-token"
@@ -73,20 +73,20 @@ def test_temporary_keys() -> None:
         ("assume-role-with-web-identity", "WebIdentityTokenFileCredentialsProvider"),
     ],
 )
-def test_what_ends_is_not_copied(found_by: str, provider: str) -> None:
+def test_renewed_credentials_are_not_copied(found_by: str, provider: str) -> None:
     (given,) = credential_options(access(found_by=found_by, renewed=True, session_token="the-token")).values()
     assert given.rpartition(".")[2] == provider
 
 
 @pytest.mark.parametrize("found_by", ["sso", "assume-role", "custom-process"])
-def test_what_only_boto3_renews_is_refused_by_name(found_by: str) -> None:
+def test_credentials_that_only_boto3_renews_are_refused(found_by: str) -> None:
     with pytest.raises(
         NotSupportedYet, match=f"the credentials come from '{found_by}'. boto3 renews them, but Spark's S3A cannot"
     ):
         credential_options(access(found_by=found_by, renewed=True))
 
 
-def test_a_role() -> None:
+def test_role_is_assumed_with_the_credentials() -> None:
     amazon = {"sts_endpoint": "https://sts.eu-central-1.amazonaws.com", "sts_region": "eu-central-1"}
     options = credential_options(access(role_arn="arn:aws:iam::1:role/checkpoints", **amazon))
     assert options["aws.credentials.provider"].endswith(".AssumedRoleCredentialProvider")
@@ -97,14 +97,14 @@ def test_a_role() -> None:
     assert options["assumed.role.sts.endpoint.region"] == "eu-central-1"
 
 
-def test_sparks_own_expression_hides_what_is_secret() -> None:
+def test_redaction_rule_of_spark_hides_all_secrets() -> None:
     hides = re.compile(r"(?i)secret|password|token|access[.]?key")
     options = credential_options(access(session_token="the-token"))
     shown = {name: value for name, value in options.items() if not hides.search(f"fs.s3a.bucket.lake.{name}")}
     assert set(shown) == {"aws.credentials.provider"}
 
 
-def test_the_advice_is_what_the_tests_run_with() -> None:
+def test_advice_names_the_jars_of_the_tests() -> None:
     """Coordinates and versions of our own list, so that what people are told is tested."""
     pom = (ROOT / "tests" / "s3a" / "pom.xml").read_text()
     for name, value in re.findall(r"<(hadoop|sdk)>(.*?)</", pom):

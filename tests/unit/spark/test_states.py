@@ -76,7 +76,7 @@ def held(states: States) -> dict[str, Any]:
 # -- values follow the script ------------------------------------------------------------------------------------------
 
 
-def test_a_new_history_begins_with_defaults() -> None:
+def test_values_of_a_new_history_begin_with_defaults() -> None:
     states = States.restored(None, RUN)
     count = asking(states, "count", 0)
     assert count.get() == 0
@@ -85,18 +85,18 @@ def test_a_new_history_begins_with_defaults() -> None:
     assert held(states) == {"count": 1}
 
 
-def test_a_retry_begins_with_the_values_with_which_its_run_began() -> None:
+def test_retry_begins_with_the_values_of_the_start_of_its_run() -> None:
     restored = seal(value("count", 7), count=5)
     assert asking(States.restored(restored, RUN), "count").get() == 5
 
 
-def test_another_run_begins_with_the_newest_values() -> None:
+def test_new_run_begins_with_the_newest_values() -> None:
     states = States.restored(seal(value("count", 7), count=5), "day-2")
     assert asking(states, "count").get() == 7
     assert states.run_values == {"count": 7}, "and its retries begin with these"
 
 
-def test_a_reused_barrier_sets_values_to_what_they_were_there() -> None:
+def test_reused_stage_sets_values_to_those_of_its_barrier() -> None:
     clean, named = stage("clean", count=1), stage("named", before={"clean": file_set("clean", 1)}, count=2)
     states = States.restored(seal(clean, named, value("count", 9), count=0), RUN)
     count = asking(states, "count")
@@ -109,7 +109,7 @@ def test_a_reused_barrier_sets_values_to_what_they_were_there() -> None:
     assert count.get() == 3, "what runs after the last reused barrier runs anew, once"
 
 
-def test_a_reused_barrier_after_another_input_leaves_values_as_the_script_computed_them() -> None:
+def test_reused_stage_after_a_recomputed_stage_leaves_values_unchanged() -> None:
     named = stage("named", before={"clean": file_set("clean", 1)}, count=2)
     states = States.restored(seal(stage("clean"), named, count=0), RUN)
     states.hand_out(stage("clean", epoch=2))
@@ -120,7 +120,7 @@ def test_a_reused_barrier_after_another_input_leaves_values_as_the_script_comput
     assert count.get() == 100
 
 
-def test_a_value_is_nobodys_to_change_but_by_set() -> None:
+def test_value_changes_only_by_set() -> None:
     states = States.restored(seal(value("seen", ["a"]), seen=["a"]), RUN)
     seen = asking(states, "seen")
     names = seen.get()
@@ -132,13 +132,13 @@ def test_a_value_is_nobodys_to_change_but_by_set() -> None:
     assert states.run_values == {"seen": ["a"]}
 
 
-def test_a_default_is_nobodys_to_change() -> None:
+def test_default_cannot_be_changed() -> None:
     seen = asking(States.restored(None, RUN), "seen", [])
     seen.get().append("a")
     assert seen.get() == []
 
 
-def test_a_value_is_at_once_what_a_retry_will_read() -> None:
+def test_value_is_at_once_what_a_retry_will_read() -> None:
     states = States.restored(None, RUN)
     pair = asking(states, "pair")
     pair.set((1, {2: None}))
@@ -156,14 +156,14 @@ def test_a_value_is_at_once_what_a_retry_will_read() -> None:
     ],
     ids=["no JSON", "not a number", "keys of many types", "no text", "too large"],
 )
-def test_what_is_no_value(given: Any, words: str) -> None:
+def test_value_that_is_no_json_or_too_large_is_refused(given: Any, words: str) -> None:
     states = States.restored(None, RUN)
     with pytest.raises(InvalidConfig, match=words):
         asking(states, "count").set(given)
     assert held(states) == {}
 
 
-def test_the_largest_value() -> None:
+def test_largest_value_is_kept() -> None:
     states = States.restored(None, RUN)
     asking(states, "text").set("x" * (LARGEST_VALUE - 2))
     assert len(held(states)["text"]) == LARGEST_VALUE - 2
@@ -172,13 +172,13 @@ def test_the_largest_value() -> None:
 # -- what is acknowledged ----------------------------------------------------------------------------------------------
 
 
-def test_states_that_the_script_has_not_reached_are_handed_on() -> None:
+def test_states_that_the_script_has_not_reached_stay_in_checkpoints() -> None:
     states = States.restored(seal(stage("clean"), stage("named"), value("count", 7)), RUN)
     states.hand_out(stage("clean", epoch=2))
     assert held(states) == {"clean": file_set("clean", 2), "named": file_set("named", 1), "count": 7}
 
 
-def test_what_was_restored_and_nobody_asked_for() -> None:
+def test_unclaimed_names_restored_states_that_the_script_did_not_use() -> None:
     states = States.restored(seal(stage("clean"), stage("named"), value("count", 7), value("seen", [])), RUN)
     states.hand_out(stage("clean", epoch=2))
     asking(states, "count")
@@ -186,7 +186,7 @@ def test_what_was_restored_and_nobody_asked_for() -> None:
     assert [one.uid for one in states.unclaimed()] == ["named", "seen"]
 
 
-def test_what_is_left_behind_is_in_no_later_checkpoint() -> None:
+def test_dropped_states_are_in_no_later_checkpoint() -> None:
     """Not even where one that still held it completes later."""
     restored = seal(stage("clean"), value("count", 7), value("seen", []), count=5, seen=[])
     states = States.restored(restored, RUN)
@@ -207,7 +207,7 @@ def test_what_is_left_behind_is_in_no_later_checkpoint() -> None:
         (stage("count"), lambda states: states.claim_value("count"), "'count' is a stage .* asks for a value"),
     ],
 )
-def test_a_state_is_not_replaced_by_another_kind(
+def test_state_is_not_replaced_by_another_kind(
     restored: StateSnapshot, ask: Callable[[States], object], said: str
 ) -> None:
     states = States.restored(seal(restored), RUN)
@@ -216,19 +216,19 @@ def test_a_state_is_not_replaced_by_another_kind(
     assert [one.uid for one in states.unclaimed()] == [restored.uid]
 
 
-def test_a_value_that_the_script_has_not_set_yet_is_handed_on() -> None:
+def test_value_that_the_script_has_not_set_stays_as_restored() -> None:
     states = States.restored(seal(value("count", 7)), RUN)
     asking(states, "count")
     assert held(states) == {"count": 7}
 
 
-def test_stages_of_another_run_are_left_behind() -> None:
+def test_stages_of_another_run_are_dropped() -> None:
     states = States.restored(seal(stage("clean"), value("count", 7)), "day-2")
     assert states.stage("clean") is None
     assert held(states) == {"count": 7}
 
 
-def test_another_historys_run_of_the_same_name_is_another_run() -> None:
+def test_run_of_another_history_with_the_same_name_is_another_run() -> None:
     """Runs of two jobs have the same names: a daily schedule, ``alone-1``. Their file sets lie elsewhere."""
     states = States.restored(seal(stage("clean"), value("count", 7), count=5), RUN, elsewhere=True)
     assert states.stage("clean") is None
@@ -236,7 +236,7 @@ def test_another_historys_run_of_the_same_name_is_another_run() -> None:
     assert states.changed(), "what was restored from elsewhere is taken over by a checkpoint of our own"
 
 
-def test_what_a_checkpoint_pinned_does_not_change_while_it_is_under_way() -> None:
+def test_pinned_records_do_not_change_while_the_script_goes_on() -> None:
     states = States.restored(None, RUN)
     seen = asking(states, "seen", [])
     seen.set(["a"])
@@ -249,7 +249,7 @@ def test_what_a_checkpoint_pinned_does_not_change_while_it_is_under_way() -> Non
 # -- what changed ------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_changed_since_the_restore_point() -> None:
+def test_states_equal_to_the_restore_point_are_not_changed() -> None:
     states = States.restored(seal(stage("clean"), value("count", 7)), RUN)
     states.hand_out(stage("clean"))
     assert not states.changed()
@@ -257,7 +257,7 @@ def test_nothing_changed_since_the_restore_point() -> None:
     assert not states.changed()
 
 
-def test_a_value_changed_and_was_saved() -> None:
+def test_changed_value_is_not_changed_after_it_was_saved() -> None:
     states = States.restored(None, RUN)
     assert not states.changed()
     count = asking(states, "count")
@@ -269,14 +269,14 @@ def test_a_value_changed_and_was_saved() -> None:
     assert states.changed()
 
 
-def test_a_checkpoint_that_failed_saved_nothing() -> None:
+def test_failed_checkpoint_leaves_states_changed() -> None:
     states = States.restored(None, RUN)
     asking(states, "count").set(1)
     states.completed({})
     assert states.changed()
 
 
-def test_a_state_is_new_in_the_first_completed_checkpoint_that_holds_it() -> None:
+def test_state_is_new_in_the_first_completed_checkpoint_that_holds_it() -> None:
     states = States.restored(None, RUN)
     states.hand_out(stage("clean"))
     aborted = [new_in(1, one) for one in states.records("here")]
@@ -285,7 +285,7 @@ def test_a_state_is_new_in_the_first_completed_checkpoint_that_holds_it() -> Non
     assert [new_in(3, one).measures.checkpoint for one in states.records("here")] == [2]
 
 
-def test_a_stage_computed_meanwhile_is_not_lost_to_a_checkpoint_that_began_before() -> None:
+def test_stage_computed_during_a_checkpoint_is_not_lost_when_it_completes() -> None:
     states = States.restored(seal(stage("clean")), RUN)
     earlier = {one.uid: one for one in states.records("here")}
     states.hand_out(stage("clean", epoch=2))
