@@ -9,6 +9,8 @@ from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, Namespa
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from airflow_checkpoint_provider.cli import LIMIT
+
 if TYPE_CHECKING:
     from airflow_checkpoint_provider.cli.change import Approval
     from airflow_checkpoint_provider.cli.output import Report
@@ -20,7 +22,6 @@ EXITS = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused, 4 not found, 5 denied by the store,"
     " 6 outcome unknown (look before you try again)."
 )
-LIMIT = 20
 
 # -- the verbs; the docstring of a verb is its help ------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.protocol.events import Event, HistoryOpened, Resumed
+from airflow_checkpoint_provider.protocol.events import BranchOpened, Event, HistoryOpened, Resumed, Token
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import Put
 from tests.e2e.conftest import REFUSED
@@ -29,7 +29,9 @@ def test_suspended_it_waits_until_somebody_resumes(lab: Lab) -> None:
     run.client.wait_for_task(run.dag, run.id, TASK, {"up_for_reschedule"}, 1, PATIENCE)
     assert run.state.launches == ()
     assert "[CKP130]" in run.log(1)
-    _put(lab, history, incarnation, 1, Resumed(by="somebody", why="test"))
+    token = Token(dag="", run="by hand", task="restore")
+    anew = BranchOpened(branch=1, application="", base=None, token=token, by="somebody", reason="test")
+    _put(lab, history, incarnation, 1, anew, Resumed(by="somebody", why="test"))
     run.ended("success", 1)
     assert run.results == [{"attempt": 1, **RESULT}]
 

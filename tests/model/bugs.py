@@ -20,7 +20,6 @@ from airflow_checkpoint_provider.errors import Busy, Refused, StoreUnavailable
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import (
     completion,
-    decisions,
     deletion,
     launches,
     lifetime,
@@ -312,7 +311,7 @@ def nothing_restoring_is_held() -> Iterator[None]:
         return deletion.retained_by_policy(state, now) | {one.id for one in state.pending}
 
     with ExitStack() as stack:
-        for module in (decisions, garbage):
+        for module in (deletion, garbage):
             stack.enter_context(patch.object(module, "held", only_policy))
         yield
 

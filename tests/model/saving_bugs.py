@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator import garbage, savepoint, savepoin
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.savepoint_target import DisposedStub, Savepoint
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol import completion, decisions, deletion, requests, transitions
+from airflow_checkpoint_provider.protocol import completion, deletion, requests, transitions
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision
 from airflow_checkpoint_provider.protocol.decisions import HANDLERS
@@ -140,7 +140,7 @@ def claimed_in_silence(coordinator: Coordinator, pointer: SavepointPointer, by: 
 @contextmanager
 def no_claim_is_held() -> Iterator[None]:
     with ExitStack() as stack:
-        for module in (decisions, garbage):
+        for module in (deletion, garbage):
             stack.enter_context(patch.object(module, "claims_held", lambda state, now: frozenset()))
         yield
 

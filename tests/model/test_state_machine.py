@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
@@ -191,14 +191,14 @@ class Machine(RuleBasedStateMachine):
             *(one.token for one in self.state.dropped),
         ]
         request = data.draw(mostly([f"request {self.state.n}"], known))
-        asked = self.request(
-            request, kind, try_number=number, epoch=epoch, gated=gated, origin=origin, pause_left_s=pause
-        )
-        self.send(asked, epoch)
+        wanted = self.request(request, kind, try_number=number, gated=gated, origin=origin)
+        self.send(c.Trigger(request=wanted, epoch=epoch, pause_left_s=pause), epoch)
 
-    def request(self, token: str, kind: str, **other: object) -> c.Trigger:
-        place = {"folder": TARGET, "nonce": "ab", "name": "n", "owner": "d.t"} if kind in SAVEPOINTS else {}
-        return c.Trigger(request=e.Request(token=token, kind=kind, **place | other))  # type: ignore[arg-type]
+    def request(self, token: str, kind: str, **other: Any) -> e.Request:
+        place: dict[str, Any] = (
+            {"folder": TARGET, "nonce": "ab", "name": "n", "owner": "d.t"} if kind in SAVEPOINTS else {}
+        )
+        return e.Request(token=token, kind=kind, **place | other)
 
     @precondition(lambda self: any(self.state.living()))
     @rule(data=st.data(), number=st.integers(2, 4))
@@ -206,14 +206,15 @@ class Machine(RuleBasedStateMachine):
         """Several tasks at once: all but the first ones wait."""
         for _ in range(number):
             kind, origin = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from(ORIGINS[1:]))
-            self.send(self.request(f"request {self.state.n}", kind, origin=origin))
+            self.send(c.Trigger(request=self.request(f"request {self.state.n}", kind, origin=origin)))
 
     @precondition(lambda self: any(self.state.living()))
     @rule(uid=st.sampled_from("ab"), kind=st.sampled_from(KINDS[-5:]), ends=st.booleans())
     def save(self, uid: str, kind: str, ends: bool) -> None:
         """A driver takes a savepoint; one that stops it ends it, unless it is killed before."""
         (epoch,) = [one.epoch for one in self.state.living()]
-        self.send(self.request(f"request {self.state.n}", kind, origin="task", epoch=epoch), epoch)
+        request = self.request(f"request {self.state.n}", kind, origin="task")
+        self.send(c.Trigger(request=request, epoch=epoch), epoch)
         for pending in self.state.pending[-1:]:
             self.send(self.completion(pending, uid, ("",), epoch), epoch)
             self.send(c.ConfirmPublished(id=pending.id), epoch)
@@ -261,7 +262,7 @@ class Machine(RuleBasedStateMachine):
         epoch = self.epoch(data)
         self.send(self.completion(found, uid, () if short else ("",), epoch), epoch)
 
-    @precondition(lambda self: any(one.gated for one in self.state.checkpoints))
+    @precondition(lambda self: any(one.request.gated for one in self.state.checkpoints))
     @rule(data=st.data(), uid=st.sampled_from("ab"))
     def finalize(self, data: st.DataObject, uid: str) -> None:
         found = data.draw(st.sampled_from([one for one in self.state.checkpoints if one.request.gated]))

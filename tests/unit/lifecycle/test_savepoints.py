@@ -17,7 +17,6 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepo
 from airflow_checkpoint_provider.errors import InvalidConfig, NotRunning, SavepointDisposed, StoreMisconfigured
 from airflow_checkpoint_provider.operators import (
     AbortCheckpointOperator,
-    NotifyCheckpointCompleteOperator,
     TriggerSavepointOperator,
     savepoint,
 )
@@ -27,6 +26,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.state import CONDEMNED
+from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
 from tests.unit.lifecycle.stage import OTHER, kill_in, run, soon, ti
@@ -119,9 +119,7 @@ def asked(job: Job) -> dict[str, Any]:
 
 def test_one_that_was_asked_for_can_be_awaited_by_another_task(job: Job, asked: dict[str, Any]) -> None:
     with DAG(OTHER, schedule=None):
-        waits = NotifyCheckpointCompleteOperator(
-            task_id="waits", checkpoint=asked, deferrable=False, poke_interval=0.01
-        )
+        waits = CheckpointCompletedSensor(task_id="waits", checkpoint=asked, deferrable=False, poke_interval=0.01)
     takes = soon(lambda: job.complete(1))
     assert run(waits) == asked
     takes.join()

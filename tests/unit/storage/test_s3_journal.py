@@ -75,7 +75,7 @@ def in_the_journal(store: S3Store) -> list[str]:
     for n, listed in enumerate(store.list(KEYS.entry(0).rpartition("/")[0])):
         assert listed.key == KEYS.entry(n)
         entry = json.loads(store.read(listed.key) or b"")
-        runs += [event["run"] for event in entry["events"] if event["kind"] == "launch_planned"]
+        runs += [event["spec"]["run"] for event in entry["events"] if event["kind"] == "launch_planned"]
     return runs
 
 
