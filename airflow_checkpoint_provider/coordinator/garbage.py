@@ -28,9 +28,9 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyClaimed, Held, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.deletion import claims_held, held, policy_of
+from airflow_checkpoint_provider.protocol.deletion import held, held_claims, policy_of
 from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, Keys, SavepointPointer, file_set_epoch
-from airflow_checkpoint_provider.protocol.lifetime import in_the_way, outlived
+from airflow_checkpoint_provider.protocol.lifetime import outlived, unsettled
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -101,7 +101,7 @@ def _expired(state: State, now: str) -> Expired:
     moment = datetime.fromisoformat(now)
     ids = {checkpoint.id for checkpoint in state.retained if not checkpoint.savepoint}
     claims = {claim.pointer for claim in state.claims if claim.status == RETAINED}
-    return Expired(tuple(sorted(ids - held(state, moment))), tuple(sorted(claims - claims_held(state, moment))))
+    return Expired(tuple(sorted(ids - held(state, moment))), tuple(sorted(claims - held_claims(state, moment))))
 
 
 def _condemned(state: State) -> Expired:
@@ -112,7 +112,7 @@ def _condemned(state: State) -> Expired:
 
 def closable(state: State, now: str, without: Collection[int] = ()) -> bool:
     """Return whether the history may be closed, once the checkpoints ``without`` are deleted."""
-    left = {checkpoint.id for checkpoint in in_the_way(state)}.difference(without)
+    left = {checkpoint.id for checkpoint in unsettled(state)}.difference(without)
     return state.closing is None and not left and outlived(state, policy_of(state), datetime.fromisoformat(now))
 
 

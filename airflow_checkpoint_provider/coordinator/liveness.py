@@ -91,7 +91,7 @@ def _started(pid: int) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal(Record):
+class RefusedStart(Record):
     """Why a driver ended without an attempt; the task that submitted it shows the text."""
 
     code: str
@@ -114,7 +114,7 @@ class Beat(Record):
     reused: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
     protected_since: str = ""
-    refused: Refusal | None = None
+    refused: RefusedStart | None = None
     v: int = VERSION
 
 

@@ -20,7 +20,6 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import Pointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.state import Branch, State
-from airflow_checkpoint_provider.protocol.transitions import token_text
 from airflow_checkpoint_provider.text import restore_story
 
 STARTS = ("latest", "run-start", "none")
@@ -102,7 +101,7 @@ class RestoreOperator(JobOperator):
 
     def _done(self, coordinator: Coordinator, token: Token) -> bool:
         """By this try before it died, or by one before it; where that led to need not be there any more."""
-        return token_text(token) in coordinator.state.tokens
+        return token.text in coordinator.state.tokens
 
     def _token(self, ti: Any) -> Token:
         item = None if ti.map_index is None or ti.map_index < 0 else str(ti.map_index)

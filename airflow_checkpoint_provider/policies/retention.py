@@ -1,6 +1,6 @@
-"""Which completed checkpoints a policy keeps: pure functions over a list of records. Runs anywhere.
+"""Retention policies: pure functions that choose which completed checkpoints to keep. Runs anywhere.
 
-Policies join: ``KeepLatest(5) | KeepWithin(days=7)`` keeps what either keeps, ``&`` what both keep.
+``KeepLatest(5) | KeepWithin(days=7)`` keeps the checkpoints that either keeps, ``&`` those that both keep.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.errors import InvalidConfig
 
 
 class Taken(Protocol):
-    """What a policy looks at."""
+    """A completed checkpoint as a policy sees it."""
 
     @property
     def id(self) -> int: ...
@@ -23,14 +23,14 @@ class Taken(Protocol):
 
 
 class Retention:
-    """A policy."""
+    """Base of the policies."""
 
     def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
-        """The ids among ``taken`` (any order) that must stay."""
+        """Return the ids among ``taken`` (in any order) that must be kept."""
         raise NotImplementedError
 
     def after_end(self) -> Retention | None:
-        """What of the policy goes on holding when the run is over: what speaks of age, or of all. None: nothing."""
+        """Return the part of the policy that applies after the run is over: age, or everything. None if no part does."""
         return self
 
     def to_json(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class Retention:
 
 @dataclass(frozen=True)
 class KeepLatest(Retention):
-    """The newest ``count`` while the history lives; nothing afterwards."""
+    """Keeps the newest ``count`` checkpoints while the history lives, and none afterwards."""
 
     count: int
 
@@ -54,7 +54,7 @@ class KeepLatest(Retention):
             raise InvalidConfig(f"KeepLatest({self.count!r}): write how many checkpoints to keep, 1 or more")
 
     def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
-        return frozenset(sorted((one.id for one in taken), reverse=True)[: self.count])
+        return frozenset(sorted((checkpoint.id for checkpoint in taken), reverse=True)[: self.count])
 
     def after_end(self) -> Retention | None:
         return None
@@ -65,7 +65,7 @@ class KeepLatest(Retention):
 
 @dataclass(frozen=True, init=False)
 class KeepWithin(Retention):
-    """Those completed within a time: ``KeepWithin(days=7)`` takes what ``timedelta`` takes."""
+    """Keeps the checkpoints completed within a time: ``KeepWithin(days=7)`` takes the arguments of ``timedelta``."""
 
     age: timedelta
 
@@ -75,7 +75,9 @@ class KeepWithin(Retention):
             raise InvalidConfig("KeepWithin() needs a time above zero, e.g. KeepWithin(days=7)")
 
     def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
-        return frozenset(one.id for one in taken if now - datetime.fromisoformat(one.completed_at) <= self.age)
+        return frozenset(
+            checkpoint.id for checkpoint in taken if now - datetime.fromisoformat(checkpoint.completed_at) <= self.age
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"keep": "within", "seconds": self.age.total_seconds()}
@@ -83,10 +85,10 @@ class KeepWithin(Retention):
 
 @dataclass(frozen=True)
 class KeepAll(Retention):
-    """Everything, also after the end."""
+    """Keeps every checkpoint, also after the end."""
 
     def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
-        return frozenset(one.id for one in taken)
+        return frozenset(checkpoint.id for checkpoint in taken)
 
     def to_json(self) -> dict[str, Any]:
         return {"keep": "all"}
@@ -103,7 +105,7 @@ class _Joined(Retention):
 
 
 class Either(_Joined):
-    """``left | right``."""
+    """Keeps the checkpoints that one of two policies keeps: ``left | right``."""
 
     def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
         return self.left.keeps(taken, now) | self.right.keeps(taken, now)
@@ -113,7 +115,7 @@ class Either(_Joined):
 
 
 class Both(_Joined):
-    """``left & right``."""
+    """Keeps the checkpoints that both policies keep: ``left & right``."""
 
     def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
         return self.left.keeps(taken, now) & self.right.keeps(taken, now)
@@ -123,7 +125,7 @@ class Both(_Joined):
 
 
 def retention_from_json(data: dict[str, Any]) -> Retention:
-    """The policy that ``to_json`` wrote."""
+    """Return the policy that ``to_json`` wrote. Raises ``InvalidConfig``."""
     match data:
         case {"keep": "latest", "count": count}:
             return KeepLatest(count)

@@ -1,7 +1,7 @@
-"""What anyone can ask of the state machine. Runs anywhere.
+"""Commands of the state machine. Runs anywhere.
 
-A command is a value: what its sender wants and what it observed. ``decide`` in ``decisions`` turns it into events, into
-*done already*, or into a refusal. Whether a driver is alive is an observation, a value like any other.
+A command is a value: the wish of its sender and the sender's observations, such as whether a driver is alive.
+``decide`` in ``decisions`` turns it into events, into *done already*, or into a refusal.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from airflow_checkpoint_provider.protocol.metadata import Versions
 
 @dataclass(frozen=True)
 class DoneAlready:
-    """What was wanted is already so; ``number`` is the launch, epoch or checkpoint that says so."""
+    """The answer that the wish is already fulfilled. ``number`` is the launch, epoch or checkpoint that fulfilled it."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why not, as the error that the sender raises."""
+    """The answer that a command is refused. ``error`` is raised by its sender."""
 
     error: Refused
 
@@ -37,11 +37,11 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanLaunch(Command):
-    """A submit task, or a script without Airflow, wants an attempt of its run to start.
+    """The command to start an attempt of a run, from a submit task or from a script without Airflow.
 
-    ``base`` is the point that ``spec.restore`` was resolved to, None for "latest" and "none"; ``above`` the id of a base from
-    elsewhere. ``incarnation`` names the history if this is its first entry. ``alone`` marks a script: it refuses beside a
-    living process instead of adopting or fencing it.
+    ``base`` is the point that ``spec.restore`` names, None for "latest" and "none"; ``above`` is the id of a base
+    from another history. ``incarnation`` names the history if this is its first entry. ``alone`` marks a script:
+    beside a living process it is refused; it neither adopts nor fences it.
     """
 
     spec: LaunchSpec
@@ -60,7 +60,9 @@ class PlanLaunch(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class StartAttempt(Command):
-    """A driver takes its epoch, settles what is pending, and fixes where it starts, all in one entry."""
+    """The command of a driver to take its epoch, abort pending checkpoints and fix its restore point, all in one
+    entry.
+    """
 
     token: Token
     try_number: int
@@ -74,7 +76,7 @@ class StartAttempt(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class StartAlone(Command):
-    """Both in one entry: a driver without Airflow."""
+    """The command of a driver without Airflow: launch and attempt in one entry."""
 
     plan: PlanLaunch
     start: StartAttempt
@@ -90,7 +92,9 @@ class RequestStop(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class EndAttempt(Command):
-    """``from_task``: the task saw the exit code; it alone may turn *finished* into *failed*."""
+    """The command to end an attempt. ``from_task``: the task saw the exit code; only it may turn *finished* into
+    *failed*.
+    """
 
     epoch: int
     how: str
@@ -115,9 +119,10 @@ class Trigger(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Complete(Command):
-    """``digest`` is of the seal as it was read back; ``acknowledged`` are the applications whose words it holds.
+    """The command to complete a checkpoint. ``digest`` is that of the seal as it was read back.
 
-    ``finalize``: by who may complete a gated one.
+    ``acknowledged`` are the applications whose acknowledgements the seal holds. ``finalize``: the sender may complete
+    a gated checkpoint.
     """
 
     id: int
@@ -139,7 +144,7 @@ class ConfirmCommits(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmPublished(Command):
-    """By who put a savepoint's ``_metadata`` at its target, or found it there."""
+    """The command to record that a savepoint's ``_metadata`` lies at its target."""
 
     id: int
 
@@ -156,9 +161,11 @@ class Abort(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Restore(Command):
-    """Whatever runs is fenced, and the next attempt starts from ``base``: a checkpoint that was verified, or nothing.
+    """The command to go back: whatever runs is fenced, and the next attempt starts from ``base``, a verified
+    checkpoint or None.
 
-    Of a base from elsewhere: ``above`` is its id, ``claimed`` that it is a savepoint whose lock this history holds.
+    For a base from another history, ``above`` is its id, and ``claimed`` says that it is a savepoint whose lock this
+    history holds.
     """
 
     token: Token
@@ -173,9 +180,10 @@ class Restore(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Condemn(Command):
-    """``now`` (ISO, UTC) is for policies that speak of age, nothing else. ``claims`` are pointers of claimed savepoints.
+    """The command to mark checkpoints for deletion. ``now`` (ISO, UTC) serves only policies that depend on age.
 
-    ``disposing``: by the owner of the savepoints among ``ids``; else they are held.
+    ``claims`` are pointers of claimed savepoints. ``disposing``: the owner of the savepoints among ``ids`` sends it;
+    otherwise they are kept.
     """
 
     ids: tuple[int, ...]
@@ -194,7 +202,7 @@ class Forget(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class CloseHistory(Command):
-    """``now`` as in ``Condemn``."""
+    """The command to close a history. ``now`` as in ``Condemn``."""
 
     why: str
     now: str
@@ -202,4 +210,4 @@ class CloseHistory(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class FinishClosing(Command):
-    """What is closing is closed; anyone may say so."""
+    """The command to finish closing. Anyone may send it."""

@@ -20,22 +20,24 @@ from airflow_checkpoint_provider.protocol.state import (
 
 
 def complete(state: State, command: c.Complete) -> Decision:
-    found = state.checkpoint(command.id)
-    if found and found.status in (RETAINED, CONDEMNED, FORGOTTEN) and found.digest == command.digest:
+    """Decide whether a checkpoint completes: it is pending, fully acknowledged, and gated only if a finalize asks."""
+    checkpoint = state.checkpoint(command.id)
+    if checkpoint and checkpoint.status in (RETAINED, CONDEMNED, FORGOTTEN) and checkpoint.digest == command.digest:
         return DoneAlready(command.id)
     if fenced := launches.fenced(state, command.epoch):
         return fenced
-    if found is None or found.status != PENDING:
+    if checkpoint is None or checkpoint.status != PENDING:
         return Refusal(
             errors.NotPending(
-                f"chk-{command.id} is not pending: {outcome(found)}; nothing was changed", status=found and found.status
+                f"chk-{command.id} is not pending: {outcome(checkpoint)}; nothing was changed",
+                status=checkpoint and checkpoint.status,
             )
         )
-    if found.request.gated and not command.finalize:
+    if checkpoint.request.gated and not command.finalize:
         return Refusal(
             errors.NotPending(f"chk-{command.id} is gated: only its finalize task completes it", status=PENDING)
         )
-    if missing := set(found.plan) - set(command.acknowledged):
+    if missing := set(checkpoint.plan) - set(command.acknowledged):
         return Refusal(
             errors.NotPending(f"chk-{command.id} is not acknowledged by {sorted(missing)}; wait for it", status=PENDING)
         )
@@ -44,69 +46,83 @@ def complete(state: State, command: c.Complete) -> Decision:
         digest=command.digest,
         bytes=command.bytes,
         states=command.states,
-        subsumed=subsumed_by(state, found),
-        suspended=_suspended_by(found),
+        subsumed=subsumed_by(state, checkpoint),
+        suspended=_suspended_by(checkpoint),
     )
     return (completed,)
 
 
 def _suspended_by(checkpoint: Checkpoint) -> str:
-    """A stop-savepoint completes and suspends in one entry: there is no instant at which old code could start again."""
+    """Return who suspends the job by this checkpoint; empty if nobody does.
+
+    A stop-savepoint completes and suspends in one entry, so that old code cannot start in between.
+    """
     if not kind_named(checkpoint.kind).suspends:
         return ""
     return f"{checkpoint.request.owner or checkpoint.request.origin}, {checkpoint.target}"
 
 
 def subsumed_by(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
-    """Pending ones with lower ids whose plan lies within; gated ones and savepoints may complete later, as older points."""
+    """Return the ids of the pending checkpoints that ``checkpoint`` replaces: lower ids whose plan lies within its
+    plan.
+
+    Gated checkpoints and savepoints are not subsumed. They may complete later, as older points.
+    """
     if not kind_named(checkpoint.kind).subsumes:
         return ()
     return tuple(
-        one.id for one in requests.ungated(state) if one.id < checkpoint.id and set(one.plan) <= set(checkpoint.plan)
+        pending.id
+        for pending in requests.ungated(state)
+        if pending.id < checkpoint.id and set(pending.plan) <= set(checkpoint.plan)
     )
 
 
 def confirm_commits(state: State, command: c.ConfirmCommits) -> Decision:
-    """Record that every participant was told. Only the attempt itself knows that; nobody is told of what is not completed."""
-    found = state.checkpoint(command.id)
-    if found and found.commits_confirmed:
+    """Decide whether to record that every participant was told. Only the attempt itself knows this, after completion."""
+    checkpoint = state.checkpoint(command.id)
+    if checkpoint and checkpoint.commits_confirmed:
         return DoneAlready(command.id)
     if fenced := launches.fenced(state, command.epoch):
         return fenced
-    if found is None or found.status not in (RETAINED, CONDEMNED, FORGOTTEN):
+    if checkpoint is None or checkpoint.status not in (RETAINED, CONDEMNED, FORGOTTEN):
         return Refusal(
             errors.NotPending(
-                f"chk-{command.id} is not completed: {outcome(found)}; no commit was confirmed",
-                status=found and found.status,
+                f"chk-{command.id} is not completed: {outcome(checkpoint)}; no commit was confirmed",
+                status=checkpoint and checkpoint.status,
             )
         )
     return (e.CommitsConfirmed(id=command.id),)
 
 
 def confirm_published(state: State, command: c.ConfirmPublished) -> Decision:
-    """A savepoint's ``_metadata`` stands at its target. Nobody puts it there before the checkpoint is completed."""
-    found = state.checkpoint(command.id)
-    if found and (found.published or found.status in (CONDEMNED, FORGOTTEN)):
+    """Decide whether to record that a savepoint's ``_metadata`` lies at its target. It is published only after
+    completion.
+    """
+    checkpoint = state.checkpoint(command.id)
+    if checkpoint and (checkpoint.published or checkpoint.status in (CONDEMNED, FORGOTTEN)):
         return DoneAlready(command.id)
-    if found is None or not found.savepoint or found.status != RETAINED:
+    if checkpoint is None or not checkpoint.savepoint or checkpoint.status != RETAINED:
         return Refusal(
             errors.NotPending(
-                f"chk-{command.id} is no completed savepoint: {outcome(found)}; nothing was published",
-                status=found and found.status,
+                f"chk-{command.id} is no completed savepoint: {outcome(checkpoint)}; nothing was published",
+                status=checkpoint and checkpoint.status,
             )
         )
     return (e.SavepointPublished(id=command.id),)
 
 
 def abort(state: State, command: c.Abort) -> Decision:
-    found = state.checkpoint(command.id)
-    if found and found.status == ABORTED:
+    """Decide whether a pending checkpoint is aborted."""
+    checkpoint = state.checkpoint(command.id)
+    if checkpoint and checkpoint.status == ABORTED:
         return DoneAlready(command.id)
     if fenced := launches.fenced(state, command.epoch):
         return fenced
-    if found is None or found.status != PENDING:
+    if checkpoint is None or checkpoint.status != PENDING:
         return Refusal(
-            errors.NotPending(f"chk-{command.id} cannot be aborted: {outcome(found)}", status=found and found.status)
+            errors.NotPending(
+                f"chk-{command.id} cannot be aborted: {outcome(checkpoint)}", status=checkpoint and checkpoint.status
+            )
         )
     return (
         e.CheckpointAborted(
@@ -116,7 +132,7 @@ def abort(state: State, command: c.Abort) -> Decision:
 
 
 def outcome(checkpoint: Checkpoint | None) -> str:
-    """One checkpoint's outcome in words."""
+    """Return the outcome of a checkpoint in words."""
     if checkpoint is None:
         return "the journal does not list it"
     return f"aborted ({checkpoint.reason})" if checkpoint.status == ABORTED else checkpoint.status

@@ -1,4 +1,4 @@
-"""How a job is checkpointed: one class for DAG and job. Runs anywhere."""
+"""The configuration of checkpoints: one class for the DAG and the job. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -30,34 +30,39 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[a-z]+?)s?\s*")
 
 
 def seconds(value: str | float | timedelta, name: str) -> float:
-    """A duration in seconds: a number of seconds, a ``timedelta``, or text such as ``"10 min"``, ``"500 ms"``, ``"2 h"``."""
+    """Return a duration in seconds: from a number of seconds, a ``timedelta``, or text such as ``"10 min"``, ``"500
+    ms"``, ``"2 h"``.
+
+    Raises ``InvalidConfig``.
+    """
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf:
         return float(number)
-    found = _DURATION.fullmatch(value.lower()) if isinstance(value, str) else None
-    if not found or found[2] not in _UNITS:
+    match = _DURATION.fullmatch(value.lower()) if isinstance(value, str) else None
+    if not match or match[2] not in _UNITS:
         raise InvalidConfig(
             f"{name}={value!r} is no duration; write seconds, a timedelta, or text such as '10 min' or '500 ms'"
         )
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 SHORTEST = 0.01  # seconds, of an interval and of a timeout
 LONGEST_PAUSE = 365 * 86400.0  # seconds
-MOST_FAILURES = 100  # as many are remembered
+MOST_FAILURES = 100  # the number of aborted checkpoints that are remembered
 MODES = ("exactly_once", "at_least_once")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """Flink's options by Flink's names, checked as Flink checks them.
+    """Flink's checkpoint options under Flink's names, validated as Flink validates them.
 
-    Every end of a stage is a checkpoint. ``interval`` and ``min_pause`` pace the periodic ones between them, which only
-    iterations and queries have. ``timeout`` counts from the barrier, not from the trigger: a batch stage may run for two
-    hours before it can acknowledge. ``max_concurrent`` is how many may be pending that somebody asked for; the next waits
-    in a queue. ``tolerable_failures`` is how many checkpoints in a row may fail before the job does; None: it lives on,
-    loudly. ``retention`` is the policy while a history lives; after its end only its age part (or ``KeepAll()``) goes on
-    holding. ``mode`` and ``aligned_timeout`` speak of records in flight between tasks; a barrier here has none.
+    Every end of a stage is a checkpoint. ``interval`` and ``min_pause`` pace the periodic checkpoints between them,
+    which only iterations and queries have. ``timeout`` counts from the barrier, not from the trigger: a batch stage
+    may run for two hours before it can acknowledge. ``max_concurrent`` limits how many requested checkpoints may be
+    pending; the next request waits in a queue. ``tolerable_failures`` is how many checkpoints in a row may fail
+    before the job fails; with None the job continues and logs a warning. ``retention`` is the policy while a history
+    lives; after its end only its age part (or ``KeepAll()``) applies. ``mode`` and ``aligned_timeout`` concern
+    records in flight between tasks; a barrier here has none.
     """
 
     interval: str | float | timedelta = "10 min"
@@ -74,10 +79,10 @@ class CheckpointConfig:
             raise InvalidConfig(
                 f"retention={self.retention!r}: write KeepLatest(2), KeepWithin(days=7) or KeepAll(), joined with | and &"
             )
-        for name, what in (("interval", "between two checkpoints"), ("timeout", "an acknowledgement may take")):
+        for name, meaning in (("interval", "between two checkpoints"), ("timeout", "an acknowledgement may take")):
             if seconds(getattr(self, name), name) < SHORTEST:
                 raise InvalidConfig(
-                    f"{name}={getattr(self, name)!r} is shorter than 10 ms; write how long {what}, e.g. '10 min'"
+                    f"{name}={getattr(self, name)!r} is shorter than 10 ms; write how long {meaning}, e.g. '10 min'"
                 )
         seconds(self.min_pause, "min_pause")
         _whole("max_concurrent", self.max_concurrent, least=1)
@@ -110,27 +115,29 @@ class CheckpointConfig:
 
     @property
     def min_pause_s(self) -> float:
-        """At most a year, as in Flink."""
+        """Return the pause in seconds; at most a year, as in Flink."""
         return min(seconds(self.min_pause, "min_pause"), LONGEST_PAUSE)
 
     @property
     def interval_s(self) -> float:
-        """Never shorter than the pause."""
+        """Return the interval in seconds; never shorter than the pause."""
         return max(seconds(self.interval, "interval"), self.min_pause_s)
 
     def to_json(self) -> dict[str, Any]:
-        """What is in force, durations in seconds; what is as always is left out."""
+        """Return the options, durations in seconds. An option with its default is left out."""
         changed = {
-            "interval_s": self.interval_s, "min_pause_s": self.min_pause_s, "max_concurrent": self.max_concurrent,
+            "interval_s": self.interval_s,
+            "min_pause_s": self.min_pause_s,
+            "max_concurrent": self.max_concurrent,
             "tolerable_failures": self.tolerable_failures,
-        }  # fmt: skip
-        said = {name: value for name, value in changed.items() if value != _DEFAULTS[name]}
-        return {"timeout_s": self.timeout_s, "retention": self.retention.to_json(), **said}
+        }
+        options = {name: value for name, value in changed.items() if value != _DEFAULTS[name]}
+        return {"timeout_s": self.timeout_s, "retention": self.retention.to_json(), **options}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        given = {name.removesuffix("_s"): value for name, value in data.items() if name in _DEFAULTS}
-        return cls(timeout=data["timeout_s"], retention=retention_from_json(data["retention"]), **given)
+        options = {name.removesuffix("_s"): value for name, value in data.items() if name in _DEFAULTS}
+        return cls(timeout=data["timeout_s"], retention=retention_from_json(data["retention"]), **options)
 
 
 _DEFAULTS: dict[str, Any] = {"interval_s": 600.0, "min_pause_s": 0.0, "max_concurrent": 1, "tolerable_failures": None}
@@ -142,6 +149,8 @@ def _whole(name: str, value: object, *, least: int) -> None:
 
 
 def config_of(state: State) -> CheckpointConfig:
-    """The newest attempt's, because that is what its author last wrote; the default before there is one."""
+    """Return the configuration of the newest attempt, which is what the author wrote last; the default if there is no
+    attempt.
+    """
     in_force = state.attempts[-1].checkpointing if state.attempts else None
     return CheckpointConfig.from_json(in_force) if in_force else CheckpointConfig()

@@ -2,13 +2,13 @@
 
 Each command has one handler, in the module of its subject. Every handler asks its questions in this order:
 
-1. Is what is wanted already so, by an entry that says the same? Then the answer is *done already*, before any refusal. So
-   deciding again is harmless, which makes a lost answer harmless.
-2. Is the driver that asks fenced?
+1. Has an earlier entry already done the same? Then the answer is *done already*, before any refusal. So it is harmless
+   to decide again, and therefore harmless to lose an answer.
+2. Is the driver that sent the command fenced?
 3. Do the rules of the command refuse it?
 
-``decide`` adds what holds for all commands: a history that is closing accepts only what opens or closes it, and an entry that
-makes room triggers the queued requests that wait for it.
+``decide`` adds the rules of all commands. A history that is closing accepts only commands that open or close it. An entry that
+makes room triggers queued requests.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from airflow_checkpoint_provider.protocol.transitions import apply
 
 
 def decide(state: State, command: c.Command) -> Decision:
-    """What ``command`` means for ``state``; what that makes possible for queued requests stands in the same entry."""
-    if state.closing is not None and (finish := lifetime.finished_first(state, command)):
+    """Return the answer to ``command``. The events of queued requests that it makes possible stand in the same entry."""
+    if state.closing is not None and (finish := lifetime.finish_closing_first(state, command)):
         return finish
     decision: Decision = HANDLERS[type(command)](state, command)
     if state.closing is not None:
@@ -34,7 +34,7 @@ def decide(state: State, command: c.Command) -> Decision:
         return decision
     for event in decision:
         state = apply(state, event)
-    return (*decision, *requests.asked_again(state))
+    return (*decision, *requests.serve_queue(state))
 
 
 HANDLERS: dict[type[c.Command], Callable[[State, Any], Decision]] = {

@@ -16,42 +16,55 @@ from airflow_checkpoint_provider.protocol.state import CONDEMNED, PENDING, RETAI
 
 
 def condemn(state: State, command: c.Condemn) -> Decision:
-    found = [state.checkpoint(number) for number in command.ids]
-    claims = tuple(one.pointer for one in state.claims if one.pointer in command.claims and one.status == RETAINED)
-    if not claims and not any(one and one.status in (PENDING, RETAINED) for one in found):
+    """Decide which checkpoints are marked for deletion. Refuse if one of them may still be needed."""
+    checkpoints = [state.checkpoint(number) for number in command.ids]
+    claims = tuple(
+        claim.pointer for claim in state.claims if claim.pointer in command.claims and claim.status == RETAINED
+    )
+    if not claims and not any(checkpoint and checkpoint.status in (PENDING, RETAINED) for checkpoint in checkpoints):
         return DoneAlready(max(command.ids, default=0))
     if fenced := launches.fenced(state, command.epoch):
         return fenced
     now = datetime.fromisoformat(command.now)
-    savepoints = set() if command.disposing else {one.id for one in state.savepoints}
-    kept: list[int | str] = sorted(set(command.ids) & (held(state, now) | savepoints))
-    kept += sorted(set(claims) & claims_held(state, now))
-    if kept:
-        names = ", ".join(one if isinstance(one, str) else f"chk-{one}" for one in kept)
-        return Refusal(errors.Held(f"{names} may still be needed; nothing was deleted", ids=kept))
-    ids = tuple(one.id for one in found if one and one.status == RETAINED)
+    savepoints = set() if command.disposing else {checkpoint.id for checkpoint in state.savepoints}
+    needed: list[int | str] = sorted(set(command.ids) & (held(state, now) | savepoints))
+    needed += sorted(set(claims) & held_claims(state, now))
+    if needed:
+        names = ", ".join(_name(item) for item in needed)
+        return Refusal(errors.Held(f"{names} may still be needed; nothing was deleted", ids=needed))
+    ids = tuple(checkpoint.id for checkpoint in checkpoints if checkpoint and checkpoint.status == RETAINED)
     return (e.CheckpointsCondemned(ids=ids, claims=claims),)
 
 
 def forget(state: State, command: c.Forget) -> Decision:
-    found = [state.checkpoint(number) for number in command.ids]
-    claims = tuple(one for one in state.claims if one.pointer in command.claims)
-    if not claims and all(one is None or one.over for one in found):
+    """Decide which checkpoints are forgotten: their files are deleted. Refuse a checkpoint that was not condemned."""
+    checkpoints = [state.checkpoint(number) for number in command.ids]
+    claims = tuple(claim for claim in state.claims if claim.pointer in command.claims)
+    if not claims and all(checkpoint is None or checkpoint.over for checkpoint in checkpoints):
         return DoneAlready(max(command.ids, default=0))
     if fenced := launches.fenced(state, command.epoch):
         return fenced
-    alive: list[int | str] = [one.id for one in found if one and one.status in (RETAINED, PENDING)]
-    alive += [one.pointer for one in claims if one.status == RETAINED]
+    alive: list[int | str] = [
+        checkpoint.id for checkpoint in checkpoints if checkpoint and checkpoint.status in (RETAINED, PENDING)
+    ]
+    alive += [claim.pointer for claim in claims if claim.status == RETAINED]
     if alive:
-        names = ", ".join(one if isinstance(one, str) else f"chk-{one}" for one in alive)
+        names = ", ".join(_name(item) for item in alive)
         return Refusal(errors.Held(f"{names} was not condemned; nothing was forgotten", ids=alive))
-    ids = tuple(one.id for one in found if one and one.status == CONDEMNED)
-    return (e.CheckpointsForgotten(ids=ids, claims=tuple(one.pointer for one in claims)),)
+    ids = tuple(checkpoint.id for checkpoint in checkpoints if checkpoint and checkpoint.status == CONDEMNED)
+    return (e.CheckpointsForgotten(ids=ids, claims=tuple(claim.pointer for claim in claims)),)
+
+
+def _name(item: int | str) -> str:
+    """Return the name of a checkpoint or a claimed savepoint in messages."""
+    return item if isinstance(item, str) else f"chk-{item}"
 
 
 def held(state: State, now: datetime) -> frozenset[int]:
-    """What must not be condemned, whoever asks: somebody may still need it. Of savepoints only their owner disposes."""
-    kept = retained_by_policy(state, now) | {one.id for one in state.pending}
+    """Return the checkpoints that must not be condemned, because they may still be needed. Only its owner disposes of
+    a savepoint.
+    """
+    kept = retained_by_policy(state, now) | {checkpoint.id for checkpoint in state.pending}
     if lifetime.over_for_good(state, policy_of(state), now):
         return kept
     kept |= state.restoring()
@@ -61,13 +74,14 @@ def held(state: State, now: datetime) -> frozenset[int]:
 
 
 def retained_by_policy(state: State, now: datetime) -> frozenset[int]:
-    """Of checkpoints; no policy speaks of savepoints."""
+    """Return the checkpoints that the policy keeps. No policy applies to savepoints."""
     policy = _in_force(state, now)
-    return policy.keeps([one for one in state.retained if not one.savepoint], now) if policy else frozenset()
+    checkpoints = [checkpoint for checkpoint in state.retained if not checkpoint.savepoint]
+    return policy.keeps(checkpoints, now) if policy else frozenset()
 
 
 def _in_force(state: State, now: datetime) -> Retention | None:
-    """The policy, or what of it goes on holding when the history is over."""
+    """Return the policy, or the part of it that still applies after the end of the history."""
     policy = policy_of(state)
     return policy.after_end() if lifetime.over_for_good(state, policy, now) else policy
 
@@ -80,18 +94,24 @@ class _Claimed:
     id: int
 
 
-def claims_held(state: State, now: datetime) -> frozenset[str]:
-    """Claimed savepoints that must not be deleted: where an attempt starts, or what counts among the newest kept."""
-    own = [one for one in state.retained if not one.savepoint and one.branch == state.branch.number]
+def held_claims(state: State, now: datetime) -> frozenset[str]:
+    """Return the claimed savepoints that must not be deleted: restore points, and those that the policy counts as
+    newest.
+    """
+    checkpoints = [
+        checkpoint
+        for checkpoint in state.retained
+        if not checkpoint.savepoint and checkpoint.branch == state.branch.number
+    ]
     over = lifetime.over_for_good(state, policy_of(state), now)
-    base = state.branch.base.pointer if state.branch.base and not own and not over else None
+    base = state.branch.base.pointer if state.branch.base and not checkpoints and not over else None
     policy = _in_force(state, now)
-    claimed = [one for one in reversed(state.claims) if one.status == RETAINED]
-    seen: list[Taken] = [*own, *(_Claimed(one.at, -age) for age, one in enumerate(claimed))]
-    ids = policy.keeps(seen, now) if policy else ()
-    kept = {one.pointer for age, one in enumerate(claimed) if -age in ids}
+    claimed = [claim for claim in reversed(state.claims) if claim.status == RETAINED]
+    candidates: list[Taken] = [*checkpoints, *(_Claimed(claim.at, -age) for age, claim in enumerate(claimed))]
+    ids = policy.keeps(candidates, now) if policy else ()
+    kept = {claim.pointer for age, claim in enumerate(claimed) if -age in ids}
     started = {run.started_from.pointer for run in state.runs[-1:] if run.started_from and not over}
-    return frozenset(one.pointer for one in state.claims if one.pointer in kept | started | {base})
+    return frozenset(claim.pointer for claim in state.claims if claim.pointer in kept | started | {base})
 
 
 def policy_of(state: State) -> Retention:

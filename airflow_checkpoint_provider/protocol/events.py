@@ -1,6 +1,6 @@
-"""What can stand in the journal: the events, as they are stored. Runs anywhere.
+"""Events: the content of the journal, as it is stored. Runs anywhere.
 
-One dataclass per event; its JSON is its fields plus ``kind``. What each event does to the state is in ``transitions``.
+Each event is a dataclass; its JSON is its fields plus ``kind``. ``transitions`` applies an event to the state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from airflow_checkpoint_provider.protocol.records import Record, added
 
 @dataclass(frozen=True, kw_only=True)
 class Point(Record):
-    """Where an attempt starts: a checkpoint of this history by ``id``, or another history's by ``pointer``."""
+    """The point from which an attempt starts: a checkpoint of this history by ``id``, or of another history by
+    ``pointer``.
+    """
 
     id: int | None = None
     pointer: str | None = None
@@ -28,7 +30,7 @@ class Point(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Token(Record):
-    """Who asks. The generation changes on a clear and not on a retry (Airflow's ``max_tries``)."""
+    """The identity of a request. The generation changes on a clear and not on a retry (Airflow's ``max_tries``)."""
 
     dag: str
     run: str
@@ -40,10 +42,19 @@ class Token(Record):
     def owner(self) -> str:
         return f"{self.dag}.{self.task}" if self.dag else self.task
 
+    @property
+    def text(self) -> str:
+        """Return the text under which the state remembers the token."""
+        return "|".join((self.dag, self.run, self.task, self.item or "", str(self.generation)))
+
+    def launch_text(self, try_number: int) -> str:
+        """Return the text under which the state remembers a launch of the token: it names the try too."""
+        return f"{self.text}|{try_number}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StateEntry(Record):
-    """One state of a completed checkpoint, as the journal remembers it: enough for retention, progress and the summary."""
+    """One state of a completed checkpoint in the journal: enough for retention, progress and the summary."""
 
     uid: str
     kind: str
@@ -59,8 +70,8 @@ class StateEntry(Record):
 class Request(Record):
     """A checkpoint that somebody asks for: a barrier of the driver, a task, a person.
 
-    ``token`` names the request: a retry repeats it. ``timeout_s`` in seconds; None takes the attempt's own. ``gated``: only a
-    finalize completes it. A savepoint lies in a folder of its own below ``folder`` (a URI); ``nonce`` is the last part of that
+    ``token`` names the request: a retry repeats it. ``timeout_s`` is in seconds; None means the attempt's own. ``gated``: only
+    a finalize completes it. A savepoint lies in a folder of its own below ``folder`` (a URI); ``nonce`` is the last part of that
     folder's name.
     """
 
@@ -84,7 +95,7 @@ class Request(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec(Record):
-    """A launch that a submit task or a script asks for. ``restore`` stands as its author wrote it."""
+    """A launch that a submit task or a script asks for. ``restore`` is the text that its author wrote."""
 
     token: Token
     try_number: int
@@ -186,7 +197,7 @@ class RequestDropped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueDropped(Event):
-    """All requests that nobody will serve: their attempts are over, or the job was suspended."""
+    """All queued requests of attempts that are over are dropped, or all requests because the job was suspended."""
 
     why: str
 
@@ -253,7 +264,7 @@ class Resumed(Event):
 
 
 def kind_of(event: type[Event]) -> str:
-    """``CheckpointTriggered`` is ``checkpoint_triggered`` in the journal."""
+    """Return the kind of an event in the journal: ``checkpoint_triggered`` for ``CheckpointTriggered``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
 
 
@@ -265,7 +276,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 
 def event_from_json(data: Mapping[str, Any]) -> Event:
-    """An event of a kind that this version does not know is never skipped."""
+    """Return the event in ``data``. Raises ``FormatTooNew`` for an unknown kind: an event is never skipped."""
     kind = data.get("kind")
     if kind not in KINDS:
         raise FormatTooNew(

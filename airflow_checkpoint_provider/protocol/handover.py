@@ -1,4 +1,4 @@
-"""What the task and its Spark driver agree on: Spark confs, exit codes, the name of a job group. Runs anywhere."""
+"""Settings that a task passes to its Spark driver: confs, exit codes, the name of a job group. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def job_group(uid: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlace:
-    """Where the journal of a launch is. A driver of another version can still read this, and say there why it ends.
+    """The place of a launch's journal. A driver of another version can still read it, and record there why it ends.
 
-    ``root`` is a URI, ``history`` the key of the history below it, ``launch`` the launch's number. ``s3`` says how to reach a
-    root in S3 (endpoint, region, ...); it holds nothing secret.
+    ``root`` is a URI, ``history`` the key of the history below it, ``launch`` the launch's number. ``s3`` holds the
+    settings of a root in S3 (endpoint, region, ...), without secrets.
     """
 
     root: str
@@ -53,7 +53,9 @@ class LaunchPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSettings(LaunchPlace):
-    """All that a task hands over to the driver of its launch. Where an option is None or False, the script's own counts."""
+    """All settings that a task passes to the driver of its launch. If an option is None or False, the script's own
+    applies.
+    """
 
     job: str
     token: Token

@@ -25,7 +25,10 @@ _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def safe_token(name: str) -> str:
-    """``name`` as one path segment: ``[A-Za-z0-9._-]`` as they are, other UTF-8 bytes as ``~hh``; never empty."""
+    """Return ``name`` as one path segment: ``[A-Za-z0-9._-]`` unchanged, other UTF-8 bytes as ``~hh``.
+
+    Raises ``InvalidName`` if it is empty.
+    """
     if not name:
         raise InvalidName("an empty name cannot be part of a key; give it at least one character")
     encoded = "".join(chr(byte) if byte in _SAFE else f"~{byte:02x}" for byte in name.encode())
@@ -37,13 +40,15 @@ def safe_token(name: str) -> str:
 
 
 def time_in(token: str) -> str | None:
-    """The first time in a name that became part of a key, as a run's name often holds one; such texts compare as times do."""
-    found = _TIME.search(unquote(token.replace("~", "%")))
-    return found[0] if found else None
+    """Return the first time in a name that became part of a key, or None. The name of a run often holds a time. Such
+    texts compare as times do.
+    """
+    match = _TIME.search(unquote(token.replace("~", "%")))
+    return match[0] if match else None
 
 
 def check_job_id(job: str) -> str:
-    """A job id is static and readable as it is: letters, digits, ``.``, ``_``, ``-``; no placeholders."""
+    """Return ``job`` if it is a job id: static text of letters, digits, ``.``, ``_``, ``-``. Raises ``InvalidName``."""
     if not isinstance(job, str) or not _JOB_ID.fullmatch(job) or len(job) > LONGEST:
         raise InvalidName(
             f"job_id={job!r}: a job id is static text of letters, digits, '.', '_' and '-', beginning with a letter or digit,"
@@ -53,7 +58,9 @@ def check_job_id(job: str) -> str:
 
 
 def check_uid(uid: str) -> str:
-    """The name of a state: any text without control characters, not blank, at most 200 characters."""
+    """Return ``uid`` if it can name a state: printable text, not blank, at most 200 characters. Raises
+    ``InvalidName``.
+    """
     if not isinstance(uid, str) or not uid.strip() or len(uid) > LONGEST or not uid.isprintable():
         raise InvalidName(f"uid {uid!r}: a state's name is printable text of 1 to {LONGEST} characters, not blank")
     return uid
@@ -61,7 +68,7 @@ def check_uid(uid: str) -> str:
 
 @dataclass(frozen=True)
 class History:
-    """Which history: a job, in job scope (``run`` is None) or of one scope key, perhaps of one mapped item."""
+    """The identity of a history: a job in job scope (``run`` is None) or one run of it, perhaps for one mapped item."""
 
     job: str
     run: str | None = None
@@ -118,33 +125,33 @@ class Keys:
         return f"{self.prefix}/state"
 
     def file_set(self, path: str) -> str:
-        """The key of a file set, whose ``path`` is relative to the history."""
+        """Return the key of a file set, whose ``path`` is relative to the history."""
         return f"{self.prefix}/{path}"
 
 
 def beat_number(key: str) -> int | None:
-    """The epoch or the launch whose heartbeat is at ``key``; None of what is none."""
+    """Return the epoch or the launch whose heartbeat is at ``key``; None if the key has no number."""
     number = key.rsplit("/", 1)[1].rpartition("-")[2]
     return int(number) if number.isdecimal() else None
 
 
 def is_attempt_beat(key: str) -> bool:
-    """Whether a heartbeat's ``key`` is that of an attempt, not of a launch."""
+    """Return whether the heartbeat at ``key`` is that of an attempt, not of a launch."""
     return key.rsplit("/", 1)[1].isdecimal()
 
 
 def file_set_path(uid: str, epoch: int, nonce: str) -> str:
-    """Where one snapshot of one state is written, relative to its history."""
+    """Return the path of one snapshot of one state, relative to its history."""
     return f"state/{safe_token(uid)}/{epoch}-{nonce}"
 
 
 def file_set_epoch(path: str) -> int:
-    """The epoch of the attempt that wrote the file set at ``path``."""
+    """Return the epoch of the attempt that wrote the file set at ``path``."""
     return int(path.rsplit("/", 1)[1].split("-", 1)[0])
 
 
 def savepoint_name(job: str, number: int, nonce: str) -> str:
-    """The folder of a savepoint at its target; ``nonce`` keeps two histories of one job id apart."""
+    """Return the name of a savepoint's folder at its target. ``nonce`` distinguishes two histories of one job id."""
     return f"savepoint-{safe_token(job)}-{number}-{nonce}"
 
 
@@ -155,7 +162,7 @@ _BELOW = re.compile(r"/+(?:_metadata/*)?\Z")  # a directory, with a slash, and i
 
 @dataclass(frozen=True)
 class Pointer:
-    """A checkpoint anywhere: the root's URI, the key of its history below it, and its id."""
+    """A checkpoint of any history: the URI of the root, the key of its history below it, and its id."""
 
     root: str
     prefix: str
@@ -166,20 +173,20 @@ class Pointer:
 
     @classmethod
     def parse(cls, text: str) -> Pointer:
-        found = _POINTER.fullmatch(_directory(text))
-        if not found:
+        match = _POINTER.fullmatch(_directory(text))
+        if not match:
             raise InvalidName(
                 f"{text!r} is no pointer to a checkpoint; it looks like <root>/jobs/<job>/job/chk-7 or"
                 " <root>/jobs/<job>/runs/<run>/chk-7, as `checkpoints show` prints it"
             )
-        return cls(found["root"], found["prefix"], int(found["id"]))
+        return cls(match["root"], match["prefix"], int(match["id"]))
 
 
 @dataclass(frozen=True)
 class SavepointPointer:
-    """A savepoint anywhere: the URI that its directory lies below, and the directory's name, which may be any.
+    """A savepoint in any place: the URI above its directory, and the name of the directory, which is free.
 
-    Letters that mean a pattern elsewhere mean themselves here.
+    Wildcard characters in it have no special meaning.
     """
 
     root: str
@@ -190,7 +197,7 @@ class SavepointPointer:
 
     @property
     def keys(self) -> Keys:
-        """Its file sets lie below its directory as a history's do below the history."""
+        """Return the keys of its file sets, which lie below its directory as a history's lie below the history."""
         return Keys(self.name)
 
     @property
@@ -203,24 +210,27 @@ class SavepointPointer:
 
     @classmethod
     def parse(cls, text: str) -> SavepointPointer:
-        found = _DIRECTORY.fullmatch(_directory(text))
-        if not found or found["name"] == ".":
+        match = _DIRECTORY.fullmatch(_directory(text))
+        if not match or match["name"] == ".":
             raise InvalidName(
                 f"{text!r} is no pointer: write <root>/jobs/<job>/job/chk-7 or <root>/jobs/<job>/runs/<run>/chk-7, as `checkpoints show`"
                 " prints it, or the directory of a savepoint, <target>/savepoint-<job>-7-<nonce>"
             )
-        return cls(found["root"], found["name"])
+        return cls(match["root"], match["name"])
 
 
 def checkpoint_id(text: str) -> int | None:
-    """Of ``7`` and ``chk-7``; None if it is no id."""
+    """Return the id in ``7`` or ``chk-7``; None if the text holds no id."""
     number = text.removeprefix("chk-")
     return int(number) if number.isdecimal() else None
 
 
 def pointer_of(text: str) -> Pointer | SavepointPointer:
-    """What ``text`` points to. What looks like a checkpoint of a history is found through its journal; any other directory
-    is a savepoint if it holds ``_metadata``, wherever it was moved and whatever it is called."""
+    """Return the pointer that ``text`` names.
+
+    A checkpoint of a history is found through its journal. Any other directory is a savepoint if it holds
+    ``_metadata``, wherever it was moved and whatever its name is.
+    """
     try:
         return Pointer.parse(text)
     except InvalidName:
@@ -228,5 +238,5 @@ def pointer_of(text: str) -> Pointer | SavepointPointer:
 
 
 def _directory(text: str) -> str:
-    """Nothing, if it could lead out of where it seems to lead."""
+    """Return the directory that ``text`` names; an empty text if it could lead out of its root."""
     return "" if ".." in text.split("/") or "\0" in text else _BELOW.sub("", text)

@@ -1,7 +1,7 @@
 """The kinds of checkpoints and what each may do, and the reasons for which they fail: Flink's tables. Runs anywhere.
 
-Each id counts once among the failures, because an id has one outcome; a newer success begins the count anew. Any other reason,
-as *subsumed* or *attempt replaced*, says nothing about whether checkpoints work.
+Each id counts once among the failures, because an id has one outcome; a newer success starts the count again. Other reasons,
+such as *subsumed* or *attempt replaced*, do not count.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from airflow_checkpoint_provider.errors import InvalidConfig
 
 @dataclass(frozen=True)
 class Kind:
-    """One row of the table.
+    """A row of the table of kinds.
 
-    ``savepoint``: self-contained at a target of its own, shares no file, is never subsumed and never deleted by a policy.
-    ``full``: writes every state anew, though later ones may build on it. ``suspends``: the job does not start again before
-    somebody resumes it. ``drains``: the data ends first.
+    ``savepoint``: lies at a target of its own, shares no file, is never subsumed and never deleted by a policy.
+    ``full``: writes every state again, though later checkpoints may refer to it. ``suspends``: the job does not start
+    again until somebody resumes it. ``drains``: the data ends first.
     """
 
     name: str
@@ -28,12 +28,16 @@ class Kind:
 
     @property
     def forced(self) -> bool:
-        """Triggered however many are pending. Flink forces savepoints where barriers are aligned; ours always are."""
+        """Return whether it is triggered however many are pending. Flink forces savepoints where barriers are
+        aligned; these always are.
+        """
         return self.savepoint
 
     @property
     def subsumes(self) -> bool:
-        """Whether its completion ends older pending ones: a plain savepoint stands beside the sequence of checkpoints."""
+        """Return whether its completion aborts older pending checkpoints. A plain savepoint does not belong to their
+        sequence.
+        """
         return not self.savepoint or self.suspends
 
 
@@ -47,7 +51,7 @@ KINDS = {kind.name: kind for kind in (CHECKPOINT, FULL_CHECKPOINT, SAVEPOINT, SU
 
 
 def kind_named(name: str) -> Kind:
-    """The kind of that name. Raises ``InvalidConfig``."""
+    """Return the kind of that name. Raises ``InvalidConfig``."""
     if name not in KINDS:
         raise InvalidConfig(f"kind={name!r}: write one of {', '.join(map(repr, KINDS))}")
     return KINDS[name]
@@ -63,11 +67,13 @@ EXPIRED = "expired"
 DECLINED = "declined"
 STORE_FAILED = "store failed"  # an I/O error, or sealing failed
 TOO_LARGE = "too many file sets"
-LOST = "driver lost"  # as far as who waits for it can see; it may be asleep, so this counts against nobody
+LOST = "driver lost"  # by the observation of a waiting task; the driver may only be slow, so this does not count
 
 COUNTED = frozenset({EXPIRED, DECLINED, STORE_FAILED, TOO_LARGE})
 
 
 def counts_as_failure(reason: str, *, savepoint: bool) -> bool:
-    """A savepoint that took too long says nothing about checkpoints: it is copied as a whole."""
+    """Return whether an aborted checkpoint counts as failed. A savepoint that expired does not: it is copied as a
+    whole.
+    """
     return reason in COUNTED and not (savepoint and reason == EXPIRED)

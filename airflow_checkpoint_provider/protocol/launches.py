@@ -1,7 +1,7 @@
-"""The state machine's half about launches and attempts: who may start, adopt, replace, stop and end. Pure. Runs anywhere.
+"""Decisions about launches and attempts: which may start, adopt, replace, stop and end. Pure. Runs anywhere.
 
-Between tries of one run the later wins; between runs, and between drivers of one launch, the living wins. So there are no
-two that fence each other for ever.
+Between tries of one run, the later try wins. Between runs, and between drivers of one launch, the living driver wins.
+So two of them never fence each other in turn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import lifetime, refusals
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Launch, Run, State
-from airflow_checkpoint_provider.protocol.transitions import apply, launch_token
+from airflow_checkpoint_provider.protocol.transitions import apply
 
 
 def fenced(state: State, epoch: int | None) -> Refusal | None:
@@ -30,7 +30,7 @@ def suspended(state: State) -> Refusal | None:
 
 
 def plan_launch(state: State, command: c.PlanLaunch) -> Decision:
-    """The rules in their order; the first that speaks decides."""
+    """Decide about a launch. The first rule that has an answer decides."""
     for rule in (_known, _suspended, _other_owner, _earlier_try, _finished, _alive, _older_run):
         answer = rule(state, command)
         if answer is not None:
@@ -39,22 +39,24 @@ def plan_launch(state: State, command: c.PlanLaunch) -> Decision:
 
 
 def is_clear(run: Run | None, command: c.PlanLaunch) -> bool:
-    """Another generation than that of the run's newest launch or adopter: a person cleared the task; a retry keeps it."""
+    """Return whether a person cleared the task since the run's newest launch. A clear changes the generation, a retry
+    keeps it.
+    """
     return run is not None and run.generation != command.spec.token.generation
 
 
 def _known(state: State, command: c.PlanLaunch) -> Decision | None:
-    number = state.tokens.get(launch_token(command.spec.token, command.spec.try_number))
+    number = state.tokens.get(command.spec.token.launch_text(command.spec.try_number))
     if number is None:
         return None
     launch, attempt = state.launch(number), state.attempt_of(number)
     if attempt and attempt.how == "suspended":
-        return None  # its task waited until the job was resumed, and launches what stands there now
+        return None  # its task waited until the job was resumed, and submits the application as it is now
     if number != state.current.get(command.spec.application):
         return refusals.superseded(state, command.spec.run)
     if attempt is None or (launch and launch.adopted_by == command.spec.try_number):
         return DoneAlready(number)
-    # A try asks once. Its driver has been there: the DAG run was deleted and made again under its old name.
+    # A try asks once. Its driver has already run: the DAG run was deleted and created again under its old name.
     return _finished(state, command) or refusals.superseded(state, command.spec.run)
 
 
@@ -100,33 +102,38 @@ def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
 
 
 def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
-    """Two days in the wrong order would be counted twice or skipped unseen; runs of one scope key do the same work again.
-    A script's run is the newest, whatever clocks say."""
+    """Refuse a run that is older than the runs in a shared state: its rows would be counted twice or skipped.
+
+    Runs with a history of their own do the same work again. A script's run is always the newest, whatever its clock
+    says.
+    """
     if command.alone or state.scope:
         return None
-    inside = [run for run in state.runs if run.inside == state.branch.number]
-    newest = max(inside, key=lambda run: run.position, default=None)
-    known = state.run(command.spec.run)
-    position = known.position if known else command.spec.run_after or command.spec.started_at
-    dropped = known is None and position <= state.dropped_run_after
+    runs = [run for run in state.runs if run.inside == state.branch.number]
+    newest = max(runs, key=lambda run: run.position, default=None)
+    listed = state.run(command.spec.run)
+    position = listed.position if listed else command.spec.run_after or command.spec.started_at
+    dropped = listed is None and position <= state.dropped_run_after
     if not dropped and (newest is None or newest.key == command.spec.run or position > newest.position):
         return None
-    newer = [run.key for run in inside if run.position >= position and run.key != command.spec.run]
+    newer = [run.key for run in runs if run.position >= position and run.key != command.spec.run]
     return refusals.older_run(state, command, newer, _newest_before(state, position))
 
 
 def _newest_before(state: State, position: str) -> int | None:
-    """The newest retained checkpoint of a run before ``position``."""
+    """Return the newest retained checkpoint of a run before ``position``."""
     launches = {attempt.epoch: state.launch(attempt.launch) for attempt in state.attempts}
     runs = {epoch: state.run(launch.spec.run) for epoch, launch in launches.items() if launch}
-    positions = {one.id: run.position for one in state.retained if (run := runs.get(one.epochs[0]))}
+    positions = {
+        checkpoint.id: run.position for checkpoint in state.retained if (run := runs.get(checkpoint.epochs[0]))
+    }
     return max((number for number, at in positions.items() if at < position), default=None)
 
 
 def being_deleted(state: State, base: e.Point | None) -> Refusal | None:
-    """A claimed savepoint that was condemned is as good as gone, though its files may still be there."""
+    """Refuse a claimed savepoint that was condemned as a base, though its files may still exist."""
     pointer = base.pointer if base else None
-    if not any(one.pointer == pointer and one.status == CONDEMNED for one in state.claims):
+    if not any(claim.pointer == pointer and claim.status == CONDEMNED for claim in state.claims):
         return None
     return refusals.being_deleted(state, pointer)
 
@@ -134,20 +141,18 @@ def being_deleted(state: State, base: e.Point | None) -> Refusal | None:
 def _plan(state: State, command: c.PlanLaunch) -> Decision:
     opened = (_opened(state, command),) if state.closed or not state.incarnation else ()
     branch = _branch(state, command)
-    then = state
+    planned = state
     for event in (*opened, *branch):
-        then = apply(then, event)
-    point = then.restore_point(command.spec.application)
+        planned = apply(planned, event)
+    point = planned.restore_point(command.spec.application)
     if missing := being_deleted(state, point) or _missing_state(state, command, point):
         return missing
-    launch = e.LaunchPlanned(
-        launch=state.next_launch, spec=command.spec, restore_point=point
-    )  # fmt: skip
+    launch = e.LaunchPlanned(launch=state.next_launch, spec=command.spec, restore_point=point)
     return (*opened, *branch, launch, *settled(state, command.spec.application, "attempt replaced"))
 
 
 def _opened(state: State, command: c.PlanLaunch) -> e.HistoryOpened:
-    """One that was closed keeps its incarnation, and counts on."""
+    """Return the event that opens a history. A history that was closed keeps its incarnation and its counters."""
     return e.HistoryOpened(
         incarnation=state.incarnation or command.incarnation,
         job=command.job,
@@ -158,30 +163,32 @@ def _opened(state: State, command: c.PlanLaunch) -> e.HistoryOpened:
 
 
 def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
-    """``restore`` says where a run starts; a clear of a finished run starts again from there."""
+    """Return the event that opens a branch, if ``restore`` or a clear of a finished run asks for one."""
     run = state.run(command.spec.run)
     if run is None:
         if command.spec.restore == "latest":
-            return _anew(state, command)
+            return _drop_deleted_base(state, command)
         opened = _branch_opened(state, command, command.base, f"restore={command.spec.restore}")
         return (replace(opened, above=command.above),)
     launch = state.launch(run.launch)
-    left = launch is not None and launch.branch != state.branch.number
-    again = is_clear(run, command) and (run.how == "finished" or command.on_clear == "restart")
-    if not again or command.on_clear == "continue" or left:
+    elsewhere = launch is not None and launch.branch != state.branch.number
+    restarts = is_clear(run, command) and (run.how == "finished" or command.on_clear == "restart")
+    if not restarts or command.on_clear == "continue" or elsewhere:
         return ()
     opened = _branch_opened(state, command, run.started_from, "cleared: starts again from where the run started")
     return (replace(opened, rename=run.rename),)
 
 
-def _anew(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
-    """Where the runs of one key went back and then finished, their state went with them: the next run does not start from what
-    they had gone back to."""
+def _drop_deleted_base(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
+    """Open an empty branch if the base of the branch was deleted with the finished run before.
+
+    That run had gone back to the base. The next run does not start from it.
+    """
     base = state.branch.base
-    own = {one.id for one in state.retained} | {one.pointer for one in state.claims}
+    retained = {checkpoint.id for checkpoint in state.retained} | {claim.pointer for claim in state.claims}
     if base is None or not lifetime.ended_for_good(state) or state.restore_point(command.spec.application) != base:
         return ()
-    if (base.pointer or base.id) in own:
+    if (base.pointer or base.id) in retained:
         return ()
     return (_branch_opened(state, command, None, "the run before it finished, and its state went with it"),)
 
@@ -198,12 +205,12 @@ def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, re
 
 
 def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -> Refusal | None:
-    """Going on was asked for, and there is nothing to go on from. The point from which a run *started* is not its state."""
-    if point and point.id is not None and point.id not in {one.id for one in state.retained}:
+    """Refuse a run that requires state when there is none. The restore point of a run is not its own state."""
+    if point and point.id is not None and point.id not in {checkpoint.id for checkpoint in state.retained}:
         return refusals.start_deleted(command, point)
     run = state.run(command.spec.run)
-    went = run and run.how == "finished" and run.inside == state.branch.number and point == state.branch.base
-    if command.on_clear == "continue" and went:
+    deleted = run and run.how == "finished" and run.inside == state.branch.number and point == state.branch.base
+    if command.on_clear == "continue" and deleted:
         return refusals.state_finished(command)
     if command.require_state and point is None:
         return refusals.nothing_to_start_from(command)
@@ -211,11 +218,11 @@ def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -
 
 
 def settled(state: State, application: str, reason: str) -> tuple[e.CheckpointAborted, ...]:
-    """Whoever replaces or ends an attempt settles what it left pending."""
+    """Return the events that abort the pending checkpoints of an application whose attempt is replaced or ends."""
     return tuple(
-        e.CheckpointAborted(id=one.id, reason=reason, phase="acknowledge", missing=one.plan)
-        for one in state.pending
-        if application in one.plan
+        e.CheckpointAborted(id=checkpoint.id, reason=reason, phase="acknowledge", missing=checkpoint.plan)
+        for checkpoint in state.pending
+        if application in checkpoint.plan
     )
 
 
@@ -223,29 +230,30 @@ def settled(state: State, application: str, reason: str) -> tuple[e.CheckpointAb
 
 
 def start_attempt(state: State, command: c.StartAttempt) -> Decision:
-    mine = next((one for one in state.attempts if one.driver == command.driver), None)
-    if mine:
-        return fenced(state, mine.epoch) or DoneAlready(mine.epoch)
+    """Decide whether a driver of the current launch starts its attempt."""
+    started = next((attempt for attempt in state.attempts if attempt.driver == command.driver), None)
+    if started:
+        return fenced(state, started.epoch) or DoneAlready(started.epoch)
     launch = state.current_launch(command.application)
-    asked = launch_token(command.token, command.try_number)
-    if launch is None or launch_token(launch.spec.token, launch.spec.try_number) != asked:
+    wanted = command.token.launch_text(command.try_number)
+    if launch is None or launch.spec.token.launch_text(launch.spec.try_number) != wanted:
         return refusals.launch_replaced(state)
     if launch.stop:
         return refusals.launch_stopped(state, launch)
-    if waits := suspended(state):
-        return waits
-    before = state.attempt_of(launch.number)
-    if before and before.how in ("finished", "cancelled", "suspended"):
-        return refusals.launch_ended(state, before.epoch, before.how)
-    if before and before.how is None and command.seen_alive:
-        return refusals.launch_alive(state, before.epoch)
-    if gone := _went_meanwhile(state, launch):
-        return gone
+    if refusal := suspended(state):
+        return refusal
+    previous = state.attempt_of(launch.number)
+    if previous and previous.how in ("finished", "cancelled", "suspended"):
+        return refusals.launch_ended(state, previous.epoch, previous.how)
+    if previous and previous.how is None and command.seen_alive:
+        return refusals.launch_alive(state, previous.epoch)
+    if refusal := _restore_point_gone(state, launch):
+        return refusal
     return (_attempt_started(state, command, launch), *settled(state, command.application, "attempt replaced"))
 
 
-def _went_meanwhile(state: State, launch: Launch) -> Refusal | None:
-    """A driver that came so late that its run had been given up, and its state deleted, does not start from nothing."""
+def _restore_point_gone(state: State, launch: Launch) -> Refusal | None:
+    """Refuse a driver that starts after its run was given up and its state deleted. It must not start from nothing."""
     point = state.restore_point(launch.spec.application)
     if launch.restore_point is not None and point is None:
         return refusals.restore_point_deleted(state, launch)
@@ -254,28 +262,33 @@ def _went_meanwhile(state: State, launch: Launch) -> Refusal | None:
 
 def _attempt_started(state: State, command: c.StartAttempt, launch: Launch) -> e.AttemptStarted:
     return e.AttemptStarted(
-        epoch=state.last_epoch + 1, launch=launch.number, driver=command.driver,
-        restore_point=state.restore_point(command.application), application_digest=command.application_digest,
-        versions=command.versions, checkpointing=command.checkpointing,
-    )  # fmt: skip
+        epoch=state.last_epoch + 1,
+        launch=launch.number,
+        driver=command.driver,
+        restore_point=state.restore_point(command.application),
+        application_digest=command.application_digest,
+        versions=command.versions,
+        checkpointing=command.checkpointing,
+    )
 
 
 def start_alone(state: State, command: c.StartAlone) -> Decision:
-    """Launch and attempt in one entry: a driver without Airflow."""
-    mine = next((one for one in state.attempts if one.driver == command.start.driver), None)
-    if mine:
-        return fenced(state, mine.epoch) or DoneAlready(mine.epoch)
+    """Decide the launch and the attempt of a driver without Airflow, in one entry."""
+    started_before = next((attempt for attempt in state.attempts if attempt.driver == command.start.driver), None)
+    if started_before:
+        return fenced(state, started_before.epoch) or DoneAlready(started_before.epoch)
     planned = plan_launch(state, command.plan)
     if not isinstance(planned, tuple):
         return planned if isinstance(planned, Refusal) else refusals.superseded(state, command.plan.spec.run)
-    then = state
+    after_plan = state
     for event in planned:
-        then = apply(then, event)
-    started = start_attempt(then, command.start)
+        after_plan = apply(after_plan, event)
+    started = start_attempt(after_plan, command.start)
     return (*planned, *started) if isinstance(started, tuple) else started
 
 
 def request_stop(state: State, command: c.RequestStop) -> Decision:
+    """Decide whether a launch is asked to stop. Only its latest try may ask."""
     launch = state.launch(command.launch)
     if launch and launch.stop:
         return DoneAlready(launch.number)
@@ -285,6 +298,7 @@ def request_stop(state: State, command: c.RequestStop) -> Decision:
 
 
 def end_attempt(state: State, command: c.EndAttempt) -> Decision:
+    """Decide how an attempt ended. Only its task may turn *finished* into *failed*."""
     attempt = state.attempt(command.epoch)
     if attempt and attempt.how == command.how:
         return DoneAlready(command.epoch)
@@ -298,9 +312,11 @@ def end_attempt(state: State, command: c.EndAttempt) -> Decision:
     if state.over(command.epoch) and not failed_after:
         return refusals.over(state, command.epoch)
     ended = e.AttemptEnded(epoch=command.epoch, how=command.how, exit_code=command.exit_code, said_by=command.said_by)
-    left = tuple(
-        e.CheckpointAborted(id=one.id, reason=f"attempt {command.how}", phase="acknowledge", missing=one.plan)
-        for one in state.pending
-        if command.epoch in one.epochs
+    aborted = tuple(
+        e.CheckpointAborted(
+            id=checkpoint.id, reason=f"attempt {command.how}", phase="acknowledge", missing=checkpoint.plan
+        )
+        for checkpoint in state.pending
+        if command.epoch in checkpoint.epochs
     )
-    return (ended, *left)
+    return (ended, *aborted)

@@ -1,7 +1,7 @@
-"""How long a history is needed, and who may still say something in one that is closing or closed. Pure. Runs anywhere.
+"""The lifetime of a history: how long it is needed, and which commands a closed history accepts. Pure. Runs anywhere.
 
-A history of one run is over for good when its run finished, or was given up: all its attempts are over, and nothing has
-happened for longer than what is kept of a failed run. One that all runs share never is.
+A history of one run is over for good when its run finished or was given up. A run is given up when all its attempts
+are over and nothing has happened for longer than a failed run is kept. A history that all runs share is never over.
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ FAILED_KEPT = KeepWithin(days=7)  # where the policy says nothing of age
 QUIET = timedelta(days=1)  # no policy makes it shorter: a retry or a person may still come, a queued driver still start
 
 
-# -- what of it is still needed ----------------------------------------------------------------------------------------
+# -- how long it is needed ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Newest:
-    """What a policy looks at, in place of a checkpoint: when anything last happened."""
+    """The time at which anything last happened, in place of a checkpoint for a policy."""
 
     completed_at: str
     id: int = 0
 
 
 def over_for_good(state: State, policy: Retention, now: datetime) -> bool:
-    """Whether nobody goes on with it: only what the policy keeps after the end is still held."""
+    """Return whether no run continues it. Then only what the policy keeps after the end is still held."""
     return ended_for_good(state) or _given_up(state, policy, now)
 
 
 def ended_for_good(state: State) -> bool:
-    """A run-scoped history whose newest run finished: it can only be cleared, and then starts from where it started. Where
-    somebody went back since, a start is still to come."""
+    """Return whether a run-scoped history ended with a finished run.
+
+    The run can then only be cleared, and a clear starts again from its first restore point. A restore since then
+    means that a start is still to come.
+    """
     if not state.scope or not state.runs or state.runs[-1].how != "finished":
         return False
     launch = state.launch(state.runs[-1].launch)
@@ -49,8 +52,11 @@ def ended_for_good(state: State) -> bool:
 
 
 def just_finished(state: State, now: datetime) -> bool:
-    """Whether a run finished less than a day ago: code behind its ``with`` may still read what it left, or fail, and its task comes
-    to delete that. Nobody else does."""
+    """Return whether a run finished less than a day ago.
+
+    Code after its ``with`` block may still read its state or fail, and its task still deletes that state. Nobody else
+    deletes it.
+    """
     return ended_for_good(state) and not quiet(state, now)
 
 
@@ -61,30 +67,30 @@ def _given_up(state: State, policy: Retention, now: datetime) -> bool:
 
 
 def why(state: State) -> str:
-    """Why it is closed."""
+    """Return the reason for which a history is closed."""
     return FINISHED if ended_for_good(state) else GIVEN_UP
 
 
 def outlived(state: State, policy: Retention, now: datetime) -> bool:
-    """Whether it may be closed: its table has been kept for long enough, too."""
+    """Return whether a history may be closed: it is over, and its table has been kept for long enough."""
     if ended_for_good(state):
         return now - datetime.fromisoformat(last_moved(state)) > TABLE_KEPT
     return _given_up(state, policy, now)
 
 
 def quiet(state: State, now: datetime) -> bool:
-    """Whether nothing has happened to its runs for a day."""
+    """Return whether nothing has happened to its runs for a day."""
     return bool(state.launches) and now - datetime.fromisoformat(last_moved(state)) > QUIET
 
 
 def last_moved(state: State) -> str:
-    """When something last happened to its runs; what was deleted since does not count."""
+    """Return when something last happened to its runs (ISO, UTC). Deletions do not count."""
     return max(filter(None, _moments(state)), default="")
 
 
 def _moments(state: State) -> Iterator[str | None]:
     yield state.branch.at
-    yield from (one.at for one in state.launches)
+    yield from (launch.at for launch in state.launches)
     for attempt in state.attempts:
         yield from (attempt.at, attempt.ended_at)
     for checkpoint in state.checkpoints:
@@ -95,6 +101,7 @@ def _moments(state: State) -> Iterator[str | None]:
 
 
 def close(state: State, command: c.CloseHistory) -> Decision:
+    """Decide whether a history begins to close. Refuse if it is still needed."""
     if state.closing is not None:
         return DoneAlready(state.n)
     if needed := _needed(state, datetime.fromisoformat(command.now)):
@@ -105,55 +112,62 @@ def close(state: State, command: c.CloseHistory) -> Decision:
 
 
 def _needed(state: State, now: datetime) -> str | None:
-    """Why it is not closed."""
+    """Return the reason for which it is still needed, or None."""
     if not state.incarnation:
         return "there is no history"
     if living := next(state.living(), None):
         return f"attempt {living.epoch} is not over"
     if state.suspended:
         return f"it is suspended since {state.suspended}"
-    started = {one.launch for one in state.attempts}
+    started = {attempt.launch for attempt in state.attempts}
     waiting = [number for number in state.current.values() if number is not None and number not in started]
     if waiting and not quiet(state, now):
         return f"launch {waiting[0]} waits for its driver"
     if state.claims:
         return f"it owns {state.claims[0].pointer}"
-    left = in_the_way(state)
-    return f"chk-{left[0].id} is {left[0].status}" if left else None
+    open_checkpoints = unsettled(state)
+    return f"chk-{open_checkpoints[0].id} is {open_checkpoints[0].status}" if open_checkpoints else None
 
 
-def in_the_way(state: State) -> tuple[Checkpoint, ...]:
-    """What must be settled or deleted before the history is closed. A savepoint that was published stands alone; before that
-    its seal is here and nowhere else."""
-    alone = {one.id for one in state.savepoints if one.published}
-    return tuple(one for one in state.checkpoints if not one.over and one.id not in alone)
+def unsettled(state: State) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints that must be settled or deleted before the history is closed.
+
+    A published savepoint is self-contained. Before that, its seal exists only here.
+    """
+    published = {checkpoint.id for checkpoint in state.savepoints if checkpoint.published}
+    return tuple(
+        checkpoint for checkpoint in state.checkpoints if not checkpoint.over and checkpoint.id not in published
+    )
 
 
 def finish(state: State, command: c.FinishClosing) -> Decision:
-    """The entry at the next boundary. One that was closed, and perhaps opened again since, needs none."""
+    """Decide the entry that closes the history. A history that is closed, or was opened again, needs none."""
     if state.closing is None or state.closed:
         return DoneAlready(state.n)
     return (e.HistoryClosed(why=state.closing),)
 
 
-def finished_first(state: State, command: c.Command) -> tuple[e.Event, ...] | None:
-    """Who opens it again finishes the closing first."""
+def finish_closing_first(state: State, command: c.Command) -> tuple[e.Event, ...] | None:
+    """Return the event that finishes closing before a launch opens the history again, or None."""
     if state.closing is None or state.closed or not isinstance(command, c.PlanLaunch | c.StartAlone):
         return None
     return (e.HistoryClosed(why=state.closing),)
 
 
 def closed(state: State, command: c.Command, decision: Decision) -> Decision:
-    """What a command comes to in a history that is closing or closed. Nothing is accepted but what opens or closes it; what was
-    done before is done, a driver is told that it is over, and who asks for a checkpoint, that nothing runs."""
+    """Return the answer to a command for a history that is closing or closed.
+
+    Only commands that open or close the history are accepted. Work that was done before stays done. A driver learns
+    that its attempt is over, and the sender of a request that no driver runs.
+    """
     if isinstance(command, c.PlanLaunch | c.StartAlone | c.CloseHistory | c.FinishClosing):
         return decision
     if isinstance(decision, DoneAlready):
         return decision
     if isinstance(decision, Refusal) and isinstance(decision.error, errors.Fenced | errors.NotRunning):
         return decision
-    said = (
+    text = (
         f"{state.job}{f', run {state.scope}' if state.scope else ''}: this history was closed at {state.at} ({state.closing});"
         " nothing was changed. A clear of its task, or its next run, opens it again"
     )
-    return Refusal(errors.Fenced(said) if isinstance(command, c.StartAttempt) else errors.HistoryClosed(said))
+    return Refusal(errors.Fenced(text) if isinstance(command, c.StartAttempt) else errors.HistoryClosed(text))

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.records import VERSION, Record, added,
 
 @dataclass(frozen=True, kw_only=True)
 class File(Record):
-    """One file of a file set. ``checksum`` only where this package wrote the bytes itself."""
+    """A file of a file set. ``checksum`` is set only if this package wrote the bytes itself."""
 
     name: str
     bytes: int
@@ -25,9 +25,9 @@ class File(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSet(Record):
-    """The files of one snapshot of one state; ``path`` is relative to the history, or to the savepoint's directory.
+    """The files of one snapshot of one state. ``path`` is relative to the history, or to the savepoint's directory.
 
-    ``origin`` is where the rows were written first, if they were copied since: a copy is the same rows.
+    ``origin`` is the path where the rows were first written, if they were copied since.
     """
 
     path: str
@@ -36,7 +36,7 @@ class FileSet(Record):
 
     @property
     def identity(self) -> str:
-        """Equal for the same rows, wherever they lie."""
+        """Return a text that is equal for the same rows, wherever their copies lie."""
         return self.origin or self.path
 
     @property
@@ -50,8 +50,9 @@ class FileSet(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Measures(Record):
-    """Which barrier a state was snapshotted at, the first checkpoint that held it, and what that took: seconds of work
-    and of the synchronous part."""
+    """The barrier at which a state was snapshotted, the first checkpoint that held it, and the seconds that the work
+    and its synchronous part took.
+    """
 
     checkpoint: int = 0
     barrier: str = ""
@@ -62,7 +63,7 @@ class Measures(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class StageDetail(Record):
-    """What decides whether a stage may be reused, and how its rows are read back."""
+    """The values that decide whether a stage may be reused, and how its rows are read back."""
 
     plan: str
     inputs: str  # a digest of what the plan's leaves read: paths, options, rows of the driver, file sets of stages
@@ -80,7 +81,7 @@ class StageDetail(Record):
 
 
 def kind_in_words(kind: str) -> str:
-    """A kind of state as people call it."""
+    """Return a kind of state as messages call it."""
     return "registered object" if kind == "registered" else kind
 
 
@@ -113,7 +114,9 @@ class Versions(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Acknowledgement(Record):
-    """All states of one application at one barrier, by the attempt ``epoch``; ``nonce`` tells two writers apart."""
+    """All states of one application at one barrier, written by the attempt ``epoch``. ``nonce`` distinguishes two
+    writers.
+    """
 
     inc: str
     id: int
@@ -136,7 +139,7 @@ class Acknowledgement(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Seal(Record):
-    """``_metadata``: the whole checkpoint. ``applications`` are the acknowledgements by application."""
+    """The content of ``_metadata``: a whole checkpoint. ``applications`` holds the acknowledgements by application."""
 
     inc: str
     job: str
@@ -152,7 +155,7 @@ class Seal(Record):
 
     @property
     def states(self) -> dict[str, StateSnapshot]:
-        """All states by uid."""
+        """Return all states by uid."""
         return {state.uid: state for ack in self.applications.values() for state in ack.states}
 
     def to_bytes(self) -> bytes:
@@ -164,5 +167,5 @@ class Seal(Record):
 
 
 def digest(body: bytes) -> str:
-    """SHA-256 in hex: what the *completed* entry says of the seal that was read back."""
+    """Return the SHA-256 of ``body`` in hex. The *completed* entry holds that of the seal."""
     return hashlib.sha256(body).hexdigest()

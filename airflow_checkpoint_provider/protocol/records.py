@@ -20,12 +20,18 @@ VERSION = 1
 
 
 def canonical(data: Any) -> bytes:
-    """One object, one sequence of bytes: sorted keys, UTF-8, no blanks, no NaN."""
+    """Return the canonical JSON of ``data``: sorted keys, UTF-8, no blanks, no NaN. The same data give the same
+    bytes.
+    """
     return json.dumps(data, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def parse(body: bytes, what: str) -> dict[str, Any]:
-    """The object in ``body``, of a version this package knows. ``what`` names it in errors."""
+    """Return the object in ``body``. ``what`` names it in errors.
+
+    Raises ``Damaged`` if it is no object with a version, and ``FormatTooNew`` if its version is newer than this
+    package.
+    """
     try:
         data = json.loads(body)
     except ValueError as error:
@@ -40,8 +46,10 @@ def parse(body: bytes, what: str) -> dict[str, Any]:
 
 
 def added(default: Any = None, *, factory: Callable[[], Any] | None = None) -> Any:
-    """A field that came to a format after its first golden file: it is written only where it says something, so that what
-    was written before stays as it is, byte by byte."""
+    """Declare a field that came to a format after its first golden file.
+
+    It is written only if it differs from its default, so that older records keep their bytes.
+    """
     make = factory or (lambda: default)
     return field(default_factory=make, metadata={"added": make})
 
@@ -52,13 +60,13 @@ def _silent(f: Field[Any], value: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Base of everything stored. ``extra`` holds the fields that this version does not know."""
+    """Base of everything that is stored. ``extra`` holds the fields that this version does not know."""
 
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        own = {f.name: (f, getattr(self, f.name)) for f in fields(self) if f.name != "extra"}
-        return {**self.extra, **{name: _plain(value) for name, (f, value) in own.items() if not _silent(f, value)}}
+        known = {f.name: (f, getattr(self, f.name)) for f in fields(self) if f.name != "extra"}
+        return {**self.extra, **{name: _plain(value) for name, (f, value) in known.items() if not _silent(f, value)}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -74,9 +82,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Record):
         return value.to_json()
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     return value
 
 
@@ -87,17 +95,17 @@ def _readers(cls: type[Record]) -> dict[str, typing.Callable[[Any], Any]]:
 
 
 def _reader(hint: Any) -> typing.Callable[[Any], Any]:
-    """A function that turns the JSON of a field into the type that its hint names."""
+    """Return a function that turns the JSON of a field into the type that its hint names."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        inner = _reader(next(one for one in arguments if one is not types.NoneType))
+        inner = _reader(next(argument for argument in arguments if argument is not types.NoneType))
         return lambda value: None if value is None else inner(value)
     if origin is tuple:
-        item = _reader(arguments[0])
-        return lambda value: tuple(item(one) for one in value)
+        read_item = _reader(arguments[0])
+        return lambda value: tuple(read_item(item) for item in value)
     if origin in (dict, Mapping, typing.get_origin(Mapping[str, Any])):
-        item = _reader(arguments[1])
-        return lambda value: {name: item(one) for name, one in value.items()}
+        read_item = _reader(arguments[1])
+        return lambda value: {name: read_item(item) for name, item in value.items()}
     if isinstance(hint, type) and issubclass(hint, Record):
         return hint.from_json
     if hint in (str, int, bool):

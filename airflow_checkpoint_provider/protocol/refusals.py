@@ -1,4 +1,4 @@
-"""Why a launch or an attempt is refused, in sentences: cause, effect, what to do next. Pure. Runs anywhere."""
+"""Refusals of launches and attempts, in sentences: cause, effect, what to do next. Pure. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def suspended(state: State) -> Refusal:
 
 def superseded(state: State, run: str, launch: Launch | None = None) -> Refusal:
     """Refuse an earlier try; ``launch`` is that of the later try, if it is known."""
-    known = {"latest_try": launch.latest_try} if launch else {}
-    return Refusal(errors.Superseded(wording.superseded(state, run, launch), run=run, **known))
+    detail = {"latest_try": launch.latest_try} if launch else {}
+    return Refusal(errors.Superseded(wording.superseded(state, run, launch), run=run, **detail))
 
 
 def two_owners(state: State, owner: str, command: PlanLaunch) -> Refusal:

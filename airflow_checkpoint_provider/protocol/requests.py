@@ -1,7 +1,7 @@
-"""Who is triggered when: the queue of requests and its decider, by Flink's rules. Pure. Runs anywhere.
+"""The queue of requests for checkpoints and its decider, by Flink's rules. Pure. Runs anywhere.
 
-A request that may not run yet waits in the journal. The decider is asked again by every entry that may have made room, in
-that same entry: so no actor has to come back for it, and a queued request is triggered at most once.
+A request that may not be triggered yet waits in the journal. The decider runs in every entry that may have made room.
+So nobody has to ask again, and a queued request is triggered at most once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ LONGEST_QUEUE = 1000
 MOST_PENDING = 100  # forced and gated ones included: one entry must be able to abort them all
 AT_ONCE = 16  # requests that one entry may take from the queue
 PAUSE = "the pause between two checkpoints"
-PERIODIC, BARRIER = "periodic", "barrier"  # origins: the driver's timer, and the end of a stage; any other is a user
+PERIODIC, BARRIER = (
+    "periodic",
+    "barrier",
+)  # origins: the driver's timer, and the end of a stage; any other origin is a user
 
 
 def trigger(state: State, command: c.Trigger) -> Decision:
@@ -43,7 +46,7 @@ def trigger(state: State, command: c.Trigger) -> Decision:
     if request.gated and len(state.pending) >= MOST_PENDING:
         return _too_many(state)
     if request.gated or (request.origin == BARRIER and not ungated(state)):
-        # A gated checkpoint waits for somebody else. A barrier cannot wait: it is now.
+        # A gated checkpoint waits for its finalize, not for its turn. A barrier happens now and cannot wait.
         return (_triggered(state, queued),)
     if request.origin == BARRIER:
         ahead = ungated(state)[0]
@@ -52,36 +55,42 @@ def trigger(state: State, command: c.Trigger) -> Decision:
 
 
 def ungated(state: State) -> tuple[Checkpoint, ...]:
-    """Return the pending checkpoints that wait for a barrier and for nobody else: no gated ones, and no savepoints, which a
-    barrier serves besides."""
+    """Return the pending checkpoints that wait only for a barrier. Gated checkpoints wait for a finalize; a barrier
+    takes savepoints in addition.
+    """
     return tuple(pending for pending in state.pending if not pending.request.gated and not pending.savepoint)
 
 
 def _known(state: State, request: e.Request) -> Decision | None:
-    """A request is answered with its newest checkpoint, or waits; a later try asks anew where that was aborted or dropped."""
+    """Return the answer to a request that was sent before, or None.
+
+    A later try of its task asks again after its checkpoint was aborted or dropped.
+    """
     if any(queued.request.token == request.token for queued in state.queue):
         return DoneAlready(0)
-    dropped = next((one for one in reversed(state.dropped) if one.token == request.token), None)
+    dropped = next((dropped for dropped in reversed(state.dropped) if dropped.token == request.token), None)
     if dropped and request.try_number <= dropped.try_number:
         return Refusal(
             errors.RequestDropped(f"{state.job}: the request was dropped: {dropped.why}", reason=dropped.why)
         )
     number = state.requests.get(request.token)
-    known = state.checkpoint(number)
-    again = known is not None and known.status == ABORTED and request.try_number > known.request.try_number
-    if number is None or again or dropped:
+    checkpoint = state.checkpoint(number)
+    repeated = (
+        checkpoint is not None and checkpoint.status == ABORTED and request.try_number > checkpoint.request.try_number
+    )
+    if number is None or repeated or dropped:
         return None
-    return DoneAlready(number)  # requests are remembered for longer than what became of them
+    return DoneAlready(number)  # a request is remembered for longer than its checkpoint
 
 
 def _not_running(state: State, run: str | None) -> Refusal:
-    """A run that has finished starts no driver any more; otherwise one may come."""
-    meant = state.run(run) if run is not None else state.runs[-1] if state.scope and state.runs else None
-    if meant is not None and meant.how == "finished":
+    """Refuse a request without a driver. A run that has finished will not start another driver; any other run may."""
+    newest = state.run(run) if run is not None else state.runs[-1] if state.scope and state.runs else None
+    if newest is not None and newest.how == "finished":
         return Refusal(
             errors.RunFinished(
-                f"{state.job}, run {meant.key}: it finished at {meant.ended_at}, and nothing runs that could take a checkpoint",
-                run=meant.key,
+                f"{state.job}, run {newest.key}: it finished at {newest.ended_at}, and nothing runs that could take a checkpoint",
+                run=newest.key,
             )
         )
     return Refusal(
@@ -112,7 +121,9 @@ def _triggered(state: State, queued: QueuedRequest) -> e.CheckpointTriggered:
 
 
 def in_order(queue: tuple[QueuedRequest, ...]) -> tuple[QueuedRequest, ...]:
-    """Savepoints first, then forced, then a user's before periodic ones, then the older: ``queue`` is in order of asking."""
+    """Return the queue in the order of service: savepoints, then forced checkpoints, then requests of users, then
+    periodic ones; within each, the oldest first.
+    """
     return tuple(
         sorted(
             queue,
@@ -122,10 +133,11 @@ def in_order(queue: tuple[QueuedRequest, ...]) -> tuple[QueuedRequest, ...]:
 
 
 def may_run(state: State, queued: QueuedRequest) -> bool:
-    """Whether the first of the queue is triggered now.
+    """Return whether the first request of the queue is triggered now.
 
-    Periodic ones wait while more are being deleted than may be pending, so that deleting keeps up. Nobody else does: a
-    deletion that fails stays *condemned*, and a store that denies it must not keep people from a savepoint.
+    A periodic request waits while more checkpoints are being deleted than may be pending, so that deletion keeps up.
+    Other requests do not wait for it: a deletion that fails stays *condemned*, and a store that denies deletion must
+    not prevent savepoints.
     """
     most = config_of(state).max_concurrent
     if _is_periodic(queued) and len(state.with_status(CONDEMNED)) > most:
@@ -135,22 +147,23 @@ def may_run(state: State, queued: QueuedRequest) -> bool:
     return sum(not pending.request.gated for pending in state.pending) < most
 
 
-def _admitted(state: State, asked: QueuedRequest, pause_left_s: float) -> Decision:
+def _admitted(state: State, candidate: QueuedRequest, pause_left_s: float) -> Decision:
+    """Decide whether a request is triggered now, queued, or refused."""
     if state.queue and len(state.queue) >= LONGEST_QUEUE and not _is_periodic(in_order(state.queue)[-1]):
         return _too_many(state)
-    queue = in_order((*state.queue, asked))
-    if queue[0] is asked and may_run(state, asked):
-        if _is_periodic(asked) and pause_left_s > 0:
+    queue = in_order((*state.queue, candidate))
+    if queue[0] is candidate and may_run(state, candidate):
+        if _is_periodic(candidate) and pause_left_s > 0:
             return Refusal(
                 errors.MinPause(f"{state.job}: the pause between two checkpoints lasts {pause_left_s:g} s longer")
             )
-        return (_triggered(state, asked),)
-    last, waits = queue[-1], e.RequestQueued(request=asked.request, epoch=asked.epoch)
+        return (_triggered(state, candidate),)
+    last, queue_event = queue[-1], e.RequestQueued(request=candidate.request, epoch=candidate.epoch)
     if len(queue) <= LONGEST_QUEUE:
-        return (waits,)
-    if last is asked:
+        return (queue_event,)
+    if last is candidate:
         return _too_many(state)
-    return (e.RequestDropped(token=last.request.token, why="too many requests"), waits)
+    return (e.RequestDropped(token=last.request.token, why="too many requests"), queue_event)
 
 
 def _too_many(state: State) -> Refusal:
@@ -158,12 +171,12 @@ def _too_many(state: State) -> Refusal:
     return Refusal(errors.TooManyRequests(f"{state.job}: {waiting} requests wait already; ask again later"))
 
 
-def asked_again(state: State) -> Iterator[e.Event]:
-    """What the decider makes of the queue, as it stands after an entry's other events; the next entry goes on behind
-    ``AT_ONCE`` of them, so that each entry has its limit.
+def serve_queue(state: State) -> Iterator[e.Event]:
+    """Yield the events of the queue after an entry's other events, at most ``AT_ONCE`` triggers. The next entry
+    continues.
 
-    A periodic one is dropped here where a pause was asked for: no entry knows how long the last completion is past, and
-    the timer that does know asks again.
+    A periodic request is dropped here if a pause is configured: no entry knows how long ago the last checkpoint
+    completed. The timer, which knows, asks again.
     """
     if state.unserved():
         dropped = e.QueueDropped(why="the job was suspended" if state.suspended else "its attempt is over")

@@ -1,6 +1,6 @@
-"""The state that a journal adds up to, and the questions asked of it. Runs anywhere; no I/O, no clock.
+"""The state that a journal folds to, and the queries on it. Runs anywhere; no I/O, no clock.
 
-``fold`` in ``transitions`` builds it entry by entry; nothing else makes one. Everything bounded is bounded here.
+Only ``fold`` in ``transitions`` builds it, entry by entry. Its lists are bounded.
 
 Seven identities: the *incarnation* names the history; a *run* is work that is done once; a *generation* changes when a person
 clears the task; a *try* is one execution of the task; a *launch* is a try's plan to start a driver, which a later try may adopt;
@@ -67,15 +67,15 @@ class Run(Record):
     started_at: str
     started_from: Point | None
     launch: int  # the newest
-    generation: int = 0  # of its newest launch, or of who adopted that last
+    generation: int = 0  # of its newest launch, or of the try that adopted it last
     how: str | None = None
     ended_at: str | None = None
     inside: int | None = None  # the branch in which it counts: it completed something there, or its clear opened it
-    rename: dict[str, str] = added(factory=dict)  # of the states of where it started
+    rename: dict[str, str] = added(factory=dict)  # of the states of its restore point
 
     @property
     def position(self) -> str:
-        """Where the run stands among the runs of a job scope; ISO times in UTC compare as text."""
+        """Return the position of the run among the runs of a job scope. ISO times in UTC compare as text."""
         return self.run_after or self.started_at
 
 
@@ -109,7 +109,7 @@ class QueuedRequest(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped(Record):
-    """A request that was dropped; a later try of who asked may ask again."""
+    """A request that was dropped. A later try of its task may ask again."""
 
     token: str
     try_number: int
@@ -118,7 +118,9 @@ class Dropped(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSetEntry(Record):
-    """A file set that some checkpoint refers to; checkpoints name it by ``number``, so that a snapshot holds it once."""
+    """A file set that some checkpoint refers to. Checkpoints refer to it by ``number``, so that a snapshot of the
+    state holds its path once.
+    """
 
     number: int
     path: str
@@ -147,7 +149,7 @@ class Checkpoint(Record):
     target: str | None = None  # a savepoint's own folder
     queued_at: str = added("")
     commits_confirmed: bool = added(False)  # every participant was told
-    published: bool = added(False)  # a savepoint: its ``_metadata`` stands at its target
+    published: bool = added(False)  # a savepoint: its ``_metadata`` lies at its target
 
     @property
     def kind(self) -> str:
@@ -174,8 +176,10 @@ class State(Record):
     launches: tuple[Launch, ...] = ()
     attempts: tuple[AttemptRecord, ...] = ()
     runs: tuple[Run, ...] = ()
-    dropped_run_after: str = ""  # the greatest among runs no longer listed that count in the branch, or may
-    dropped_elsewhere: str = added("")  # and among all, as long as a step back may make them count again
+    dropped_run_after: str = (
+        ""  # the latest position of runs evicted from ``runs`` that belong (or may belong) to this branch
+    )
+    dropped_elsewhere: str = added("")  # the same of all evicted runs: a step back may make them belong again
     branch: Branch = field(default_factory=Branch)
     next_launch: int = 1
     next_id: int = 1
@@ -185,10 +189,10 @@ class State(Record):
     file_sets: tuple[FileSetEntry, ...] = ()
     tokens: dict[str, int] = field(
         default_factory=dict
-    )  # text of a launch's token and try -> launch; of a branch's -> next launch
+    )  # text of a launch's token -> launch; of a branch's token -> next launch
     requests: dict[str, int] = field(default_factory=dict)  # request token -> newest checkpoint
     suspended: str | None = None
-    counts: dict[str, int] = field(default_factory=dict)  # completed, aborted; restored: of attempts no longer listed
+    counts: dict[str, int] = field(default_factory=dict)  # completed, aborted; restored: only of evicted attempts
     queue: tuple[QueuedRequest, ...] = added(factory=tuple)  # in order of asking
     dropped: tuple[Dropped, ...] = added(factory=tuple)
     claims: tuple[Claim, ...] = added(factory=tuple)
@@ -198,26 +202,26 @@ class State(Record):
     # -- finding ---------------------------------------------------------------------------------------------------
 
     def launch(self, number: int | None) -> Launch | None:
-        return next((one for one in self.launches if one.number == number), None)
+        return next((launch for launch in self.launches if launch.number == number), None)
 
     def current_launch(self, application: str = "") -> Launch | None:
         return self.launch(self.current.get(application))
 
     def attempt(self, epoch: int | None) -> AttemptRecord | None:
-        return next((one for one in self.attempts if one.epoch == epoch), None)
+        return next((attempt for attempt in self.attempts if attempt.epoch == epoch), None)
 
     def attempt_of(self, launch: int | None) -> AttemptRecord | None:
-        """The newest attempt of a launch."""
-        return next((one for one in reversed(self.attempts) if one.launch == launch), None)
+        """Return the newest attempt of a launch."""
+        return next((attempt for attempt in reversed(self.attempts) if attempt.launch == launch), None)
 
     def run(self, key: str) -> Run | None:
-        return next((one for one in self.runs if one.key == key), None)
+        return next((run for run in self.runs if run.key == key), None)
 
     def checkpoint(self, number: int | None) -> Checkpoint | None:
-        return next((one for one in self.checkpoints if one.id == number), None)
+        return next((checkpoint for checkpoint in self.checkpoints if checkpoint.id == number), None)
 
     def with_status(self, *status: str) -> tuple[Checkpoint, ...]:
-        return tuple(one for one in self.checkpoints if one.status in status)
+        return tuple(checkpoint for checkpoint in self.checkpoints if checkpoint.status in status)
 
     @property
     def pending(self) -> tuple[Checkpoint, ...]:
@@ -229,53 +233,66 @@ class State(Record):
 
     @property
     def savepoints(self) -> tuple[Checkpoint, ...]:
-        """Those that were completed and not disposed."""
-        return tuple(one for one in self.retained if one.savepoint)
+        """Return the savepoints that were completed and not disposed."""
+        return tuple(checkpoint for checkpoint in self.retained if checkpoint.savepoint)
 
     @property
     def newest_completed(self) -> int:
-        """The highest id that was completed, savepoints and deleted ones included; 0 if none is listed."""
-        return max((one.id for one in self.checkpoints if one.completed_at), default=0)
+        """Return the highest id that was completed, savepoints and deleted checkpoints included; 0 if none is listed."""
+        return max((checkpoint.id for checkpoint in self.checkpoints if checkpoint.completed_at), default=0)
 
     def failed(self, epoch: int | None = None) -> tuple[Checkpoint, ...]:
-        """The checkpoints in a row, in the order of their ids, that failed since the newest completed one; of one attempt, if it
-        is given. No more than are listed."""
+        """Return the listed checkpoints that failed since the newest completed checkpoint, in the order of their ids;
+        only those of the attempt ``epoch`` if it is given.
+        """
         newest = self.newest_completed
-        since = (one for one in self.with_status(ABORTED) if one.id > newest and (epoch is None or epoch in one.epochs))
-        counted = (one for one in since if counts_as_failure(one.reason, savepoint=one.savepoint))
-        return tuple(sorted(counted, key=lambda one: one.id))
+        since = (
+            checkpoint
+            for checkpoint in self.with_status(ABORTED)
+            if checkpoint.id > newest and (epoch is None or epoch in checkpoint.epochs)
+        )
+        counted = (
+            checkpoint for checkpoint in since if counts_as_failure(checkpoint.reason, savepoint=checkpoint.savepoint)
+        )
+        return tuple(sorted(counted, key=lambda checkpoint: checkpoint.id))
 
     def unserved(self) -> tuple[QueuedRequest, ...]:
-        """Queued requests that nobody will serve."""
-        return tuple(one for one in self.queue if self.suspended or self.over(one.epoch))
+        """Return the queued requests that no driver will take."""
+        return tuple(queued for queued in self.queue if self.suspended or self.over(queued.epoch))
 
     # -- who lives -------------------------------------------------------------------------------------------------
 
     def over(self, epoch: int) -> bool:
-        """Ended, or fenced: its application has a newer launch, attempt or branch."""
-        found = self.attempt(epoch)
-        if found is None or found.how is not None:
+        """Return whether an attempt has ended or is fenced: its application has a newer launch, attempt or branch."""
+        attempt = self.attempt(epoch)
+        if attempt is None or attempt.how is not None:
             return True
-        newest = self.attempt_of(found.launch)
-        return self.current.get(found.application) != found.launch or newest is not found
+        newest = self.attempt_of(attempt.launch)
+        return self.current.get(attempt.application) != attempt.launch or newest is not attempt
 
     def running(self, application: str = "") -> AttemptRecord | None:
-        """The attempt of the current launch, unless it ended."""
-        found = self.attempt_of(self.current.get(application))
-        return found if found and not self.over(found.epoch) else None
+        """Return the attempt of the current launch, unless it is over."""
+        attempt = self.attempt_of(self.current.get(application))
+        return attempt if attempt and not self.over(attempt.epoch) else None
 
     def living(self) -> Iterator[AttemptRecord]:
-        return (one for one in self.attempts if not self.over(one.epoch))
+        return (attempt for attempt in self.attempts if not self.over(attempt.epoch))
 
     # -- where to start --------------------------------------------------------------------------------------------
 
     def restore_point(self, application: str = "") -> Point | None:
-        """The retained checkpoint with the highest id of the current branch, else the branch's base, else nothing."""
-        own = [one.id for one in self.retained if one.branch == self.branch.number and application in one.plan]
-        return Point(id=max(own)) if own else self.branch.base
+        """Return the retained checkpoint with the highest id in the current branch, else the base of the branch, else
+        None.
+        """
+        ids = [
+            checkpoint.id
+            for checkpoint in self.retained
+            if checkpoint.branch == self.branch.number and application in checkpoint.plan
+        ]
+        return Point(id=max(ids)) if ids else self.branch.base
 
     def restoring(self) -> frozenset[int]:
-        """Points that were chosen by a launch whose attempt has not completed a checkpoint of its own."""
+        """Return the restore points of current launches whose attempt has not completed a checkpoint of its own."""
         chosen = set()
         for number in self.current.values():
             launch, attempt = self.launch(number), self.attempt_of(number)
@@ -283,26 +300,31 @@ class State(Record):
                 chosen.add(launch.restore_point.id)
             if attempt and not self.over(attempt.epoch) and attempt.first is None and attempt.restore_point:
                 chosen.add(attempt.restore_point.id)
-        return frozenset(one for one in chosen if one is not None)
+        return frozenset(number for number in chosen if number is not None)
 
     # -- what is referred to ---------------------------------------------------------------------------------------
 
     def referred(self) -> frozenset[int]:
-        """Numbers of the file sets that nobody may delete; besides them, all file sets of a living attempt's own epoch. What a
-        pending checkpoint will name is among these, and what is restoring is retained, or its run is over for good."""
-        kept = {number for one in self.retained for number in one.file_sets}
-        return frozenset(kept | {number for attempt in self.living() for number in attempt.holds})
+        """Return the numbers of the file sets that must not be deleted.
+
+        The file sets of a living attempt's own epoch must not be deleted either; a pending checkpoint will refer only
+        to these. The restore point of a launch is retained, or its run is over for good.
+        """
+        numbers = {number for checkpoint in self.retained for number in checkpoint.file_sets}
+        return frozenset(numbers | {number for attempt in self.living() for number in attempt.holds})
 
     def named(self) -> frozenset[int]:
-        """Numbers of the file sets that stand in the journal's charge: of checkpoints until they are forgotten, and of the
-        restore points of living attempts. Any other is nobody's once the attempt that wrote it is over."""
-        kept = {number for one in self.checkpoints if not one.over for number in one.file_sets}
-        return frozenset(kept | {number for attempt in self.living() for number in attempt.holds})
+        """Return the numbers of the file sets that the journal still lists: those of checkpoints until they are
+        forgotten, and those of the restore points of living attempts. Any other file set is an orphan once the
+        attempt that wrote it is over.
+        """
+        numbers = {number for checkpoint in self.checkpoints if not checkpoint.over for number in checkpoint.file_sets}
+        return frozenset(numbers | {number for attempt in self.living() for number in attempt.holds})
 
     def paths(self) -> Mapping[int, str]:
         return {file_set.number: file_set.path for file_set in self.file_sets}
 
     def deletable(self, path: str) -> bool:
-        """Whether the file set at ``path``, which no checkpoint refers to, is nobody's: its attempt is over."""
+        """Return whether the file set at ``path``, to which no checkpoint refers, is an orphan: its attempt is over."""
         epoch = file_set_epoch(path)
         return epoch <= self.last_epoch and self.over(epoch)

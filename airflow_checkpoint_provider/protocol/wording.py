@@ -1,4 +1,4 @@
-"""What texts and the errors of the protocol say the same way: titles, and commands to type. Runs anywhere."""
+"""Wording that messages and the errors of the protocol share: titles, and commands to type. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def restore(state: State, where: str) -> str:
 
 def superseded(state: State, run: str, launch: Launch | None = None) -> str:
     """Say that a later try has taken over; ``launch`` is that of the later try, if it is known."""
-    who = f"try {launch.latest_try} of this run" if launch else "a later try of this run, or a restore,"
+    successor = f"try {launch.latest_try} of this run" if launch else "a later try of this run, or a restore,"
     return (
-        f"{title(state, run)}: {who} has taken over; this try ends, without retry."
+        f"{title(state, run)}: {successor} has taken over; this try ends, without retry."
         " If the DAG run was deleted and made again: give it another run id"
     )

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.coordinator.liveness import (
     Heart,
     Liveness,
     Process,
-    Refusal,
+    RefusedStart,
     beats_of,
     read_beat,
 )
@@ -88,7 +88,7 @@ def tell_task(store: Store, keys: Keys, launch: int, error: CheckpointError) -> 
     """Print the error, and write it where the task that launched this driver reads it."""
     say(messages.refusal(error))
     Heart(
-        store, keys.driver_beat(launch), Beat(launch=launch, refused=Refusal(code=error.code, text=error.message))
+        store, keys.driver_beat(launch), Beat(launch=launch, refused=RefusedStart(code=error.code, text=error.message))
     ).pulse()
 
 

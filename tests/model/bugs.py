@@ -272,8 +272,8 @@ def nothing_is_missing(*arguments: Any) -> None:
     return None
 
 
-ALIVE, OVER, ADOPTED = launches._alive, State.over, transitions._FOLDS[e.LaunchAdopted]
-BRANCHED = transitions._FOLDS[e.BranchOpened]
+ALIVE, OVER, ADOPTED = launches._alive, State.over, transitions.TRANSITIONS[e.LaunchAdopted]
+BRANCHED = transitions.TRANSITIONS[e.BranchOpened]
 
 ATTEMPTS = {
     "11": Bug("launch that leaves pending ones", replaced(launches, "settled", lambda *arguments: ()), "another_coordinator", ("P3",)),
@@ -283,7 +283,7 @@ ATTEMPTS = {
     "34": Bug("Restore without token", decided(c.Restore, restored_again), "a_restore_that_is_repeated", ("P11",)),
     "35": Bug(
         "Restore that leaves the launch current",
-        lambda: patch.dict(transitions._FOLDS, {e.BranchOpened: launch_stays_current}), "a_restore", ("P3", "P7", "P9"),
+        lambda: patch.dict(transitions.TRANSITIONS, {e.BranchOpened: launch_stays_current}), "a_restore", ("P3", "P7", "P9"),
     ),
     "36": Bug("retry taken for a clear", replaced(launches, "is_clear", lambda run, command: run is not None), "a_finished_run", ("P11",)),
     "37": Bug("a queued launch counts as dead", replaced(launches, "_alive", queued_is_dead), "two_runs", ("P10",)),
@@ -293,7 +293,7 @@ ATTEMPTS = {
     "43": Bug("a driver's command without epoch", replaced(launches, "fenced", lambda *arguments: None), "a_zombie", ("P3",)),
     "d": Bug(
         "a retry of the clear that adopted counts as another clear",
-        lambda: patch.dict(transitions._FOLDS, {e.LaunchAdopted: adopted_for_an_older_generation}), "a_cleared_run", ("P11",),
+        lambda: patch.dict(transitions.TRANSITIONS, {e.LaunchAdopted: adopted_for_an_older_generation}), "a_cleared_run", ("P11",),
     ),
     "e": Bug("a clear to a deleted start", replaced(launches, "_missing_state", nothing_is_missing), "retiring_under_an_older_clear", ("P5",)),
     "f": Bug("a start that was deleted since", replaced(launches, "_missing_state", nothing_is_missing), "retiring_under_a_restore", ("P5",)),

@@ -12,8 +12,15 @@ from unittest.mock import patch
 from airflow_checkpoint_provider.coordinator import garbage, savepoint, savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.savepoint_target import DisposedStub, Savepoint
+from airflow_checkpoint_provider.protocol import (
+    checkpoint_transitions,
+    completion,
+    deletion,
+    requests,
+    transitions,
+    updates,
+)
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol import completion, deletion, requests, transitions
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision
 from airflow_checkpoint_provider.protocol.decisions import HANDLERS
@@ -28,11 +35,11 @@ from tests.model.explore import TRIES_TWICE
 
 
 def folded(event: type[e.Event], fold: Callable[[State, Any], State]) -> Patch:
-    return lambda: patch.dict(transitions._FOLDS, {event: fold})
+    return lambda: patch.dict(transitions.TRANSITIONS, {event: fold})
 
 
-BRANCHED, COMPLETED = transitions._FOLDS[e.BranchOpened], transitions._FOLDS[e.CheckpointCompleted]
-ENDED = transitions._FOLDS[e.AttemptEnded]
+BRANCHED, COMPLETED = transitions.TRANSITIONS[e.BranchOpened], transitions.TRANSITIONS[e.CheckpointCompleted]
+ENDED = transitions.TRANSITIONS[e.AttemptEnded]
 PUT_SEAL, PUBLISH, DISPOSE = Coordinator._put_seal, savepoint.publish_due, savepoint_target.delete_savepoint
 AT = datetime.fromisoformat(actors.AT)
 
@@ -54,7 +61,7 @@ def suspended_afterwards() -> Iterator[None]:
 
     with (
         patch.object(completion, "_suspended_by", lambda checkpoint: ""),
-        patch.dict(transitions._FOLDS, {e.AttemptEnded: ended}),
+        patch.dict(transitions.TRANSITIONS, {e.AttemptEnded: ended}),
         patch.dict(actors.STEPS, {"stop": stop}),
     ):
         yield
@@ -66,7 +73,7 @@ def everything_older(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
 
 REQUESTS = {
     "27": Bug("suspension in an entry of its own", suspended_afterwards, "a_stop", ("P3",)),
-    "j": Bug("the queue is served by another entry", replaced(requests, "asked_again", lambda state: ()), "a_queue", ("P10",)),
+    "j": Bug("the queue is served by another entry", replaced(requests, "serve_queue", lambda state: ()), "a_queue", ("P10",)),
     "k": Bug("a request is served whose attempt is over", replaced(State, "unserved", lambda self: ()), "a_queue", ("P3",)),
     "l": Bug("any number may be pending", replaced(requests, "may_run", lambda state, request: True), "a_queue", ("P10",)),
     "m": Bug("a pending savepoint subsumed", replaced(completion, "subsumed_by", everything_older), "a_savepoint_behind_a_checkpoint", ("P8",)),
@@ -92,16 +99,16 @@ def confirmed_first(coordinator: Coordinator) -> None:
 def interned(state: State, event: e.CheckpointCompleted) -> State:
     """A savepoint's file sets are entered as the history's are."""
     after = COMPLETED(state, event)
-    after, numbers = transitions._intern(after, [path for one in event.states for path in one.file_sets])
+    after, numbers = checkpoint_transitions._intern(after, [path for one in event.states for path in one.file_sets])
     found = after.checkpoint(event.id)
     assert found
-    return replace(after, checkpoints=transitions._swap(after.checkpoints, found, replace(found, file_sets=numbers)))
+    return replace(after, checkpoints=updates.swap(after.checkpoints, found, replace(found, file_sets=numbers)))
 
 
 def anything_is_first(state: State, event: e.CheckpointCompleted) -> State:
     after = COMPLETED(state, event)
     found = after.checkpoint(event.id)
-    return replace(after, attempts=transitions._first_own(after, found)) if found else after
+    return replace(after, attempts=checkpoint_transitions._mark_attempts(after, found)) if found else after
 
 
 def stub_last(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
@@ -141,7 +148,7 @@ def claimed_in_silence(coordinator: Coordinator, pointer: SavepointPointer, by: 
 def no_claim_is_held() -> Iterator[None]:
     with ExitStack() as stack:
         for module in (deletion, garbage):
-            stack.enter_context(patch.object(module, "claims_held", lambda state, now: frozenset()))
+            stack.enter_context(patch.object(module, "held_claims", lambda state, now: frozenset()))
         yield
 
 

@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.coordinator.liveness import (
     Heart,
     Liveness,
     Process,
-    Refusal,
+    RefusedStart,
     beats_of,
     read_beat,
 )
@@ -231,7 +231,9 @@ def test_one_of_several_is_enough() -> None:
         b"{",
         canonical({"v": 2, "counter": 1}),
         canonical({"v": 1, "counter": "one"}),
-        canonical(Beat(counter=1, process=FOREIGN, refused=Refusal(code="CKP131", text="another is alive")).to_json()),
+        canonical(
+            Beat(counter=1, process=FOREIGN, refused=RefusedStart(code="CKP131", text="another is alive")).to_json()
+        ),
     ],
     ids=["absent", "empty", "torn", "of a newer version", "of other types", "of a driver that was refused"],
 )

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Refusal
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.deletion import claims_held, held, retained_by_policy
+from airflow_checkpoint_provider.protocol.deletion import held, held_claims, retained_by_policy
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import RETAINED
 from tests.support.histories import Given, History, at, clear, in_turn, launch, refusal
@@ -186,7 +186,7 @@ def test_a_claim_is_held_until_the_policy_has_enough_of_its_own() -> None:
     history = running(KeepLatest(2))
     claiming(history)
     history.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepLatest(2)).to_json())
-    assert claims_held(history.state, NOW) == {FOREIGN}
+    assert held_claims(history.state, NOW) == {FOREIGN}
     history.completed()
     assert asked(history, c.Condemn(ids=(), claims=(FOREIGN,), now=at(60))) == "Held"
     history.completed()
@@ -204,7 +204,7 @@ def test_a_claim_counts_in_every_policy(retention: Retention, kept: bool) -> Non
     claiming(history)
     history.started(try_number=2, checkpointing=CheckpointConfig(retention=retention).to_json())
     history.completed()
-    assert bool(claims_held(history.state, NOW)) is kept
+    assert bool(held_claims(history.state, NOW)) is kept
 
 
 def test_claims_count_together_with_each_other_and_with_what_is_its_own() -> None:
@@ -214,13 +214,13 @@ def test_claims_count_together_with_each_other_and_with_what_is_its_own() -> Non
     for number in range(4):
         claim_one(history, number)
     history.started("day-2", checkpointing=policy)
-    assert claims_held(history.state, NOW) == {f"{FOREIGN}2", f"{FOREIGN}3"}
+    assert held_claims(history.state, NOW) == {f"{FOREIGN}2", f"{FOREIGN}3"}
     history.completed()
     history.started("day-3", checkpointing=policy)
-    assert claims_held(history.state, NOW) == {f"{FOREIGN}3"}
+    assert held_claims(history.state, NOW) == {f"{FOREIGN}3"}
     history.do(c.Condemn(ids=(), claims=(f"{FOREIGN}2",), now=at(60)))
     history.completed()
-    assert claims_held(history.state, NOW) == frozenset()
+    assert held_claims(history.state, NOW) == frozenset()
 
 
 def claim_one(history: History, number: int) -> None:
@@ -241,7 +241,7 @@ def test_one_that_is_being_deleted_takes_no_ones_place() -> None:
     history.do(c.Condemn(ids=(), claims=(f"{FOREIGN}1",), now=at(60)))
     history.do(c.Restore(token=replace(TOKEN_3, generation=1), base=None, by="ops", reason=""))
     history.started("day-3", checkpointing=policy)
-    assert claims_held(history.state, NOW) == {older}
+    assert held_claims(history.state, NOW) == {older}
 
 
 @pytest.mark.parametrize("where", [{}, {"restore": FOREIGN, "base": Point(pointer=FOREIGN)}], ids=["nothing", "there"])
@@ -252,9 +252,9 @@ def test_a_history_that_is_over_holds_no_claim_and_is_not_closed_while_it_owns_o
     history.started(checkpointing=policy, **where)
     claiming(history)
     history.started(try_number=2, checkpointing=policy)
-    assert claims_held(history.state, NOW) == {FOREIGN}
+    assert held_claims(history.state, NOW) == {FOREIGN}
     history.ended()
-    assert claims_held(history.state, NOW) == frozenset()
+    assert held_claims(history.state, NOW) == frozenset()
     assert asked(history, c.CloseHistory(why="the run finished", now=at(60))) == "StillNeeded"
     history.do(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60)))
     history.do(c.Forget(ids=(), claims=(FOREIGN,)))
@@ -298,10 +298,10 @@ def test_a_claim_is_held_while_the_newest_run_started_there() -> None:
     history.started("day-2", checkpointing=policy)
     for _ in range(3):
         history.completed()
-    assert claims_held(history.state, NOW) == {FOREIGN}
+    assert held_claims(history.state, NOW) == {FOREIGN}
     history.ended()
     history.started("day-3", checkpointing=policy)
-    assert claims_held(history.state, NOW) == frozenset()
+    assert held_claims(history.state, NOW) == frozenset()
 
 
 OTHER = f"{TARGET}/savepoint-orders-42-77aa"
@@ -335,7 +335,7 @@ def test_the_claimed_base_is_held_by_name_until_its_branch_has_a_checkpoint() ->
     claiming(history)
     history.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepWithin(minutes=1)).to_json())
     saved(history)
-    assert claims_held(history.state, NOW) == {FOREIGN}
+    assert held_claims(history.state, NOW) == {FOREIGN}
     held_back = refusal(history.ask(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60))), Held)
     assert held_back.about["ids"] == [FOREIGN]
     assert held_back.message.startswith(FOREIGN)
@@ -343,7 +343,7 @@ def test_the_claimed_base_is_held_by_name_until_its_branch_has_a_checkpoint() ->
     assert unforgotten.about["ids"] == [FOREIGN]
     assert unforgotten.message.startswith(FOREIGN)
     history.completed()
-    assert claims_held(history.state, NOW) == frozenset()
+    assert held_claims(history.state, NOW) == frozenset()
 
 
 def test_published_is_known_of_one_that_goes_or_has_gone_and_of_no_stranger() -> None:
@@ -422,4 +422,4 @@ def test_a_claim_that_is_needed_twice_is_held() -> None:
     history = running(KeepAll())
     claiming(history)
     history.started("day-2", checkpointing=CheckpointConfig(retention=KeepAll()).to_json())
-    assert claims_held(history.state, NOW) == {FOREIGN}
+    assert held_claims(history.state, NOW) == {FOREIGN}

@@ -20,7 +20,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By, Entry, closed_stub
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Process, Refusal
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Process, RefusedStart
 from airflow_checkpoint_provider.coordinator.savepoint_target import ClaimLock, DisposedStub
 from airflow_checkpoint_provider.errors import Queued
 from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithin
@@ -188,7 +188,7 @@ def heartbeat() -> bytes:
     beat = Beat(
         counter=41, at=at(3), process=PROCESS, epoch=2, launch=3, attached=at(2), application="application unchanged",
         doing="stage 'joined'", fraction=0.61, reused=("clean",), computed=("raw",), protected_since=at(1),
-        refused=Refusal(code="CKP131", text="another driver is alive"),
+        refused=RefusedStart(code="CKP131", text="another driver is alive"),
     )  # fmt: skip
     return canonical(beat.to_json())
 
@@ -420,7 +420,7 @@ def test_a_heartbeat() -> None:
     beat = Beat.from_json(json.loads(golden("heartbeat")))
     assert (beat.counter, beat.at, beat.process, beat.epoch, beat.launch) == (41, at(3), PROCESS, 2, 3)
     assert (beat.doing, beat.fraction, beat.reused, beat.computed) == ("stage 'joined'", 0.61, ("clean",), ("raw",))
-    assert beat.refused == Refusal(code="CKP131", text="another driver is alive")
+    assert beat.refused == RefusedStart(code="CKP131", text="another driver is alive")
 
 
 def test_what_lies_beside_a_savepoint() -> None:

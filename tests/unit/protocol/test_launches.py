@@ -59,7 +59,7 @@ def test_a_run_without_date_has_its_place_by_its_first_start() -> None:
 @pytest.fixture
 def three_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs, launches, attempts and checkpoints, instead of 100."""
-    monkeypatch.setattr("airflow_checkpoint_provider.protocol.transitions.KEPT_RECORDS", 3)
+    monkeypatch.setattr("airflow_checkpoint_provider.protocol.updates.KEPT_RECORDS", 3)
 
 
 @pytest.mark.usefixtures("three_listed")

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.metadata import Versions
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, KEPT_TOKENS, Claim, Run, State
-from airflow_checkpoint_provider.protocol.transitions import apply, fold, launch_token, token_text
+from airflow_checkpoint_provider.protocol.transitions import apply, fold
 from tests.support.histories import History, at, entry, token
 
 ELSEWHERE = "s3://other/savepoint-orders-7-9f3c"
@@ -277,7 +277,7 @@ def test_an_attempt_whose_launch_is_not_listed_belongs_to_the_only_application()
 
 def test_the_oldest_checkpoint_that_is_over_is_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Never one that is pending, retained or condemned, however old."""
-    monkeypatch.setattr("airflow_checkpoint_provider.protocol.transitions.KEPT_RECORDS", 2)
+    monkeypatch.setattr("airflow_checkpoint_provider.protocol.updates.KEPT_RECORDS", 2)
     state = lived()
     for number in range(3, 8):
         state = apply(state, replace(TRIGGERED, id=number, request=replace(TRIGGERED.request, token=f"r{number}")))
@@ -290,7 +290,7 @@ def test_the_oldest_checkpoint_that_is_over_is_dropped_first(monkeypatch: pytest
 
 
 def test_of_attempts_that_are_dropped_those_are_counted_that_were_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_checkpoint_provider.protocol.transitions.KEPT_RECORDS", 1)
+    monkeypatch.setattr("airflow_checkpoint_provider.protocol.updates.KEPT_RECORDS", 1)
     state = apply(lived(), STARTED)
     assert "restored" not in state.counts, "attempt 1 began with nothing"
     state = apply(apply(state, replace(STARTED, epoch=3)), replace(STARTED, epoch=4))
@@ -310,7 +310,7 @@ def test_the_token_of_the_oldest_launch_is_forgotten_first(newest_first: bool) -
 
 def test_the_greatest_place_of_the_runs_that_are_dropped_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those inside the branch, and of all: a step back may make any of them count."""
-    monkeypatch.setattr("airflow_checkpoint_provider.protocol.transitions.KEPT_RECORDS", 1)
+    monkeypatch.setattr("airflow_checkpoint_provider.protocol.updates.KEPT_RECORDS", 1)
     state = apply(replace(lived(), runs=(run("inside", 1, 0), run("not inside", 3, None))), PLANNED)
     assert (state.dropped_run_after, state.dropped_elsewhere) == (at(1), at(3))
     back = apply(state, replace(BRANCHED, base=e.Point(id=1)))
@@ -415,16 +415,16 @@ def test_only_attempts_of_its_epochs_have_completed_a_checkpoint() -> None:
 def test_who_differs_in_any_part_of_a_token_is_another(part: dict[str, Any]) -> None:
     one = e.Token(dag="d", run="r", task="t", item="i", generation=1)
     other = replace(one, **part)
-    assert token_text(one) != token_text(other)
-    assert launch_token(one, 1) != launch_token(other, 1) != launch_token(other, 2)
-    assert token_text(replace(one, item=None)) == "d|r|t||1"
+    assert one.text != other.text
+    assert one.launch_text(1) != other.launch_text(1) != other.launch_text(2)
+    assert replace(one, item=None).text == "d|r|t||1"
 
 
 def test_who_opens_a_branch_is_remembered_by_it_or_by_the_launch_in_it() -> None:
     """A clear does both in one entry, and is answered with its launch; a restore opens a branch and launches nothing."""
     branched = apply(lived(), replace(BRANCHED, token=PLANNED.spec.token))
-    assert branched.tokens[token_text(PLANNED.spec.token)] == 2
+    assert branched.tokens[PLANNED.spec.token.text] == 2
     launched = apply(branched, PLANNED)
-    assert launched.tokens[launch_token(PLANNED.spec.token, PLANNED.spec.try_number)] == 2
-    assert token_text(PLANNED.spec.token) not in launched.tokens
-    assert token_text(BRANCHED.token) in apply(apply(lived(), BRANCHED), PLANNED).tokens
+    assert launched.tokens[PLANNED.spec.token.launch_text(PLANNED.spec.try_number)] == 2
+    assert PLANNED.spec.token.text not in launched.tokens
+    assert BRANCHED.token.text in apply(apply(lived(), BRANCHED), PLANNED).tokens

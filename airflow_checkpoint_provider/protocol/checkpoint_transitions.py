@@ -1,0 +1,215 @@
+"""What events about requests, checkpoints and savepoints do to the state. Pure. Runs anywhere.
+
+Nothing here decides or refuses: an event in the journal has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.state import (
+    ABORTED,
+    CONDEMNED,
+    FORGOTTEN,
+    KEPT_TOKENS,
+    RETAINED,
+    AttemptRecord,
+    Checkpoint,
+    Dropped,
+    FileSetEntry,
+    QueuedRequest,
+    State,
+)
+from airflow_checkpoint_provider.protocol.updates import bounded, counted, merged_extra, remember, swap
+
+
+def queue_request(state: State, event: e.RequestQueued) -> State:
+    queued = QueuedRequest(request=event.request, epoch=event.epoch, queued_at=state.at, extra=event.extra)
+    return replace(_take_from_queue(state, event.request.token), queue=(*state.queue, queued))
+
+
+def drop_request(state: State, event: e.RequestDropped) -> State:
+    return _drop(state, [queued for queued in state.queue if queued.request.token == event.token], event)
+
+
+def drop_queue(state: State, event: e.QueueDropped) -> State:
+    return _drop(state, state.unserved(), event)
+
+
+def _drop(state: State, requests: Sequence[QueuedRequest], event: e.RequestDropped | e.QueueDropped) -> State:
+    """Take ``requests`` from the queue and remember that they were dropped."""
+    dropped = (
+        Dropped(token=queued.request.token, try_number=queued.request.try_number, why=event.why, extra=event.extra)
+        for queued in requests
+    )
+    return replace(
+        state,
+        queue=tuple(queued for queued in state.queue if queued not in requests),
+        dropped=(*state.dropped, *dropped)[-KEPT_TOKENS:],
+    )
+
+
+def _take_from_queue(state: State, token: str) -> State:
+    """Remove a request from the queue and from the dropped requests."""
+    return replace(
+        state,
+        queue=tuple(queued for queued in state.queue if queued.request.token != token),
+        dropped=tuple(dropped for dropped in state.dropped if dropped.token != token),
+    )
+
+
+def trigger(state: State, event: e.CheckpointTriggered) -> State:
+    checkpoint = Checkpoint(
+        id=event.id,
+        epochs=event.epochs,
+        branch=event.branch,
+        plan=event.plan,
+        request=event.request,
+        timeout_s=event.timeout_s,
+        triggered_at=state.at,
+        target=event.target,
+        queued_at=event.queued_at,
+        extra=event.extra,
+    )
+    return replace(
+        _take_from_queue(state, event.request.token),
+        next_id=event.id + 1,
+        checkpoints=_without_oldest((*state.checkpoints, checkpoint)),
+        requests=remember(state.requests, event.request.token, event.id),
+    )
+
+
+def _without_oldest(checkpoints: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+    """Return every checkpoint that is pending, retained or condemned, and the newest of those that are over."""
+    dropped, _ = bounded(tuple(checkpoint.id for checkpoint in checkpoints if checkpoint.over))
+    return tuple(checkpoint for checkpoint in checkpoints if checkpoint.id not in dropped)
+
+
+def complete(state: State, event: e.CheckpointCompleted) -> State:
+    checkpoint = state.checkpoint(event.id)
+    if checkpoint is None:
+        return state
+    # A savepoint's file sets lie at its target; no other checkpoint refers to them.
+    paths = () if checkpoint.savepoint else [path for entry in event.states for path in entry.file_sets]
+    state, numbers = _intern(state, paths)
+    completed = replace(
+        checkpoint,
+        status=RETAINED,
+        completed_at=state.at,
+        ended_at=state.at,
+        digest=event.digest,
+        bytes=event.bytes,
+        file_sets=numbers,
+        states=tuple(replace(entry, file_sets=()) for entry in event.states),
+        extra=merged_extra(checkpoint, event),
+    )
+    state = replace(
+        state,
+        checkpoints=swap(state.checkpoints, checkpoint, completed),
+        attempts=state.attempts if checkpoint.savepoint else _mark_attempts(state, checkpoint),
+        counts=counted(state, "completed"),
+        suspended=f"{state.at} ({event.suspended})" if event.suspended else state.suspended,
+    )
+    for number in event.subsumed:
+        subsumed = e.CheckpointAborted(id=number, reason="subsumed", phase="acknowledge", words=f"by chk-{event.id}")
+        state = abort(state, subsumed)
+    return _mark_runs(state, completed)
+
+
+def _mark_attempts(state: State, checkpoint: Checkpoint) -> tuple[AttemptRecord, ...]:
+    """Note the first own checkpoint of its attempts: from then on they do not need their restore point.
+
+    A savepoint does not count.
+    """
+    return tuple(
+        replace(attempt, first=checkpoint.id)
+        if attempt.epoch in checkpoint.epochs and attempt.first is None
+        else attempt
+        for attempt in state.attempts
+    )
+
+
+def _mark_runs(state: State, completed: Checkpoint) -> State:
+    """Note the branch in which a run completed a checkpoint: a job scope refuses runs older than those in the state."""
+    for epoch in completed.epochs:
+        attempt = state.attempt(epoch)
+        launch = state.launch(attempt.launch) if attempt else None
+        run = state.run(launch.spec.run) if launch else None
+        if run:
+            state = replace(state, runs=swap(state.runs, run, replace(run, inside=completed.branch)))
+    return state
+
+
+def _intern(state: State, paths: Sequence[str]) -> tuple[State, tuple[int, ...]]:
+    """List the file sets at ``paths``; return the state and their numbers."""
+    numbers = {file_set.path: file_set.number for file_set in state.file_sets}
+    new = [path for path in dict.fromkeys(paths) if path not in numbers]
+    added = tuple(FileSetEntry(number=state.next_file_set + i, path=path) for i, path in enumerate(new))
+    numbers |= {file_set.path: file_set.number for file_set in added}
+    state = replace(state, file_sets=(*state.file_sets, *added), next_file_set=state.next_file_set + len(added))
+    return state, tuple(numbers[path] for path in dict.fromkeys(paths))
+
+
+def abort(state: State, event: e.CheckpointAborted) -> State:
+    checkpoint = state.checkpoint(event.id)
+    if checkpoint is None:
+        return state
+    aborted = replace(
+        checkpoint,
+        status=ABORTED,
+        ended_at=state.at,
+        reason=event.reason,
+        phase=event.phase,
+        missing=event.missing,
+        words=event.words,
+        extra=merged_extra(checkpoint, event),
+    )
+    checkpoints = _without_oldest(swap(state.checkpoints, checkpoint, aborted))
+    return replace(state, checkpoints=checkpoints, counts=counted(state, "aborted"))
+
+
+def confirm_commits(state: State, event: e.CommitsConfirmed) -> State:
+    checkpoint = state.checkpoint(event.id)
+    if checkpoint is None:
+        return state
+    confirmed = replace(checkpoint, commits_confirmed=True, extra=merged_extra(checkpoint, event))
+    return replace(state, checkpoints=swap(state.checkpoints, checkpoint, confirmed))
+
+
+def confirm_published(state: State, event: e.SavepointPublished) -> State:
+    checkpoint = state.checkpoint(event.id)
+    if checkpoint is None:
+        return state
+    published = replace(checkpoint, published=True, extra=merged_extra(checkpoint, event))
+    return replace(state, checkpoints=swap(state.checkpoints, checkpoint, published))
+
+
+def condemn(state: State, event: e.CheckpointsCondemned) -> State:
+    claims = tuple(
+        replace(claim, status=CONDEMNED) if claim.pointer in event.claims else claim for claim in state.claims
+    )
+    return replace(_with_status(state, event.ids, CONDEMNED), claims=claims)
+
+
+def forget(state: State, event: e.CheckpointsForgotten) -> State:
+    state = _with_status(state, event.ids, FORGOTTEN)
+    state = replace(state, claims=tuple(claim for claim in state.claims if claim.pointer not in event.claims))
+    named = state.named()
+    checkpoints = (
+        replace(checkpoint, file_sets=()) if checkpoint.id in event.ids else checkpoint
+        for checkpoint in state.checkpoints
+    )
+    return replace(
+        state,
+        checkpoints=_without_oldest(tuple(checkpoints)),
+        file_sets=tuple(file_set for file_set in state.file_sets if file_set.number in named),
+    )
+
+
+def _with_status(state: State, ids: tuple[int, ...], status: str) -> State:
+    checkpoints = (
+        replace(checkpoint, status=status) if checkpoint.id in ids else checkpoint for checkpoint in state.checkpoints
+    )
+    return replace(state, checkpoints=tuple(checkpoints))

@@ -1,0 +1,220 @@
+"""What events about histories, launches, attempts and branches do to the state. Pure. Runs anywhere.
+
+Nothing here decides or refuses: an event in the journal has happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Branch, Claim, Launch, Run, State
+from airflow_checkpoint_provider.protocol.updates import bounded, counted, merged_extra, remember, swap
+
+
+def open_history(state: State, event: e.HistoryOpened) -> State:
+    names = replace(state, incarnation=event.incarnation, job=event.job, scope=event.scope, item=event.item)
+    return replace(names, closing=None, closed=False, extra=merged_extra(state, event))
+
+
+def begin_closing(state: State, event: e.HistoryClosing) -> State:
+    return replace(state, closing=event.why, extra=merged_extra(state, event))
+
+
+def close_history(state: State, event: e.HistoryClosed) -> State:
+    """Keep the names and the counters, so that numbers go on rising when the history is opened again."""
+    return State(
+        n=state.n,
+        at=state.at,
+        incarnation=state.incarnation,
+        job=state.job,
+        scope=state.scope,
+        item=state.item,
+        branch=Branch(number=state.branch.number),
+        next_launch=state.next_launch,
+        next_id=state.next_id,
+        last_epoch=state.last_epoch,
+        next_file_set=state.next_file_set,
+        closing=event.why,
+        closed=True,
+        extra=merged_extra(state, event),
+    )
+
+
+def plan_launch(state: State, event: e.LaunchPlanned) -> State:
+    launch = Launch(
+        number=event.launch,
+        spec=event.spec,
+        at=state.at,
+        restore_point=event.restore_point,
+        branch=state.branch.number,
+        extra=event.extra,
+    )
+    state = replace(
+        state,
+        launches=bounded((*state.launches, launch))[1],
+        current={**state.current, event.spec.application: event.launch},
+        next_launch=event.launch + 1,
+        tokens=remember(
+            _tokens_without_branch(state, event.spec.token),
+            event.spec.token.launch_text(event.spec.try_number),
+            event.launch,
+        ),
+    )
+    return _list_run(state, event)
+
+
+def _tokens_without_branch(state: State, token: e.Token) -> dict[str, int]:
+    """Return the tokens without the branch's: a launch that opened its branch itself is remembered as a launch."""
+    return {text: number for text, number in state.tokens.items() if text != token.text}
+
+
+def _list_run(state: State, event: e.LaunchPlanned) -> State:
+    """List the run of a launch as the newest. A launch of a run that had ended makes the run go on."""
+    listed = state.run(event.spec.run)
+    run = Run(
+        key=event.spec.run,
+        owner=event.spec.owner,
+        run_after=event.spec.run_after,
+        started_at=event.spec.started_at,
+        started_from=event.restore_point,
+        launch=event.launch,
+        generation=event.spec.token.generation,
+        rename=state.branch.rename if event.restore_point == state.branch.base else {},
+    )
+    if listed:
+        run = replace(listed, launch=event.launch, generation=event.spec.token.generation, how=None, ended_at=None)
+        if state.branch.token == event.spec.token:  # its clear opened the branch: there it comes after the older runs
+            run = replace(run, inside=state.branch.number)
+    runs = (*(other for other in state.runs if other is not listed), run)
+    dropped, kept = bounded(runs)
+    in_branch = (other.position for other in dropped if other.inside == state.branch.number)
+    return replace(
+        state,
+        runs=kept,
+        dropped_run_after=max((state.dropped_run_after, *in_branch)),
+        dropped_elsewhere=max((state.dropped_elsewhere, *(other.position for other in dropped))),
+    )
+
+
+def adopt_launch(state: State, event: e.LaunchAdopted) -> State:
+    launch = state.launch(event.launch)
+    if launch is None:
+        return state
+    adopted = replace(launch, adopted_by=max(launch.adopted_by, event.try_number), extra=merged_extra(launch, event))
+    run = state.run(launch.spec.run)
+    return replace(
+        state,
+        launches=swap(state.launches, launch, adopted),
+        runs=swap(state.runs, run, replace(run, generation=event.token.generation)) if run else state.runs,
+        tokens=remember(state.tokens, event.token.launch_text(event.try_number), event.launch),
+    )
+
+
+def request_stop(state: State, event: e.StopRequested) -> State:
+    launch = state.launch(event.launch)
+    if launch is None:
+        return state
+    stopping = replace(launch, stop=f"{event.by}: {event.reason}", extra=merged_extra(launch, event))
+    return replace(state, launches=swap(state.launches, launch, stopping))
+
+
+def start_attempt(state: State, event: e.AttemptStarted) -> State:
+    launch = state.launch(event.launch)
+    point = event.restore_point
+    restored = state.checkpoint(point.id) if point else None
+    attempt = AttemptRecord(
+        epoch=event.epoch,
+        launch=event.launch,
+        application=launch.spec.application if launch else "",
+        driver=event.driver,
+        restore_point=point,
+        application_digest=event.application_digest,
+        versions=event.versions,
+        checkpointing=event.checkpointing,
+        at=state.at,
+        holds=restored.file_sets if restored else (),
+        extra=event.extra,
+    )
+    dropped, kept = bounded((*state.attempts, attempt))
+    return replace(
+        state,
+        attempts=kept,
+        last_epoch=max(state.last_epoch, event.epoch),
+        counts=counted(state, "restored") if any(old.restore_point for old in dropped) else state.counts,
+    )
+
+
+def end_attempt(state: State, event: e.AttemptEnded) -> State:
+    attempt = state.attempt(event.epoch)
+    if attempt is None:
+        return state
+    ended = replace(
+        attempt,
+        how=event.how,
+        exit_code=event.exit_code,
+        said_by=event.said_by,
+        ended_at=state.at,
+        extra=merged_extra(attempt, event),
+    )
+    state = replace(state, attempts=swap(state.attempts, attempt, ended))
+    launch = state.launch(attempt.launch)
+    run = state.run(launch.spec.run) if launch else None
+    if run is None or launch is None or run.launch != launch.number:
+        return state
+    return replace(state, runs=swap(state.runs, run, replace(run, how=event.how, ended_at=state.at)))
+
+
+def open_branch(state: State, event: e.BranchOpened) -> State:
+    branch = Branch(
+        number=event.branch,
+        base=event.base,
+        token=event.token,
+        reason=event.reason,
+        at=state.at,
+        rename=event.rename,
+        extra=event.extra,
+    )
+    dropped = max(state.dropped_run_after, state.dropped_elsewhere)
+    return replace(
+        state,
+        branch=branch,
+        dropped_run_after=dropped if event.base and event.base.pointer is None else "",
+        dropped_elsewhere=dropped,
+        next_id=max(state.next_id, event.above + 1),
+        claims=_claims(state, event),
+        current=dict.fromkeys(state.current),
+        runs=_runs_inside(state, event),
+        tokens=remember(state.tokens, event.token.text, state.next_launch),
+    )
+
+
+def _claims(state: State, event: e.BranchOpened) -> tuple[Claim, ...]:
+    pointer = event.base.pointer if event.base else None
+    if not event.claimed or pointer is None:
+        return state.claims
+    return (*(claim for claim in state.claims if claim.pointer != pointer), Claim(pointer=pointer, at=state.at))
+
+
+def _runs_inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
+    """Mark the runs that count in the new branch: those inside the checkpoint from which it starts.
+
+    An earlier step back has moved some of them to its own branch. If the run of the checkpoint is no longer listed, every
+    run that may be inside counts.
+    """
+    base = state.checkpoint(event.base.id) if event.base else None
+    if base is None:
+        return state.runs
+    attempt = state.attempt(base.epochs[0])
+    launch = state.launch(attempt.launch) if attempt else None
+    newest = state.run(launch.spec.run) if launch else None
+
+    def counts(run: Run) -> bool:
+        within = newest is None or run.position <= newest.position
+        return run is newest or (run.inside is not None and run.inside >= base.branch and within)
+
+    return tuple(replace(run, inside=event.branch) if counts(run) else run for run in state.runs)
+
+
+def resume(state: State, event: e.Resumed) -> State:
+    return replace(state, suspended=None)
