@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import Garbage
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
-from airflow_checkpoint_provider.coordinator.restore import GoingBack
+from airflow_checkpoint_provider.coordinator.restore import RestoreTarget
 from airflow_checkpoint_provider.coordinator.savepoint import Disposed
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, Refused, SavepointDisposed
@@ -78,7 +78,7 @@ def restore(store: Store, job: str, run: str | None, source: Source, approval: A
     """Verify the source, then fence what runs and set where the next attempt starts."""
     found, key = locate.find_history(store, job, run)
     coordinator = Coordinator(Journal(store, found.keys, by()))
-    going = GoingBack(coordinator, source.text, key or found.newest_run)
+    going = RestoreTarget(coordinator, source.text, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
     names = going.names(source.rename)
     command = _restoring(going, base, source)
@@ -93,14 +93,14 @@ def restore(store: Store, job: str, run: str | None, source: Source, approval: A
         return _report(found, base, lines(), DRY_RUN)
     confirm(job, lines(), approval)
     answer = coordinator.journal.append(
-        lambda state: savepoint.claim_first(coordinator, state, command(state), utc_now())
+        lambda state: savepoint.claim_before_restore(coordinator, state, command(state), utc_now())
     )
     done = replace(found, state=coordinator.state)
     after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
     return _report(done, base, lines() if approval.yes else [], after)
 
 
-def _restoring(going: GoingBack, base: Point | None, source: Source) -> Callable[[State], c.Restore]:
+def _restoring(going: RestoreTarget, base: Point | None, source: Source) -> Callable[[State], c.Restore]:
     """Return the restore of ``base``. It raises ``Refused`` if the source has become another checkpoint meanwhile."""
     token = _token()
 

@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.cli.locate import Found
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator import statistics as numbers
 from airflow_checkpoint_provider.coordinator.liveness import Beats
-from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, open_pointer, recalled
+from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start, open_pointer
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound
 from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.protocol.events import StateEntry
@@ -338,7 +338,7 @@ def story(store: Store, job: str, run: str | None, epoch: int | None) -> Report:
     """Report the story of the newest launch of a job or a run, or of an attempt. Raises ``CheckpointNotFound``."""
     found, key = locate.find_history(store, job, run)
     launch, attempt = _launch_of(found.state, key, epoch)
-    restored = recalled(
+    restored = candidates_at_start(
         found.state,
         attempt.restore_point if attempt else launch.restore_point,
         attempt.epoch if attempt else found.state.last_epoch + 1,

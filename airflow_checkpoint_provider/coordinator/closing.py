@@ -22,13 +22,16 @@ from airflow_checkpoint_provider.protocol.state import State
 
 
 def close(coordinator: Coordinator, command: c.CloseHistory | Callable[[State], c.CloseHistory]) -> None:
-    """Close the history and delete what it leaves. Raises ``StillNeeded`` if something in it runs or is kept."""
+    """Close the history and delete what remains of it. Raises ``StillNeeded`` if an attempt runs or a checkpoint is
+    kept.
+    """
     coordinator.journal.append(command)
     finish(coordinator)
 
 
 def close_if_due(coordinator: Coordinator, now: str) -> bool:
-    """Close the history if it may be closed at ``now``, or finish what somebody began. Return whether it is closed.
+    """Close the history if it may be closed at ``now`` (ISO, UTC), or finish an interrupted closing. Return whether
+    it is closed.
 
     If the journal moves meanwhile, the question is asked again.
     """
@@ -56,8 +59,10 @@ def finish(coordinator: Coordinator) -> None:
 
 
 def delete_leftovers(coordinator: Coordinator) -> None:
-    """Delete what a closed history leaves. The believed state says where it ends. A stub says that everything before it is
-    compacted, so the stubs come last and in their order."""
+    """Delete what remains of a closed history. The state of the last complete read says where the journal ends.
+
+    A stub says that everything before it is compacted, so the stubs are written last and in their order.
+    """
     journal = coordinator.journal
     garbage.remove_orphans(garbage.unshared(coordinator))
     _delete_beats(coordinator)

@@ -44,7 +44,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Coordinator:
-    """Drives checkpoints of one history. ``epoch`` is the driver's own; None for tasks and people."""
+    """A coordinator of the checkpoints of one history. ``epoch`` is the driver's own; None for tasks and people."""
 
     def __init__(self, journal: Journal, epoch: int | None = None) -> None:
         self.journal, self.epoch = journal, epoch
@@ -57,8 +57,8 @@ class Coordinator:
     def state(self) -> State:
         return self.journal.state
 
-    def still_mine(self) -> None:
-        """Before any effect outside the journal: catch up, and raise ``Fenced`` if this attempt is over."""
+    def check_not_fenced(self) -> None:
+        """Catch up, and raise ``Fenced`` if this attempt is over. Call it before any effect outside the journal."""
         state = self.journal.catch_up()
         if self.epoch is not None and state.over(self.epoch):
             raise Fenced(f"attempt {self.epoch} of {state.job} is over", epoch=self.epoch)
@@ -104,33 +104,35 @@ class Coordinator:
             raise Queued(f"{self.state.job}: the request waits, {place}; ask again when a checkpoint has its outcome")
 
     def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:
-        """Put the acknowledgement of one application; returns the one that counts, which is another's if that was first."""
+        """Put the acknowledgement of one application. Return the one that counts: the first one put, perhaps by
+        another writer.
+        """
         epochs = self._listed(ack.id).epochs
-        if ack.epoch not in epochs:  # put first, it would stand for the attempt whose checkpoint that is
+        if ack.epoch not in epochs:  # it would count as the acknowledgement of the other attempt
             raise Fenced(f"chk-{ack.id} waits for attempt {epochs[-1]}, not for attempt {ack.epoch}", epoch=ack.epoch)
         key = self.keys.acknowledgement(ack.id, ack.application)
-        outcome, found = put(self.store, key, ack.to_bytes(), patience=self.journal.patience)
+        outcome, stored = put(self.store, key, ack.to_bytes(), patience=self.journal.patience)
         if outcome is Put.UNKNOWN:
             raise CommitStateUnknown(
                 f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced"
             )
-        stands = self._read_acknowledgement(found, ack.id) if outcome is Put.EXISTS and found else ack
-        self._own[ack.id, ack.application] = stands
-        return stands
+        counting = self._read_acknowledgement(stored, ack.id) if outcome is Put.EXISTS and stored else ack
+        self._own[ack.id, ack.application] = counting
+        return counting
 
     def missing(self, checkpoint: Checkpoint) -> tuple[str, ...]:
-        """The applications that have not acknowledged it yet; one GET for each."""
+        """Return the applications that have not acknowledged it yet. Cost: one GET for each."""
         acks = self._acknowledgements(checkpoint)
-        return tuple(one for one in checkpoint.plan if one not in acks)
+        return tuple(application for application in checkpoint.plan if application not in acks)
 
     def complete(self, number: int, *, finalize: bool = False) -> Answer:
-        """All acknowledgements -> seal put and read back -> *completed*, with the digest of what was read.
+        """Put the seal made of all acknowledgements, read it back, and write *completed* with its digest.
 
-        ``finalize`` is said by who may complete a gated one.
+        ``finalize``: the caller may complete a gated checkpoint.
         """
         checkpoint = self._listed(number)
-        shut = checkpoint.request.gated and not finalize
-        acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING and not shut else {}
+        needs_finalize = checkpoint.request.gated and not finalize
+        acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING and not needs_finalize else {}
         if len(acks) < len(checkpoint.plan):
             return self._unsealed(number, finalize)
         body = self._put_seal(number, self._seal(checkpoint, acks).to_bytes())
@@ -142,12 +144,17 @@ class Coordinator:
         return answer
 
     def _completed(self, number: int, seal: Seal, sealed: str, finalize: bool) -> Answer:
-        """The entry. A completion that does not fit into one is an abort: pending, it would be in the way of all others."""
+        """Write the entry. If it is too large, abort the checkpoint, since a pending one would block all others."""
         states = state_entries(seal)
         command = c.Complete(
-            id=number, digest=sealed, bytes=sum(one.bytes for one in states), states=states,
-            acknowledged=tuple(seal.applications), epoch=self.epoch, finalize=finalize,
-        )  # fmt: skip
+            id=number,
+            digest=sealed,
+            bytes=sum(entry.bytes for entry in states),
+            states=states,
+            acknowledged=tuple(seal.applications),
+            epoch=self.epoch,
+            finalize=finalize,
+        )
         try:
             return self.journal.append(command)
         except TooLarge as error:
@@ -155,12 +162,14 @@ class Coordinator:
             raise
 
     def _unsealed(self, number: int, finalize: bool) -> Answer:
-        """The answer about a checkpoint that has its outcome, lacks an acknowledgement, or is gated. It is not sealed: a
-        seal is written once, and one of the acknowledgements there were would stand for the checkpoint when the others came."""
+        """Return the answer for a checkpoint that has its outcome, lacks an acknowledgement, or is gated.
+
+        It is not sealed. A seal is written once, so a seal with missing acknowledgements could not be corrected.
+        """
 
         def completion(state: State) -> c.Complete:
-            known = state.checkpoint(number)
-            sealed = known.digest if known else ""
+            checkpoint = state.checkpoint(number)
+            sealed = checkpoint.digest if checkpoint else ""
             return c.Complete(
                 id=number, digest=sealed, bytes=0, states=(), acknowledged=(), epoch=self.epoch, finalize=finalize
             )
@@ -179,10 +188,10 @@ class Coordinator:
         return self.journal.append(c.ConfirmCommits(id=number, epoch=self.epoch))
 
     def _listed(self, number: int) -> Checkpoint:
-        found = self.state.checkpoint(number) or self.journal.catch_up().checkpoint(number)
-        if found is None:
+        checkpoint = self.state.checkpoint(number) or self.journal.catch_up().checkpoint(number)
+        if checkpoint is None:
             raise CheckpointNotFound(f"chk-{number} is not listed in {self.keys.prefix}; see `checkpoints show`")
-        return found
+        return checkpoint
 
     def _acknowledgements(self, checkpoint: Checkpoint) -> dict[str, Acknowledgement]:
         acks = {}
@@ -196,7 +205,9 @@ class Coordinator:
         return acks
 
     def _read_acknowledgement(self, body: bytes, number: int) -> Acknowledgement:
-        """Ids begin anew where somebody deleted a journal by hand, and its checkpoints may still be there."""
+        """Return the acknowledgement in ``body``. Raise ``OtherIncarnation`` if its journal was deleted by hand: ids
+        start again then, but old checkpoints may still exist.
+        """
         ack = Acknowledgement.from_bytes(body)
         if ack.inc != self.state.incarnation:
             raise OtherIncarnation(
@@ -208,27 +219,36 @@ class Coordinator:
     def _seal(self, checkpoint: Checkpoint, acks: dict[str, Acknowledgement]) -> Seal:
         state = self.state
         return Seal(
-            inc=state.incarnation, job=state.job, scope=state.scope, item=state.item, id=checkpoint.id, kind=checkpoint.kind,
-            branch=checkpoint.branch, epochs=checkpoint.epochs, plan=checkpoint.plan, applications=acks,
-        )  # fmt: skip
+            inc=state.incarnation,
+            job=state.job,
+            scope=state.scope,
+            item=state.item,
+            id=checkpoint.id,
+            kind=checkpoint.kind,
+            branch=checkpoint.branch,
+            epochs=checkpoint.epochs,
+            plan=checkpoint.plan,
+            applications=acks,
+        )
 
     def _put_seal(self, number: int, body: bytes) -> bytes:
-        """The seal as it stands in the store: read back, not remembered."""
+        """Put the seal and return its bytes as they were read back from the store."""
         key = self.keys.seal(number)
         outcome, _ = put(self.store, key, body, patience=self.journal.patience)
-        found = self.store.read(key)
-        if outcome is Put.UNKNOWN or found is None:
+        stored = self.store.read(key)
+        if outcome is Put.UNKNOWN or stored is None:
             raise CommitStateUnknown(
                 f"the store did not say whether the seal of chk-{number} was written; nothing was cleaned up"
             )
-        return found
+        return stored
 
     def pointer(self, number: int) -> Pointer:
         """Return the pointer of a checkpoint in this history, wherever the files of a savepoint are."""
         return self.keys.pointer(self.store.uri, number)
 
     def contents(self, checkpoint: Checkpoint) -> tuple[Seal, bool]:
-        """What it holds, and whether it is sealed. A pending one that all have acknowledged can be looked at before.
+        """Return the content of a checkpoint, and whether it is sealed. A pending checkpoint can be read once all
+        have acknowledged.
 
         Raises ``NotPending`` if it lacks an acknowledgement or was aborted, ``CheckpointNotFound`` if it was deleted.
         """
@@ -240,12 +260,12 @@ class Coordinator:
             )
         acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING else {}
         if len(acks) < len(checkpoint.plan):
-            said = outcome(checkpoint) if checkpoint.status == ABORTED else "not acknowledged yet; wait for that"
-            raise NotPending(f"chk-{checkpoint.id} cannot be looked at: {said}", status=checkpoint.status)
+            cause = outcome(checkpoint) if checkpoint.status == ABORTED else "not acknowledged yet; wait for that"
+            raise NotPending(f"chk-{checkpoint.id} cannot be looked at: {cause}", status=checkpoint.status)
         return self._seal(checkpoint, acks), False
 
     def read_seal(self, checkpoint: Checkpoint) -> Seal:
-        """The seal of a completed checkpoint, compared with the digest of its entry."""
+        """Return the seal of a completed checkpoint. Raises ``Damaged`` if its digest is not that of its entry."""
         key = self.keys.seal(checkpoint.id)
         body = self.store.read(key)
         if body is None:
@@ -260,12 +280,18 @@ def _nonces(acks: Mapping[str, Acknowledgement]) -> dict[str, str]:
 
 
 def state_entries(seal: Seal) -> tuple[StateEntry, ...]:
-    """What the journal remembers of each state."""
-    return tuple(_entry(state, seal.id) for state in sorted(seal.states.values(), key=lambda one: one.uid))
+    """Return the entries of a seal's states for the journal."""
+    return tuple(_entry(state, seal.id) for state in sorted(seal.states.values(), key=lambda snapshot: snapshot.uid))
 
 
 def _entry(state: StateSnapshot, number: int) -> StateEntry:
     return StateEntry(
-        uid=state.uid, kind=state.kind, run=state.run, file_sets=tuple(file_set.path for file_set in state.file_sets), bytes=state.bytes,
-        rows=state.rows, new=state.measures.checkpoint == number, measures=state.measures,
-    )  # fmt: skip
+        uid=state.uid,
+        kind=state.kind,
+        run=state.run,
+        file_sets=tuple(file_set.path for file_set in state.file_sets),
+        bytes=state.bytes,
+        rows=state.rows,
+        new=state.measures.checkpoint == number,
+        measures=state.measures,
+    )

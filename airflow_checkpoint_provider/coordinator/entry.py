@@ -17,7 +17,7 @@ LARGEST_EVENTS = 256 * 1024  # bytes of one entry's events; a snapshot has no li
 
 @dataclass(frozen=True)
 class By:
-    """Who wrote an entry; for people."""
+    """The writer of an entry; for people."""
 
     place: str  # driver, task, cli
     owner: str
@@ -30,7 +30,9 @@ class By:
 
 @dataclass(frozen=True)
 class Entry:
-    """``snapshot`` is the whole state before the events, at boundaries only. A stub has no events: its number stays taken."""
+    """An entry of the journal. ``snapshot`` is the whole state before the events, at boundaries only. A stub has no
+    events; it keeps its number taken.
+    """
 
     inc: str
     n: int
@@ -47,18 +49,20 @@ class Entry:
         if self.stub:
             return canonical({**data, "stub": True})
         data |= {
-            "nonce": self.nonce, "at": self.at, "by": self.by,
+            "nonce": self.nonce,
+            "at": self.at,
+            "by": self.by,
             "events": [event_to_json(event) for event in self.events],
-        }  # fmt: skip
+        }
         if self.snapshot is not None:
             data["snapshot"] = self.snapshot.to_json()
         return canonical(data)
 
     @property
     def closed(self) -> State | None:
-        """The state that this entry, the last stub of a closed history, leaves."""
-        kept = self.extra.get(CLOSED) if self.stub else None
-        return None if kept is None else State.from_json(kept)
+        """Return the state that the last stub of a closed history holds, or None."""
+        stored = self.extra.get(CLOSED) if self.stub else None
+        return None if stored is None else State.from_json(stored)
 
     @classmethod
     def from_bytes(cls, body: bytes, key: str) -> Entry:
@@ -68,10 +72,15 @@ class Entry:
             if data.get("stub"):
                 return cls(data["inc"], data["n"], "", "", {}, (), stub=True, extra=extra)
             return cls(
-                inc=data["inc"], n=data["n"], nonce=data["nonce"], at=data["at"], by=data["by"],
+                inc=data["inc"],
+                n=data["n"],
+                nonce=data["nonce"],
+                at=data["at"],
+                by=data["by"],
                 events=tuple(event_from_json(event) for event in data["events"]),
-                snapshot=State.from_json(data["snapshot"]) if "snapshot" in data else None, extra=extra,
-            )  # fmt: skip
+                snapshot=State.from_json(data["snapshot"]) if "snapshot" in data else None,
+                extra=extra,
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise Damaged(
                 f"{key} cannot be read as an entry of a journal: {error!r}; somebody or something changed it"
@@ -79,10 +88,14 @@ class Entry:
 
 
 def closed_stub(state: State) -> Entry:
-    """The stub that the last boundary of a closed history becomes: all of ``state`` that is not as in an empty one."""
-    nothing = State().to_json()
-    kept = {name: value for name, value in state.to_json().items() if name not in nothing or value != nothing[name]}
-    return Entry(inc=state.incarnation, n=state.n, nonce="", at="", by={}, events=(), stub=True, extra={CLOSED: kept})
+    """Return the stub that replaces the last boundary of a closed history: the fields of ``state`` that differ from
+    an empty state.
+    """
+    empty = State().to_json()
+    changed = {name: value for name, value in state.to_json().items() if name not in empty or value != empty[name]}
+    return Entry(
+        inc=state.incarnation, n=state.n, nonce="", at="", by={}, events=(), stub=True, extra={CLOSED: changed}
+    )
 
 
 _KNOWN = frozenset({"v", "inc", "n", "nonce", "at", "by", "events", "snapshot", "stub"})

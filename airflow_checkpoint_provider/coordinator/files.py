@@ -18,9 +18,10 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot]) -> int:
-    """Compare the files of ``states``, which lie at ``keys``, with a listing of each file set. Return how many files there are.
+    """Compare the files of ``states``, which lie at ``keys``, with a listing of each file set. Return the number of
+    files.
 
-    Raises ``Damaged`` with the first that is missing or of another size.
+    Raises ``Damaged`` with the first file that is missing or has another size.
     """
     file_sets = [file_set for state in states for file_set in state.file_sets]
     for file_set in {file_set.path: file_set for file_set in file_sets}.values():
@@ -31,9 +32,10 @@ def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot]) -> int:
 
 
 def compare(place: str, sizes: Mapping[str, int], files: Iterable[File]) -> None:
-    """Compare the acknowledged ``files`` with the ``sizes`` in bytes of what lies at ``place``. Other files do not matter.
+    """Compare the acknowledged ``files`` with the ``sizes`` in bytes of the files at ``place``. Other files do not
+    matter.
 
-    Raises ``Damaged`` with the first that is missing or of another size.
+    Raises ``Damaged`` with the first file that is missing or has another size.
     """
     for file in files:
         if file.name not in sizes:
@@ -45,28 +47,30 @@ def compare(place: str, sizes: Mapping[str, int], files: Iterable[File]) -> None
 # -- copying -------------------------------------------------------------------------------------------------------------
 
 
-def exported(states: Iterable[StateSnapshot], history: Keys, savepoint: Keys) -> Pairs:
-    """Return the files to copy before a savepoint of these states is acknowledged. Paths stay, relative to its directory."""
+def export_pairs(states: Iterable[StateSnapshot], history: Keys, savepoint: Keys) -> Pairs:
+    """Return the files to copy before a savepoint of these states is acknowledged. Their paths relative to the
+    directory do not change.
+    """
     file_sets = {file_set.path: file_set for state in states for file_set in state.file_sets}
     return tuple(
         pair for path in sorted(file_sets) for pair in _pairs(file_sets[path], history, file_sets[path], savepoint)
     )
 
 
-def imported(
+def import_state(
     state: StateSnapshot, elsewhere: Keys, history: Keys, epoch: int, nonce: Callable[[], str]
 ) -> tuple[StateSnapshot, Pairs]:
-    """Return a state that was restored from elsewhere, as the history that begins with it holds it, and the files to copy.
+    """Return a state of another history as this history holds it, and the files to copy.
 
-    References never leave a history: each file set becomes one of attempt ``epoch``, and remembers where its rows come from.
-    What another history says of ids is forgotten: the state is new in the first checkpoint that holds it.
+    References never leave a history: each file set becomes one of attempt ``epoch`` and keeps the origin of its rows.
+    The ids of the other history are dropped: the state is new in the first checkpoint that holds it.
     """
     file_sets = tuple(
         replace(file_set, path=file_set_path(state.uid, epoch, nonce()), origin=file_set.identity)
         for file_set in state.file_sets
     )
-    before = state.measures
-    measures = Measures(barrier=before.barrier, work_s=before.work_s, new_bytes=state.bytes)
+    original = state.measures
+    measures = Measures(barrier=original.barrier, work_s=original.work_s, new_bytes=state.bytes)
     pairs = (_pairs(old, elsewhere, new, history) for old, new in zip(state.file_sets, file_sets, strict=True))
     return replace(state, file_sets=file_sets, measures=measures), tuple(
         pair for file_set in pairs for pair in file_set

@@ -38,7 +38,7 @@ KEPT_SNAPSHOTS = 4  # boundaries of the journal that keep their snapshots
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
 
 Access = Callable[[], AbstractContextManager[Coordinator]]
-"""Gives the coordinator to one thread at a time; it is held for entries, never while files are deleted."""
+"""Gives the coordinator to one thread at a time: while entries are written, never while files are deleted."""
 
 
 def unshared(coordinator: Coordinator) -> Access:
@@ -51,7 +51,7 @@ def unshared(coordinator: Coordinator) -> Access:
 
 @dataclass(frozen=True)
 class Expired:
-    """Checkpoints by their ids, and claimed savepoints by their pointers."""
+    """Ids of checkpoints, and pointers of claimed savepoints."""
 
     ids: tuple[int, ...] = ()
     claims: tuple[str, ...] = ()
@@ -65,10 +65,10 @@ class Expired:
 
 @dataclass(frozen=True)
 class Garbage:
-    """What one history no longer needs.
+    """The parts of one history that are no longer needed.
 
-    ``expired`` is what nothing holds any more, ``condemned`` what somebody began to delete, ``orphans`` are keys of folders.
-    ``close`` says that the history itself may be closed once the checkpoints are deleted.
+    ``expired`` may be condemned, ``condemned`` was condemned before and is not deleted yet, ``orphans`` are keys of
+    folders. ``close`` says that the history itself may be closed once the checkpoints are deleted.
     """
 
     expired: Expired
@@ -87,8 +87,8 @@ class Garbage:
 def plan(state: State, now: str, folders: Iterable[str] = ()) -> Garbage:
     """Return what is garbage at ``now``, a UTC time in ISO format; pure.
 
-    ``state`` is a believed one. Orphans are looked for among ``folders``, as ``folders_of`` lists them; without these none is
-    found, and no request is needed.
+    ``state`` comes from a complete read. Orphans are searched among ``folders``, as ``folders_of`` lists them;
+    without them none is found, and no request to the store is needed.
     """
     expired, condemned = _expired(state, now), _condemned(state)
     unfinished = state.closing is not None and not state.closed
@@ -97,7 +97,7 @@ def plan(state: State, now: str, folders: Iterable[str] = ()) -> Garbage:
 
 
 def _expired(state: State, now: str) -> Expired:
-    """Savepoints are the user's: no policy deletes them."""
+    """Return what no rule holds. Savepoints belong to the user: no policy deletes them."""
     moment = datetime.fromisoformat(now)
     ids = {checkpoint.id for checkpoint in state.retained if not checkpoint.savepoint}
     claims = {claim.pointer for claim in state.claims if claim.status == RETAINED}
@@ -112,14 +112,16 @@ def _condemned(state: State) -> Expired:
 
 def closable(state: State, now: str, without: Collection[int] = ()) -> bool:
     """Return whether the history may be closed, once the checkpoints ``without`` are deleted."""
-    left = {checkpoint.id for checkpoint in unsettled(state)}.difference(without)
-    return state.closing is None and not left and outlived(state, policy_of(state), datetime.fromisoformat(now))
+    unsettled_ids = {checkpoint.id for checkpoint in unsettled(state)}.difference(without)
+    return (
+        state.closing is None and not unsettled_ids and outlived(state, policy_of(state), datetime.fromisoformat(now))
+    )
 
 
 def folders_of(store: Store, keys: Keys) -> Iterator[str]:
     """List the folders of states and of checkpoints, relative to the history.
 
-    A state's folder is ``<kind>/<uid>/<epoch>-<nonce>``: whatever an attempt writes for any kind of state lies in one. Costs a
+    A state's folder is ``<kind>/<uid>/<epoch>-<nonce>``; an attempt writes every kind of state into one. Cost: a
     listing, one for each kind, and one for each uid.
     """
     for kind in FOLDER_KINDS:
@@ -130,10 +132,11 @@ def folders_of(store: Store, keys: Keys) -> Iterator[str]:
 
 
 def _orphans(state: State, folders: Iterable[str]) -> Iterator[str]:
-    """Folders that nobody will refer to again: of attempts that are over, and of checkpoints that never were.
+    """Yield the folders to which nothing will refer again: of attempts that are over, and of checkpoints that were
+    never triggered.
 
-    Lemma on which a deleter that slept relies: an attempt that is over acknowledges nothing that can still complete, and
-    later attempts refer only to what a checkpoint or they themselves hold.
+    A deleter that was suspended relies on this lemma: an attempt that is over acknowledges nothing that can still
+    complete, and later attempts refer only to the files of checkpoints or to their own.
     """
     paths = state.paths()
     named = {paths[number] for number in state.named()}
@@ -148,7 +151,7 @@ def _orphans(state: State, folders: Iterable[str]) -> Iterator[str]:
 
 
 def _epoch(folder: str) -> int:
-    """Return the epoch of the attempt that wrote a state's folder; 0 of any other folder."""
+    """Return the epoch of the attempt that wrote a state's folder; 0 for any other folder."""
     if folder.count("/") != 2:
         return 0
     try:
@@ -162,22 +165,24 @@ def _epoch(folder: str) -> int:
 
 @dataclass(frozen=True)
 class Collected:
-    """What was deleted: the ids of checkpoints, and how many leftovers."""
+    """The ids of the deleted checkpoints, and the number of deleted orphans."""
 
     ids: tuple[int, ...] = ()
     leftovers: int = 0
 
 
 def collect(access: Access, now: str) -> Collected:
-    """Expire, remove orphans, and compact. Raises ``StoreError`` and ``Refused``; what could be deleted is deleted by then."""
+    """Expire, remove orphans, and compact. Raises ``StoreError`` and ``Refused``, after everything deletable was
+    deleted.
+    """
     return Collected(expire(access, now), remove_orphans(access))
 
 
 def expire(access: Access, now: str) -> tuple[int, ...]:
-    """Condemn what nothing holds, delete and forget what is condemned; compact the journal first if that is due.
+    """Condemn what has expired, delete and forget what is condemned. Compact the journal first if that is due.
 
-    Costs no listing. Returns the ids that were forgotten. Raises ``Fenced`` for an attempt that is over, and the first
-    ``StoreError`` after everything else was deleted.
+    Needs no listing. Returns the ids that were forgotten. Raises ``Fenced`` for an attempt that is over, and the
+    first ``StoreError`` after everything else was deleted.
     """
     with access() as coordinator:
         state = condemn(coordinator, now)
@@ -187,12 +192,14 @@ def expire(access: Access, now: str) -> tuple[int, ...]:
 
 
 def condemn(coordinator: Coordinator, now: str) -> State:
-    """Write the entry that condemns what has expired. Returns the state that says what is to be deleted, whoever condemned it."""
+    """Write the entry that condemns what has expired. Return the state that lists everything condemned, whoever
+    condemned it.
+    """
     if coordinator.journal.wrote_boundary:
         compact(coordinator.journal)
     expired = plan(coordinator.state, now).expired
     if expired:
-        with contextlib.suppress(Held):  # somebody came to need one of them meanwhile: next time
+        with contextlib.suppress(Held):  # one of them is needed again meanwhile: the next run deletes the others
             coordinator.journal.append(
                 c.Condemn(ids=expired.ids, claims=expired.claims, now=now, epoch=coordinator.epoch)
             )
@@ -201,16 +208,17 @@ def condemn(coordinator: Coordinator, now: str) -> State:
 
 @dataclass(frozen=True)
 class Deleted:
-    """What is gone of the condemned, and why the rest is not."""
+    """The result of a deletion: what was deleted, and the errors of the rest."""
 
-    gone: Expired
+    expired: Expired
     failed: tuple[StoreError, ...]
 
 
 def delete(store: Store, keys: Keys, state: State, now: str) -> Deleted:
-    """Delete the files of what ``state`` says is condemned. One that cannot be deleted is not in the way of the others.
+    """Delete the files of everything that is condemned in ``state``. An error does not prevent the other deletions.
 
-    It may take long and needs no journal: nobody refers again to what the state that ``condemn`` returned condemned.
+    It may take long and needs no journal: nothing refers again to what is condemned in the state that ``condemn``
+    returned.
     """
     ids: list[int] = []
     claims: list[str] = []
@@ -232,8 +240,12 @@ def delete(store: Store, keys: Keys, state: State, now: str) -> Deleted:
 
 
 def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: State, now: str) -> None:
-    """Seal first, so that a torn rest is no checkpoint; then acknowledgements; then file sets that nobody refers to. Of a
-    savepoint whose disposal was not finished, what lies at its target, unless another history has claimed that."""
+    """Delete the seal first, so that a partly deleted checkpoint is none; then the acknowledgements; then
+    unreferenced file sets.
+
+    If the disposal of a savepoint was interrupted, delete its files at the target too, unless another history has
+    claimed it.
+    """
     if checkpoint.target:
         with contextlib.suppress(AlreadyClaimed):
             _delete_savepoint(store, checkpoint.target, savepoint_target.DISPOSAL, state, now)
@@ -253,20 +265,24 @@ def _delete_savepoint(store: Store, text: str, owner: str, state: State, now: st
 
 
 def forget(coordinator: Coordinator, deleted: Deleted) -> tuple[int, ...]:
-    """Write the entry that forgets what is gone; then raise the first error of what is not. Returns the forgotten ids."""
-    gone = deleted.gone
-    if gone:
-        coordinator.journal.append(c.Forget(ids=gone.ids, claims=gone.claims, epoch=coordinator.epoch))
+    """Write the entry that forgets what was deleted; then raise the first error of the rest. Return the forgotten
+    ids.
+    """
+    expired = deleted.expired
+    if expired:
+        coordinator.journal.append(c.Forget(ids=expired.ids, claims=expired.claims, epoch=coordinator.epoch))
     if deleted.failed:
         raise deleted.failed[0]
-    return gone.ids
+    return expired.ids
 
 
 def remove_orphans(access: Access, at_most: int | None = None) -> int:
-    """Delete the folders that nothing refers to, ``at_most`` so many, and what aborted savepoints left at their targets.
+    """Delete at most ``at_most`` folders to which nothing refers, and the files of aborted savepoints at their
+    targets.
 
-    Returns how many folders there were. Needs no lock while it deletes: nobody refers to an orphan again. Raises
-    ``StoreError`` at the first folder that cannot be deleted; a target is not in the way of the others.
+    Returns the number of folders. Needs no lock while it deletes: nothing refers to an orphan again. Raises
+    ``StoreError`` at the first folder that cannot be deleted; an error at a target does not prevent the other
+    deletions.
     """
     with access() as coordinator:
         state = coordinator.state
@@ -286,8 +302,10 @@ def remove_orphans(access: Access, at_most: int | None = None) -> int:
 
 
 def delete_target(store: Store, aborted: Checkpoint) -> None:
-    """Delete what an aborted savepoint left at its target; nothing of any other checkpoint. Each name at a target is used
-    once, so all below it is this savepoint's."""
+    """Delete the files of an aborted savepoint at its target, and of no other checkpoint.
+
+    Each name at a target is used once, so everything below it belongs to this savepoint.
+    """
     if aborted.savepoint:
         pointer = target_of(aborted)
         store.beside(pointer.root).delete_under(pointer.name)
@@ -297,12 +315,13 @@ def delete_target(store: Store, aborted: Checkpoint) -> None:
 
 
 def compact(journal: Journal) -> None:
-    """Delete the entries of old segments, oldest first, phantoms included; then make stubs of their boundaries.
+    """Delete the entries of old segments, oldest first, void entries included; then replace their boundaries by
+    stubs.
 
-    A segment's entries may go once the next boundary has been seen: whoever reads from then on believes that boundary's
-    snapshot. One more segment is kept, so that a process that reads along seldom has to begin anew. Boundaries are never
-    deleted: a stub keeps the number taken. Only what ``journal`` believes is acted on. Costs a few requests however long the
-    history is: a stub says that everything before it is compacted.
+    A segment's entries may be deleted once the next boundary has been seen: every later reader starts from that
+    boundary's snapshot. One more segment is kept, so that a slow reader seldom has to start again. Boundaries are
+    never deleted: a stub keeps the number taken. Only the state of a complete read is acted on. Cost: a few requests,
+    however long the history is, because a stub says that everything before it is compacted.
     """
     last = journal.state.n // journal.segment
     for segment in uncompacted(journal, last - 1):
@@ -312,27 +331,29 @@ def compact(journal: Journal) -> None:
     journal.wrote_boundary = False
 
 
-def uncompacted(journal: Journal, before: int) -> list[int]:
-    """Return the segments below number ``before`` that are not compacted yet, oldest first."""
-    return [*takewhile(lambda segment: not is_compacted(journal, segment), range(before - 1, -1, -1))][::-1]
+def uncompacted(journal: Journal, end: int) -> list[int]:
+    """Return the segments below number ``end`` that are not compacted yet, oldest first."""
+    return [*takewhile(lambda segment: not is_compacted(journal, segment), range(end - 1, -1, -1))][::-1]
 
 
 def is_compacted(journal: Journal, segment: int) -> bool:
-    """Return whether the boundary says so, and of all segments before it. That of a closed history says less: it may have
-    been opened again, and gone on in this segment."""
+    """Return whether the boundary says that this segment and all before it are compacted.
+
+    The boundary of a closed history does not say so: the history may have been opened again in this segment.
+    """
     entry = journal.entry(segment * journal.segment)
     return entry is not None and entry.stub and entry.closed is None
 
 
 def delete_entries(journal: Journal, first: int, beyond: int) -> None:
-    """Delete what lies in the segments from ``first`` up to ``beyond``, but their boundaries."""
+    """Delete the entries in the segments from ``first`` up to ``beyond``, except their boundaries."""
     boundaries = [journal.keys.entry(segment * journal.segment) for segment in range(first, beyond + 1)]
     keys = (listed.key for listed in journal.store.list(journal.keys.journal, after=boundaries[0]))
     journal.store.delete([key for key in takewhile(lambda key: key < boundaries[-1], keys) if key not in boundaries])
 
 
 def make_stub(journal: Journal, segment: int) -> None:
-    """Overwrite a boundary by a stub. Entry 0 keeps the full names: a folder's name may be cut."""
+    """Overwrite a boundary by a stub. Entry 0 keeps the full names, because the name of a folder may be shortened."""
     state, number = journal.state, segment * journal.segment
     names = {"job": state.job, "scope": state.scope, "item": state.item} if number == 0 else {}
     stub = Entry(inc=state.incarnation, n=number, nonce="", at="", by={}, events=(), stub=True, extra=names)

@@ -34,18 +34,18 @@ PATIENCE = 30.0  # seconds that one append may take to learn its outcome
 
 
 def utc_now() -> str:
-    """For people and for retention by age; order comes from the numbers."""
+    """Return the time as text, for people and for retention by age. The order of entries comes from their numbers."""
     return utc_text(datetime.now(UTC))
 
 
 def utc_text(moment: datetime) -> str:
-    """ISO, UTC, milliseconds: such texts compare as the moments do."""
+    """Return a time in ISO format, UTC, with milliseconds: such texts compare as the times do."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What an append did: the entry's number and events, or ``done`` if an earlier entry already said the same."""
+    """The result of an append: the entry's number and events, or ``done`` if an earlier entry already did the same."""
 
     n: int
     events: tuple[e.Event, ...] = ()
@@ -55,7 +55,8 @@ class Answer:
 class Journal:
     """A reader and writer of one history's journal; not for more than one thread at a time.
 
-    ``state`` is what was last believed. ``nonce`` and ``clock`` are seams for models, which need neither chance nor time.
+    ``state`` is that of the last complete read or append. ``nonce`` and ``clock`` can be replaced by models, which
+    need neither chance nor time.
     """
 
     def __init__(
@@ -74,16 +75,16 @@ class Journal:
         self.nonce, self._clock = nonce, clock
         self.state = State()
         self._polls = 0
-        self._incarnation = ""  # of the first entry that was read or won; no other is believed
-        self._believed = False  # whether ``state`` follows from a caught-up read or a believed win
+        self._incarnation = ""  # of the first entry that was read or won; any other raises an error
+        self._believed = False  # whether ``state`` comes from a complete read or an append that counts
         self.wrote_boundary = False  # so that the segments before may be pruned
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> State:
-        """Read to the tail and believe it. An absent history is the empty state, whose ``n`` is -1.
+        """Read to the tail and return the state. The state of an absent history is empty; its ``n`` is -1.
 
-        Where the store does not answer half-way, nothing of it is believed: ``state`` stays as it was.
+        If the store fails half-way, ``state`` does not change.
         """
         reading = self._tail() if self.state.n < 0 else self.state
         while True:
@@ -96,8 +97,11 @@ class Journal:
         return reading
 
     def poll(self) -> State:
-        """One look for something new; an idle poll costs one GET. Every tenth looks at the next boundary instead, because
-        the next entry of a segment that was closed and pruned stays absent for ever."""
+        """Look once for a new entry. Cost: one GET if there is none.
+
+        Every tenth call looks at the next boundary instead: in a segment that was closed and compacted, the next
+        entry stays absent for ever.
+        """
         self._polls += 1
         at = self._boundary_after(self.state.n) if self._polls % 10 == 0 else self.state.n + 1
         if self.state.n < 0 or self.entry(at) is not None:
@@ -105,7 +109,7 @@ class Journal:
         return self.state
 
     def _read_on(self, state: State) -> State:
-        """Entries one by one to the first absent one, or up to the next boundary, which is never read in passing."""
+        """Read entry by entry up to the first absent one or the next boundary, which ``_beyond`` reads."""
         while (state.n + 1) % self.segment:
             entry = self.entry(state.n + 1)
             if entry is None:
@@ -114,7 +118,7 @@ class Journal:
         return state
 
     def _beyond(self, state: State) -> State | None:
-        """What the next boundary says if it stands: what was read before it is then forgotten."""
+        """Return the state at the next boundary if it exists. It replaces what was read before it."""
         entry = self.entry(self._boundary_after(state.n))
         if entry is None:
             return None
@@ -124,11 +128,13 @@ class Journal:
         return (n // self.segment + 1) * self.segment
 
     def _tail(self, hint: int = 0) -> State:
-        """The state at the last boundary, as its snapshot says. ``hint`` is a segment whose boundary is thought to stand."""
+        """Return the state at the last boundary, from its snapshot. ``hint`` is a segment whose boundary probably
+        exists.
+        """
         last = self._last_boundary(hint)
         while (
             last is not None and last.stub and last.closed is None
-        ):  # overwritten while we galloped: there are newer ones
+        ):  # overwritten during the search: there are newer boundaries
             newer = self._last_boundary(last.n // self.segment)
             if newer is None or newer.n == last.n:
                 raise HistoryClosed(
@@ -139,7 +145,7 @@ class Journal:
         return State() if last is None else self._at_boundary(last)
 
     def _last_boundary(self, hint: int) -> Entry | None:
-        """Gallop over the boundaries, which have no gaps."""
+        """Search the last boundary by galloping; boundaries have no gaps."""
         low, high = -1, hint
         last: Entry | None = None
         while (entry := self.entry(high * self.segment)) is not None:
@@ -163,7 +169,7 @@ class Journal:
         return fold(entry.snapshot or State(), entry.n, entry.at, entry.events)
 
     def entry(self, n: int) -> Entry | None:
-        """What stands at number ``n``, believed or not; None if nothing does."""
+        """Return the stored entry at number ``n``, whether it counts or not; None if there is none."""
         key = self.keys.entry(n)
         body = self.store.read(key)
         if body is None:
@@ -183,12 +189,12 @@ class Journal:
     # -- appending -------------------------------------------------------------------------------------------------
 
     def append(self, command: Command | Callable[[State], Command]) -> Answer:
-        """Decide on ``command`` and write what follows.
+        """Decide on ``command`` and write its events.
 
-        A command that holds an observation is given as a function of the state: when the state moved, it is asked again.
-        Raises the refusal's error, or ``CommitStateUnknown`` if the store did not say in time what became of the put. After
-        any other ``StoreError`` nothing was put.
-        *Done already* and refusals are told only about a caught-up state.
+        A command that holds an observation is given as a function of the state; it is called again when the state has
+        moved. Raises the refusal's error, or ``CommitStateUnknown`` if the store did not say in time whether the
+        entry was put. After any other ``StoreError`` nothing was put. *Done already* and refusals always rest on a
+        state that is up to date.
         """
         tried = False
         while True:
@@ -205,27 +211,29 @@ class Journal:
                 ) from error
             if answer is not None:
                 return answer
-            tried = True  # another's entry was first; or ours was, and counts only if it is read: decide again
+            tried = True  # another entry was first, or ours was and counts only if it is read: decide again
 
     def foresee(self, command: Command | Callable[[State], Command]) -> None:
-        """Raise what would refuse ``command`` now. Nothing is written; call it on a caught-up state."""
+        """Raise the error that would refuse ``command`` now. Nothing is written. Call it on a state that is up to
+        date.
+        """
         decision = self._decide(command)
         if isinstance(decision, Refusal):
             raise decision.error
 
-    def _append_once(self, command: Command | Callable[[State], Command], again: bool) -> Answer | None:
-        fresh = again or not self._believed
+    def _append_once(self, command: Command | Callable[[State], Command], tried: bool) -> Answer | None:
+        fresh = tried or not self._believed
         if fresh:
             self.catch_up()
         decision = self._decide(command)
         if not fresh and not isinstance(decision, tuple):
-            before = self.state.n
+            number = self.state.n
             self.catch_up()
-            if self.state.n != before:
+            if self.state.n != number:
                 decision = self._decide(command)
         if not isinstance(decision, tuple):
             return self._answer(decision)
-        if not self._won(decision) or self.state.closed:  # closed on the way to something else: decide again
+        if not self._won(decision) or self.state.closed:  # this entry only finished closing: decide again
             return None
         return Answer(self.state.n, decision)
 
@@ -238,7 +246,9 @@ class Journal:
         return Answer(self.state.n, done=decision)
 
     def _won(self, events: tuple[e.Event, ...]) -> bool:
-        """Put the next entry. False if another's stands there, or if the win is void: its segment was closed meanwhile."""
+        """Put the next entry. Return False if another entry has its number, or if it is void because its segment was
+        closed meanwhile.
+        """
         if (size := events_size(events)) > LARGEST_EVENTS:
             raise TooLarge(
                 f"{size} bytes of events do not fit into one entry of {LARGEST_EVENTS}: too many file sets in one checkpoint, or too"
@@ -247,9 +257,14 @@ class Journal:
             )
         n = self._number(events)
         entry = Entry(
-            inc=self.state.incarnation or _incarnation(events), n=n, nonce=self.nonce(), at=self._clock(), by=self.by.to_json(),
-            events=events, snapshot=self.state if n % self.segment == 0 else None,
-        )  # fmt: skip
+            inc=self.state.incarnation or _incarnation(events),
+            n=n,
+            nonce=self.nonce(),
+            at=self._clock(),
+            by=self.by.to_json(),
+            events=events,
+            snapshot=self.state if n % self.segment == 0 else None,
+        )
         outcome, _ = put(self.store, self.keys.entry(n), entry.to_bytes(), patience=self.patience)
         if outcome is Put.UNKNOWN:
             self._believed = False
@@ -264,13 +279,18 @@ class Journal:
         return True
 
     def _number(self, events: tuple[e.Event, ...]) -> int:
-        """The next. Only a history that is closing skips some, up to the next boundary: nothing else is accepted of anybody
-        who has read *closing*, and who has not finds the boundary there."""
+        """Return the number of the next entry.
+
+        Only the end of a closing skips to the next boundary. Whoever has read *closing* can write nothing else, and
+        whoever has not finds the boundary.
+        """
         closed = any(isinstance(event, e.HistoryClosed) for event in events)
         return self._boundary_after(self.state.n) if closed else self.state.n + 1
 
     def _void(self, n: int) -> bool:
-        """Whether the next boundary stands, so that number ``n``, won just now, may have been won before and pruned."""
+        """Return whether the next boundary exists. Then number ``n``, which was won just now, may have been won
+        before and deleted.
+        """
         if n % self.segment == 0:
             return False
         try:

@@ -1,7 +1,7 @@
-"""Heartbeats: what people see of a living driver, and how an observer tells that it lives. Runs anywhere.
+"""Heartbeats: what a living driver shows, and how an observer decides whether it lives. Runs anywhere.
 
-They are hints, never evidence: a beat that moved means alive, a still one only that nobody was seen. Declaring a living
-driver dead costs work, never rows.
+Heartbeats are hints, not evidence: a beat that moved means alive; a beat that stands still means only that no driver
+was seen. To declare a living driver dead costs work, never rows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
 VARIABLE = "CHECKPOINT_HEARTBEAT_SECONDS"
-MOVES = 2  # of a counter, after which its driver lives
+MOVES = 2  # of a counter, after which its driver counts as alive
 
 
 @dataclass(frozen=True)
 class Beats:
-    """Seconds: between two beats, how long an observer looks for two of them, and after how long a still one is given up."""
+    """Intervals in seconds: between two beats, how long an observer looks for two of them, and after how long a still
+    beat is dead.
+    """
 
     every: float = 10.0
     look: float = 30.0
@@ -37,14 +39,14 @@ class Beats:
 
     @classmethod
     def configured(cls) -> Beats:
-        """The defaults, or all in proportion to the environment's ``CHECKPOINT_HEARTBEAT_SECONDS``."""
+        """Return the defaults, or intervals in proportion to the environment's ``CHECKPOINT_HEARTBEAT_SECONDS``."""
         every = float(os.environ.get(VARIABLE) or cls.every)
         return cls(every=every, look=3 * every, still=6 * every)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Process(Record):
-    """One process of one host, told from a later one of the same number by its start time."""
+    """A process of one host. Its start time distinguishes it from a later process with the same number."""
 
     host: str = ""
     boot: str = ""
@@ -63,7 +65,7 @@ class Process(Record):
         )
 
     def lives(self) -> bool | None:
-        """True or False if this host can know; None for a process elsewhere."""
+        """Return whether the process lives; None for a process of another host."""
         if not self.boot or (self.boot, self.pidns) != (_boot(), _pidns()):
             return None
         return _started(self.pid) == self.started
@@ -82,7 +84,9 @@ def _pidns() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """The start time of a process in clock ticks since boot; None if there is none, or only its corpse."""
+    """Return the start time of a process in clock ticks since boot; None if there is no such process or it is a
+    zombie.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
@@ -92,7 +96,7 @@ def _started(pid: int) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedStart(Record):
-    """Why a driver ended without an attempt; the task that submitted it shows the text."""
+    """The reason why a driver ended without an attempt. The task that submitted it shows the text."""
 
     code: str
     text: str
@@ -100,7 +104,9 @@ class RefusedStart(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Beat(Record):
-    """``doing`` and ``fraction`` are the work now; ``reused`` the stages handed out from the restore point."""
+    """A heartbeat. ``doing`` and ``fraction`` are the work now; ``reused`` are the stages reused from the restore
+    point.
+    """
 
     counter: int = 0
     at: str = ""
@@ -119,7 +125,7 @@ class Beat(Record):
 
 
 def read_beat(store: Store, key: str) -> Beat | None:
-    """The newest beat under ``key``; None if there is none. A damaged hint is no hint."""
+    """Return the newest beat at ``key``; None if there is none or it cannot be parsed."""
     body = store.read(key)
     with contextlib.suppress(CheckpointError):
         return Beat.from_json(parse(body, key)) if body is not None else None
@@ -127,7 +133,7 @@ def read_beat(store: Store, key: str) -> Beat | None:
 
 
 class Heart:
-    """Overwrites one beat again and again in a daemon thread; a store that fails is tried again at the next beat."""
+    """A daemon thread that overwrites one beat at an interval. If the store fails, it tries again at the next beat."""
 
     def __init__(self, store: Store, key: str, beat: Beat, beats: Beats | None = None) -> None:
         self._store, self._key = store, key
@@ -151,12 +157,12 @@ class Heart:
             self._thread.join(timeout=5)
 
     def update(self, change: Callable[[Beat], Beat]) -> None:
-        """Change what the next beat says."""
+        """Change the next beat."""
         with self._lock:
             self._beat = change(self._beat)
 
     def pulse(self) -> None:
-        """Beat now."""
+        """Write a beat now."""
         with self._lock:
             self._beat = replace(self._beat, counter=self._beat.counter + 1, at=utc_now())
             body = canonical(self._beat.to_json())
@@ -169,7 +175,7 @@ class Heart:
 
 
 def beats_of(keys: Keys, state: State, application: str = "") -> Sequence[str]:
-    """The keys under which the current launch would beat if it were alive; none if its attempt ended."""
+    """Return the keys under which the current launch would beat if it were alive; none if its attempt ended."""
     launch = state.current_launch(application)
     if launch is None:
         return ()
@@ -181,19 +187,19 @@ def beats_of(keys: Keys, state: State, application: str = "") -> Sequence[str]:
 
 @dataclass
 class _Sighting:
-    """What an observer has seen under one key. ``since`` is the observer's monotonic time of the first look, or of the last move.
+    """The observations of one key. ``since`` is the observer's monotonic time of the first look, or of the last move.
 
-    The first move does not count: it may be a beat that was under way when its driver died.
+    The first move does not count: the beat may have been under way when its driver died.
     """
 
     beat: Beat | None
-    awaited: bool  # an attempt beats right after its entry: one without a beat has just begun, or died then
+    awaited: bool  # an attempt beats right after its entry; without a beat it has just started, or died at the start
     since: float
     counter: int | None = None
     moves: int = 0
 
     def see(self, beat: Beat | None, now: float) -> None:
-        """Compare the newest beat with the one before."""
+        """Compare the newest beat with the last."""
         self.beat = beat
         if beat is None or beat.counter == self.counter:
             return
@@ -203,34 +209,34 @@ class _Sighting:
             self.since = now
         self.counter = beat.counter
 
-    def here(self) -> bool | None:
-        """Return whether the process lives, if that is known without waiting; None if it is not."""
+    def process_lives(self) -> bool | None:
+        """Return whether the process lives, if that is known without waiting; None otherwise."""
         if self.beat is None:
             return None if self.awaited else False
         return False if self.beat.refused else self.beat.process.lives()
 
     def alive(self, now: float, bound: float) -> bool | None:
-        here = self.here()
-        if here is not None:
-            return here
+        lives = self.process_lives()
+        if lives is not None:
+            return lives
         if now - self.since >= bound:
             return False
         return True if self.moves >= MOVES else None
 
     def silent_for(self, now: float) -> float:
-        here = self.here() if self.beat else None
-        if here is not None:
-            return 0.0 if here else math.inf
+        lives = self.process_lives() if self.beat else None
+        if lives is not None:
+            return 0.0 if lives else math.inf
         return now - self.since
 
 
 class Liveness:
-    """The one rule by which tasks, triggers, drivers, later runs and the command line tell whether a driver lives.
+    """The rule by which tasks, triggers, drivers, later runs and the command line decide whether a driver lives.
 
-    A driver on this host, in this boot and this pid namespace, lives if its process does. A driver elsewhere lives if its
-    counter moves between looks, and is dead once it has stood still for a bounded time. That time is measured by the
-    observer's monotonic clock: no clock of another machine is compared. So an observer looks at least twice, with this object,
-    which remembers what it saw. Not for more than one thread at a time.
+    A driver on this host, in this boot and this pid namespace, lives if its process lives. A driver elsewhere lives
+    if its counter moves between looks, and is dead once the counter has stood still for a bounded time. The
+    observer's monotonic clock measures that time; clocks of two machines are never compared. So an observer looks at
+    least twice with the same object. Not for more than one thread at a time.
     """
 
     def __init__(self, store: Store, beats: Beats | None = None) -> None:
@@ -239,8 +245,10 @@ class Liveness:
         self._began = time.monotonic()
 
     def look(self, keys: Iterable[str]) -> Beat | None:
-        """Read each beat once; return the first that there is. Raise ``StoreError``, which is no silence of the driver."""
-        found: Beat | None = None
+        """Read each beat and return the first that exists. Raises ``StoreError``; a store that fails does not count
+        as silence.
+        """
+        first: Beat | None = None
         for key in keys:
             try:
                 beat = read_beat(self._store, key)
@@ -250,17 +258,18 @@ class Liveness:
             now = time.monotonic()
             sighting = self._sightings.setdefault(key, _Sighting(beat, is_attempt_beat(key), now))
             sighting.see(beat, now)
-            found = found or beat
-        return found
+            first = first or beat
+        return first
 
     def excuse(self) -> None:
-        """Count no silence up to now: the observer could not look."""
+        """Forget the silence so far, because the observer could not look."""
         self._began = time.monotonic()
         for sighting in self._sightings.values():
             sighting.since = self._began
 
     def alive(self, keys: Iterable[str], bound: float | None = None) -> bool | None:
-        """Return whether a driver that beats under one of ``keys`` lives, by the looks so far; None if more are needed.
+        """Return whether a driver that beats under one of ``keys`` lives, by the looks so far; None if more looks are
+        needed.
 
         ``bound``: seconds after which a beat that stands still is dead; by default ``beats.still``.
         """
@@ -272,13 +281,15 @@ class Liveness:
         return False if all(verdict is False for verdict in verdicts) else None
 
     def silent_for(self, keys: Iterable[str]) -> float:
-        """Return the seconds without a sign of life; 0 if its process lives on this host, infinite if it is gone from it."""
+        """Return the seconds without a sign of life; 0 if its process lives on this host, infinite if the process has
+        ended.
+        """
         now = time.monotonic()
-        seen = [self._sightings[key].silent_for(now) for key in keys if key in self._sightings]
-        return min(seen, default=now - self._began)
+        silences = [self._sightings[key].silent_for(now) for key in keys if key in self._sightings]
+        return min(silences, default=now - self._began)
 
     def wait(self, keys: Iterable[str], on_wait: Callable[[], object] = lambda: None) -> bool:
-        """Look until it is known whether a driver lives: ``beats.look`` seconds at most, no time on the same host.
+        """Look until it is known whether a driver lives: at most ``beats.look`` seconds, no time on the same host.
 
         ``on_wait`` is called once, before the first wait.
         """
@@ -289,16 +300,16 @@ class Liveness:
         self, drivers: Iterable[tuple[str, ...]], on_wait: Callable[[], object] = lambda: None
     ) -> dict[tuple[str, ...], bool]:
         """As ``wait``, for several drivers at the same time; each is named by its keys."""
-        open_, answers = list(drivers), dict[tuple[str, ...], bool]()
+        undecided, answers = list(drivers), dict[tuple[str, ...], bool]()
         waited = False
         while True:
-            for keys in tuple(open_):
+            for keys in tuple(undecided):
                 self.look(keys)
                 alive = self.alive(keys, self.beats.look)
                 if alive is not None:
                     answers[keys] = alive
-                    open_.remove(keys)
-            if not open_:
+                    undecided.remove(keys)
+            if not undecided:
                 return answers
             if not waited:
                 on_wait()

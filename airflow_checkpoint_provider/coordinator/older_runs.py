@@ -1,9 +1,9 @@
-"""What a run of a job does for the histories of the runs before it: collect their garbage, and close them. Runs anywhere.
+"""The histories of older runs: a run of a job collects their garbage and closes them. Runs anywhere.
 
-Nobody builds a DAG that cleans up, and a run that failed for good has no process left that could. So each start looks at a
-few of the older runs' histories: the oldest, as far as their names tell, and others at random, since those that are kept would
-keep the rest from ever being looked at. One LIST says which are closed already; what it says is a hint, and each history is read
-before anything is done to it.
+A run that failed for good has no process left that could delete its state. So each start looks at a few histories of
+older runs: the oldest, as far as their names tell, and others at random. Without the random choice, histories that
+are kept would hide the rest for ever. A listing tells which histories are closed; it is a hint, and each history is
+read before anything is done to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, SEGMENT, Key
 from airflow_checkpoint_provider.protocol.lifetime import over_for_good, quiet
 from airflow_checkpoint_provider.storage.base import Store
 
-LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many that hold none any more
+LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many without any
 LISTED = 100_000  # keys at one start: some 50,000 closed histories
 
 _KEY = re.compile(
@@ -42,14 +42,14 @@ _KEY = re.compile(
 
 @dataclass(frozen=True)
 class OlderRun:
-    """What became of one history: the ids that were deleted, how many leftovers, whether it was closed; or why not."""
+    """The result for one history: the deleted ids, the number of leftovers, whether it was closed; or the error."""
 
     run: str
     deleted: tuple[int, ...] = ()
     leftovers: int = 0
     closed: bool = False
     error: CheckpointError | None = None
-    undecided: bool = False  # a driver may live there; a second look tells
+    undecided: bool = False  # a driver may live there; a second look decides
 
     @property
     def changed(self) -> bool:
@@ -66,66 +66,71 @@ def collect_older_runs(
     pause: Callable[[float], object] = time.sleep,
     now: str = "",
 ) -> Iterator[OlderRun]:
-    """Collect the garbage of the job's runs, and close what is due, but not in ``own``, a prefix. ``stop`` is asked between two
-    of them. Raises only where they cannot be listed; one that cannot be read is told with its error.
+    """Collect the garbage of the job's runs, and close histories that are due, except ``own``, a prefix.
 
-    A heartbeat that may be a living driver's is read twice: when its history is looked at, and after a ``pause`` of a minute,
+    ``stop`` is called between two histories. Raises only if the histories cannot be listed; a history that cannot be
+    read is reported with its error.
+
+    A heartbeat that may be a living driver's is read twice: with its history, and after a ``pause`` of a minute,
     which may return early. A driver is lost only if its beat stood still for all of that minute.
     """
     now = now or utc_now()
     liveness, undecided = Liveness(store), list[Coordinator]()
-    for histories in _left(store, job, own):
-        for prefix in _some(histories):
+    for histories in _open_histories(store, job, own):
+        for prefix in _sample(histories):
             if stop():
                 return
             coordinator = Coordinator(Journal(store, Keys(prefix), by))
-            done = _collected(coordinator, now, liveness)
-            if done.undecided:
+            result = _collect_or_report(coordinator, now, liveness)
+            if result.undecided:
                 undecided.append(coordinator)
-            yield done
+            yield result
     if undecided:
         pause(liveness.beats.still)
     for coordinator in undecided:
-        yield _collected(coordinator, now, liveness)
+        yield _collect_or_report(coordinator, now, liveness)
 
 
-def _collected(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun:
+def _collect_or_report(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun:
     try:
         return _collect(coordinator, now, liveness)
     except CheckpointError as error:
         return OlderRun(coordinator.keys.prefix.rsplit("/", 1)[1], error=error)
 
 
-def _left(store: Store, job: str, own: str) -> tuple[list[str], list[str]]:
-    """Histories that are not closed, oldest first, and last those whose names tell no time: those that hold checkpoints or files of
-    them, and the others."""
+def _open_histories(store: Store, job: str, own: str) -> tuple[list[str], list[str]]:
+    """Return the prefixes of the histories that are not closed: those that hold checkpoints or files, and the others.
+
+    Both lists begin with the oldest; names without a time come last.
+    """
     boundaries: dict[str, int] = {}
     parts: dict[str, set[str]] = {}
-    for one in islice(store.list(f"jobs/{safe_token(job)}/runs"), LISTED):
-        found = _KEY.fullmatch(one.key)
-        if not found or found["history"] == own:
+    for listed in islice(store.list(f"jobs/{safe_token(job)}/runs"), LISTED):
+        match = _KEY.fullmatch(listed.key)
+        if not match or match["history"] == own:
             continue
-        seen = parts.setdefault(found["history"], set())
-        if found["part"] == "journal" and found["rest"].isdecimal() and int(found["rest"]) % SEGMENT == 0:
-            boundaries[found["history"]] = boundaries.get(found["history"], 0) + 1
+        names = parts.setdefault(match["history"], set())
+        if match["part"] == "journal" and match["rest"].isdecimal() and int(match["rest"]) % SEGMENT == 0:
+            boundaries[match["history"]] = boundaries.get(match["history"], 0) + 1
         else:
-            seen.add(found["part"])
-    left = sorted(
-        (one for one in parts if parts[one] or boundaries.get(one) == 1), key=lambda one: (time_in(one) or "~", one)
+            names.add(match["part"])
+    histories = sorted(
+        (history for history in parts if parts[history] or boundaries.get(history) == 1),
+        key=lambda history: (time_in(history) or "~", history),
     )
-    holding = [one for one in left if parts[one] - {"journal", "heartbeat"}]
-    return holding, [one for one in left if one not in set(holding)]
+    holding = [history for history in histories if parts[history] - {"journal", "heartbeat"}]
+    return holding, [history for history in histories if history not in set(holding)]
 
 
-def _some(histories: list[str]) -> list[str]:
-    """Half of them the oldest."""
+def _sample(histories: list[str]) -> list[str]:
+    """Return the oldest histories and a random choice of the others, half of each."""
     half = LOOKED_AT // 2
     oldest, others = histories[:half], histories[half:]
     return [*oldest, *random.sample(others, min(half, len(others)))]
 
 
 def _collect(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun:
-    """Collect the garbage of a history that is over for good, and close it once its table, too, was kept for long enough."""
+    """Collect the garbage of a history that is over for good. Close it if its table has been kept for long enough."""
     moment = datetime.fromisoformat(now)
     state = coordinator.journal.catch_up()
     if state.closing is not None:
@@ -137,17 +142,21 @@ def _collect(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun
     alive = liveness.alive(keys)
     if alive is not False:
         return OlderRun(state.scope, undecided=alive is None)
-    if _lost(coordinator) or not over_for_good(state, policy_of(state), moment):
+    if _end_lost_attempts(coordinator) or not over_for_good(state, policy_of(state), moment):
         return OlderRun(state.scope)
-    with contextlib.suppress(CheckpointError):  # what cannot be published keeps the history open, nothing else
+    with contextlib.suppress(CheckpointError):  # a savepoint that cannot be published only keeps the history open
         publish_due(coordinator)
-    gone = collect(unshared(coordinator), now)  # before it is closed: nobody would know of leftovers then
-    return OlderRun(state.scope, gone.ids, gone.leftovers, close_if_due(coordinator, now))
+    collected = collect(
+        unshared(coordinator), now
+    )  # before it is closed: a closed history is not searched for leftovers
+    return OlderRun(state.scope, collected.ids, collected.leftovers, close_if_due(coordinator, now))
 
 
-def _lost(coordinator: Coordinator) -> bool:
-    """End the attempts of a driver that is dead, and whose task was lost with it; return whether there were any. What it
-    left is kept from now on as that of any that failed."""
+def _end_lost_attempts(coordinator: Coordinator) -> bool:
+    """End the attempts of a dead driver whose task was lost too; return whether there were any.
+
+    From then on their state is kept as that of any failed run.
+    """
     living = [attempt.epoch for attempt in coordinator.state.living()]
     for epoch in living:
         coordinator.journal.append(c.EndAttempt(epoch=epoch, how="lost", said_by="a later run"))

@@ -33,25 +33,25 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpo
 
 
 class Awaited(enum.StrEnum):
-    """What a face waits for."""
+    """The stage of a checkpoint for which a caller waits."""
 
-    ACKNOWLEDGED = "acknowledged"  # all of it is written
+    ACKNOWLEDGED = "acknowledged"  # all applications have acknowledged it
     COMPLETED = "completed"
     COMMITTED = "committed"  # completed, and every participant was told
-    PUBLISHED = "published"  # completed, and a savepoint lies whole at its target, also where its driver died before
+    PUBLISHED = "published"  # completed, and the savepoint is published at its target, even if its driver died
     ENDED = "ended"  # a stop: the savepoint is published, and the attempt has ended
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a look saw. ``over``: no later look sees anything else."""
+    """The result of a look. ``over``: no later look changes it."""
 
     over: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
 class InQueue(Outcome):
-    """The request waits for others; ``place`` 1 is next, of ``length``."""
+    """The request waits for others. ``place`` 1 is next, of ``length``."""
 
     place: int
     length: int
@@ -59,7 +59,7 @@ class InQueue(Outcome):
 
 @dataclass(frozen=True)
 class Pending(Outcome):
-    """The driver takes the checkpoint at its next barrier. ``beat``: the driver's newest, None if none is seen."""
+    """The driver takes the checkpoint at its next barrier. ``beat`` is the driver's newest, None if none is seen."""
 
     checkpoint: Checkpoint
     beat: Beat | None
@@ -67,7 +67,7 @@ class Pending(Outcome):
 
 @dataclass(frozen=True)
 class DriverLost(Outcome):
-    """The checkpoint needs its driver, and nothing was heard of that for too long. ``resolve`` gives it an outcome."""
+    """The checkpoint needs its driver, which has been silent for too long. ``resolve`` aborts or completes it."""
 
     checkpoint: Checkpoint
 
@@ -88,7 +88,9 @@ class Committing(Outcome):
 
 @dataclass(frozen=True)
 class Unconfirmed(Outcome):
-    """The checkpoint is completed, and its driver confirms nothing any more: ``why``. A restore tells the participants."""
+    """The checkpoint is completed, and its driver will not confirm the commits any more, because of ``why``. A
+    restore notifies the participants.
+    """
 
     over: ClassVar[bool] = True
     checkpoint: Checkpoint
@@ -97,7 +99,7 @@ class Unconfirmed(Outcome):
 
 @dataclass(frozen=True)
 class Unreadable(Outcome):
-    """Nothing could be seen; what was asked for stands. ``error`` is the first since the last look that saw something."""
+    """The look failed, and the request still exists. ``error`` is the first error since the last successful look."""
 
     error: errors.CheckpointError
 
@@ -129,7 +131,7 @@ class Ended(Outcome):
 
 @dataclass(frozen=True)
 class NotEnded(Outcome):
-    """The savepoint of a stop is completed, but its attempt does not end: ``why``."""
+    """The savepoint of a stop is completed, but its attempt does not end, because of ``why``."""
 
     over: ClassVar[bool] = True
     checkpoint: Checkpoint
@@ -161,9 +163,10 @@ class Refused(Outcome):
 
 
 class CheckpointRequest:
-    """One request and its checkpoint. Not for more than one thread at a time.
+    """A request and its checkpoint. Not for more than one thread at a time.
 
-    ``connect`` is called until it has answered once, and again after the store denied something: keys may have changed.
+    ``connect`` is called until it succeeds once, and again after the store denied access: credentials may have
+    changed.
     """
 
     def __init__(
@@ -192,35 +195,39 @@ class CheckpointRequest:
         folder: str | None = None,
         awaited: Awaited = Awaited.COMPLETED,
     ) -> CheckpointRequest:
-        """Return the request behind checkpoint ``number``. ``folder``: of a savepoint, which must be the one in that folder."""
+        """Return the request behind checkpoint ``number``. ``folder``: the checkpoint must be the savepoint in that
+        folder.
+        """
         request = cls(connect, awaited=awaited)
         request.number, request._folder = number, folder
         return request
 
     @property
     def coordinator(self) -> Coordinator:
-        """Return the coordinator of the history. Raise what ``connect`` raises."""
+        """Return the coordinator of the history. Raises the errors of ``connect``."""
         if self._coordinator is None:
             self._coordinator = self._connect()
         return self._coordinator
 
     @property
     def state(self) -> State:
-        """Return the state of the history as the last look saw it."""
+        """Return the state of the history at the last look."""
         return self.coordinator.state
 
     @property
     def pointer(self) -> Pointer:
-        """Return the pointer of the checkpoint in its history, wherever a savepoint lies. Call it once there is a ``number``."""
+        """Return the pointer of the checkpoint in its history, also for a savepoint. Call it once there is a
+        ``number``.
+        """
         assert self.number is not None
         return self.coordinator.pointer(self.number)
 
-    # -- asking ------------------------------------------------------------------------------------------------------
+    # -- submitting ------------------------------------------------------------------------------------------------------
 
     def submit(self) -> Outcome:
-        """Ask for the checkpoint. The same token again asks for nothing more; it finds what was asked for.
+        """Submit the request. The same token submits nothing twice; it finds the first request.
 
-        Raise what the store raises: nothing stands then, or the next ``submit`` with this token finds it.
+        Raises the errors of the store: then nothing was written, or the next ``submit`` with this token finds it.
         """
         assert self._trigger
         try:
@@ -236,11 +243,11 @@ class CheckpointRequest:
     def _trigger_settled(self, trigger: Callable[[Coordinator], int]) -> int:
         try:
             return trigger(self.coordinator)
-        except errors.CommitStateUnknown:  # asked once more, it answers with what was written
+        except errors.CommitStateUnknown:  # a repeated request is answered with what was written
             return trigger(self.coordinator)
 
     def _unserved(self, state: State) -> Outcome:
-        """Return what became of a request that was in the queue."""
+        """Return the outcome of a request that was in the queue."""
         waiting = [request.request.token for request in requests.in_order(state.queue)]
         if self._token in waiting:
             return InQueue(waiting.index(self._token) + 1, len(waiting))
@@ -253,15 +260,16 @@ class CheckpointRequest:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def poll(self) -> Outcome:
-        """Look once; change nothing. Cost: one read; one for each application if acknowledgements are awaited; one a beat.
+        """Look once; change nothing. Cost: one read; one for each application if acknowledgements are awaited; one
+        for each beat.
 
-        Raise ``CheckpointNotFound``, and what no later look can mend.
+        Raises ``CheckpointNotFound``, and errors that no later look can avoid.
         """
         return self._tolerant(self._look)
 
     def resolve(self, *, suspected: bool = False) -> Outcome:
-        """Look once. If the driver is lost, abort the checkpoint, or complete it if all of it is acknowledged. Publish a
-        completed savepoint where that is awaited.
+        """Look once. If the driver is lost, abort the checkpoint, or complete it if it is fully acknowledged. If it
+        is awaited, publish a completed savepoint.
 
         ``suspected``: another process saw no heartbeat; look for it here, for half a minute at most.
         """
@@ -275,15 +283,18 @@ class CheckpointRequest:
         on_look: Callable[[Outcome], object] = lambda outcome: None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> Outcome:
-        """Resolve ``every`` so many seconds, until the outcome is over, or until ``deadline`` by the monotonic clock (None:
-        for ever); return what the last look saw. ``on_look`` is called with each outcome before the wait goes on."""
+        """Resolve every ``every`` seconds, until the outcome is over or the monotonic clock reaches ``deadline``
+        (None: no limit). Return the last outcome.
+
+        ``on_look`` is called with each outcome before the wait continues.
+        """
         while True:
             outcome = self.resolve()
-            left = math.inf if deadline is None else deadline - time.monotonic()
-            if outcome.over or left <= 0:
+            remaining = math.inf if deadline is None else deadline - time.monotonic()
+            if outcome.over or remaining <= 0:
                 return outcome
             on_look(outcome)
-            sleep(min(every, left))
+            sleep(min(every, remaining))
 
     def _tolerant(self, look: Callable[[], Outcome]) -> Outcome:
         try:
@@ -301,21 +312,23 @@ class CheckpointRequest:
         return outcome
 
     def find(self) -> Checkpoint:
-        """Return the checkpoint as the journal has it now. Raise ``CheckpointNotFound``, and what connection and store raise."""
+        """Return the checkpoint as the journal has it now. Raises ``CheckpointNotFound``, and the errors of
+        connection and store.
+        """
         try:
             self.coordinator.journal.poll()
         except errors.StoreDenied:
             self._coordinator = None
             raise
-        return self._found(self.state)
+        return self._listed(self.state)
 
     def _look(self) -> Outcome:
         state = self.coordinator.journal.poll()
         return self._unserved(state) if self.number is None else self._seen(state)
 
-    def _found(self, state: State) -> Checkpoint:
-        found = state.checkpoint(self.number)
-        if found is None:
+    def _listed(self, state: State) -> Checkpoint:
+        checkpoint = state.checkpoint(self.number)
+        if checkpoint is None:
             over = self.number is not None and self.number < state.next_id
             why = "its outcome is so old that the journal has forgotten it" if over else "the journal never heard of it"
             if state.n < 0:
@@ -323,73 +336,79 @@ class CheckpointRequest:
             raise errors.CheckpointNotFound(
                 f"{self.pointer}: {why}; `airflow checkpoints jobs` shows what there is", over=over
             )
-        if self._folder and found.target != self._folder:
+        if self._folder and checkpoint.target != self._folder:
             raise errors.CheckpointNotFound(
                 f"{self._folder}: {self.pointer} is another one; give this task the checkpoint_conn_id of the job",
                 over=False,
             )
-        return found
+        return checkpoint
 
     def _seen(self, state: State) -> Outcome:
-        found = self._found(state)
-        if found.status == ABORTED:
-            return Aborted(found)
-        if found.status != PENDING:
+        checkpoint = self._listed(state)
+        if checkpoint.status == ABORTED:
+            return Aborted(checkpoint)
+        if checkpoint.status != PENDING:
             if self._awaited is Awaited.COMMITTED:
-                return self._commits(found)
-            return self._after_completion(found) if self._awaited is Awaited.ENDED else Completed(found)
-        if self._awaited is Awaited.ACKNOWLEDGED and not self.coordinator.missing(found):
-            return Acknowledged(found)
-        if self._driver_lives(found) is not False:
-            return Pending(found, self._beat)
-        return DriverLost(found) if self._needs_driver(found) else Pending(found, None)
+                return self._commits(checkpoint)
+            return self._after_completion(checkpoint) if self._awaited is Awaited.ENDED else Completed(checkpoint)
+        if self._awaited is Awaited.ACKNOWLEDGED and not self.coordinator.missing(checkpoint):
+            return Acknowledged(checkpoint)
+        if self._driver_lives(checkpoint) is not False:
+            return Pending(checkpoint, self._beat)
+        return DriverLost(checkpoint) if self._needs_driver(checkpoint) else Pending(checkpoint, None)
 
-    def _after_completion(self, found: Checkpoint) -> Outcome:
+    def _after_completion(self, checkpoint: Checkpoint) -> Outcome:
         if self._completed is None:
             self._completed = time.monotonic()
-        lost = self._driver_lives(found) is False
+        lost = self._driver_lives(checkpoint) is False
         state = self.coordinator.journal.catch_up() if lost else self.state  # it may have ended since
-        if all(state.over(epoch) for epoch in found.epochs):
-            attempts = [attempt for attempt in map(state.attempt, found.epochs) if attempt]
-            return Ended(found, attempts[-1].how if attempts else None)
+        if all(state.over(epoch) for epoch in checkpoint.epochs):
+            attempts = [attempt for attempt in map(state.attempt, checkpoint.epochs) if attempt]
+            return Ended(checkpoint, attempts[-1].how if attempts else None)
         if lost:
-            return NotEnded(found, "its driver was lost before it had ended")
-        if time.monotonic() - self._completed >= found.timeout_s:
-            return NotEnded(found, f"its driver has not ended within {found.timeout_s:g} s")
-        return Ending(found)
+            return NotEnded(checkpoint, "its driver was lost before it had ended")
+        if time.monotonic() - self._completed >= checkpoint.timeout_s:
+            return NotEnded(checkpoint, f"its driver has not ended within {checkpoint.timeout_s:g} s")
+        return Ending(checkpoint)
 
-    def _commits(self, found: Checkpoint) -> Outcome:
-        if found.commits_confirmed:
-            return Completed(found)
-        lost = self._driver_lives(found) is False
+    def _commits(self, checkpoint: Checkpoint) -> Outcome:
+        if checkpoint.commits_confirmed:
+            return Completed(checkpoint)
+        lost = self._driver_lives(checkpoint) is False
         state = self.coordinator.journal.catch_up() if lost else self.state  # it may have confirmed since
-        found = self._found(state)
-        if found.commits_confirmed:
-            return Completed(found)
-        if all(state.over(epoch) for epoch in found.epochs):
-            return Unconfirmed(found, f"attempt {found.epochs[-1]}, which took it, has ended")
-        return Unconfirmed(found, f"the driver of attempt {found.epochs[-1]} was lost") if lost else Committing(found)
+        checkpoint = self._listed(state)
+        if checkpoint.commits_confirmed:
+            return Completed(checkpoint)
+        if all(state.over(epoch) for epoch in checkpoint.epochs):
+            return Unconfirmed(checkpoint, f"attempt {checkpoint.epochs[-1]}, which took it, has ended")
+        return (
+            Unconfirmed(checkpoint, f"the driver of attempt {checkpoint.epochs[-1]} was lost")
+            if lost
+            else Committing(checkpoint)
+        )
 
     # -- the driver ----------------------------------------------------------------------------------------------------
 
-    def _driver_lives(self, found: Checkpoint) -> bool | None:
+    def _driver_lives(self, checkpoint: Checkpoint) -> bool | None:
         liveness = self._observer()
         if time.monotonic() - self._read_beat >= liveness.beats.every:
-            self._beat = liveness.look(self._heartbeats(found))
+            self._beat = liveness.look(self._heartbeats(checkpoint))
             self._read_beat = time.monotonic()
-        return liveness.alive(self._heartbeats(found))
+        return liveness.alive(self._heartbeats(checkpoint))
 
     def _observer(self) -> Liveness:
         if self._liveness is None:
             self._liveness = Liveness(self.coordinator.store)
         return self._liveness
 
-    def _heartbeats(self, found: Checkpoint) -> list[str]:
-        return [self.coordinator.keys.attempt_beat(epoch) for epoch in found.epochs]
+    def _heartbeats(self, checkpoint: Checkpoint) -> list[str]:
+        return [self.coordinator.keys.attempt_beat(epoch) for epoch in checkpoint.epochs]
 
-    def _needs_driver(self, found: Checkpoint) -> bool:
-        """Return whether a pending checkpoint waits for its driver: a gated one that is acknowledged waits for a task."""
-        return not found.request.gated or bool(self.coordinator.missing(found))
+    def _needs_driver(self, checkpoint: Checkpoint) -> bool:
+        """Return whether a pending checkpoint waits for its driver. An acknowledged gated checkpoint waits for a
+        task.
+        """
+        return not checkpoint.request.gated or bool(self.coordinator.missing(checkpoint))
 
     def _resolve(self, suspected: bool) -> Outcome:
         outcome = self._look()
@@ -403,30 +422,30 @@ class CheckpointRequest:
             outcome, Completed | Ending | Ended | NotEnded
         ):
             publish_due(self.coordinator, outcome.checkpoint.id)
-            outcome = replace(outcome, checkpoint=self._found(self.state))
+            outcome = replace(outcome, checkpoint=self._listed(self.state))
         return outcome
 
-    def _give_up(self, found: Checkpoint) -> None:
-        missing = self.coordinator.missing(found)
-        with contextlib.suppress(errors.NotPending):  # it lives after all, or somebody was faster
+    def _give_up(self, checkpoint: Checkpoint) -> None:
+        missing = self.coordinator.missing(checkpoint)
+        with contextlib.suppress(errors.NotPending):  # the driver lives after all, or another process was faster
             if missing:
                 seconds = self._observer().beats.still
-                words = f"nothing was heard of attempt {found.epochs[-1]} for {seconds:g} s"
-                self.coordinator.abort(found.id, LOST, missing=missing, words=words)
+                words = f"nothing was heard of attempt {checkpoint.epochs[-1]} for {seconds:g} s"
+                self.coordinator.abort(checkpoint.id, LOST, missing=missing, words=words)
             else:
-                self.coordinator.complete(found.id)
+                self.coordinator.complete(checkpoint.id)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def abort(self, reason: str, words: str = "") -> Outcome:
-        """Abort the checkpoint; return ``Aborted``, also if it was aborted before, or what it became instead.
+        """Abort the checkpoint. Return ``Aborted``, also if it was aborted before, or its other outcome.
 
-        Raise ``CheckpointNotFound``, and what connection and store raise.
+        Raises ``CheckpointNotFound``, and the errors of connection and store.
         """
-        found = self.find()
-        if found.status == PENDING:
-            missing = self.coordinator.missing(found)
+        checkpoint = self.find()
+        if checkpoint.status == PENDING:
+            missing = self.coordinator.missing(checkpoint)
             phase = "acknowledge" if missing else "finalize"
             with contextlib.suppress(errors.NotPending):
-                self.coordinator.abort(found.id, reason, phase=phase, missing=missing, words=words)
+                self.coordinator.abort(checkpoint.id, reason, phase=phase, missing=missing, words=words)
         return self._seen(self.state)

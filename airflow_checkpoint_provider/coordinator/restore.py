@@ -34,7 +34,9 @@ from airflow_checkpoint_provider.storage.base import Store
 
 @dataclass(frozen=True)
 class Candidate:
-    """One line of the restore story. ``verdict`` is chosen, rejected or older; ``files`` is None if they were not counted."""
+    """A line of the restore story. ``verdict`` is chosen, rejected or older; ``files`` is None if they were not
+    counted.
+    """
 
     checkpoint: Checkpoint
     verdict: str
@@ -44,9 +46,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Restored:
-    """The chosen point, read and verified; ``seal`` is None where an attempt starts from nothing.
+    """The chosen point, read and verified. ``seal`` is None if an attempt starts from nothing.
 
-    The file sets of the seal lie at ``keys`` in ``store``: of a savepoint at its target, whoever made it.
+    The file sets of the seal lie at ``keys`` in ``store``; those of a savepoint at its target, whichever history made
+    it.
     """
 
     point: Point | None = None
@@ -57,21 +60,23 @@ class Restored:
 
     @property
     def above(self) -> int:
-        """The id of what comes from elsewhere, above which this history goes on to count."""
+        """Return the id of a checkpoint of another history. The ids of this history continue above it."""
         return self.seal.id if self.seal and self.point and self.point.pointer else 0
 
 
 def resolve(restore: str, state: State, store: Store) -> Point | None:
-    """What ``restore=`` names: None for "latest" and "none"; else a point that exists and is retained.
+    """Return the point that ``restore=`` names: None for "latest" and "none"; else a point that exists and is
+    retained.
 
-    ``restore`` may be an id of this history (``"7"``, ``"chk-7"``) or a pointer, to a checkpoint of any history
-    (``<root>/jobs/…/chk-7``) or to a savepoint's directory. One that leads to what this history made is an id.
+    ``restore`` may be an id of this history (``"7"``, ``"chk-7"``), a pointer to a checkpoint of any history
+    (``<root>/jobs/…/chk-7``), or the directory of a savepoint. A pointer to a checkpoint of this history becomes its
+    id.
     """
     if restore in ("latest", "none"):
         return None
     number = checkpoint_id(restore)
     if number is not None:
-        return _own(number, state, restore)
+        return _own_point(number, state, restore)
     try:
         pointer = pointer_of(restore)
     except InvalidName:
@@ -80,53 +85,63 @@ def resolve(restore: str, state: State, store: Store) -> Point | None:
             " or the directory of a savepoint"
         ) from None
     if isinstance(pointer, SavepointPointer):
-        return _saved(pointer, state, store)
-    here = History(state.job, state.scope or None, state.item).prefix if state.job else None
-    if pointer.prefix == here and store.beside(pointer.root).uri == store.uri:
-        return _own(pointer.id, state, restore)
-    located(pointer, store)
+        return _savepoint_point(pointer, state, store)
+    prefix = History(state.job, state.scope or None, state.item).prefix if state.job else None
+    if pointer.prefix == prefix and store.beside(pointer.root).uri == store.uri:
+        return _own_point(pointer.id, state, restore)
+    locate_checkpoint(pointer, store)
     return Point(pointer=str(pointer))
 
 
 def id_above(point: Point | None, home: Store) -> int:
-    """The id of what ``point`` leads to outside of its history, which must be there; 0 if it does not lead there."""
+    """Return the id of the checkpoint of another history to which ``point`` leads; 0 if it leads to none. Raises an
+    error if it does not exist.
+    """
     if point is None or point.pointer is None:
         return 0
     pointer = pointer_of(point.pointer)
     return pointer.id if isinstance(pointer, Pointer) else open_savepoint(pointer, home).seal.id
 
 
-def _saved(pointer: SavepointPointer, state: State, store: Store) -> Point:
-    """A copy of this history's own, elsewhere, is as good as a stranger's. So is one that it has forgotten; until then anybody
-    who tidies up may delete it."""
+def _savepoint_point(pointer: SavepointPointer, state: State, store: Store) -> Point:
+    """Return the point of a savepoint.
+
+    A savepoint that this history lists becomes its id. A moved copy, or one that the history has forgotten, is
+    treated as another history's.
+    """
     savepoint = open_savepoint(pointer, store)
     where = str(SavepointPointer(savepoint.store.uri, pointer.name))
-    own = next((one for one in state.with_status(RETAINED, CONDEMNED) if one.target == where), None)
-    if own and own.status == CONDEMNED:
+    listed = next(
+        (checkpoint for checkpoint in state.with_status(RETAINED, CONDEMNED) if checkpoint.target == where), None
+    )
+    if listed and listed.status == CONDEMNED:
         raise SavepointDisposed(
-            f"{where} (chk-{own.id}) is being deleted; nothing was changed. Name another checkpoint"
+            f"{where} (chk-{listed.id}) is being deleted; nothing was changed. Name another checkpoint"
         )
-    return Point(id=own.id) if own else Point(pointer=where)
+    return Point(id=listed.id) if listed else Point(pointer=where)
 
 
-def _named(where: str, state: State, run: str, store: Store) -> tuple[Point | None, dict[str, str]]:
-    """The point that a deliberate restore names, besides what ``resolve`` knows: "latest", and "run-start" of a run. These bring
-    the names along under which the job knows the states."""
+def _named_point(where: str, state: State, run: str, store: Store) -> tuple[Point | None, dict[str, str]]:
+    """Return the point that a deliberate restore names, and the new names of its states.
+
+    Besides the texts of ``resolve``, it accepts "latest" and "run-start" of a run. These bring the names under which
+    the job knows the states.
+    """
     if where == "latest":
         point = state.restore_point()
         return point, state.branch.rename if point == state.branch.base else {}
     if where != "run-start":
         return resolve(where, state, store), {}
-    found = state.run(run)
-    if found is None:
+    listed = state.run(run)
+    if listed is None:
         raise CheckpointNotFound(
             f"run {run!r} is not listed any more, so the checkpoint from which it started is unknown; name a checkpoint"
         )
-    return found.started_from, found.rename
+    return listed.started_from, listed.rename
 
 
-class GoingBack:
-    """A deliberate restore: what is named is looked for in the state on which the journal decides, and verified there."""
+class RestoreTarget:
+    """The target of a deliberate restore: resolved in the state on which the journal decides, and verified there."""
 
     def __init__(self, coordinator: Coordinator, where: str, run: str) -> None:
         self._coordinator, self._where, self._run = coordinator, where, run
@@ -135,15 +150,15 @@ class GoingBack:
         self._names: dict[str, str] = {}
 
     def look(self, state: State) -> Point | None:
-        """Return the verified point. Raise ``CheckpointNotFound``, ``Damaged``."""
-        base, self._names = _named(self._where, state, self._run, self._coordinator.store)
+        """Return the verified point. Raises ``CheckpointNotFound``, ``Damaged``."""
+        base, self._names = _named_point(self._where, state, self._run, self._coordinator.store)
         if self.state.n < 0 or base != self.restored.point:
             self.restored = examine(self._coordinator, state, base)
         self.state = state
         return base
 
     def names(self, rename: Mapping[str, str]) -> dict[str, str]:
-        """All new names of the point's states, by those that stand in it; ``rename`` says what is new.
+        """Return all new names of the point's states, by their stored names; ``rename`` holds the additional names.
 
         Raises ``StateNotFound``, ``RenameConflict``.
         """
@@ -164,39 +179,40 @@ class GoingBack:
         )
 
 
-def _own(number: int, state: State, restore: str) -> Point:
-    found = state.checkpoint(number)
-    if found is None or found.status != RETAINED:
+def _own_point(number: int, state: State, restore: str) -> Point:
+    checkpoint = state.checkpoint(number)
+    if checkpoint is None or checkpoint.status != RETAINED:
         raise CheckpointNotFound(
-            f"restore={restore!r}: {_gone(state, found)}; `checkpoints list {state.job or 'JOB'}` shows what this history holds"
+            f"restore={restore!r}: {_absence(state, checkpoint)}; `checkpoints list {state.job or 'JOB'}` shows what this history holds"
         )
     return Point(id=number)
 
 
-def located(pointer: Pointer, home: Store, *, pending: bool = False) -> tuple[Coordinator, Checkpoint]:
-    """The completed checkpoint behind a pointer, through its journal: a directory alone says nothing.
+def locate_checkpoint(pointer: Pointer, home: Store, *, pending: bool = False) -> tuple[Coordinator, Checkpoint]:
+    """Return the completed checkpoint behind a pointer, with the coordinator of its history. Only a journal tells
+    that it is completed.
 
-    Its store is reached as the one ``home`` is. ``pending``: one that has no outcome yet will do, too.
+    The credentials of ``home`` are used for its store. ``pending``: accept a pending checkpoint too.
     """
     store = home.beside(pointer.root)
     coordinator = Coordinator(Journal(store, Keys(pointer.prefix), By("reader", "", "")))
     state = coordinator.journal.catch_up()
-    found = state.checkpoint(pointer.id)
+    checkpoint = state.checkpoint(pointer.id)
     if state.n < 0:
         raise CheckpointNotFound(
             f"{pointer}: there is no history at {pointer.prefix}; `checkpoints jobs` lists the jobs of a root"
         )
-    if found is None or not (found.status == RETAINED or (pending and found.status == PENDING)):
-        raise CheckpointNotFound(f"{pointer}: {_gone(state, found)}")
-    return coordinator, found
+    if checkpoint is None or not (checkpoint.status == RETAINED or (pending and checkpoint.status == PENDING)):
+        raise CheckpointNotFound(f"{pointer}: {_absence(state, checkpoint)}")
+    return coordinator, checkpoint
 
 
-def _gone(state: State, found: Checkpoint | None) -> str:
-    if found is None:
+def _absence(state: State, checkpoint: Checkpoint | None) -> str:
+    if checkpoint is None:
         return "this history never made, or no longer lists, such a checkpoint"
-    if found.status == ABORTED:
-        return f"it was aborted ({found.reason}) at {found.ended_at}"
-    if found.status == PENDING:
+    if checkpoint.status == ABORTED:
+        return f"it was aborted ({checkpoint.reason}) at {checkpoint.ended_at}"
+    if checkpoint.status == PENDING:
         return "it is not completed yet; wait for it, or name an older one"
     ended = state.runs[-1].ended_at if state.runs and state.scope else None
     when = f"it was deleted with its run, which ended at {ended}" if ended else "it was deleted by its retention policy"
@@ -204,25 +220,29 @@ def _gone(state: State, found: Checkpoint | None) -> str:
 
 
 def examine(coordinator: Coordinator, state: State, point: Point | None) -> Restored:
-    """Verify ``point`` and return each candidate, newest first, with the reason. Raise ``Damaged``."""
+    """Verify ``point`` and return each candidate, newest first, with the reason. Raises ``Damaged``."""
     if point is None:
         return Restored(candidates=_unsealed(state.checkpoints, 0))
     if point.pointer is not None:
         return _from_elsewhere(point, pointer_of(point.pointer), coordinator.store)
-    found = state.checkpoint(point.id)
-    if found is None or found.status != RETAINED:
+    chosen = state.checkpoint(point.id)
+    if chosen is None or chosen.status != RETAINED:
         raise Damaged(f"chk-{point.id} is the restore point, but the journal does not list it any more")
-    seal, files = verified(coordinator, found)
+    seal, files = verified(coordinator, chosen)
     older = tuple(
-        Candidate(one, "older") for one in sorted(state.retained, key=lambda one: -one.id) if one.id < found.id
+        Candidate(checkpoint, "older")
+        for checkpoint in sorted(state.retained, key=lambda checkpoint: -checkpoint.id)
+        if checkpoint.id < chosen.id
     )
-    candidates = (*_unsealed(state.checkpoints, found.id), Candidate(found, "chosen", "", files), *older)
-    return Restored(point, seal, *place(coordinator, found), candidates)
+    candidates = (*_unsealed(state.checkpoints, chosen.id), Candidate(chosen, "chosen", "", files), *older)
+    return Restored(point, seal, *place(coordinator, chosen), candidates)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The verified checkpoint or savepoint behind a pointer. ``files`` files of its seal lie at ``keys`` in ``store``."""
+    """The verified checkpoint or savepoint behind a pointer. The ``files`` files of its seal lie at ``keys`` in
+    ``store``.
+    """
 
     checkpoint: Checkpoint
     seal: Seal
@@ -232,16 +252,17 @@ class Opened:
 
 
 def open_pointer(pointer: Pointer | SavepointPointer, home: Store, *, pending: bool = False) -> Opened:
-    """Return what a pointer leads to, after its digest, file names and sizes were compared.
+    """Return the checkpoint behind a pointer, after its digest, file names and sizes were compared.
 
-    Its store is reached as ``home`` is. A savepoint is read without a journal. With ``pending`` a checkpoint that is
-    acknowledged and not sealed yet is returned, too. Raises ``CheckpointNotFound``, ``SavepointDisposed``, ``Damaged``.
+    The credentials of ``home`` are used for its store. A savepoint is read without a journal. With ``pending``, a
+    checkpoint that is acknowledged and not sealed yet is accepted too. Raises ``CheckpointNotFound``,
+    ``SavepointDisposed``, ``Damaged``.
     """
     if isinstance(pointer, SavepointPointer):
         savepoint = open_savepoint(pointer, home)
         files = savepoint.verify()
         return Opened(_as_listed(savepoint), savepoint.seal, savepoint.store, savepoint.keys, files)
-    coordinator, checkpoint = located(pointer, home, pending=pending)
+    coordinator, checkpoint = locate_checkpoint(pointer, home, pending=pending)
     seal, files = verified(coordinator, checkpoint)
     return Opened(checkpoint, seal, *place(coordinator, checkpoint), files)
 
@@ -253,13 +274,22 @@ def _from_elsewhere(point: Point, pointer: Pointer | SavepointPointer, home: Sto
 
 
 def _as_listed(savepoint: Savepoint) -> Checkpoint:
-    """As its journal listed it, which may not be there any more: nobody knows when that was."""
+    """Return a savepoint as its journal listed it. The journal may not exist any more, so the times are unknown."""
     seal = savepoint.seal
     return Checkpoint(
-        id=seal.id, epochs=seal.epochs, branch=seal.branch, plan=seal.plan,
-        request=Request(token="", kind=seal.kind, origin=""), timeout_s=0.0, triggered_at="", status=RETAINED, digest=savepoint.digest,
-        bytes=savepoint.bytes, states=state_entries(seal), target=str(savepoint.pointer),
-    )  # fmt: skip
+        id=seal.id,
+        epochs=seal.epochs,
+        branch=seal.branch,
+        plan=seal.plan,
+        request=Request(token="", kind=seal.kind, origin=""),
+        timeout_s=0.0,
+        triggered_at="",
+        status=RETAINED,
+        digest=savepoint.digest,
+        bytes=savepoint.bytes,
+        states=state_entries(seal),
+        target=str(savepoint.pointer),
+    )
 
 
 def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys]:
@@ -271,32 +301,44 @@ def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys
 
 
 def _unsealed(checkpoints: Iterable[Checkpoint], above: int) -> tuple[Candidate, ...]:
-    """Return aborted and pending checkpoints that are newer than the chosen one, each with the reason why it is passed over."""
-    newer = [one for one in checkpoints if one.id > above and not one.completed_at]
-    return tuple(Candidate(one, "rejected", "never sealed") for one in sorted(newer, key=lambda one: -one.id))
+    """Return the aborted and pending checkpoints that are newer than the chosen checkpoint, each with the reason why
+    it is skipped.
+    """
+    newer = [checkpoint for checkpoint in checkpoints if checkpoint.id > above and not checkpoint.completed_at]
+    return tuple(
+        Candidate(checkpoint, "rejected", "never sealed")
+        for checkpoint in sorted(newer, key=lambda checkpoint: -checkpoint.id)
+    )
 
 
-def recalled(state: State, point: Point | None, epoch: int) -> Restored:
-    """Return the candidates of attempt ``epoch``, which began at ``point``, from the journal alone. No file is examined."""
+def candidates_at_start(state: State, point: Point | None, epoch: int) -> Restored:
+    """Return the candidates of attempt ``epoch``, which started at ``point``, from the journal alone. No file is
+    read.
+    """
     number = point.id if point and point.pointer is None else None
-    earlier = sorted((one for one in state.checkpoints if max(one.epochs) < epoch), key=lambda one: -one.id)
-    chosen = [Candidate(one, "chosen", "", None) for one in earlier if one.id == number]
+    earlier = sorted(
+        (checkpoint for checkpoint in state.checkpoints if max(checkpoint.epochs) < epoch),
+        key=lambda checkpoint: -checkpoint.id,
+    )
+    chosen = [Candidate(checkpoint, "chosen", "", None) for checkpoint in earlier if checkpoint.id == number]
     older = [
-        Candidate(one, "older", "" if one.status == RETAINED else "deleted by now")
-        for one in earlier
-        if number and one.id < number and one.completed_at
+        Candidate(checkpoint, "older", "" if checkpoint.status == RETAINED else "deleted by now")
+        for checkpoint in earlier
+        if number and checkpoint.id < number and checkpoint.completed_at
     ]
     return Restored(point, candidates=(*_unsealed(earlier, number or 0), *chosen, *older))
 
 
 def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, int]:
-    """Return the seal and the number of files after comparing digest, names and sizes. It costs one listing per file set."""
+    """Return the seal and the number of files, after comparing digest, names and sizes. Cost: one listing per file
+    set.
+    """
     try:
         seal, _ = coordinator.contents(checkpoint)
         files = verify(*place(coordinator, checkpoint), seal.states.values())
     except Damaged as error:
         state = coordinator.state
-        older = max((one.id for one in state.retained if one.id < checkpoint.id), default=None)
+        older = max((kept.id for kept in state.retained if kept.id < checkpoint.id), default=None)
         advice = f"chk-{older} is the next older one" if older else "there is no older one"
         where = f"chk-{older}" if older else "run-start"
         raise Damaged(

@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.storage.base import Store
 
 @dataclass(frozen=True)
 class Disposed:
-    """What was, or would be, deleted. ``own`` says that its history was found and knows of it."""
+    """The result of a disposal, or of its dry run. ``own`` says that its history was found and lists it."""
 
     pointer: SavepointPointer
     job: str
@@ -38,12 +38,16 @@ class Disposed:
 
 
 def publish_due(coordinator: Coordinator, only: int | None = None) -> tuple[int, ...]:
-    """Publish each completed savepoint whose ``_metadata`` is not said to stand at its target, and confirm that.
+    """Publish each completed savepoint whose publication is not confirmed, and confirm it. Return the ids.
 
-    Anyone may, again and again, on a believed state. Returns the ids. Where one cannot be, the others are published first;
-    then its error is raised. ``only``: who waits for one of them is not concerned with the others.
+    Anybody may call it, again and again, on the state of a complete read. If one fails, the others are published
+    first; then its error is raised. ``only``: publish only this checkpoint.
     """
-    due = [one for one in coordinator.state.savepoints if not one.published and only in (None, one.id)]
+    due = [
+        checkpoint
+        for checkpoint in coordinator.state.savepoints
+        if not checkpoint.published and only in (None, checkpoint.id)
+    ]
     failed: list[CheckpointError] = []
     for checkpoint in due:
         try:
@@ -52,7 +56,7 @@ def publish_due(coordinator: Coordinator, only: int | None = None) -> tuple[int,
             failed.append(error)
     if failed:
         raise failed[0]
-    return tuple(one.id for one in due)
+    return tuple(checkpoint.id for checkpoint in due)
 
 
 def _publish(coordinator: Coordinator, checkpoint: Checkpoint) -> None:
@@ -63,13 +67,15 @@ def _publish(coordinator: Coordinator, checkpoint: Checkpoint) -> None:
 
 
 def target_of(checkpoint: Checkpoint) -> SavepointPointer:
-    """Where a savepoint lies."""
+    """Return the pointer to a savepoint's directory."""
     assert checkpoint.target
     return SavepointPointer.parse(checkpoint.target)
 
 
 def claimable(point: Point | None) -> SavepointPointer:
-    """Only a savepoint that a history did not make can become its own. Raises ``InvalidConfig``."""
+    """Return the pointer of a savepoint of another history. Raises ``InvalidConfig`` for anything else, which cannot
+    be claimed.
+    """
     pointer = pointer_of(point.pointer) if point and point.pointer else None
     if not isinstance(pointer, SavepointPointer):
         raise InvalidConfig(
@@ -79,8 +85,11 @@ def claimable(point: Point | None) -> SavepointPointer:
     return pointer
 
 
-def claim_first(coordinator: Coordinator, state: State, restore: c.Restore, now: str) -> c.Restore:
-    """``restore`` as it is; what it claims is the history's by then. Nothing is where ``state`` refuses it."""
+def claim_before_restore(coordinator: Coordinator, state: State, restore: c.Restore, now: str) -> c.Restore:
+    """Claim the savepoint of ``restore`` before the restore is written, and return ``restore``.
+
+    Nothing is claimed if ``state`` refuses the restore.
+    """
     if restore.claimed:
         pointer = claimable(restore.base)
         if not isinstance(decide(state, restore), c.Refusal):
@@ -91,31 +100,31 @@ def claim_first(coordinator: Coordinator, state: State, restore: c.Restore, now:
 def claim(
     coordinator: Coordinator, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool = False
 ) -> Savepoint:
-    """The savepoint, owned by the history of ``coordinator`` from now on: what restores from it may delete it one day. The
-    history that made it lists it no more, so that nobody goes back there to what another deletes.
+    """Claim a savepoint: from now on the history of ``coordinator`` owns it and may delete it.
 
-    Raises ``AlreadyClaimed``, ``Held`` while its own history needs it, and what opening and verifying raise.
+    The history that made it forgets it, so that nobody restores there what another history deletes. Raises
+    ``AlreadyClaimed``, ``Held`` while its own history needs it, and the errors of opening and verifying.
     """
     savepoint = savepoint_target.open_savepoint(pointer, coordinator.store)
     savepoint_target.check_claim(savepoint.store, pointer, coordinator.state.incarnation)
-    own = _own_history(coordinator.store, savepoint.seal, pointer)
-    if own is not None:
-        _refuse_held(own[0], own[1], now)
+    origin = _own_history(coordinator.store, savepoint.seal, pointer)
+    if origin is not None:
+        _refuse_held(origin[0], origin[1], now)
     if dry_run:
         return savepoint
     savepoint_target.put_claim(savepoint.store, pointer, coordinator.state.incarnation, by, now)
     savepoint.verify()
-    if own is not None:
-        own[0].journal.append(c.Condemn(ids=(own[1],), now=now, disposing=True))
-        own[0].journal.append(c.Forget(ids=(own[1],)))
+    if origin is not None:
+        origin[0].journal.append(c.Condemn(ids=(origin[1],), now=now, disposing=True))
+        origin[0].journal.append(c.Forget(ids=(origin[1],)))
     return savepoint
 
 
 def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False) -> Disposed:
-    """Delete the savepoint at the pointer ``text``, and let its history forget it. Done twice is done once.
+    """Delete the savepoint at the pointer ``text``, and let its history forget it. A second disposal changes nothing.
 
-    ``home`` is the store of its history. Raises ``Held`` while that needs it, ``AlreadyClaimed``, ``CheckpointNotFound``,
-    and ``InvalidName`` for a checkpoint of a history, which its own policy deletes.
+    ``home`` is the store of its history. Raises ``Held`` while its history needs it, ``AlreadyClaimed``,
+    ``CheckpointNotFound``, and ``InvalidName`` for a checkpoint of a history, which its own policy deletes.
     """
     pointer = pointer_of(text)
     if isinstance(pointer, Pointer):
@@ -124,45 +133,49 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
         savepoint = savepoint_target.open_savepoint(pointer, home)
     except SavepointDisposed:
         return _finish(home, pointer, by, now, dry_run=dry_run)
-    savepoint_target.check_claim(savepoint.store, pointer, DISPOSAL)  # its own history has forgotten it since
-    own = _own_history(home, savepoint.seal, pointer)
-    if own is not None:
-        _refuse_held(own[0], own[1], now)
+    savepoint_target.check_claim(
+        savepoint.store, pointer, DISPOSAL
+    )  # its own history has forgotten a claimed savepoint
+    origin = _own_history(home, savepoint.seal, pointer)
+    if origin is not None:
+        _refuse_held(origin[0], origin[1], now)
     files = [
         file for state in savepoint.seal.states.values() for file_set in state.file_sets for file in file_set.files
     ]
-    told = Disposed(pointer, savepoint.seal.job, len(files), sum(one.bytes for one in files), own is not None)
+    disposed = Disposed(pointer, savepoint.seal.job, len(files), sum(file.bytes for file in files), origin is not None)
     if dry_run:
-        return told
+        return disposed
     savepoint_target.put_claim(savepoint.store, pointer, DISPOSAL, by, now)
-    if own is not None:
-        own[0].journal.append(c.Condemn(ids=(own[1],), now=now, disposing=True))
+    if origin is not None:
+        origin[0].journal.append(c.Condemn(ids=(origin[1],), now=now, disposing=True))
     savepoint_target.delete_savepoint(savepoint.store, pointer, DISPOSAL, by, now)
-    if own is not None:
-        own[0].journal.append(c.Forget(ids=(own[1],)))
-    return told
+    if origin is not None:
+        origin[0].journal.append(c.Forget(ids=(origin[1],)))
+    return disposed
 
 
 def _finish(home: Store, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool) -> Disposed:
-    """A disposal that somebody began: its stub stands, so nobody opens the savepoint any more."""
+    """Finish an interrupted disposal: its stub exists, so nobody can open the savepoint any more."""
     if not dry_run:
         savepoint_target.delete_savepoint(home.beside(pointer.root), pointer, DISPOSAL, by, now)
     return Disposed(pointer, "", 0, 0, own=False)
 
 
 def _own_history(home: Store, seal: Seal, pointer: SavepointPointer) -> tuple[Coordinator, int] | None:
-    """The history that made the savepoint, if it lies in ``home`` and lists this directory."""
+    """Return the history that made the savepoint and its id there, if the history lies in ``home`` and lists this
+    directory.
+    """
     keys = Keys(History(seal.job, seal.scope or None, seal.item).prefix)
     coordinator = Coordinator(Journal(home, keys, By("savepoint", "", "")))
     state = coordinator.journal.catch_up()
-    found = state.checkpoint(seal.id) if state.incarnation == seal.inc else None
-    if found is None or found.status not in (RETAINED, CONDEMNED) or not found.target:
+    checkpoint = state.checkpoint(seal.id) if state.incarnation == seal.inc else None
+    if checkpoint is None or checkpoint.status not in (RETAINED, CONDEMNED) or not checkpoint.target:
         return None
-    return (coordinator, found.id) if _place(home, target_of(found)) == _place(home, pointer) else None
+    return (coordinator, checkpoint.id) if _place(home, target_of(checkpoint)) == _place(home, pointer) else None
 
 
 def _place(home: Store, pointer: SavepointPointer) -> tuple[str, str]:
-    """One place has many spellings."""
+    """Return the place of a savepoint in one spelling."""
     return home.beside(pointer.root).uri, pointer.name
 
 

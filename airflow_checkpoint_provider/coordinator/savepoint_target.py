@@ -36,7 +36,9 @@ DISPOSAL = "disposal"
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimLock(Record):
-    """``_claimed``: who owns the deletion. ``owner`` is a history's incarnation, or ``DISPOSAL``; the rest is for people."""
+    """The content of ``_claimed``: the owner of the deletion. ``owner`` is a history's incarnation, or ``DISPOSAL``;
+    the rest is for people.
+    """
 
     owner: str
     by: str
@@ -46,7 +48,7 @@ class ClaimLock(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DisposedStub(Record):
-    """What ``_metadata`` is after a disposal."""
+    """The content of ``_metadata`` after a disposal."""
 
     by: str
     at: str
@@ -56,7 +58,7 @@ class DisposedStub(Record):
 
 @dataclass(frozen=True)
 class Savepoint:
-    """A savepoint that was opened. ``digest`` is that of its ``_metadata`` as it was read."""
+    """An opened savepoint. ``digest`` is that of its ``_metadata`` as it was read."""
 
     pointer: SavepointPointer
     store: Store
@@ -65,7 +67,7 @@ class Savepoint:
 
     @property
     def keys(self) -> Keys:
-        """Where the file sets of its seal lie."""
+        """Return the keys of the file sets of its seal."""
         return self.pointer.keys
 
     @property
@@ -73,7 +75,7 @@ class Savepoint:
         return sum(state.bytes for state in self.seal.states.values())
 
     def verify(self) -> int:
-        """Return how many files it has, all there and of their sizes. Raises ``Damaged``."""
+        """Return the number of its files. Raises ``Damaged`` if one is missing or has another size."""
         try:
             return verify(self.store, self.keys, self.seal.states.values())
         except Damaged as error:
@@ -86,9 +88,10 @@ class Savepoint:
 
 
 def open_savepoint(pointer: SavepointPointer, home: Store) -> Savepoint:
-    """Return the savepoint at ``pointer``; its store is reached as ``home`` is.
+    """Return the savepoint at ``pointer``. The credentials of ``home`` are used for its store.
 
-    Raises ``CheckpointNotFound`` where nothing was published, ``SavepointDisposed``, ``Damaged``, ``FormatTooNew``.
+    Raises ``CheckpointNotFound`` if nothing was published there, ``SavepointDisposed``, ``Damaged``,
+    ``FormatTooNew``.
     """
     store = home.beside(pointer.root)
     body = store.read(pointer.metadata)
@@ -114,38 +117,41 @@ def _stub(body: bytes, pointer: SavepointPointer) -> DisposedStub | None:
 
 
 class Published(enum.Enum):
-    """What a publisher finds when it is done."""
+    """The result of a publication."""
 
     THERE = "whole, whoever published it"
     DISPOSED = "somebody has disposed of it meanwhile"
 
 
 def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, pointer: SavepointPointer) -> Published:
-    """Put a completed savepoint's seal into its directory, where its files are already. Anyone may, as often as he likes.
+    """Put a completed savepoint's seal into its directory, where its files already are. It can be repeated by
+    anybody.
 
-    ``sealed`` is the digest in its *completed* entry, which the caller has believed: only then is it a savepoint. Raises
-    ``Damaged`` if the seal is another or gone, ``OtherSavepoint``, and ``CommitStateUnknown`` where the answer was lost.
+    ``sealed`` is the digest in its *completed* entry, which the caller has read. Raises ``Damaged`` if the seal is
+    missing or differs, ``OtherSavepoint``, and ``CommitStateUnknown`` if the store did not answer.
     """
     body = history.read(seal_key)
     if body is None:
-        found = target.read(pointer.metadata)  # deleted since: then it has been published, or never will be
-        if found is None:
+        published = target.read(
+            pointer.metadata
+        )  # the seal was deleted: the savepoint has been published, or never will be
+        if published is None:
             raise Damaged(f"{seal_key} is missing, so {pointer} cannot be published; take another savepoint")
-        return _published(found, sealed, pointer)
+        return _published(published, sealed, pointer)
     if digest(body) != sealed:
         raise Damaged(
             f"{seal_key} is not what the journal says was sealed, so {pointer} is not published; take another"
         )
-    _, there = put(target, pointer.metadata, body)
-    if there is None:
+    _, stored = put(target, pointer.metadata, body)
+    if stored is None:
         raise _unknown(pointer.metadata)
-    return _published(there, sealed, pointer)
+    return _published(stored, sealed, pointer)
 
 
-def _published(there: bytes, sealed: str, pointer: SavepointPointer) -> Published:
-    if digest(there) == sealed:
+def _published(stored: bytes, sealed: str, pointer: SavepointPointer) -> Published:
+    if digest(stored) == sealed:
         return Published.THERE
-    if _stub(there, pointer):
+    if _stub(stored, pointer):
         return Published.DISPOSED
     raise OtherSavepoint(
         f"{pointer} holds the _metadata of another savepoint; nothing was changed. Choose another target"
@@ -156,7 +162,7 @@ def _published(there: bytes, sealed: str, pointer: SavepointPointer) -> Publishe
 
 
 def claim_mode(text: str) -> str:
-    """``no_claim`` or ``claim``; anything else is ``InvalidConfig``."""
+    """Return ``text`` if it is ``no_claim`` or ``claim``. Raises ``InvalidConfig`` for any other text."""
     if text == "legacy":
         raise InvalidConfig(
             "claim_mode='legacy': nobody would know when the savepoint may be deleted. Write \"no_claim\" (it stays yours and is"
@@ -168,44 +174,47 @@ def claim_mode(text: str) -> str:
 
 
 def check_claim(store: Store, pointer: SavepointPointer, owner: str) -> None:
-    """Raise ``AlreadyClaimed`` where ``put_claim`` would; nothing is written."""
+    """Raise ``AlreadyClaimed`` if ``put_claim`` would. Nothing is written."""
     body = store.read(pointer.claim)
     if body is not None:
         _refuse_other(body, pointer, owner)
 
 
 def put_claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
-    """Own the deletion of a savepoint from now on; again by the same owner changes nothing. Raises ``AlreadyClaimed``.
+    """Claim the deletion of a savepoint. A second claim of the same owner changes nothing. Raises ``AlreadyClaimed``.
 
-    ``owner`` is the incarnation of a history, or ``DISPOSAL``. Open it before, else an empty directory is claimed; verify
-    it afterwards.
+    ``owner`` is the incarnation of a history, or ``DISPOSAL``. Open the savepoint before, since an empty directory
+    could be claimed too; verify it afterwards.
     """
     body = canonical(ClaimLock(owner=owner, by=by, at=at).to_json())
-    _, there = put(store, pointer.claim, body)
-    if there is None:
+    _, stored = put(store, pointer.claim, body)
+    if stored is None:
         raise _unknown(pointer.claim)
-    _refuse_other(there, pointer, owner)
+    _refuse_other(stored, pointer, owner)
 
 
 def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None:
-    stands = ClaimLock.from_json(parse(claimed, f"{pointer}/_claimed"))
-    if stands.owner == owner:
+    lock = ClaimLock.from_json(parse(claimed, f"{pointer}/_claimed"))
+    if lock.owner == owner:
         return
-    whose = "to be disposed of" if stands.owner == DISPOSAL else "for another history"
+    whose = "to be disposed of" if lock.owner == DISPOSAL else "for another history"
     advice = f'Take another savepoint; without a claim (claim_mode="{NO_CLAIM}") several jobs may start from one'
     if owner == DISPOSAL:
         advice = "That deletes it when its retention keeps it no more"
     raise AlreadyClaimed(
-        f"{pointer} was claimed {whose} at {stands.at} by {stands.by}. {advice}",
-        owner=stands.owner, by=stands.by, at=stands.at,
-    )  # fmt: skip
+        f"{pointer} was claimed {whose} at {lock.at} by {lock.by}. {advice}",
+        owner=lock.owner,
+        by=lock.by,
+        at=lock.at,
+    )
 
 
 def delete_savepoint(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
-    """Claim a savepoint and delete all that lies in its directory, but the stub and the claim. Raises ``AlreadyClaimed``.
+    """Claim a savepoint and delete everything in its directory except the stub and the claim. Raises
+    ``AlreadyClaimed``.
 
-    Again, for the same owner, it finishes what was begun; the first disposal's words stay in the stub. One that was never
-    published gets its stub, too.
+    A second call of the same owner finishes an interrupted deletion; the stub keeps the text of the first. A
+    savepoint that was never published gets a stub too.
     """
     put_claim(store, pointer, owner, by, at)
     body = store.read(pointer.metadata)
@@ -213,12 +222,14 @@ def delete_savepoint(store: Store, pointer: SavepointPointer, owner: str, by: st
         store.overwrite(pointer.metadata, canonical(DisposedStub(by=by, at=at).to_json()))
     for name in store.folders(pointer.name):
         store.delete_under(f"{pointer.name}/{name}")
-    there = [one.key for one in store.list(pointer.name)]
-    store.delete(key for key in there if key not in (pointer.metadata, pointer.claim))
+    keys = [listed.key for listed in store.list(pointer.name)]
+    store.delete(key for key in keys if key not in (pointer.metadata, pointer.claim))
 
 
 def _is_stub(body: bytes, pointer: SavepointPointer) -> bool:
-    """What is damaged may be disposed of. What is too new may not: nobody here knows what else belongs to it."""
+    """Return whether ``body`` is a stub. A damaged savepoint may be disposed of; one of a newer format may not,
+    because it may have files that this version does not know.
+    """
     try:
         return _stub(body, pointer) is not None
     except Damaged:

@@ -21,16 +21,16 @@ MEASURES = ("end_to_end_duration", "checkpointed_size", "state_size")
 
 
 def checkpoints(state: State) -> Answer:
-    """Return what Flink answers to ``GET /jobs/:jobid/checkpoints``."""
-    history = [entry(checkpoint) for checkpoint in sorted(state.checkpoints, key=lambda found: -found.id)]
-    completed = [found for found in history if found["status"] == COMPLETED]
+    """Return the answer of Flink's ``GET /jobs/:jobid/checkpoints``."""
+    history = [entry(checkpoint) for checkpoint in sorted(state.checkpoints, key=lambda checkpoint: -checkpoint.id)]
+    completed = [line for line in history if line["status"] == COMPLETED]
     return {
         "counts": counts(state),
-        "summary": {name: spread([found[name] for found in completed]) for name in MEASURES},
+        "summary": {name: spread([line[name] for line in completed]) for name in MEASURES},
         "latest": {
-            "completed": next((found for found in completed if not found["is_savepoint"]), None),
-            "savepoint": next((found for found in completed if found["is_savepoint"]), None),
-            "failed": next((found for found in history if found["status"] == FAILED), None),
+            "completed": next((line for line in completed if not line["is_savepoint"]), None),
+            "savepoint": next((line for line in completed if line["is_savepoint"]), None),
+            "failed": next((line for line in history if line["status"] == FAILED), None),
             "restored": _restored(state),
         },
         "history": history,
@@ -38,7 +38,7 @@ def checkpoints(state: State) -> Answer:
 
 
 def counts(state: State) -> dict[str, int]:
-    """Return how many checkpoints the history has had, also those that it does not list any more."""
+    """Return the numbers of checkpoints of the history, those that it no longer lists included."""
     completed, failed, pending = state.counts.get("completed", 0), state.counts.get("aborted", 0), len(state.pending)
     restored = state.counts.get("restored", 0) + sum(attempt.restore_point is not None for attempt in state.attempts)
     return {
@@ -54,7 +54,7 @@ def entry(checkpoint: Checkpoint) -> Answer:
     """Return one line of the history."""
     triggered, ended = timestamp(checkpoint.triggered_at), timestamp(checkpoint.ended_at)
     suspends = kind_named(checkpoint.kind).suspends
-    found: Answer = {
+    line: Answer = {
         "id": checkpoint.id,
         "status": {PENDING: IN_PROGRESS, ABORTED: FAILED}.get(checkpoint.status, COMPLETED),
         "checkpoint_type": "SYNC_SAVEPOINT" if suspends else "SAVEPOINT" if checkpoint.savepoint else "CHECKPOINT",
@@ -67,10 +67,10 @@ def entry(checkpoint: Checkpoint) -> Answer:
         "state_size": checkpoint.bytes,
     }
     if checkpoint.status == ABORTED:
-        return found | {"failure_timestamp": ended, "failure_message": failure(checkpoint)}
+        return line | {"failure_timestamp": ended, "failure_message": failure(checkpoint)}
     if checkpoint.status == PENDING:
-        return found
-    return found | {"external_path": checkpoint.target, "discarded": checkpoint.status in (CONDEMNED, FORGOTTEN)}
+        return line
+    return line | {"external_path": checkpoint.target, "discarded": checkpoint.status in (CONDEMNED, FORGOTTEN)}
 
 
 def failure(checkpoint: Checkpoint) -> str:
@@ -86,12 +86,14 @@ def spread(values: Sequence[int]) -> Answer:
 
 
 def timestamp(at: str) -> int:
-    """Return a moment as the journal writes it in epoch milliseconds; -1 for none."""
+    """Return a time of the journal in epoch milliseconds; -1 for an empty text."""
     return round(datetime.fromisoformat(at).timestamp() * 1000) if at else -1
 
 
 def _restored(state: State) -> Answer | None:
-    """Return where the newest attempt that was restored began. The id of a checkpoint of another history is unknown."""
+    """Return the restore point of the newest attempt that was restored. The id of a checkpoint of another history is
+    unknown.
+    """
     for attempt in reversed(state.attempts):
         if point := attempt.restore_point:
             number = -1 if point.id is None or point.pointer else point.id

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator.assignment import renaming
+from airflow_checkpoint_provider.coordinator.assignment import check_rename
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.coordinator.restore import GoingBack
-from airflow_checkpoint_provider.coordinator.savepoint import claim_first
+from airflow_checkpoint_provider.coordinator.restore import RestoreTarget
+from airflow_checkpoint_provider.coordinator.savepoint import claim_before_restore
 from airflow_checkpoint_provider.coordinator.savepoint_target import CLAIM, NO_CLAIM
 from airflow_checkpoint_provider.coordinator.savepoint_target import claim_mode as known_claim_mode
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig
@@ -54,7 +54,7 @@ class RestoreOperator(JobOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.restore, self.claim_mode, self.rename = restore, known_claim_mode(claim_mode), renaming(rename or {})
+        self.restore, self.claim_mode, self.rename = restore, known_claim_mode(claim_mode), check_rename(rename or {})
         if known_at_parse(restore):
             self._check(start_in(restore, *STARTS))
 
@@ -85,7 +85,7 @@ class RestoreOperator(JobOperator):
         }  # fmt: skip
 
     def _restore(self, coordinator: Coordinator, state: State, token: Token) -> None:
-        going = GoingBack(coordinator, start_in(self.restore, *STARTS), state.runs[-1].key)
+        going = RestoreTarget(coordinator, start_in(self.restore, *STARTS), state.runs[-1].key)
         reason = f"task {token.owner} of run {token.run}"
         claims = self.claim_mode == CLAIM
 
@@ -93,7 +93,7 @@ class RestoreOperator(JobOperator):
             going.look(now)
             self.stop_if_killed()
             wanted = going.command(token, token.owner, reason, claim=claims, rename=self.rename)
-            return claim_first(coordinator, now, wanted, utc_now())
+            return claim_before_restore(coordinator, now, wanted, utc_now())
 
         coordinator.journal.append(command)
         for line in restore_story.restored(going.state, going.restored, claim=claims, rename=going.names(self.rename)):

@@ -14,7 +14,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_checkpoint_provider import _airflow
-from airflow_checkpoint_provider.coordinator.assignment import allowance
+from airflow_checkpoint_provider.coordinator.assignment import check_allowance
 from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
 from airflow_checkpoint_provider.coordinator.liveness import read_beat
 from airflow_checkpoint_provider.errors import (
@@ -105,7 +105,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         )
         if self.on_clear not in ("auto", "restart", "continue"):
             raise InvalidConfig(f'on_clear={self.on_clear!r}: write "auto", "restart" or "continue"')
-        allowance(self.allow_non_restored_state)
+        check_allowance(self.allow_non_restored_state)
         if self.checkpointing is not None and not isinstance(self.checkpointing, CheckpointConfig):
             raise InvalidConfig(f"checkpointing={self.checkpointing!r}: write CheckpointConfig(...)")
         named = checkpoint_id(start_in(self.restore, *STARTS)) if known_at_parse(self.restore) else None
@@ -210,7 +210,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         keys: dict[str, str] = {}
         if self._launching is not None and self._launching.launch is not None:
             keys = {} if self._cluster else s3_credentials.keys(self._launching.store)
-            settings = self._launching.settings(self.checkpointing, allowance(self.allow_non_restored_state))
+            settings = self._launching.settings(self.checkpointing, check_allowance(self.allow_non_restored_state))
             arguments["conf"] = {**(self.conf or {}), **settings.to_confs()}
             arguments["py_files"] = ",".join(filter(None, (self.py_files, str(driver_archive()))))
         return CheckpointedSparkSubmitHook(**arguments, environment=keys)

@@ -120,10 +120,10 @@ class Attempt:
     def catch_up(self) -> State:
         """Read the journal to its end. Raises ``StoreError``; ends the process if this attempt is over."""
         with self._journal() as coordinator:
-            coordinator.still_mine()
+            coordinator.check_not_fenced()
             return coordinator.state
 
-    def still_mine(self) -> None:
+    def check_not_fenced(self) -> None:
         """End the process if this attempt is over. Call it before any side effect.
 
         If the store does not answer, log it and return.

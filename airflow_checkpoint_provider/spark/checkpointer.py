@@ -152,7 +152,7 @@ class Checkpointer:
 
     def _remove_garbage(self) -> None:
         """Delete without the lock: nobody refers to an orphan again, however long this takes."""
-        self._attempt.still_mine()
+        self._attempt.check_not_fenced()
         self.savepoints.publish()
         try:
             self._attempt.remove_orphans(REMOVED_AT_ONCE)

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from airflow_checkpoint_provider.coordinator.assignment import renamed_in
-from airflow_checkpoint_provider.coordinator.files import Pairs, exported, imported, verify
+from airflow_checkpoint_provider.coordinator.assignment import rename_states_in
+from airflow_checkpoint_provider.coordinator.files import Pairs, export_pairs, import_state, verify
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError
 from airflow_checkpoint_provider.protocol.keys import Keys
@@ -117,7 +117,7 @@ class SavepointTarget(_Copying):
             target.store.delete([f"{pointer.name}/tried"])
 
     def copy(self, record: StateSnapshot, check: Check) -> StateSnapshot:
-        return self.copy_files(record, exported((record,), self.source.keys, self.target.keys), check)
+        return self.copy_files(record, export_pairs((record,), self.source.keys, self.target.keys), check)
 
 
 class NewFileSets(_Copying):
@@ -128,7 +128,9 @@ class NewFileSets(_Copying):
         super().__init__(what, source, Location.of(attempt), total)
 
     def copy(self, record: StateSnapshot, check: Check) -> StateSnapshot:
-        copied, pairs = imported(record, self.source.keys, self.target.keys, self._epoch, lambda: secrets.token_hex(8))
+        copied, pairs = import_state(
+            record, self.source.keys, self.target.keys, self._epoch, lambda: secrets.token_hex(8)
+        )
         return self.copy_files(copied, pairs, check)
 
 
@@ -140,7 +142,7 @@ def renamed(attempt: Attempt) -> Seal | None:
     seal, branch = attempt.restored.seal, attempt.state.branch
     if seal is None or not branch.rename or attempt.restored.point != branch.base:
         return seal
-    return renamed_in(seal, branch.rename, attempt.record.application)
+    return rename_states_in(seal, branch.rename, attempt.record.application)
 
 
 def import_states(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[str, StateSnapshot]:

@@ -44,11 +44,11 @@ class JobEnd:
         if self.spark.sparkContext._jsc is None:
             raise WrongUse("spark.stop() was called inside `with CheckpointedJob()`: move it behind the block")
         self.checkpointer.wait()
-        self.attempt.still_mine()  # this also reads the requests since the last look
+        self.attempt.check_not_fenced()  # this also reads the requests since the last look
         self._keep_or_drop_unclaimed()
         self._take_last_checkpoints()
         self.checkpointer.close()
-        self.attempt.still_mine()
+        self.attempt.check_not_fenced()
         self.checkpointer.protection.enforce_limit()
         self.checkpointer.notify_last()
         self.attempt.end("finished", ExitCode.FINISHED)

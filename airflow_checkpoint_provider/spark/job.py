@@ -237,7 +237,7 @@ class CheckpointedJob:
         source, a session, a transaction.
         """
         self._claim(uid)
-        self._attempt.still_mine()
+        self._attempt.check_not_fenced()
         self._registered.add(uid, obj)
 
     def checkpoint(self, *, wait: bool = True) -> None:

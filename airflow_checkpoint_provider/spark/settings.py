@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.coordinator.assignment import Allowed, allowance
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, check_allowance
 from airflow_checkpoint_provider.errors import InvalidName
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
@@ -90,7 +90,7 @@ def settings_of(
     task = LaunchSettings.from_confs(_confs(spark))
     if task is None:
         alone = _alone(job_id, root, checkpointing, restore)
-        return replace(alone, allow_non_restored_state=allowance(allow_non_restored_state))
+        return replace(alone, allow_non_restored_state=check_allowance(allow_non_restored_state))
     if job_id is not None and job_id != task.job:
         raise InvalidName(
             f"CheckpointedJob(job_id={job_id!r}) differs from the task's job id {task.job!r}. Leave job_id out of the script"
@@ -109,7 +109,7 @@ def settings_of(
         token=task.token,
         try_number=task.try_number,
         notes=tuple(f"{name} of the task is used, not {name} of the script" for name, value in unused.items() if value),
-        allow_non_restored_state=task.allow_non_restored_state or allowance(allow_non_restored_state),
+        allow_non_restored_state=task.allow_non_restored_state or check_allowance(allow_non_restored_state),
         s3=s3_credentials.received(task.s3, take_keys(spark)),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat
-from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, recalled
+from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start
 from airflow_checkpoint_provider.coordinator.statistics import failure
 from airflow_checkpoint_provider.protocol.events import Point, StateEntry
 from airflow_checkpoint_provider.protocol.metadata import kind_in_words
@@ -91,7 +91,7 @@ def retold(state: State, launch: Launch, attempt: AttemptRecord | None) -> list[
     What its task or driver knew besides the journal is gone.
     """
     epoch = attempt.epoch if attempt else state.last_epoch + 1
-    restored = recalled(state, attempt.restore_point if attempt else launch.restore_point, epoch)
+    restored = candidates_at_start(state, attempt.restore_point if attempt else launch.restore_point, epoch)
     sibling = _sibling(state, attempt)
     told = _story(state, launch, restored, LONG_AGO) if sibling is None else []
     if attempt and sibling:

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By, Entry
-from airflow_checkpoint_provider.coordinator.files import exported, imported
+from airflow_checkpoint_provider.coordinator.files import export_pairs, import_state
 from airflow_checkpoint_provider.coordinator.journal import Answer, Journal
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due, target_of
@@ -222,7 +222,7 @@ def taken_in(process: Process, restored: Restored, epoch: int) -> tuple[StateSna
     states = tuple(restored.seal.states.values())
     if restored.keys == KEYS:
         return states
-    copies = [imported(one, restored.keys, KEYS, epoch, process.nonce) for one in states]
+    copies = [import_state(one, restored.keys, KEYS, epoch, process.nonce) for one in states]
     for _, pairs in copies:
         for _, there in pairs:
             process.overwrite(there, ROWS)
@@ -299,7 +299,7 @@ class AtWork:
         states = Acknowledgement.from_bytes(self.known).states
         for one in self.coordinator.journal.catch_up().pending:
             if one.savepoint:
-                for _, there in exported(states, KEYS, target_of(one).keys):
+                for _, there in export_pairs(states, KEYS, target_of(one).keys):
                     self.process.overwrite(there, ROWS)
                 self.coordinator.acknowledge(self._word(one.id, states))
                 completed(self.process, self.coordinator, one.id)

@@ -26,6 +26,7 @@ from airflow_checkpoint_provider.protocol import (
     requests,
     restores,
     transitions,
+    updates,
 )
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
@@ -144,7 +145,7 @@ JOURNAL = {
         replaced(actors, "shorten", lambda process, number, state: process.delete([actors.KEYS.entry(number)])),
         "a_long_sleep", ("P7",),
     ),
-    "51": Bug("only the last token is remembered", replaced(transitions, "KEPT_TOKENS", 1), "writers", ("P11",)),
+    "51": Bug("only the last token is remembered", replaced(updates, "KEPT_TOKENS", 1), "writers", ("P11",)),
     "52": Bug("a repeated command is answered 'refused'", replaced(launches, "_known", known_is_refused), "writers", ("P7",)),
     "a": Bug("what was read half-way stays in the state", replaced(Journal, "catch_up", read_into_the_state), "phantoms_and_silence", ("P7",)),
     "b": Bug("silence after a void win = nothing was put", replaced(Journal, "append", silence_is_nothing), "writers", ("P7",)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.files import exported
+from airflow_checkpoint_provider.coordinator.files import export_pairs
 from airflow_checkpoint_provider.coordinator.savepoint_target import (
     DISPOSAL,
     Published,
@@ -37,7 +37,7 @@ class Saved:
         self.target = target
         self.pointer = SavepointPointer(target.uri, savepoint_name("flights.delays", number, "9f3c"))
         states = self.coordinator.read_seal(self.checkpoint).states.values()
-        copy_all(self.history, target, exported(states, self.coordinator.keys, self.pointer.keys))
+        copy_all(self.history, target, export_pairs(states, self.coordinator.keys, self.pointer.keys))
 
     def publish(self, target: Store | None = None) -> Published:
         return put_metadata(self.history, self.seal_key, self.checkpoint.digest, target or self.target, self.pointer)

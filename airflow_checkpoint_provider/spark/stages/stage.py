@@ -62,7 +62,7 @@ class Stages:
             self._running.release()
 
     def _run(self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
-        self._attempt.still_mine()
+        self._attempt.check_not_fenced()
         self._checkpointer.stop_if_asked(f"the beginning of stage '{uid}'")
         function = callable(source)
         request = StageRequest(self._application.digest, version, function, dict(self._states.handed_out))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, CheckpointNotFound, Damaged, KeepAll
-from airflow_checkpoint_provider.coordinator.files import exported
+from airflow_checkpoint_provider.coordinator.files import export_pairs
 from airflow_checkpoint_provider.coordinator.savepoint_target import put_metadata
 from airflow_checkpoint_provider.errors import InvalidName
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
@@ -84,7 +84,7 @@ def test_savepoint_is_opened_without_its_history(script: Script, tmp_path: Path)
     newest = max(coordinator.state.retained, key=lambda one: one.id)
     target = LocalStore(tmp_path / "before {the,price} change*[1]")
     pointer = SavepointPointer(target.uri, "of monday?")
-    pairs = exported(coordinator.read_seal(newest).states.values(), coordinator.keys, pointer.keys)
+    pairs = export_pairs(coordinator.read_seal(newest).states.values(), coordinator.keys, pointer.keys)
     copy_all(coordinator.store, target, pairs)
     put_metadata(coordinator.store, coordinator.keys.seal(newest.id), newest.digest, target, pointer)
     shutil.rmtree(script.root)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.coordinator.assignment import (
-    allowance,
+    check_allowance,
     check_kind,
+    rename_states_in,
     renamed,
-    renamed_in,
     split_allowed,
     unclaimed,
 )
@@ -94,7 +94,7 @@ def test_what_may_be_dropped(allowed: bool | tuple[str, ...], dropped: tuple[str
     [(False, False), (True, True), ([], ()), (["a", "b"], ("a", "b")), (("a",), ("a",))],
 )
 def test_what_may_be_written(given: Any, read: Any) -> None:
-    assert allowance(given) == read
+    assert check_allowance(given) == read
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_may_be_written(given: Any, read: Any) -> None:
 )
 def test_what_may_not(given: Any, error: type[CheckpointError]) -> None:
     with pytest.raises(error):
-        allowance(given)
+        check_allowance(given)
 
 
 def test_one_kind_stays_one_kind() -> None:
@@ -189,12 +189,12 @@ def test_the_trace_of_a_state_that_is_gone_makes_room_for_its_name() -> None:
 def test_the_values_with_which_the_run_began_are_renamed_too() -> None:
     """Of one application; another's state of the same name keeps it."""
     before = seal(orders=[value("count", 1), value("b", 2)], stock=[value("count", 3)])
-    found = renamed_in(before, {"count": "total"}, "orders")
+    found = rename_states_in(before, {"count": "total"}, "orders")
     assert {one.uid: one.value for one in found.applications["orders"].states} == {"b": 2, "total": 1}
     assert found.applications["orders"].run_values == {"total": 0, "b": 0}
     assert found.applications["stock"] == before.applications["stock"]
     with pytest.raises(StateNotFound):
-        renamed_in(before, {"b": "c"}, "stock")
+        rename_states_in(before, {"b": "c"}, "stock")
 
 
 # -- one application of several ------------------------------------------------------------------------------------------
@@ -204,9 +204,9 @@ def test_an_application_that_the_checkpoint_does_not_hold() -> None:
     with pytest.raises(
         StateNotFound, match=r"chk-3 holds nothing of application 'payments', only of 'orders', 'stock'"
     ):
-        renamed_in(seal(orders=[], stock=[]), {}, "payments")
+        rename_states_in(seal(orders=[], stock=[]), {}, "payments")
 
 
 def test_a_job_alone_is_the_application_without_a_name() -> None:
     alone = seal(**{"": [value("count")]})
-    assert renamed_in(alone, {"count": "total"}).states.keys() == {"total"}
+    assert rename_states_in(alone, {"count": "total"}).states.keys() == {"total"}

@@ -328,12 +328,12 @@ def test_an_entry_tells_what_is_new_from_what_was_handed_on() -> None:
 def test_an_attempt_that_is_over_is_told_so_before_its_next_effect() -> None:
     store = MemoryStore()
     coordinator, other = driver(store), bystander(store)
-    coordinator.still_mine()
+    coordinator.check_not_fenced()
     other.journal.append(launch(try_number=2))
     with pytest.raises(Fenced) as caught:
-        coordinator.still_mine()
+        coordinator.check_not_fenced()
     assert caught.value.about["epoch"] == 1
-    other.still_mine()
+    other.check_not_fenced()
 
 
 def test_what_a_zombie_sends_changes_nothing() -> None:

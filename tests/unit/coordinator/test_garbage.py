@@ -133,7 +133,7 @@ def test_deleting_leaves_what_is_condemned_later() -> None:
     garbage.condemn(other, at(1))
     slow.journal.catch_up()
     assert [one.id for one in slow.state.with_status(CONDEMNED)] == [1, 2, 3]
-    assert garbage.delete(slow.store, slow.keys, condemning, at(1)).gone.ids == (1, 2)
+    assert garbage.delete(slow.store, slow.keys, condemning, at(1)).expired.ids == (1, 2)
     assert "chk-3" in folders(store)
 
 

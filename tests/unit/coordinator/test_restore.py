@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.restore import GoingBack, Restored, examine, located, resolve, verified
+from airflow_checkpoint_provider.coordinator.restore import (
+    Restored,
+    RestoreTarget,
+    examine,
+    locate_checkpoint,
+    resolve,
+    verified,
+)
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     CheckpointNotFound,
@@ -170,7 +177,7 @@ def test_damage_names_what_is_damaged_and_the_next_older_one(
     assert "chk-1 is the next older one. Nothing was changed." in caught.value.message
     pointer = Pointer(store.uri, KEYS.prefix, 2)
     with pytest.raises(Damaged, match="chk-1 is the next older one"):
-        verified(*located(pointer, store))
+        verified(*locate_checkpoint(pointer, store))
 
 
 def test_damage_without_an_older_one(store: MemoryStore) -> None:
@@ -304,7 +311,7 @@ def test_what_names_nothing(store: MemoryStore, restore: str) -> None:
 
 
 def go_back(coordinator: Coordinator, where: str, rename: dict[str, str], generation: int) -> None:
-    going = GoingBack(coordinator, where, coordinator.state.runs[-1].key)
+    going = RestoreTarget(coordinator, where, coordinator.state.runs[-1].key)
 
     def command(state: State) -> c.Restore:
         base = going.look(state)

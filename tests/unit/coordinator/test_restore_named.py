@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.restore import GoingBack, Restored, examine, id_above, located, recalled
+from airflow_checkpoint_provider.coordinator.restore import (
+    Restored,
+    RestoreTarget,
+    candidates_at_start,
+    examine,
+    id_above,
+    locate_checkpoint,
+)
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
@@ -57,7 +64,7 @@ def test_what_an_attempt_had_to_choose_from(
     point: Point | None, epoch: int, candidates: list[tuple[int, str, str, int | None]]
 ) -> None:
     """What earlier attempts had triggered; newest first."""
-    restored = recalled(lived().state, point, epoch)
+    restored = candidates_at_start(lived().state, point, epoch)
     assert told(restored) == candidates
     assert restored.point == point
     assert (restored.seal, restored.store) == (None, None), "nothing was looked at"
@@ -65,7 +72,7 @@ def test_what_an_attempt_had_to_choose_from(
 
 def test_what_is_not_listed_any_more_is_not_told() -> None:
     state = lived().state
-    assert told(recalled(replace(state, checkpoints=()), Point(id=3), 2)) == []
+    assert told(candidates_at_start(replace(state, checkpoints=()), Point(id=3), 2)) == []
 
 
 # -- words ---------------------------------------------------------------------------------------------------------------
@@ -85,7 +92,7 @@ def two_tries() -> FaultyStore:
 )
 def test_what_is_named(where: str, number: int | None) -> None:
     coordinator = bystander(two_tries())
-    going = GoingBack(coordinator, where, "day-1")
+    going = RestoreTarget(coordinator, where, "day-1")
     found = going.look(coordinator.state)
     assert found == (Point(id=number) if number else None)
     assert going.restored.point == found
@@ -97,20 +104,20 @@ def test_where_a_run_started_that_began_from_a_checkpoint() -> None:
     coordinator = bystander(store)
     (run,) = coordinator.state.runs
     state = replace(coordinator.state, runs=(replace(run, started_from=Point(id=2)),))
-    assert GoingBack(coordinator, "run-start", "day-1").look(state) == Point(id=2)
+    assert RestoreTarget(coordinator, "run-start", "day-1").look(state) == Point(id=2)
 
 
 def test_where_a_run_started_that_is_not_listed() -> None:
     coordinator = bystander(two_tries())
     with pytest.raises(CheckpointNotFound, match="run 'day-9' is not listed any more"):
-        GoingBack(coordinator, "run-start", "day-9").look(coordinator.state)
+        RestoreTarget(coordinator, "run-start", "day-9").look(coordinator.state)
 
 
 def test_it_is_looked_at_again_only_where_another_is_meant() -> None:
     """The journal asks again whenever its state moved; a checkpoint is read once."""
     store = two_tries()
     coordinator = bystander(store)
-    going = GoingBack(coordinator, "latest", "day-1")
+    going = RestoreTarget(coordinator, "latest", "day-1")
     first = coordinator.state
     going.look(first)
     store.requests.clear()
@@ -154,12 +161,12 @@ def test_a_pending_one_is_found_only_by_who_asks_for_it() -> None:
     take(coordinator)
     pointer = pointer_of(f"{store.uri}/{KEYS.prefix}/chk-{coordinator.trigger(Request(token='asked'))}")
     assert isinstance(pointer, Pointer)
-    assert located(pointer, store, pending=True)[1].id == 2
+    assert locate_checkpoint(pointer, store, pending=True)[1].id == 2
     with pytest.raises(CheckpointNotFound, match="not completed yet"):
-        located(pointer, store)
+        locate_checkpoint(pointer, store)
     coordinator.abort(2, "expired")
     with pytest.raises(CheckpointNotFound, match="it was aborted"):
-        located(pointer, store, pending=True)
+        locate_checkpoint(pointer, store, pending=True)
 
 
 @pytest.mark.parametrize(("number", "advice"), [(2, "chk-1 is the next older one"), (1, "there is no older one")])

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.checkpoint import KeepLatest
 from airflow_checkpoint_provider.coordinator import savepoint
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
-from airflow_checkpoint_provider.coordinator.files import exported
+from airflow_checkpoint_provider.coordinator.files import export_pairs
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint, put_claim
 from airflow_checkpoint_provider.errors import (
@@ -60,7 +60,9 @@ def completed(coordinator: Coordinator, below: str | None = None) -> SavepointPo
     pointer = savepoint.target_of(checkpoint)
     new = stage(f"s{number}", number, made_of=file_set(f"s{number}", coordinator.epoch or 1))
     upload(coordinator.store, coordinator, new.file_sets)
-    copy_all(coordinator.store, coordinator.store.beside(pointer.root), exported([new], coordinator.keys, pointer.keys))
+    copy_all(
+        coordinator.store, coordinator.store.beside(pointer.root), export_pairs([new], coordinator.keys, pointer.keys)
+    )
     coordinator.acknowledge(acknowledgement(number, new, epoch=coordinator.epoch or 1))
     coordinator.complete(number)
     return pointer

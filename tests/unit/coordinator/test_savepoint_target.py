@@ -11,7 +11,7 @@ from threading import Barrier
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.files import exported, imported
+from airflow_checkpoint_provider.coordinator.files import export_pairs, import_state
 from airflow_checkpoint_provider.coordinator.savepoint_target import (
     DISPOSAL,
     Published,
@@ -315,7 +315,7 @@ def test_a_savepoint_has_the_paths_of_its_history_and_each_group_once() -> None:
         stage("again", 1, made_of=shared),
         stage("a b", 1),
     ]
-    assert exported(states, HERE, THERE) == tuple(
+    assert export_pairs(states, HERE, THERE) == tuple(
         (f"{HERE.prefix}/state/{name}", f"{THERE.prefix}/state/{name}")
         for name in (
             "a~20b/1-n0nce/part-00000.zstd.parquet",
@@ -328,7 +328,7 @@ def test_a_savepoint_has_the_paths_of_its_history_and_each_group_once() -> None:
 def test_what_comes_from_elsewhere_belongs_to_the_attempt_that_brought_it() -> None:
     old = replace(stage("totals", 41), file_sets=(file_set("totals", 3, "a"), file_set("totals", 4, "b", files=1)))
     nonces = iter(["x", "y", "z"])
-    new, pairs = imported(old, THERE, HERE, 7, lambda: next(nonces))
+    new, pairs = import_state(old, THERE, HERE, 7, lambda: next(nonces))
     assert [(one.path, one.origin, one.files) for one in new.file_sets] == [
         ("state/totals/7-x", "state/totals/3-a", old.file_sets[0].files),
         ("state/totals/7-y", "state/totals/4-b", old.file_sets[1].files),
@@ -345,21 +345,21 @@ def test_what_comes_from_elsewhere_belongs_to_the_attempt_that_brought_it() -> N
 def test_rows_stay_the_same_rows_however_often_they_are_copied() -> None:
     """Whether a stage is reused depends on it: its plan names the file sets that it was built on."""
     old = stage("clean", 1)
-    once, _ = imported(old, THERE, HERE, 7, lambda: "x")
-    twice, _ = imported(once, HERE, THERE, 9, lambda: "y")
+    once, _ = import_state(old, THERE, HERE, 7, lambda: "x")
+    twice, _ = import_state(once, HERE, THERE, 9, lambda: "y")
     assert [one.file_sets[0].identity for one in (old, once, twice)] == ["state/clean/1-n0nce"] * 3
     assert StateSnapshot.from_json(twice.to_json()) == twice
     assert "origin" not in old.to_json()["file_sets"][0]
 
 
 def test_a_value_needs_no_copy() -> None:
-    assert imported(value("rows", 1, 7), THERE, HERE, 7, lambda: "x")[1] == ()
+    assert import_state(value("rows", 1, 7), THERE, HERE, 7, lambda: "x")[1] == ()
 
 
 def test_what_is_copied_says_still_what_its_work_was() -> None:
     """And forgets what another history's checkpoints were called, and how long they took to write it."""
     old = stage("clean", 7, made_of=file_set("clean", 3))
-    new, _ = imported(old, Keys("there"), Keys("here"), 1, lambda: "n")
+    new, _ = import_state(old, Keys("there"), Keys("here"), 1, lambda: "n")
     assert (
         (new.measures.barrier, new.measures.work_s)
         == (old.measures.barrier, old.measures.work_s)

@@ -11,7 +11,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 
-from airflow_checkpoint_provider.coordinator.files import exported
+from airflow_checkpoint_provider.coordinator.files import export_pairs
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import Fenced, JobSuspended
@@ -61,7 +61,7 @@ def stop(recorded: Recorded, *, ends: bool = True) -> int:
     assert checkpoint
     pointer, states = target_of(checkpoint), tuple(recorded.states.values())
     target = recorded.store.beside(pointer.root)
-    copy_all(recorded.store, target, exported(states, recorded.keys, pointer.keys))
+    copy_all(recorded.store, target, export_pairs(states, recorded.keys, pointer.keys))
     coordinator.acknowledge(
         Acknowledgement(
             inc=recorded.state.incarnation, id=number, application="", epoch=recorded.state.last_epoch, nonce=secrets.token_hex(4),
