@@ -11,7 +11,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 JARS := .jars/.complete
 # Tests that wait run beside tests that compute; which of them share a worker, tests/conftest.py says. The longest come first by name.
-WORKERS ?= 4
+WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --no-loadscope-reorder
 USES_S3 := $(filter test test-slow $(JARS),$(MAKECMDGOALS))$(STORE)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -22,7 +22,7 @@ from tests.support.s3server import Key, S3Server
 from tests.support.stack import PROJECT, Stack
 from tests.support.waiting import wait_until
 
-AT_ONCE = 4
+AT_ONCE = 3
 STARTED = pytest.StashKey[dict[str, Future[None]]]()
 
 # What cannot be told apart from this file at parse: each is an import error.

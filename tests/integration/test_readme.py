@@ -93,7 +93,7 @@ def test_the_job_of_the_diff_gives_what_it_gave_before(data: Path) -> None:
         script.write_text(preamble + changed(blocks("diff")[1], sign))
         command = submit(data, script)
         ended = subprocess.run(
-            command, cwd=data, env=environment(), capture_output=True, text=True, timeout=120, check=False
+            command, cwd=data, env=environment(), capture_output=True, text=True, timeout=300, check=False
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
         reports[sign] = sorted(map(str, pyarrow.parquet.read_table(out).to_pylist()))

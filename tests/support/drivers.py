@@ -72,7 +72,7 @@ def submit(folder: Path, script: Path, *arguments: str, **confs: str) -> list[st
     ]
 
 
-def wait_for_line(log: Path, wanted: str, process: subprocess.Popen[bytes], seconds: float = 60) -> str:
+def wait_for_line(log: Path, wanted: str, process: subprocess.Popen[bytes], seconds: float = 200) -> str:
     """The rest of the first line in ``log`` that starts with ``wanted``; fails when the process ends first, or time is up."""
 
     def found() -> list[str]:

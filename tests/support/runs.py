@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 JOBS = ROOT / "tests" / "jobs"
 CRASH = ROOT / "tests" / "support" / "crash.py"
-PATIENCE = 200  # seconds for one driver, which takes ten
-GONE = 60  # seconds for the processes that a dead one leaves behind, which take one
+PATIENCE = 400  # seconds for one driver, which takes ten on an idle machine
+GONE = 120  # seconds for the processes that a dead one leaves behind, which take one
 Crash = tuple[str, str]
 """An action of ``crash`` and its point."""
 

@@ -69,7 +69,7 @@ class Stack:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def run(self, program: str, *arguments: str, seconds: float = 120) -> str:
+    def run(self, program: str, *arguments: str, seconds: float = 300) -> str:
         """A program beside the interpreter, in the environment of the parts; returns what it printed."""
         return subprocess.run(
             [BIN / program, *arguments],
@@ -91,7 +91,7 @@ class Stack:
         parts = [*self.parts.values()]  # another thread may kill one
         return not parts or any(part.process.poll() is not None for part in parts)
 
-    def wait_until_healthy(self, seconds: float = 180) -> None:
+    def wait_until_healthy(self, seconds: float = 300) -> None:
         wait_until(self._healthy, seconds, lambda: f"Airflow is not healthy; see {self.home}/*.log")
 
     def kill(self, name: str) -> None:

@@ -26,13 +26,13 @@ def checkpoints(home: Home, *arguments: str, code: int = 0) -> Any:
     command = [sys.executable, "-m", "airflow_checkpoint_provider.cli.main", "--root", home.store.uri, *arguments]
     done = subprocess.run(
         [*command, "-o", "json"], env=environment(CHECKPOINT_HEARTBEAT_SECONDS="1"), capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout) if code == 0 else done.stderr.splitlines()[-1]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_command_line_takes_a_savepoint_stops_restores_and_disposes(home: Home) -> None:
     with home.started() as running:
         wait_until(lambda: "TURN 2" in running.said(), PATIENCE, running.said)

@@ -51,7 +51,7 @@ def kill_and_go_on(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("home", "point"),
     [*(("local", point) for point in (*START, *WORK, "attempt/before-end")), *(("s3", point) for point in IN_S3)],
@@ -62,7 +62,7 @@ def test_retry_completes_the_run_after_the_driver_was_killed(home: Home, undistu
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("point", WITHOUT_JVM)
 @pytest.mark.parametrize(("submit", "code"), [(False, 1), (True, -9)], ids=["python", "spark-submit"])
 def test_retry_completes_the_run_after_its_jvm_was_killed(
@@ -72,7 +72,7 @@ def test_retry_completes_the_run_after_its_jvm_was_killed(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_next_start_is_a_new_run_if_the_driver_was_killed_after_the_end(home: Home, undisturbed: Undisturbed) -> None:
     """The run finished; the next start is another run, which computes everything and goes on with the values."""
     assert home.run(("kill", "attempt/ended")).code == -9

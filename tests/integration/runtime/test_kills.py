@@ -67,7 +67,7 @@ def ends(home: Home) -> list[str | None]:
     return [one.how for one in home.coordinator().state.attempts]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("home", ["local", pytest.param("s3", marks=pytest.mark.slow)], indirect=True)
 def test_run_completes_after_kills_at_start_in_stages_and_at_the_end(home: Home, undisturbed: Undisturbed) -> None:
     ended = survive(
@@ -92,7 +92,7 @@ def test_run_completes_after_kills_at_start_in_stages_and_at_the_end(home: Home,
 
 
 @pytest.mark.slow  # as each_kill does one by one
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("home", ["local", "s3"], indirect=True)
 def test_run_completes_after_kills_in_checkpoints_and_deletions(home: Home, undisturbed: Undisturbed) -> None:
     ended = survive(
@@ -109,7 +109,7 @@ def test_run_completes_after_kills_in_checkpoints_and_deletions(home: Home, undi
     check(home, ended, undisturbed)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("home", ["s3"], indirect=True)
 def test_run_on_s3_completes_after_kills_in_uploads_and_deletions(home: Home, undisturbed: Undisturbed) -> None:
     """While rows are uploaded, and half-way through a deletion."""

@@ -17,7 +17,7 @@ from tests.support.launches import Launches
 from tests.support.runs import Home, Running
 from tests.support.waiting import wait_until
 
-PATIENCE = 200  # seconds until a driver is where it shall be; it takes seven
+PATIENCE = 400  # seconds until a driver is where it shall be; it takes seven
 SET_CHILD_SUBREAPER = 36
 STARTER = (sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])")
 
@@ -41,7 +41,7 @@ def asleep(running: Running) -> bool:
 # -- zombies -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "point",
     [
@@ -82,7 +82,7 @@ def adopts_orphans() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("adopts_orphans")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_driver_without_parent_lives_until_it_is_replaced(home: Home, launches: Launches) -> None:
     with home.started(("linger", "value/rows/set-1"), submit=True, confs=launches.plan(), below=STARTER) as running:
         lingering(running)
@@ -104,7 +104,7 @@ def child_of(pid: int) -> int:
 # -- told to end -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_sigterm_writes_the_end_of_the_attempt(home: Home, launches: Launches) -> None:
     with home.started(("linger", "value/rows/set-1"), confs=launches.plan()) as running:
         os.kill(lingering(running), signal.SIGTERM)
@@ -113,7 +113,7 @@ def test_sigterm_writes_the_end_of_the_attempt(home: Home, launches: Launches) -
     assert launches.ends() == [("failed", 143)]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_driver_ends_when_its_launch_is_stopped(home: Home, launches: Launches) -> None:
     with home.started(("linger", "value/rows/set-1"), confs=launches.plan()) as running:
         lingering(running)
@@ -124,7 +124,7 @@ def test_driver_ends_when_its_launch_is_stopped(home: Home, launches: Launches) 
     assert launches.ends() == [("cancelled", 79)]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_session_stopped_inside_the_block_fails_the_attempt(home: Home) -> None:
     text = home.script.read_text()
     home.script.write_text(text.replace("    tell(job, totals, seen, rows)\n", "    job.spark.stop()\n"))
@@ -137,7 +137,7 @@ def test_session_stopped_inside_the_block_fails_the_attempt(home: Home) -> None:
 # -- two at once -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_second_script_beside_a_living_script_is_refused(home: Home) -> None:
     with home.started(("linger", "value/rows/set-1")) as first:
         pid = lingering(first)
@@ -149,7 +149,7 @@ def test_second_script_beside_a_living_script_is_refused(home: Home) -> None:
         assert first.process.poll() is None, "the living one is not fenced"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_one_of_two_scripts_started_at_once_is_refused(home: Home) -> None:
     with home.started() as one, home.started() as other:
         ended = [one.wait(), other.wait()]

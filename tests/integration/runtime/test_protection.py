@@ -85,7 +85,7 @@ def test_run_is_not_finished_if_its_last_checkpoint_fails(
     assert [run.key for run in script.coordinator().state.runs] == ["alone-1"]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_failing_script_ends_while_the_store_is_down(script: Script, store: FaultyStore) -> None:
     """Its last checkpoint is tried again and again, but nobody waits for it any more."""
     with script.failing() as job:

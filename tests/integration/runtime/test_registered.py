@@ -248,7 +248,7 @@ def noted(home: Home) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_retry_continues_with_the_newest_state_after_a_kill_between_barriers(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:

@@ -78,7 +78,7 @@ def whole(home: Home, number: int) -> set[str]:
 
 
 @pytest.mark.slow  # test_command_line.py does it in short
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: Undisturbed) -> None:
     number, ended = run_and_ask(home, "suspend_savepoint", begun=has_stages)
     assert ended.code == OVER, ended.log
@@ -105,11 +105,11 @@ def test_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_stop_requested_at_the_end_suspends_the_job(home: Home) -> None:
     """The driver sleeps where only its end is left."""
     with home.started(("stop", "value/rows/set-4")) as running:
-        wait_until(lambda: asleep(running), 120, running.said)
+        wait_until(lambda: asleep(running), 300, running.said)
         number = home.coordinator().trigger(
             Request(token="a person", kind="suspend_savepoint", folder=target(home), timeout_s=60.0, origin="cli")
         )
@@ -122,7 +122,7 @@ def test_stop_requested_at_the_end_suspends_the_job(home: Home) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_job_goes_on_if_the_savepoint_of_a_stop_fails(home: Home, undisturbed: Undisturbed) -> None:
     Path(home.folder, "saved").write_text("no directory")
     number, ended = run_and_ask(home, "suspend_savepoint")
@@ -137,7 +137,7 @@ def test_job_goes_on_if_the_savepoint_of_a_stop_fails(home: Home, undisturbed: U
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_savepoint_is_published_by_the_next_attempt_after_a_kill_before_publication(
     home: Home, undisturbed: Undisturbed
 ) -> None:
@@ -152,7 +152,7 @@ def test_savepoint_is_published_by_the_next_attempt_after_a_kill_before_publicat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("point", ["before-copy", "copied", "before-acknowledgement", "acknowledged", "sealed"])
 def test_savepoint_is_deleted_after_a_kill_before_its_completion(
     home: Home, undisturbed: Undisturbed, point: str
@@ -167,7 +167,7 @@ def test_savepoint_is_deleted_after_a_kill_before_its_completion(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("point", ["before-publishing", "published", "before-confirmation", "confirmed"])
 def test_savepoint_is_complete_after_a_kill_after_its_completion(
     home: Home, undisturbed: Undisturbed, point: str
@@ -181,7 +181,7 @@ def test_savepoint_is_complete_after_a_kill_after_its_completion(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_job_is_suspended_after_a_kill_when_the_stop_was_written(home: Home, undisturbed: Undisturbed) -> None:
     number, ended = run_and_ask(home, "suspend_savepoint", ("kill", "asked/1/completed"), has_stages)
     assert ended.code == -9, ended.log
@@ -196,7 +196,7 @@ def test_job_is_suspended_after_a_kill_when_the_stop_was_written(home: Home, und
 # -- too many failures -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_job_ends_after_more_failures_than_are_tolerated(tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Somebody's checkpoint expires, and none is tolerated."""
     home = Home(tmp_path / "home", java=undisturbed.java)
@@ -206,7 +206,7 @@ def test_job_ends_after_more_failures_than_are_tolerated(tmp_path: Path, undistu
         "spark.checkpointed.checkpointing": json.dumps(CheckpointConfig(tolerable_failures=0).to_json()),
     }
     with home.started(("linger", "attempt/attached"), confs=confs) as running:
-        wait_until(lambda: "LINGERS" in running.said(), 120, running.said)
+        wait_until(lambda: "LINGERS" in running.said(), 300, running.said)
         number = launches.coordinator().trigger(Request(token="a task", timeout_s=60.0, origin="task"))
         launches.coordinator().abort(number, "expired", words="nobody came")
         ended = running.wait()
