@@ -40,12 +40,12 @@ from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
 
-POLL = 1.0  # seconds between two looks at the journal
-GOODBYE = 3.0  # seconds that ending in order may take after a signal; Airflow kills after five
+POLL = 1.0  # seconds between two reads of the journal
+END_TIMEOUT = 3.0  # seconds for the last entry after a signal; Airflow kills the driver after five
 
 
 class Attempt:
-    """The running attempt. All access of the driver to the journal is here; ``lock`` lets one thread in at a time."""
+    """The running attempt. The driver reads and writes the journal only here; ``lock`` admits one thread at a time."""
 
     def __init__(self, coordinator: Coordinator, record: AttemptRecord, run: Run, restored: Restored) -> None:
         self.coordinator, self.record, self.run, self.restored = coordinator, record, run, restored
@@ -53,11 +53,11 @@ class Attempt:
         self.lock = threading.RLock()
         self.heart = Heart(coordinator.store, coordinator.keys.attempt_beat(self.epoch), Beat(epoch=self.epoch))
         self._over = threading.Event()
-        self._leaving = threading.Event()  # a thread ends the process, with an exit code of its own
+        self._leaving = threading.Event()  # another thread ends the process with its own exit code
         self._watch = threading.Thread(target=self._watch_journal, name="checkpoint-watch", daemon=True)
         self.on_state: Callable[[State], None] = lambda state: None
         self.stage: str | None = None  # the stage that is being computed
-        self._copying = ""  # what is copied before the script runs
+        self._copying = ""  # the pointer whose files are copied before the script runs
 
     @property
     def state(self) -> State:
@@ -75,7 +75,7 @@ class Attempt:
             self.leave_replaced()
 
     def watch(self) -> None:
-        """Begin to beat for the epoch, and to read the journal once a second."""
+        """Start the heartbeat of the epoch, and read the journal once a second from now on."""
         self.heart.__enter__()
         self._watch.start()
 
@@ -90,7 +90,7 @@ class Attempt:
             self._copying = ""
 
     def attach(self, application: str) -> None:
-        """Show that the states are read, and that the script's own code comes next."""
+        """Show in the heartbeat that the states are read and the script's own code begins."""
         self.heart.update(
             lambda beat: replace(
                 beat, attached=utc_now(), application=application, doing=self.doing(), protected_since=utc_now()
@@ -118,7 +118,7 @@ class Attempt:
                 self.leave_replaced()
 
     def catch_up(self) -> State:
-        """Read the journal to its end. Raises ``StoreError``; ends the process if this attempt is over."""
+        """Read the journal to its end, and return the state. Raises ``StoreError``; ends the process if this attempt is over."""
         with self._journal() as coordinator:
             coordinator.check_not_fenced()
             return coordinator.state
@@ -148,23 +148,23 @@ class Attempt:
             return number or ungated(coordinator.state)[0].id, coordinator.state
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> Acknowledgement:
-        """Return the acknowledgement that counts: an earlier one of this attempt, if that was first."""
+        """Write the acknowledgement. Return the one that counts: an earlier acknowledgement of this attempt wins."""
         with self._journal() as coordinator:
             return coordinator.acknowledge(acknowledgement)
 
     def missing(self, checkpoint: Checkpoint) -> tuple[str, ...]:
-        """Return the applications that have not acknowledged it yet."""
+        """Return the applications that have not acknowledged the checkpoint yet."""
         with self._journal() as coordinator:
             return coordinator.missing(checkpoint)
 
     def complete(self, number: int) -> State:
-        """Seal and complete a checkpoint. Return the state that says so. Raises ``NotPending`` if it was aborted."""
+        """Seal and complete a checkpoint. Return the state in which it is completed. Raises ``NotPending`` if it was aborted."""
         with self._journal() as coordinator:
             coordinator.complete(number)
             return coordinator.state
 
     def abort(self, number: int, reason: str, *, phase: str = "acknowledge", words: str = "") -> Checkpoint | None:
-        """Abort a checkpoint unless it has another outcome already. Return what the journal says of it."""
+        """Abort a checkpoint unless it has another outcome already. Return it as the journal lists it."""
         with self._journal() as coordinator:
             with contextlib.suppress(NotPending):
                 missing = (self.record.application,) if phase == "acknowledge" else ()
@@ -172,12 +172,12 @@ class Attempt:
             return coordinator.state.checkpoint(number)
 
     def abort_unless_ending(self, number: int, reason: str, *, phase: str, words: str) -> Checkpoint | None:
-        """As ``abort``, but leave it to the attempt's last entry where that is being written."""
+        """Abort a checkpoint unless the attempt's last entry is being written, which aborts it, too."""
         with self.lock:
             return None if self._over.is_set() else self.abort(number, reason, phase=phase, words=words)
 
     def sealed_states(self, checkpoint: Checkpoint) -> dict[str, StateSnapshot]:
-        """Return what a completed checkpoint holds, by uid."""
+        """Return the states of a completed checkpoint, by uid."""
         with self._journal() as coordinator:
             return coordinator.read_seal(checkpoint).states
 
@@ -187,17 +187,20 @@ class Attempt:
             publish_due(coordinator)
 
     def confirm_commits(self, number: int) -> None:
-        """Tell a task that waits for it that all participants know of the completed checkpoint."""
+        """Note in the journal that all participants were notified of the checkpoint, for a task that waits for it."""
         with self._journal() as coordinator:
             if not self._over.is_set():  # else a restore notifies them
                 coordinator.confirm_commits(number)
 
     def expire_old_checkpoints(self) -> None:
-        """Delete what the retention policy gives up. Only the entries need the lock: the watch goes on seeing a fence."""
+        """Delete the checkpoints that the retention policy no longer keeps.
+
+        Only writing entries needs the lock, so the watch still notices during a deletion that this attempt was replaced.
+        """
         garbage.expire(self._journal, utc_now())
 
     def remove_orphans(self, limit: int) -> None:
-        """Delete what attempts that are over left behind, at most ``limit`` folders. Deleting needs no lock."""
+        """Delete files of attempts that are over, at most ``limit`` folders. Deleting needs no lock."""
         garbage.remove_orphans(self._journal, limit)
 
     # -- the watch -------------------------------------------------------------------------------------------------
@@ -224,7 +227,7 @@ class Attempt:
             self._show(state)
 
     def _show(self, state: State) -> None:
-        """Call ``on_state``. The watch goes on, whatever fails there."""
+        """Call ``on_state``. Print its errors: the watch must go on."""
         try:
             self.on_state(state)
         except Exception:  # noqa: BLE001
@@ -233,13 +236,13 @@ class Attempt:
     def leave_replaced(self) -> NoReturn:
         """End the process before its next side effect. Print which attempt replaced this one."""
         if self._leaving.is_set():
-            threading.Event().wait()  # the last entry is our own, and so is the exit code
+            threading.Event().wait()  # another thread writes the last entry and ends the process
         leave(ExitCode.OVER, "\n".join(messages.fenced(self.state, self.epoch, self.doing())))
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def end(self, how: str, exit_code: int) -> None:
-        """Write the attempt's last entry. Raises what the store raises."""
+        """Write the attempt's last entry. Raises ``StoreError`` and ``CommitStateUnknown``."""
         self._over.set()
         self.heart.stop()
         ended = c.EndAttempt(epoch=self.epoch, how=how, exit_code=exit_code)
@@ -250,21 +253,21 @@ class Attempt:
                 coordinator.journal.append(ended)
 
     def end_suspended(self, last_line: Callable[[str], str]) -> NoReturn:
-        """End the process behind the savepoint of a stop, whatever the store answers.
+        """End the process after the savepoint of a stop, even if the store does not answer.
 
-        ``last_line`` makes the last line of the log; it is given the error that kept the end from being written, or "".
+        ``last_line`` returns the last line of the log. Its argument is the error that prevented the last entry, or "".
         """
-        unended = ""
+        problem = ""
         try:
             self.end("suspended", ExitCode.OVER)
         except CheckpointError as error:
-            unended = error.message
-        leave(ExitCode.OVER, last_line(unended))
+            problem = error.message
+        leave(ExitCode.OVER, last_line(problem))
 
     def end_failed(self, exit_code: int) -> None:
-        """Write the last entry of a driver that fails. What the store answers changes nothing."""
+        """Write the last entry of a driver that fails. An error of the store is logged."""
         launch, record = self.state.launch(self.record.launch), self.state.attempt(self.epoch)
-        if record and record.how == "finished":  # an answer was lost; the task that sees the exit code decides
+        if record and record.how == "finished":  # the answer was lost; the task decides by the exit code
             return
         try:
             self.end("cancelled" if launch and launch.stop else "failed", exit_code)
@@ -272,16 +275,16 @@ class Attempt:
             say(f"the end of attempt {self.epoch} could not be written ({error}). The next attempt writes it.")
 
     def end_now(self, how: str, code: int, why: str) -> NoReturn:
-        """End the process from any thread, in order if the store answers in time."""
+        """End the process from any thread. Write the last entry if the store answers in time."""
         self._over.set()
         self._leaving.set()
         ending = threading.Thread(target=self._end_quietly, args=(how, code), daemon=True)
         ending.start()
-        ending.join(GOODBYE)
+        ending.join(END_TIMEOUT)
         leave(code, f"attempt {self.epoch} of {self.state.job} ends: {why}")
 
     def _end_quietly(self, how: str, code: int) -> None:
-        if self.lock.acquire(timeout=GOODBYE):
+        if self.lock.acquire(timeout=END_TIMEOUT):
             try:
                 launch = self.coordinator.journal.catch_up().launch(self.record.launch)
                 how = "cancelled" if launch and launch.stop else how

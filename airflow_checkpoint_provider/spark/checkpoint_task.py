@@ -1,7 +1,7 @@
 """The asynchronous part of one barrier: trigger, write, acknowledge, complete. Runs in the Spark driver.
 
-It runs in a thread while the job goes on. A store that fails costs protection, never rows: what fails is logged, and nothing
-here ends the job but a newer attempt.
+It runs in a thread while the job goes on. A failing store costs protection, never rows: errors are logged, and only a
+newer attempt ends the job here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ENDED = "attempt ended"
 
 @dataclass(frozen=True)
 class Completed:
-    """The checkpoint completed. ``states`` is what it holds, by uid."""
+    """The checkpoint completed. ``states`` are its states by uid."""
 
     states: Mapping[str, StateSnapshot]
     holds_this_barrier: bool = True
@@ -68,7 +68,7 @@ Outcome = Completed | Aborted | Retry
 
 @dataclass
 class CheckpointContext:
-    """What the checkpoints of one attempt share."""
+    """The objects and events that the checkpoints of one attempt share."""
 
     attempt: Attempt
     states: States
@@ -78,8 +78,8 @@ class CheckpointContext:
     timeout_s: float
     closing: threading.Event = field(default_factory=threading.Event)  # the attempt ends
     awaited: threading.Event = field(default_factory=threading.Event)  # the job waits for the checkpoint in flight
-    unsettled: int | None = None  # acknowledged, and the store did not tell its outcome
-    deadline: float = 0.0  # of that, a moment of ``time.monotonic``
+    unsettled: int | None = None  # id of an acknowledged checkpoint whose outcome the store did not tell
+    deadline: float = 0.0  # of the unsettled checkpoint, a moment of ``time.monotonic``
     counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
@@ -112,10 +112,7 @@ class CheckpointContext:
         return self.attempt.trigger_unless_pending(request)
 
     def settle(self) -> Outcome | None:
-        """Learn the outcome of the checkpoint whose outcome is not known: complete it now, or abort it.
-
-        Return None if there is none.
-        """
+        """Complete or abort the checkpoint whose outcome is unknown. Return the outcome; None if there is no such checkpoint."""
         if self.unsettled is None:
             return None
         number = self.unsettled
@@ -151,20 +148,20 @@ class CheckpointContext:
 
 
 class CheckpointTask:
-    """The checkpoint of one barrier, and whatever else was asked for before the script reached it."""
+    """The checkpoint of one barrier, and the checkpoints that were requested before the script reached it."""
 
     def __init__(self, context: CheckpointContext, barrier: str) -> None:
         self._context, self._barrier = context, barrier
         self._attempt = context.attempt
         self._reached = time.monotonic()  # the barrier, or the turn of a checkpoint that waited in the queue
-        self._asked: frozenset[str] | None = None  # the requests in the journal when this barrier was reached
+        self._tokens: frozenset[str] | None = None  # the requests in the journal when this barrier was reached
 
     def number(self) -> int:
         """Return the id of the pending checkpoint that waits for this barrier; trigger one if there is none."""
         number, state = self._context.request(BARRIER, self._barrier)
-        if self._asked is None:
+        if self._tokens is None:
             pending = (checkpoint.request.token for checkpoint in state.pending)
-            self._asked = frozenset((*pending, *(queued.request.token for queued in state.queue)))
+            self._tokens = frozenset((*pending, *(queued.request.token for queued in state.queue)))
         return number
 
     # -- the barrier's own checkpoint ------------------------------------------------------------------------------
@@ -187,10 +184,10 @@ class CheckpointTask:
 
     @property
     def _requests(self) -> frozenset[str]:
-        return self._asked or frozenset()
+        return self._tokens or frozenset()
 
     def _take_own(self, snapshots: BarrierSnapshots) -> None:
-        """Try again while the store fails and nobody waits for this: the next barrier may be hours away."""
+        """Retry while the store fails and the script does not wait: the next barrier may be hours away."""
         pause, tried = FIRST_WAIT, False
         while True:
             outcome = self._settle(snapshots)
@@ -227,7 +224,9 @@ class CheckpointTask:
                     self._acknowledge_gated(number, snapshots)
                     if taken.holds_this_barrier:
                         return taken
-            raise NotPending("three checkpoints in a row were aborted by somebody else; see `checkpoints show`")
+            raise NotPending(
+                "three checkpoints in a row were aborted by other processes. Run `checkpoints show` to see them"
+            )
         except TooLarge as error:  # its coordinator has aborted it
             self._failed(error)
             settled = self._settle(snapshots)
@@ -240,7 +239,7 @@ class CheckpointTask:
         self._context.protection.failed(f"the checkpoint at {self._barrier}", error)
 
     def _records(self, number: int, snapshots: BarrierSnapshots) -> Records | None:
-        """Return what checkpoint ``number`` is to hold, all of it written; None if it was aborted instead."""
+        """Write the states for checkpoint ``number``, and return their records; None if it was aborted instead."""
         checkpoint = self._attempt.state.checkpoint(number)
         if checkpoint is None:
             return None
@@ -255,12 +254,12 @@ class CheckpointTask:
             return snapshots.records(check, copies.NewFileSets(self._attempt, f"chk-{number}", source, total))
         except copies.NotWanted:
             self._abort(number, ENDED, "its attempt ended before its states were written")
-        except Exception as error:  # noqa: BLE001 - a state that cannot be written is no reason for the job to end
-            self._abort(number, *copies.why_not(error, checkpoint))
+        except Exception as error:  # noqa: BLE001 - a state that cannot be written does not end the job
+            self._abort(number, *copies.abort_reason(error, checkpoint))
         return None
 
     def _deadline(self, number: int) -> float:
-        """Return when the time of checkpoint ``number`` is over; it begins at the barrier."""
+        """Return when checkpoint ``number`` expires. Its timeout begins at the barrier."""
         checkpoint = self._attempt.state.checkpoint(number)
         return self._reached + (checkpoint.timeout_s if checkpoint else self._context.timeout_s)
 
@@ -290,16 +289,16 @@ class CheckpointTask:
         return Completed({state.uid: state for state in counted.states}, holds_this_barrier=own)
 
     def _acknowledge_gated(self, number: int, snapshots: BarrierSnapshots) -> None:
-        """Acknowledge the gated checkpoints, too, that were asked for before checkpoint ``number`` or before this barrier.
+        """Acknowledge pending gated checkpoints that were requested before checkpoint ``number`` or before this barrier.
 
-        Ids must be acknowledged in order: a higher id never holds older states, else a restore would go back behind what
-        the job was told.
+        Ids must be acknowledged in order, so that a higher id never holds older states. Else a restore could go back to
+        before an outcome that the job was notified of.
         """
         state = self._attempt.state
         ahead = min((checkpoint.id for checkpoint in ungated(state)), default=state.next_id)
         for checkpoint in state.pending:
-            asked = checkpoint.id < number or checkpoint.request.token in self._requests
-            due = checkpoint.request.gated and checkpoint.id < ahead and asked
+            requested = checkpoint.id < number or checkpoint.request.token in self._requests
+            due = checkpoint.request.gated and checkpoint.id < ahead and requested
             if due and checkpoint.id not in self._context.manual.deadlines:
                 records = self._records(checkpoint.id, snapshots)
                 if records is not None:
@@ -308,20 +307,20 @@ class CheckpointTask:
                     self._context.manual.acknowledged(checkpoint)
 
     def _expire(self) -> None:
-        """Delete the checkpoints that the retention policy gives up."""
+        """Delete the checkpoints that the retention policy no longer keeps."""
         try:
             self._attempt.expire_old_checkpoints()
         except StoreError as error:
             say(f"Old checkpoints could not be deleted. The next checkpoint tries again: {error}")
         except Refused:
-            pass  # somebody else changed what was looked at: the next checkpoint looks again
+            pass  # the journal changed meanwhile: the next checkpoint tries again
 
     # -- declined --------------------------------------------------------------------------------------------------
 
     def decline(self, declined: Declined) -> Mapping[str, StateSnapshot]:
-        """Abort all checkpoints that waited for this barrier, since a registered object has no state for them.
+        """Abort all checkpoints that waited for this barrier, because a registered object gave no state.
 
-        If none waited, one is triggered first: people see it, and it is counted.
+        If none waited, trigger a checkpoint first, so that the failure is listed and counted.
         """
         settled = self._context.settle()
         self._failed(declined)

@@ -1,10 +1,10 @@
-"""The checkpoints of one attempt, as its script reaches its barriers. Runs in the Spark driver.
+"""The checkpoints of one attempt: each barrier of the script takes one. Runs in the Spark driver.
 
-The synchronous part pins what is consistent. Writing, acknowledging and sealing go on in a thread while the job goes on. One
+The synchronous part pins the states. Writing, acknowledging and sealing go on in a thread while the job goes on. One
 checkpoint is in flight at a time, and no stage's end is skipped.
 
 Where objects are registered, triggering belongs to the synchronous part: as in Flink, a checkpoint has its id before any
-object is asked for its state. An object without an answer declines whatever waited for the barrier.
+object is asked for its state. An object that fails declines every checkpoint that waited for the barrier.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
 from airflow_checkpoint_provider.spark.state.states import States
 
 WRITERS = 4  # snapshots that are written at once
-LAST_NOTIFICATION = 10.0  # seconds that an object may take in the background when the job ends
-REMOVED_AT_ONCE = 1_000  # folders; the next start takes the rest
+LAST_NOTIFICATION_TIMEOUT = 10.0  # seconds that an object may take in the background when the job ends
+ORPHANS_PER_START = 1_000  # folders; the next start takes the rest
 
 
 class Checkpointer:
@@ -57,7 +57,7 @@ class Checkpointer:
     def checkpoint(self, barrier: str, *, wait: bool = False) -> bool:
         """Take a checkpoint at this barrier, or serve the checkpoint that waits for it.
 
-        With ``wait``, return whether everything that there is to save is saved. Raises ``Declined`` then.
+        With ``wait``, return whether all states are saved, and raise ``Declined`` if a registered object declined.
         """
         self._registered.refuse_inside()
         with self._lock:
@@ -74,7 +74,7 @@ class Checkpointer:
             return not wait or not (self._states.changed() or self._registered.unsaved)
 
     def _begin(self, barrier: str, *, stop: bool) -> Declined | None:
-        """Pin the states and hand them to the checkpoint thread. Return why a registered object declined."""
+        """Pin the states and give them to the checkpoint thread. Return the error of a registered object that declined."""
         task = CheckpointTask(self._context, barrier)
         declined = self._ask_registered(task, barrier)
         if declined:
@@ -85,7 +85,7 @@ class Checkpointer:
         return declined
 
     def _ask_registered(self, task: CheckpointTask, barrier: str) -> Declined | None:
-        """Ask the registered objects for their states, if there are any. Return why one has none."""
+        """Ask the registered objects for their states. Return the error of an object that declined."""
         if not self._registered:
             return None
         number = None
@@ -103,19 +103,16 @@ class Checkpointer:
         return self._context.request(origin)[0]
 
     def requested(self) -> bool:
-        """Return whether somebody asked for a checkpoint that no barrier has served yet."""
+        """Return whether a checkpoint is pending that no barrier has served yet."""
         return bool(self._context.unserved())
 
     def stop_if_asked(self, barrier: str) -> None:
-        """Between two stages: compute nothing more if somebody has asked for a stop meanwhile."""
+        """Take the checkpoint of a requested stop now, before the next stage computes anything."""
         if self.savepoints.stopping():
             self.checkpoint(barrier)
 
     def wait(self) -> None:
-        """Wait for the checkpoint in flight, and leave none whose outcome is not known if the store answers.
-
-        Registered objects are notified of the outcomes.
-        """
+        """Wait for the checkpoint in flight, settle unknown outcomes if the store answers, and notify registered objects."""
         with self._lock:
             if self._in_flight is not None:
                 self._context.awaited.set()
@@ -128,7 +125,7 @@ class Checkpointer:
             self._notify()
 
     def look(self) -> None:
-        """Notify objects in the background, and confirm to tasks what all objects know. Called once a second by the watch."""
+        """Notify objects in the background, and confirm commits to tasks. The watch calls it once a second."""
         self.manual.look()
         self._registered.notify_in_background(self._attempt.state)
         self._confirm()
@@ -141,28 +138,28 @@ class Checkpointer:
     def _confirm(self) -> None:
         """Write ``commits_confirmed`` for each checkpoint whose task waits for it, when all objects were notified."""
         for checkpoint in self._attempt.state.retained:
-            asked = checkpoint.request.confirm_commits and self._attempt.epoch in checkpoint.epochs
-            if asked and not checkpoint.commits_confirmed and self._registered.notified(checkpoint.id):
+            requested = checkpoint.request.confirm_commits and self._attempt.epoch in checkpoint.epochs
+            if requested and not checkpoint.commits_confirmed and self._registered.notified(checkpoint.id):
                 with contextlib.suppress(StoreError):  # the watch tries it again
                     self._attempt.confirm_commits(checkpoint.id)
 
     def remove_garbage(self) -> None:
-        """Begin to delete what attempts that are over left behind: rows nobody acknowledged, checkpoints nobody sealed."""
+        """Start to delete files of attempts that are over: unacknowledged rows, unsealed checkpoints."""
         self._thread.submit(self._remove_garbage)
 
     def _remove_garbage(self) -> None:
-        """Delete without the lock: nobody refers to an orphan again, however long this takes."""
+        """Delete without the lock: no later entry refers to an orphan."""
         self._attempt.check_not_fenced()
         self.savepoints.publish()
         try:
-            self._attempt.remove_orphans(REMOVED_AT_ONCE)
+            self._attempt.remove_orphans(ORPHANS_PER_START)
         except StoreError as error:
             say(f"Leftovers of earlier attempts could not be deleted. The next start tries again: {error}")
 
     def close(self) -> None:
-        """Wait for what is under way; while the store fails, not for longer than its last try.
+        """Wait for the checkpoint thread. While the store fails, its current try is the last.
 
-        A full checkpoint is not copied to its end: a plain one takes its place.
+        The copy of a full checkpoint stops. A plain checkpoint takes its place.
         """
         self._context.closing.set()
         self._context.awaited.set()
@@ -171,7 +168,7 @@ class Checkpointer:
         self._writers.shutdown(wait=True)
 
     def notify_last(self) -> None:
-        """At the end of the job: notify all objects of the last outcomes. Those in the background get some seconds."""
+        """Notify all objects of the last outcomes, at the end of the job. Background objects get some seconds."""
         self._notify()
-        self._registered.close(LAST_NOTIFICATION)
+        self._registered.close(LAST_NOTIFICATION_TIMEOUT)
         self._confirm()

@@ -30,7 +30,7 @@ LOG_EVERY = 30.0  # seconds between two lines about one copy
 
 
 class NotWanted(Exception):
-    """The checkpoint has its outcome, or the job ends: nobody needs its files any more."""
+    """The checkpoint has its outcome, or the job ends, so its files are not needed."""
 
 
 class TooLate(Exception):
@@ -50,10 +50,10 @@ def still_wanted(attempt: Attempt, number: int, closing: threading.Event, deadli
         raise TooLate
 
 
-def why_not(error: Exception, checkpoint: Checkpoint) -> tuple[str, str]:
-    """Return the reason and the words with which a checkpoint is aborted whose states could not be written."""
+def abort_reason(error: Exception, checkpoint: Checkpoint) -> tuple[str, str]:
+    """Return the reason and the text for aborting a checkpoint whose states could not be written."""
     if isinstance(error, TooLate):
-        return EXPIRED, f"it was not copied within {checkpoint.timeout_s:g} s; give it a longer timeout"
+        return EXPIRED, f"it was not copied within {checkpoint.timeout_s:g} s. Give it a longer timeout"
     if isinstance(error, CheckpointError):
         return STORE_FAILED if isinstance(error, StoreError) else DECLINED, error.message
     return DECLINED, f"{type(error).__name__}: {error}"
@@ -78,13 +78,13 @@ class Location:
 class _Copying:
     """Copies between two locations. All copies together print how far they are, twice a minute."""
 
-    def __init__(self, what: str, source: Location, target: Location, total: int) -> None:
-        self._what, self.source, self.target, self._total = what, source, target, total
+    def __init__(self, label: str, source: Location, target: Location, total: int) -> None:
+        self._label, self.source, self.target, self._total = label, source, target, total
         self._lock = threading.Lock()
         self._done, self._logged = 0, time.monotonic()
 
     def copy_files(self, record: StateSnapshot, pairs: Pairs, check: Check) -> StateSnapshot:
-        """Copy ``pairs`` of keys, compare what is there with the list of ``record``, and return ``record``."""
+        """Copy ``pairs`` of keys, compare the copies with the list of ``record``, and return ``record``."""
 
         def on_done(_: str, size: int) -> None:
             check()
@@ -102,7 +102,7 @@ class _Copying:
             if due:
                 self._logged = time.monotonic()
         if due:
-            say(messages.copied(self._what, self._done, self._total))
+            say(messages.copied(self._label, self._done, self._total))
 
 
 class SavepointTarget(_Copying):
@@ -121,11 +121,11 @@ class SavepointTarget(_Copying):
 
 
 class NewFileSets(_Copying):
-    """File sets of this attempt's own, with names of their own: they share no file with those that are copied."""
+    """New file sets of this attempt. They share no file with the file sets that are copied."""
 
-    def __init__(self, attempt: Attempt, what: str, source: Location, total: int) -> None:
+    def __init__(self, attempt: Attempt, label: str, source: Location, total: int) -> None:
         self._epoch = attempt.epoch
-        super().__init__(what, source, Location.of(attempt), total)
+        super().__init__(label, source, Location.of(attempt), total)
 
     def copy(self, record: StateSnapshot, check: Check) -> StateSnapshot:
         copied, pairs = import_state(
@@ -134,7 +134,7 @@ class NewFileSets(_Copying):
         return self.copy_files(copied, pairs, check)
 
 
-# -- what an attempt begins with ---------------------------------------------------------------------------------------
+# -- restored states ---------------------------------------------------------------------------------------
 
 
 def renamed(attempt: Attempt) -> Seal | None:

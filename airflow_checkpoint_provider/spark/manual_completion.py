@@ -12,27 +12,28 @@ from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.text import messages
 
-LATE = 10.0  # seconds that the abort of an expired checkpoint may take at the end of the job
+ABORT_TIME = 10.0  # seconds that the abort of an expired checkpoint may take at the end of the job
 
 
 class ManualCompletion:
-    """The gated checkpoints that this attempt has acknowledged. Each waits for its finalize task, one ``timeout`` long."""
+    """The gated checkpoints that this attempt has acknowledged. Each waits for its finalize task until its timeout."""
 
     def __init__(self, attempt: Attempt, clock: Callable[[], float] = time.monotonic) -> None:
         self._attempt, self._clock = attempt, clock
         self.deadlines: dict[int, float] = {}  # by id; moments of ``clock``
 
     def acknowledged(self, checkpoint: Checkpoint) -> None:
+        """Log that the checkpoint waits for its finalize task, and start its timeout."""
         self.deadlines[checkpoint.id] = self._clock() + checkpoint.timeout_s
         say(messages.gate_reached(checkpoint))
 
     def waiting(self) -> tuple[Checkpoint, ...]:
-        """Return those without an outcome, as far as the journal was read."""
+        """Return the acknowledged checkpoints without an outcome, as far as the journal was read."""
         return tuple(checkpoint for checkpoint in self._attempt.state.pending if checkpoint.id in self.deadlines)
 
     def look(self) -> None:
-        """Log outcomes, and abort checkpoints whose time is over. Called once a second by the attempt's watch."""
-        state = self._attempt.state  # not an older one: what was acknowledged meanwhile would look forgotten
+        """Log outcomes, and abort expired checkpoints. The attempt's watch calls it once a second."""
+        state = self._attempt.state  # read it now: an older state would not list a checkpoint acknowledged meanwhile
         for number, deadline in list(self.deadlines.items()):
             checkpoint = state.checkpoint(number)
             if checkpoint is None or checkpoint.ended_at:
@@ -41,7 +42,7 @@ class ManualCompletion:
                 self._expire(checkpoint)
 
     def _log_outcome(self, state: State, number: int) -> None:
-        """Log it once, whichever thread is first."""
+        """Log the outcome once: the first thread to take it out of ``deadlines`` logs it."""
         checkpoint = state.checkpoint(number)
         if self.deadlines.pop(number, None) is not None and checkpoint is not None:
             for line in messages.checkpoint_lines(state, checkpoint):
@@ -57,11 +58,11 @@ class ManualCompletion:
             self._log_outcome(self._attempt.state, checkpoint.id)
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
-        """Wait, at the job's end, until each has its outcome, its time is over, or there is something to do."""
+        """Wait at the end of the job until each checkpoint has its outcome or expires. Return earlier if ``interrupted()``."""
         waiting = self.waiting()
         if not waiting:
             return
         say(messages.gates_awaited(waiting))
-        deadline = max(self.deadlines.get(checkpoint.id, 0.0) for checkpoint in waiting) + LATE
+        deadline = max(self.deadlines.get(checkpoint.id, 0.0) for checkpoint in waiting) + ABORT_TIME
         while self.waiting() and not interrupted() and self._clock() < deadline:
             time.sleep(0.2)

@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.text import messages
 
-REMIND = 300.0  # seconds between two lines saying that the job is not protected
+REMIND_EVERY = 300.0  # seconds between two lines saying that the job is not protected
 
 
 class Protection:
@@ -76,7 +76,7 @@ class Protection:
     def remind(self, at_once: bool = False) -> None:
         """Log that the job is not protected: at the first failure, then every five minutes."""
         with self._lock:
-            due = self.failures and (at_once or self._clock() - self._reminded >= REMIND)
+            due = self.failures and (at_once or self._clock() - self._reminded >= REMIND_EVERY)
             if not due:
                 return
             self._reminded = self._clock()

@@ -1,8 +1,8 @@
-"""Savepoints of a running job: each barrier serves those that were asked for before it. Runs in the Spark driver.
+"""Savepoints of a running job: each barrier serves the savepoints that were requested before it. Runs in the Spark driver.
 
-They are copied in a thread of their own, one after the other, so that neither the job nor its own checkpoints wait for them.
-A savepoint that cannot be taken is aborted, with words that say what to do, and the job goes on. Only a stop is waited for:
-when its savepoint is completed, the job is suspended, and nothing of the script runs after that barrier.
+A thread copies them, one after the other, so that neither the job nor its own checkpoints wait for them. A savepoint that
+cannot be taken is aborted with a reason, and the job goes on. The script waits only for a stop: when its savepoint is
+completed, the job is suspended, and the script does not go on after that barrier.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Records
 from airflow_checkpoint_provider.text import messages
 
-AGAIN = 1.0  # seconds between two tries to learn what became of a stop
+RETRY_PAUSE = 1.0  # seconds between two tries to learn the outcome of a stop
 
 
 class Savepoints:
-    """The savepoints of one attempt. ``acknowledgement`` makes the acknowledgement of the savepoint with that id."""
+    """The savepoints of one attempt. ``acknowledgement`` returns the acknowledgement of the savepoint with an id."""
 
     def __init__(self, attempt: Attempt, acknowledgement: Callable[[int, Records], Acknowledgement]) -> None:
         self._attempt, self._acknowledgement = attempt, acknowledgement
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="savepoint")
         self._begun: list[Future[None]] = []
         self._closing = threading.Event()
-        self.taken: set[int] = set()  # begun, and not ended
+        self.taken: set[int] = set()  # ids of savepoints that have begun and not ended
 
     def stopping(self) -> Checkpoint | None:
-        """Return the savepoint with which somebody asked the job to stop, as far as the journal was read."""
+        """Return the pending savepoint with which the job is to stop, as far as the journal was read; None if there is none."""
         pending = self._attempt.state.pending
         return next((savepoint for savepoint in pending if kind_named(savepoint.kind).suspends), None)
 
     def serve(self, requests: frozenset[str], snapshots: BarrierSnapshots, *, stop: bool) -> None:
-        """Begin to take what ``requests`` asked for, with the states of this barrier: in the order of ids, a stop last.
+        """Start the savepoints of ``requests`` with the states of this barrier, in the order of their ids, a stop last.
 
         ``stop``: the script waits at this barrier, so a savepoint that stops the job may be taken. The snapshots are
-        discarded behind the last savepoint.
+        discarded after the last savepoint.
         """
         pending = self._attempt.state.pending
         due = [savepoint for savepoint in pending if savepoint.savepoint and savepoint.request.token in requests]
@@ -60,17 +60,17 @@ class Savepoints:
         self._begun.append(self._thread.submit(snapshots.discard))
 
     def settle(self) -> None:
-        """Wait for those that are begun."""
+        """Wait for the savepoints that have begun."""
         while self._begun:
             self._begun.pop(0).result()
 
     def close(self) -> None:
-        """Stop copying at the next file; the attempt's end aborts what is pending."""
+        """Stop copying at the next file. The end of the attempt aborts pending savepoints."""
         self._closing.set()
         self._thread.shutdown(wait=True)
 
     def publish(self) -> None:
-        """Publish all completed savepoints, whoever completed them. Log what fails; the next start tries it again."""
+        """Publish all completed savepoints, also those of earlier attempts. Log errors; the next start tries again."""
         try:
             self._attempt.publish_savepoints()
         except CheckpointError as error:
@@ -88,7 +88,7 @@ class Savepoints:
         except Exception as error:  # noqa: BLE001 - a savepoint is no reason for the job to end
             if not isinstance(error, CheckpointError | copies.TooLate):
                 traceback.print_exc()
-            self._abort(savepoint, *copies.why_not(error, savepoint))
+            self._abort(savepoint, *copies.abort_reason(error, savepoint))
         finally:
             self.taken.discard(savepoint.id)
 
@@ -126,7 +126,7 @@ class Savepoints:
         self._log_if_aborted(savepoint)
 
     def _log_if_aborted(self, savepoint: Checkpoint) -> None:
-        """Log the abort, whoever caused it, and delete what was copied."""
+        """If the savepoint was aborted, log it and delete its copied files."""
         state = self._attempt.state
         listed = state.checkpoint(savepoint.id)
         if listed and listed.status == ABORTED:
@@ -140,13 +140,13 @@ class Savepoints:
     # -- stopping ----------------------------------------------------------------------------------------------------
 
     def _stop(self, savepoint: Checkpoint, snapshots: BarrierSnapshots) -> None:
-        """Try until the outcome is known: the script must not go on beside a suspension that may have been written."""
+        """Try until the outcome is known: the script must not go on if the suspension may have been written."""
         deadline = time.monotonic() + savepoint.timeout_s
         self._take(savepoint, snapshots)
-        while self._status(savepoint) == PENDING and not self._closing.wait(AGAIN):
+        while self._status(savepoint) == PENDING and not self._closing.wait(RETRY_PAUSE):
             if time.monotonic() > deadline:
                 raise CommitStateUnknown(
-                    f"the store did not say whether the job was stopped with {savepoint.target}; run `checkpoints show` to see it"
+                    f"the store did not answer whether the job was stopped with {savepoint.target}; run `checkpoints show` to see it"
                 )
             self.taken.add(savepoint.id)
             self._take(savepoint, snapshots)

@@ -1,1 +1,1 @@
-"""The driver's process: how it is watched and how it ends. Runs in the Spark driver."""
+"""The driver's process: the watch of its JVM, its progress, and its end. Runs in the Spark driver."""

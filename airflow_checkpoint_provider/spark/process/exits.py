@@ -9,14 +9,14 @@ import sys
 import threading
 from typing import NoReturn
 
-LAST_WORDS = 5.0  # seconds; a thread that holds a stream's lock may be stuck
+PRINT_TIMEOUT = 5.0  # seconds; a thread that holds a stream's lock may be stuck
 
 
 def leave(code: int, line: str) -> NoReturn:
     """End the process now, from any thread, whatever the main thread is blocked in. ``line`` is the last thing printed."""
     printer = threading.Thread(target=_print_last, args=(line,), daemon=True)
     printer.start()
-    printer.join(LAST_WORDS)
+    printer.join(PRINT_TIMEOUT)
     os._exit(code)
 
 

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.spark.protection import Protection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EVERY = 60.0  # seconds between two lines
+LOG_EVERY = 60.0  # seconds between two lines
 
 
 class Progress:
@@ -34,7 +34,7 @@ class Progress:
             self._uid, self._since, self._logged = uid, now, now
         done = self._fraction(uid) if uid else None
         self._attempt.heart.update(lambda beat: replace(beat, doing=self._attempt.doing(), fraction=done))
-        if uid and now - self._logged >= EVERY:
+        if uid and now - self._logged >= LOG_EVERY:
             self._logged = now
             share = "" if done is None else f", {done:.0%} of its tasks"
             say(f"stage '{uid}': working for {(now - self._since) / 60:.0f} min{share}")

@@ -36,7 +36,7 @@ RELEASE = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclass(frozen=True)
 class Application:
-    """The ``digest`` of the program, the number of ``files`` in it, and a ``note`` for the log where it covers less than usual."""
+    """The ``digest`` of the program, the number of ``files`` in it, and a ``note`` for the log if the digest leaves modules out."""
 
     digest: str
     files: int

@@ -36,13 +36,13 @@ WRITE = {
 }
 READ = {
     "parquet.page.verify-checksum.enabled": "true",
-    "ignoreCorruptFiles": "false",  # as options they win over what the user's session says
+    "ignoreCorruptFiles": "false",  # as options they win over the confs of the user's session
     "ignoreMissingFiles": "false",
 }
 NO_STAT_JOB = {"spark.sql.sources.parallelPartitionDiscovery.threshold": str(2**31 - 1)}
 PART = re.compile(r"part-\d+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-c\d+")
 PATTERN_LETTERS = re.compile(r"([\\{}\[\]*?])")  # Spark's own switch for them, `__globPaths__`, reads such paths twice
-COUNTED_WITHIN = 600  # seconds from the commit until Spark's listeners have handed over the number of rows
+COUNT_TIMEOUT = 600  # seconds from the commit until Spark's listeners have handed over the number of rows
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
     counted = df.observe(observed, count(lit(1)).alias("rows"))
     counted.write.mode("errorifexists").options(compression=codec, **WRITE).parquet(uri)
     sizes = _listed(df.sparkSession, uri)
-    writes = {found[1] for name in sizes if (found := PART.match(name))}
+    writes = {match[1] for name in sizes if (match := PART.match(name))}
     if len(writes) != 1 or not all(map(PART.match, sizes)):
         raise StoreError(
             f"{uri} holds files of {len(writes)} writes after one write. Nothing else may write there: run the job again"
@@ -150,7 +150,7 @@ def _rows(spark: SparkSession, observed: Observation) -> int:
     """
     scala, handle = _jvm(spark).scala.concurrent, _handle(observed)
     try:
-        scala.Await.ready(handle.future(), scala.duration.Duration.apply(COUNTED_WITHIN, "s"))
+        scala.Await.ready(handle.future(), scala.duration.Duration.apply(COUNT_TIMEOUT, "s"))
     except Py4JJavaError as error:
         raise StoreError(
             "Spark did not report how many rows it wrote. It may have dropped the event: run the job again"
@@ -163,10 +163,10 @@ def _listed(spark: SparkSession, uri: str) -> dict[str, int]:
     jvm: Any = _jvm(spark)
     path = jvm.org.apache.hadoop.fs.Path(uri)
     try:
-        found = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).listStatus(path)
+        statuses = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).listStatus(path)
     except Py4JJavaError as error:
         return _unlisted(uri, error)
-    entries = {status.getPath().getName(): status.getLen() for status in found if status.isFile()}
+    entries = {status.getPath().getName(): status.getLen() for status in statuses if status.isFile()}
     return {name: size for name, size in entries.items() if not name.startswith((".", "_"))}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Readbacks = Mapping[str, tuple[str, str]]
-"""Directory URI of one of our file sets -> (uid of its stage, path of the file set)."""
+"""Directory URI of a file set of this job -> (uid of its stage, path of the file set)."""
 
 UNCUT = {  # by default plan texts are cut, and two plans that differ behind the cut would look the same
     "spark.sql.debug.maxToStringFields": str(2**31 - 1),
@@ -151,7 +151,7 @@ class _Leaves:
         if name == "JDBCRelation":
             parts = [part.toString() for part in relation.parts()]
             return {"leaf": name, **_options(self.mapping(relation.jdbcOptions().parameters()), *parts)}
-        return {"leaf": name}  # its text stands in the tree
+        return {"leaf": name}  # the tree shows its text
 
     def stage(self, paths: list[str]) -> dict[str, Any] | None:
         """Return the stage that wrote these files; None if it was none. Its file set counts, not the directory where it lies."""

@@ -53,14 +53,14 @@ def _problems(data_type: DataType, path: str, exact: bool) -> Iterator[str]:
 
 def _struct_problems(struct: StructType, path: str, exact: bool) -> Iterator[str]:
     if not struct.fields:
-        what = f"column `{path}` is a struct without fields" if path else "the DataFrame has no columns"
-        yield f"{what}, which Parquet files cannot hold: add one, or drop it"
+        problem = f"column `{path}` is a struct without fields" if path else "the DataFrame has no columns"
+        yield f"{problem}, which Parquet files cannot hold: add a column, or drop it"
     seen: dict[str, str] = {}
     for field in struct.fields:
         inner = f"{path}.{field.name}" if path else field.name
         name = field.name if exact else field.name.lower()
         if name in seen:
-            yield f"columns `{seen[name]}` and `{inner}` have one name to Spark: rename one"
+            yield f"columns `{seen[name]}` and `{inner}` have the same name for Spark: rename one of them"
         seen[name] = inner
         yield from _problems(field.dataType, inner, exact)
 

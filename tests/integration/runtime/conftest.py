@@ -1,4 +1,4 @@
-"""Attempts of a script: within this process, where they share its Spark session and cost little, and as drivers to be killed."""
+"""Attempts of a script: in this process, where they share its Spark session, or as drivers that can be killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that runs, and a person who asks it for a savepoint, stops it, and lets it go on from where the savepoint was."""
+"""The command line drives a running job: savepoint, stop, and a restart from the savepoint."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def test_command_line_takes_a_savepoint_stops_restores_and_disposes(home: Home) 
     for savepoint in (made, stopped):
         assert checkpoints(home, "dispose", savepoint["pointer"], "--yes")["history"]
         assert "was disposed of at" in checkpoints(home, "verify", savepoint["pointer"], code=4)
-    kept = [one["kind"] for one in checkpoints(home, "list", "turns") if one["pointer"]]
+    kept = [checkpoint["kind"] for checkpoint in checkpoints(home, "list", "turns") if checkpoint["pointer"]]
     assert set(kept) == {"checkpoint"}

@@ -1,4 +1,4 @@
-"""Each step of a run, one by one: the driver or its JVM is killed there, and the script is run once more."""
+"""The driver or its JVM is killed at each step of a run, and the script runs once more."""
 
 from __future__ import annotations
 

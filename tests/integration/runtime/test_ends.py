@@ -1,4 +1,4 @@
-"""How an attempt ends, as the journal and the next attempt see it; and what a script may not do."""
+"""The end of an attempt in the journal and for the next attempt, and the refusals of a script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.runtime.conftest import Broken, Script
 
 def how(script: Script) -> list[tuple[str | None, int | None]]:
     """How each attempt ended, with its exit code."""
-    return [(one.how, one.exit_code) for one in script.coordinator().state.attempts]
+    return [(attempt.how, attempt.exit_code) for attempt in script.coordinator().state.attempts]
 
 
 def test_end_of_the_block_finishes_the_run(script: Script) -> None:
@@ -66,13 +66,16 @@ def test_last_checkpoint_holds_changes_after_the_last_stage(script: Script) -> N
         count = job.value("count", 0)
         job.stage("clean", job.spark.range(3))
         count.set(1)
-    assert [one.request.barrier for one in script.coordinator().state.checkpoints] == ["stage 'clean'", "end"]
+    assert [checkpoint.request.barrier for checkpoint in script.coordinator().state.checkpoints] == [
+        "stage 'clean'",
+        "end",
+    ]
 
 
 def test_end_takes_no_checkpoint_if_nothing_changed(script: Script) -> None:
     with script.attempt() as job:
         job.stage("clean", job.spark.range(3))
-    assert [one.request.barrier for one in script.coordinator().state.checkpoints] == ["stage 'clean'"]
+    assert [checkpoint.request.barrier for checkpoint in script.coordinator().state.checkpoints] == ["stage 'clean'"]
 
 
 def test_job_without_states_takes_no_checkpoint(script: Script) -> None:

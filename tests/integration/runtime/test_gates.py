@@ -1,4 +1,4 @@
-"""Gated checkpoints: the driver acknowledges them, somebody else looks and finalizes; the job goes on meanwhile."""
+"""Gated checkpoints: the driver acknowledges them, a finalize task completes them, and the job goes on meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def asked(script: Script, job: CheckpointedJob, timeout_s: float = 60.0) -> int:
     """A task asks for a gated checkpoint, and the driver's watch has seen it."""
     number = script.coordinator().trigger(Request(token="audit", timeout_s=timeout_s, gated=True, origin="task"))
     wait_until(
-        lambda: number in {one.id for one in job._attempt.state.pending}, 60, lambda: "the watch has not seen it"
+        lambda: number in {checkpoint.id for checkpoint in job._attempt.state.pending},
+        60,
+        lambda: "the watch has not seen it",
     )
     return number
 
@@ -61,7 +63,7 @@ def test_barrier_serves_a_gated_checkpoint_and_takes_its_own(script: Script, cap
         assert not sealed
         assert looked_at.states["first"].file_sets == own.states["first"].file_sets
         task.complete(gated, finalize=True)
-    assert {one.id for one in script.coordinator().state.retained} >= {gated}
+    assert {checkpoint.id for checkpoint in script.coordinator().state.retained} >= {gated}
 
 
 def test_gated_checkpoint_holds_the_states_of_its_barrier(script: Script) -> None:
@@ -121,10 +123,10 @@ def test_higher_id_never_holds_older_states(
         stage(job, "second")
         job._checkpointer.wait()
         task = script.coordinator()
-        (gated,) = (one.id for one in task.state.pending if one.request.gated)
+        (gated,) = (checkpoint.id for checkpoint in task.state.pending if checkpoint.request.gated)
         task.complete(gated, finalize=True)
-        seals = [task.read_seal(one) for one in task.state.retained]
-        assert [one.states["source"].value for one in seals][: len(hold)] == hold
+        seals = [task.read_seal(checkpoint) for checkpoint in task.state.retained]
+        assert [seal.states["source"].value for seal in seals][: len(hold)] == hold
 
 
 def test_gated_checkpoint_can_be_opened_before_it_is_sealed(script: Script) -> None:

@@ -34,7 +34,7 @@ def stages(state: State) -> set[str]:
     """What the restore point holds."""
     point = state.restore_point()
     checkpoint = state.checkpoint(point.id) if point else None
-    return {one.uid for one in checkpoint.states if one.kind == "stage"} if checkpoint else set()
+    return {state.uid for state in checkpoint.states if state.kind == "stage"} if checkpoint else set()
 
 
 def survive(home: Home, *steps: Step) -> Ended:
@@ -64,7 +64,7 @@ def check(home: Home, ended: Ended, undisturbed: Undisturbed) -> None:
 
 def ends(home: Home) -> list[str | None]:
     """How each attempt ended by its own word."""
-    return [one.how for one in home.coordinator().state.attempts]
+    return [attempt.how for attempt in home.coordinator().state.attempts]
 
 
 @pytest.mark.timeout(1800)

@@ -1,4 +1,4 @@
-"""A driver that a task launched: what reaches it, and the exit codes with which it answers (docs/behaviour.md)."""
+"""A driver that a task launched: its settings, and its exit codes (docs/behaviour.md)."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_second_driver_of_a_launch_continues_where_the_first_failed(launched: La
         raise Broken
     with launched(confs) as job:
         assert job.attempt == 2
-    assert [(one.launch, one.how) for one in launches.state().attempts] == [(1, "failed"), (1, "finished")]
+    assert [(attempt.launch, attempt.how) for attempt in launches.state().attempts] == [(1, "failed"), (1, "finished")]
 
 
 def test_second_driver_beside_a_living_driver_ends_with_code_79(launched: Launch, launches: Launches) -> None:

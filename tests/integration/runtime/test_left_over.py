@@ -1,4 +1,4 @@
-"""What was restored and the script has not asked for: handed on, or left behind where that is allowed."""
+"""Restored states that the script does not use: kept, or dropped if that is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drivers that live on when they should not: stopped and woken, orphaned, told to end, or two at once."""
+"""Drivers that live longer than they should: stopped and woken, without a parent, told to end, or two at once."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_session_stopped_inside_the_block_fails_the_attempt(home: Home) -> None:
     ended = home.run()
     assert ended.code == 1
     assert "spark.stop() was called inside `with CheckpointedJob()`: move it behind the block" in ended.log
-    assert [one.how for one in home.coordinator().state.attempts] == ["failed"]
+    assert [attempt.how for attempt in home.coordinator().state.attempts] == ["failed"]
 
 
 # -- two at once -------------------------------------------------------------------------------------------------------

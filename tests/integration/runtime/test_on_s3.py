@@ -1,4 +1,4 @@
-"""Checkpoints in S3, rows included: how driver and Spark reach them, what stays the job's own, and what it costs."""
+"""Checkpoints in S3 with their rows: access of driver and Spark, the job's own buckets, and the cost."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_bucket_of_the_job_keeps_its_own_service_and_keys(
             job.stage("clean", job.spark.read.parquet("s3a://orders/new"))
             job.spark.range(7).write.parquet("s3a://orders/more")
         assert spark.read.parquet("s3a://orders/more").count() == 7
-        assert {one["Key"].partition("/")[0] for one in theirs.client.list_objects_v2(Bucket="orders")["Contents"]} == {
+        assert {object_["Key"].partition("/")[0] for object_ in theirs.client.list_objects_v2(Bucket="orders")["Contents"]} == {
             "new", "more",
         }  # fmt: skip
     assert launches.ends() == [("finished", 0)]

@@ -1,4 +1,4 @@
-"""Reading a completed checkpoint without its job."""
+"""Open a completed checkpoint without its job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def test_opened_checkpoint_returns_stages_as_rows_and_values_as_json(script: Scr
 
 def pointers(script: Script) -> list[str]:
     coordinator = script.coordinator()
-    return [f"{coordinator.store.uri}/{coordinator.keys.prefix}/chk-{one.id}" for one in coordinator.state.checkpoints]
+    return [
+        f"{coordinator.store.uri}/{coordinator.keys.prefix}/chk-{checkpoint.id}"
+        for checkpoint in coordinator.state.checkpoints
+    ]
 
 
 def three_checkpoints(script: Script, **options: object) -> list[str]:
@@ -81,7 +84,7 @@ def test_savepoint_is_opened_without_its_history(script: Script, tmp_path: Path)
         job.value("seen").set(["a"])
         job.stage("clean", job.spark.range(3))
     coordinator = script.coordinator()
-    newest = max(coordinator.state.retained, key=lambda one: one.id)
+    newest = max(coordinator.state.retained, key=lambda checkpoint: checkpoint.id)
     target = LocalStore(tmp_path / "before {the,price} change*[1]")
     pointer = SavepointPointer(target.uri, "of monday?")
     pairs = export_pairs(coordinator.read_seal(newest).states.values(), coordinator.keys, pointer.keys)

@@ -1,4 +1,4 @@
-"""The store fails while a job runs: the job goes on, loudly, and nothing is finished that is not saved."""
+"""The store fails while a job runs: the job goes on and logs it, and no run is finished with unsaved states."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def stage(job: CheckpointedJob, uid: str) -> int:
 
 def held(script: Script) -> dict[int, list[str]]:
     """Completed checkpoints by id, with the names of their states."""
-    return {one.id: [state.uid for state in one.states] for one in script.coordinator().state.retained}
+    return {
+        checkpoint.id: [state.uid for state in checkpoint.states] for checkpoint in script.coordinator().state.retained
+    }
 
 
 def test_job_is_protected_again_after_the_store_was_read_only(
@@ -188,7 +190,7 @@ def test_completed_savepoint_resets_the_count_of_failures(script: Script, store:
         wait_until(lambda: job._checkpointer.protection.failures, 60, lambda: "nothing failed", every=0.01)
         job._checkpointer.wait()
         job._checkpointer.savepoints.settle()
-        assert [one.id for one in script.coordinator().state.retained] == [number]
+        assert [checkpoint.id for checkpoint in script.coordinator().state.retained] == [number]
         assert job._checkpointer.protection.failures == 0
         store.plan = served
 
@@ -207,7 +209,9 @@ def test_checkpoint_that_is_too_large_is_not_retried_at_its_barrier(
             60,
             lambda: "tried again and again",
         )
-    assert [(one.id, one.reason) for one in script.coordinator().state.checkpoints] == [(1, "too many file sets")]
+    assert [(checkpoint.id, checkpoint.reason) for checkpoint in script.coordinator().state.checkpoints] == [
+        (1, "too many file sets")
+    ]
     assert capsys.readouterr().out.count("ABORTED chk-1 of job: too many file sets") == 1
 
 
@@ -234,7 +238,10 @@ def test_requested_checkpoint_is_served_by_the_next_barrier(script: Script) -> N
         asked = script.coordinator().trigger(Request(token="a task", timeout_s=60.0, origin="task"))
         stage(job, "first")
         job.checkpoint()
-    served_by = {one.id: (one.request.origin, one.completed_at != "") for one in script.coordinator().state.checkpoints}
+    served_by = {
+        checkpoint.id: (checkpoint.request.origin, checkpoint.completed_at != "")
+        for checkpoint in script.coordinator().state.checkpoints
+    }
     assert served_by == {asked: ("task", True), asked + 1: ("barrier", True)}
 
 

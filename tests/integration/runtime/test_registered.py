@@ -1,4 +1,4 @@
-"""Objects that a job registers: their states in its checkpoints, and what they are told; also across ``kill -9``."""
+"""Registered objects of a job: their states in its checkpoints, and their notifications, also after ``kill -9``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stage(job: CheckpointedJob, uid: str) -> int:
 
 
 def checkpoints(script: Script) -> dict[int, Checkpoint]:
-    return {one.id: one for one in script.coordinator().state.checkpoints}
+    return {checkpoint.id: checkpoint for checkpoint in script.coordinator().state.checkpoints}
 
 
 def held(script: Script, number: int) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def test_object_is_called_at_each_barrier_and_notified_before_the_next(script: S
         for number, barrier in ((1, "stage 'first'"), (2, "checkpoint()"), (3, "end"))
     ]
     assert calls == [call for calls_of_one in rounds for call in calls_of_one]
-    assert [one.kind for one in checkpoints(script)[1].states] == ["stage", "registered"]
+    assert [state.kind for state in checkpoints(script)[1].states] == ["stage", "registered"]
 
 
 def test_state_of_an_object_is_restored_and_can_be_opened(script: Script) -> None:

@@ -1,4 +1,4 @@
-"""Stages of a retry: which stored rows stand, which are computed again, and what the log says of it."""
+"""Stages of a retry: which are reused, which are computed again, and the log line about it."""
 
 from __future__ import annotations
 

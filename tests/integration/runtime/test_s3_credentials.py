@@ -1,4 +1,4 @@
-"""Credentials that end: driver and S3A each get their own from where they are given out, and again when they end."""
+"""Credentials that expire: driver and S3A each read them from their source, and renew them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver needs for checkpoints in S3, and what it says where that is not there: before any work, and for good."""
+"""The needs of a driver for checkpoints in S3. If one is missing, the driver refuses before any work and names it."""
 
 from __future__ import annotations
 

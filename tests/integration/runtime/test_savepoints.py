@@ -1,4 +1,4 @@
-"""Savepoints that somebody asks for while a job runs: taken at its barriers, whole without the job, and where others start."""
+"""Savepoints of a running job: taken at its barriers, complete without the job, and usable as a start."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def place(script: Script, number: int) -> str:
 
 def file_sets(script: Script, uid: str, job: str = "job") -> list[str]:
     """The directories in which rows of a stage lie, below the history."""
-    return sorted(one.name for one in (script.root / "jobs" / job / "job" / "state" / uid).iterdir())
+    return sorted(folder.name for folder in (script.root / "jobs" / job / "job" / "state" / uid).iterdir())
 
 
 # -- taking one --------------------------------------------------------------------------------------------------------
@@ -84,7 +84,9 @@ def test_barrier_takes_its_own_checkpoint_beside_a_savepoint(script: Script, tmp
     with script.attempt() as job:
         number = ask(script, tmp_path / "saved")
         stage(job, "first")
-    kinds = [(one.id, one.kind, one.status) for one in script.coordinator().state.checkpoints]
+    kinds = [
+        (checkpoint.id, checkpoint.kind, checkpoint.status) for checkpoint in script.coordinator().state.checkpoints
+    ]
     assert kinds == [(number, "savepoint", RETAINED), (number + 1, "checkpoint", RETAINED)]
 
 
@@ -165,10 +167,13 @@ def test_queued_requests_are_served_at_the_same_barrier(script: Script) -> None:
                 script.coordinator().trigger(Request(token=name, timeout_s=60.0, origin="task"))
         stage(job, "first")
         job._checkpointer.wait()
-        done = [(one.id, one.request.token, one.status) for one in script.coordinator().state.checkpoints]
+        done = [
+            (checkpoint.id, checkpoint.request.token, checkpoint.status)
+            for checkpoint in script.coordinator().state.checkpoints
+        ]
         assert [request for _, request, _ in done] == ["one", "two", "three"]
         assert done[0][0] == first
-        assert all(one.completed_at for one in script.coordinator().state.checkpoints)
+        assert all(checkpoint.completed_at for checkpoint in script.coordinator().state.checkpoints)
 
 
 def test_full_checkpoint_shares_no_file_with_an_older_checkpoint(script: Script) -> None:
@@ -194,7 +199,7 @@ def test_full_checkpoint_that_is_copied_too_slowly_expires_and_a_plain_one_compl
         stage(job, "first")
         job._checkpointer.wait()
         assert (found(script, number).status, found(script, number).reason) == (ABORTED, "expired")
-        assert [one.id for one in script.coordinator().state.retained] == [number + 1]
+        assert [checkpoint.id for checkpoint in script.coordinator().state.retained] == [number + 1]
 
 
 @pytest.mark.parametrize("way", ["aborted", "closed"])
@@ -223,7 +228,9 @@ def test_full_checkpoint_that_was_aborted_is_not_copied_to_its_end(
     reason = {"aborted": "changed my mind", "closed": "attempt ended"}[way]
     assert found(script, number).reason == reason
     assert f"ABORTED chk-{number} of job: {reason}" in capsys.readouterr().out
-    assert [one.id for one in script.coordinator().state.retained] == [number + 1], "the stage is saved all the same"
+    assert [checkpoint.id for checkpoint in script.coordinator().state.retained] == [number + 1], (
+        "the stage is saved all the same"
+    )
 
 
 # -- starting from one -------------------------------------------------------------------------------------------------
@@ -247,7 +254,7 @@ def test_another_job_starts_from_a_savepoint(script: Script, saved: str, capsys:
         above = job.restored.id
         job.checkpoint()
     other = LocalStore(str(script.root)).list("jobs/other/job")
-    assert all(int(one.key.split("chk-")[1].split("/")[0]) > above for one in other if "/chk-" in one.key)
+    assert all(int(call.key.split("chk-")[1].split("/")[0]) > above for call in other if "/chk-" in call.key)
     delete_savepoint(
         LocalStore(str(Path(saved.removeprefix("file://")).parent)),
         SavepointPointer.parse(saved),
@@ -316,7 +323,7 @@ def test_heartbeat_goes_on_while_the_driver_copies_its_states(
     opening = [script.attempt()]
     with opening[0] as job:
         stage(job, "first")
-    assert [(one.doing, one.attached) for one in seen if one] == [(f"copying chk-{number}", "")]
+    assert [(beat.doing, beat.attached) for beat in seen if beat] == [(f"copying chk-{number}", "")]
 
 
 def test_driver_that_cannot_read_its_states_ends_its_attempt(
@@ -352,7 +359,7 @@ def test_restored_states_get_the_names_that_the_restore_gave(script: Script) -> 
         assert total.get() == 7
         job.checkpoint()
     assert not again()
-    names = [one.uid for one in script.coordinator().state.retained[-1].states]
+    names = [state.uid for state in script.coordinator().state.retained[-1].states]
     assert names == ["clean", "total"]
 
 

@@ -1,4 +1,4 @@
-"""Where a script without Airflow starts, what it refuses, and what it clears away."""
+"""The start of a script without Airflow: where it starts, what it refuses, and what it deletes."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_script_is_refused_if_another_began_a_moment_before(
     assert left.value.code == 3
     assert "job is already running" in capsys.readouterr().out
     others[0].__exit__(None, None, None)
-    assert [one.how for one in script.coordinator().state.attempts] == ["finished"]
+    assert [attempt.how for attempt in script.coordinator().state.attempts] == ["finished"]
 
 
 # -- leftovers ---------------------------------------------------------------------------------------------------------

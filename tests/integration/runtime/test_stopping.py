@@ -1,4 +1,4 @@
-"""Drivers that are stopped with a savepoint, that are killed while they take one, and that fail because checkpoints do."""
+"""Drivers that are stopped with a savepoint, killed while they take it, or ended by failed checkpoints."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: 
     assert f"STOPPED totals: suspended with savepoint {stopped.target}, taken at " in last
     assert last.endswith("checkpoints restore totals --from latest  [CKP133]")
     state = home.coordinator().state
-    assert [(one.how, one.exit_code) for one in state.attempts] == [("suspended", OVER)]
+    assert [(attempt.how, attempt.exit_code) for attempt in state.attempts] == [("suspended", OVER)]
     assert (stopped.status, stopped.published) == (RETAINED, True)
     held = stages(state)
     assert {uid for uid in whole(home, number) if uid in (CLEAN, NAMED, PRICED, TOTALS)} == held

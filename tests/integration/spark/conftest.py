@@ -1,4 +1,4 @@
-"""A written stage to look at, spoil and read back."""
+"""A written stage that tests damage and read."""
 
 from __future__ import annotations
 

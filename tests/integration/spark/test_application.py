@@ -1,4 +1,4 @@
-"""The digest of the program, and the refusals that depend on which Spark this is."""
+"""The digest of the program, and the refusals of mixed versions of Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The identity of a plan: equal in another driver, different for what must differ, and saying what it cannot see."""
+"""The fingerprint of a plan: equal in another driver, different for different plans, with flags for what it cannot show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a stage back: what Spark would pass over in silence is an error that names the file."""
+"""Read a stage: damage that Spark does not report raises an error that names the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns that a stage cannot hold are refused by name before any work; the others come back as they were."""
+"""Columns that a stage cannot hold are refused before any work. All other types are read back unchanged."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ REFUSED = {
     "time'01:02:03' as t": "column `t` is of type TIME",
     "map(1, array(time'01:02:03')) as m": "column `m.value[]` is of type TIME",
     "named_struct('at', make_interval(1, 2, 3)) as s": "column `s.at` is a calendar interval",
-    "1 as a, 2 as a": "columns `a` and `a` have one name to Spark",
-    "1 as a, 2 as A": "columns `a` and `A` have one name to Spark",
-    "named_struct('a', 1, 'A', 2) as s": "columns `s.a` and `s.A` have one name to Spark",
+    "1 as a, 2 as a": "columns `a` and `a` have the same name for Spark",
+    "1 as a, 2 as A": "columns `a` and `A` have the same name for Spark",
+    "named_struct('a', 1, 'A', 2) as s": "columns `s.a` and `s.A` have the same name for Spark",
     "array(struct()) as e": "column `e[]` is a struct without fields",
     "map(struct(1 as x), 1) as m, struct() as s": "column `s` is a struct without fields",
 }

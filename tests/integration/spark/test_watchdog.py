@@ -121,7 +121,7 @@ def test_stop_restores_the_handler_of_sigterm(tmp_path: Path, log: Path) -> None
 STUCK = """
 import sys, threading
 from airflow_checkpoint_provider.spark.process import exits
-exits.LAST_WORDS = 0.5
+exits.PRINT_TIMEOUT = 0.5
 threading.Timer(0.5, exits.leave, (79, "never read")).start()
 sys.stdout.write("x" * 10_000_000)
 """

@@ -1,4 +1,4 @@
-"""Writing the rows of a stage: one write, its own directory, and a list that is counted before it is believed."""
+"""Write the rows of a stage: one write into a directory of its own, and a list whose rows are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a driver begins beside another one of its job: it tells by the heartbeat whether that lives. Needs no Spark."""
+"""A driver that begins beside another driver of its job: its heartbeat tells whether it lives. Needs no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoints of an attempt, driven without a Spark session: what is written, acknowledged, tried again and given up."""
+"""The checkpoints of an attempt without a Spark session: writes, acknowledgements, retries and aborts."""
 
 from __future__ import annotations
 

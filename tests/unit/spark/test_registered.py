@@ -1,4 +1,4 @@
-"""Registered objects, without a job: whom they are called by, in which order, and with what. Runs anywhere."""
+"""Registered objects without a job: the order and the arguments of their calls. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Calls = list[tuple[Any, ...]]
 
 
 class Own:
-    """What the protocol asks for, and nothing else. ``says`` is what its snapshot returns."""
+    """An object with the required methods only. ``says`` is what its snapshot returns."""
 
     def __init__(self, calls: Calls | None = None, says: Any = None) -> None:
         self.calls = [] if calls is None else calls
@@ -40,7 +40,7 @@ class Own:
 
 
 class Hook(Own):
-    """With all that it may have."""
+    """An object with all methods."""
 
     def __init__(self, calls: Calls | None = None, says: Any = None, name: str = "") -> None:
         super().__init__(calls, says)
@@ -57,7 +57,7 @@ class Hook(Own):
 
 
 def checkpoint(number: int, status: str) -> Checkpoint:
-    one = Checkpoint(
+    pending = Checkpoint(
         request=Request(
             kind="checkpoint", token=f"{number}", try_number=1, barrier="here", gated=False, origin="barrier"
         ),
@@ -69,7 +69,7 @@ def checkpoint(number: int, status: str) -> Checkpoint:
         triggered_at="2026-11-20T00:00:00Z",
         status=status,
     )
-    return replace(one, completed_at="2026-11-20T00:00:01Z") if status in (RETAINED, FORGOTTEN) else one
+    return replace(pending, completed_at="2026-11-20T00:00:01Z") if status in (RETAINED, FORGOTTEN) else pending
 
 
 def outcomes(**by_id: str) -> State:
@@ -110,7 +110,7 @@ def test_object_is_refused_if_its_restored_state_is_of_another_kind(restored: St
 def test_registered_state_counts_as_claimed() -> None:
     states = States.restored(seal(registered("own", 7), registered("another", 8)), RUN)
     Registered(states, 3).add("own", Own())
-    assert [one.uid for one in states.unclaimed()] == ["another"]
+    assert [state.uid for state in states.unclaimed()] == ["another"]
 
 
 def test_object_gets_no_state_without_a_restore_point() -> None:
@@ -173,7 +173,7 @@ def test_state_is_kept_as_it_was_at_the_last_barrier() -> None:
     own.says["at"] = 2
     assert held(states) == {"own": {"at": 1}}
     objects.snapshot("there", 2)
-    assert [(one.uid, one.kind, one.value) for one in states.records("")] == [("own", "registered", {"at": 2})]
+    assert [(state.uid, state.kind, state.value) for state in states.records("")] == [("own", "registered", {"at": 2})]
 
 
 def test_snapshot_of_none_drops_the_restored_state() -> None:
@@ -200,7 +200,7 @@ def test_late_completion_does_not_bring_a_dropped_state_back() -> None:
     own = Own(says=7)
     objects.add("own", own)
     objects.snapshot("here", 1)
-    earlier = {one.uid: one for one in states.records("here")}
+    earlier = {state.uid: state for state in states.records("here")}
     own.says = None
     objects.snapshot("there", 2)
     states.completed(earlier)
@@ -250,33 +250,33 @@ def test_failed_prepare_declines_before_any_snapshot() -> None:
     assert calls == []
 
 
-# -- told --------------------------------------------------------------------------------------------------------------
+# -- notified --------------------------------------------------------------------------------------------------------------
 
 
-def told(*asked: int, also: tuple[int, ...] = (), **found: str) -> Calls:
-    """What a hook is told of, that was asked for ``asked`` at one barrier each; the last one is for ``also``, too."""
+def notifications(*numbers: int, also: tuple[int, ...] = (), **statuses: str) -> Calls:
+    """Return the notifications of a hook. Each checkpoint of ``numbers`` has a barrier; the last barrier is for ``also``, too."""
     _, objects = new()
     hook = Hook()
     objects.add("hook", hook)
-    for number in asked:
+    for number in numbers:
         objects.snapshot("here", number)
     for number in also:
         objects.expect_outcome(number)
     hook.calls.clear()
-    objects.notify(outcomes(**found))
-    return [(what, number) for what, _, number in hook.calls]
+    objects.notify(outcomes(**statuses))
+    return [(method, number) for method, _, number in hook.calls]
 
 
 @pytest.mark.parametrize(
-    ("heard", "expected"),
+    ("notified", "expected"),
     [
-        (lambda: told(1, c1=RETAINED), [("complete", 1)]),
-        (lambda: told(1, c1=FORGOTTEN), [("complete", 1)]),
-        (lambda: told(1, c1=ABORTED), [("aborted", 1)]),
-        (lambda: told(1, c1=PENDING), []),
-        (lambda: told(1), []),
-        (lambda: told(2, c1=RETAINED, c2=PENDING), []),
-        (lambda: told(3, also=(2,), c2=RETAINED, c3=ABORTED), [("complete", 2), ("aborted", 3)]),
+        (lambda: notifications(1, c1=RETAINED), [("complete", 1)]),
+        (lambda: notifications(1, c1=FORGOTTEN), [("complete", 1)]),
+        (lambda: notifications(1, c1=ABORTED), [("aborted", 1)]),
+        (lambda: notifications(1, c1=PENDING), []),
+        (lambda: notifications(1), []),
+        (lambda: notifications(2, c1=RETAINED, c2=PENDING), []),
+        (lambda: notifications(3, also=(2,), c2=RETAINED, c3=ABORTED), [("complete", 2), ("aborted", 3)]),
     ],
     ids=[
         "completed",
@@ -288,8 +288,8 @@ def told(*asked: int, also: tuple[int, ...] = (), **found: str) -> Calls:
         "gated ones, by id",
     ],
 )
-def test_object_is_notified_of_the_outcomes_of_its_snapshots(heard: Callable[[], Calls], expected: Calls) -> None:
-    assert heard() == expected
+def test_object_is_notified_of_the_outcomes_of_its_snapshots(notified: Callable[[], Calls], expected: Calls) -> None:
+    assert notified() == expected
 
 
 def test_objects_are_notified_of_each_outcome_once_in_order() -> None:
@@ -321,9 +321,9 @@ def test_error_of_a_notification_is_printed_and_the_others_are_notified(capsys: 
     objects.snapshot("here", 1)
     objects.notify(outcomes(c1=RETAINED))
     assert ("complete", "second", 1) in calls
-    said = capsys.readouterr()
-    assert "'first': notify_checkpoint_complete(1): OSError: no commit of 1; the job goes on" in said.out
-    assert "in fail" in said.err
+    printed = capsys.readouterr()
+    assert "'first': notify_checkpoint_complete(1): OSError: no commit of 1; the job goes on" in printed.out
+    assert "in fail" in printed.err
 
 
 # -- ids, where the store does not answer ------------------------------------------------------------------------------

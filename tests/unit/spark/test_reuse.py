@@ -1,4 +1,4 @@
-"""When the stored rows of a stage stand for what the script asks now: the table of docs/behaviour.md, row by row. Runs anywhere."""
+"""The decision to reuse a stage: the table of docs/behaviour.md, row by row. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEFORE = {"clean": "state/clean/1-aa", "named": "state/named/1-bb"}
 RECOMPUTED = {**BEFORE, "clean": "state/clean/2-cc"}
 
 
-def now(
+def request(
     application: str = SAME, handed_out: dict[str, str] = BEFORE, *, version: str | None = None, function: bool = False
 ) -> StageRequest:
     return StageRequest(application, version, function, handed_out)
@@ -32,8 +32,8 @@ STORED = StageDetail(
 VERSIONED = replace(STORED, version="1")
 
 
-def judged(stored: StageDetail, asked: StageRequest, built: Plan) -> Verdict:
-    return decide_reuse(stored, asked, built, lambda: "`1` → `2`")
+def judged(stored: StageDetail, requested: StageRequest, built: Plan) -> Verdict:
+    return decide_reuse(stored, requested, built, lambda: "`1` → `2`")
 
 
 HINT = ". If a literal changes between tries, use job.started_at"
@@ -41,90 +41,96 @@ KEEP = ', so equal rows cannot be proved. To keep them next time, set version="1
 
 
 @pytest.mark.parametrize(
-    ("stored", "asked", "built", "why"),
+    ("stored", "requested", "built", "why"),
     [
-        pytest.param(STORED, now(), plan(), "", id="same application, same plan"),
-        pytest.param(STORED, now(), plan(python=True), "", id="same application, same plan with Python, same before"),
-        pytest.param(STORED, now(), plan(local_rows=True), "", id="same application, same plan with local rows, same before"),
-        pytest.param(STORED, now(OTHER), plan(), "application changed, this stage did not", id="changed application, same plan"),
-        pytest.param(STORED, now(OTHER, function=True), plan(), "application changed, this stage did not",
+        pytest.param(STORED, request(), plan(), "", id="same application, same plan"),
+        pytest.param(STORED, request(), plan(python=True), "", id="same application, same plan with Python, same before"),
+        pytest.param(STORED, request(), plan(local_rows=True), "", id="same application, same plan with local rows, same before"),
+        pytest.param(STORED, request(OTHER), plan(), "application changed, this stage did not", id="changed application, same plan"),
+        pytest.param(STORED, request(OTHER, function=True), plan(), "application changed, this stage did not",
                      id="changed application, a function that builds the same plan"),
-        pytest.param(STORED, now(handed_out=RECOMPUTED), plan(), "", id="a plan that does not read the stage that was recomputed"),
-        pytest.param(STORED, now(OTHER, RECOMPUTED), plan(), "application changed, this stage did not",
+        pytest.param(STORED, request(handed_out=RECOMPUTED), plan(), "", id="a plan that does not read the stage that was recomputed"),
+        pytest.param(STORED, request(OTHER, RECOMPUTED), plan(), "application changed, this stage did not",
                      id="changed application, a plan that does not read the stage that was recomputed"),
-        pytest.param(VERSIONED, now(version="1"), plan(), "", id="same application, same version, same plan"),
-        pytest.param(VERSIONED, now(OTHER, version="1"), plan(python=True), "application changed, version='1' is the same",
+        pytest.param(VERSIONED, request(version="1"), plan(), "", id="same application, same version, same plan"),
+        pytest.param(VERSIONED, request(OTHER, version="1"), plan(python=True), "application changed, version='1' is the same",
                      id="changed application, same version, same plan with Python"),
-        pytest.param(VERSIONED, now(OTHER, version="1"), plan(OTHER), "application changed, version='1' is the same",
+        pytest.param(VERSIONED, request(OTHER, version="1"), plan(OTHER), "application changed, version='1' is the same",
                      id="changed application, same version: the author decides about the application"),
-        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1", function=True), plan(),
+        pytest.param(VERSIONED, request(OTHER, RECOMPUTED, version="1", function=True), plan(),
                      "application changed, version='1' is the same", id="a function with a version that builds the same plan"),
     ],
 )  # fmt: skip
 def test_stage_is_reused_if_its_plan_or_version_proves_it(
-    stored: StageDetail, asked: StageRequest, built: Plan, why: str
+    stored: StageDetail, requested: StageRequest, built: Plan, why: str
 ) -> None:
-    assert judged(stored, asked, built) == Verdict(True, why)
+    assert judged(stored, requested, built) == Verdict(True, why)
 
 
 @pytest.mark.parametrize(
-    ("stored", "asked", "built", "why"),
+    ("stored", "requested", "built", "why"),
     [
-        pytest.param(STORED, now(), plan(OTHER), f"its plan changed: `1` → `2`{HINT}", id="same application, the plan differs"),
-        pytest.param(VERSIONED, now(version="1"), plan(OTHER), f"its plan changed: `1` → `2`{HINT}",
+        pytest.param(STORED, request(), plan(OTHER), f"its plan changed: `1` → `2`{HINT}", id="same application, the plan differs"),
+        pytest.param(VERSIONED, request(version="1"), plan(OTHER), f"its plan changed: `1` → `2`{HINT}",
                      id="same application, same version, the plan differs"),
-        pytest.param(STORED, now(OTHER), plan(OTHER), "its plan changed: `1` → `2`", id="changed application, the plan differs"),
-        pytest.param(STORED, now(OTHER), plan(python=True), f"the application changed and its plan calls Python{KEEP}",
+        pytest.param(STORED, request(OTHER), plan(OTHER), "its plan changed: `1` → `2`", id="changed application, the plan differs"),
+        pytest.param(STORED, request(OTHER), plan(python=True), f"the application changed and its plan calls Python{KEEP}",
                      id="changed application, same plan with Python"),
-        pytest.param(STORED, now(OTHER), plan(local_rows=True), f"the application changed and its plan holds rows of the driver{KEEP}",
+        pytest.param(STORED, request(OTHER), plan(local_rows=True), f"the application changed and its plan holds rows of the driver{KEEP}",
                      id="changed application, same plan with local rows"),
-        pytest.param(VERSIONED, now(OTHER, version="1"), plan(OTHER, path="elsewhere"), "its plan changed: `1` → `2`",
+        pytest.param(VERSIONED, request(OTHER, version="1"), plan(OTHER, path="elsewhere"), "its plan changed: `1` → `2`",
                      id="changed application, same version, another input"),
-        pytest.param(VERSIONED, now(OTHER, version="2"), plan(), "its version changed: '1' → '2'", id="another version"),
-        pytest.param(VERSIONED, now(version="2"), plan(), "its version changed: '1' → '2'", id="another version of the same application"),
-        pytest.param(STORED, now(OTHER, version="1"), plan(), "its version changed: None → '1'", id="a version for the first time"),
-        pytest.param(STORED, now(handed_out=RECOMPUTED), plan(python=True),
+        pytest.param(VERSIONED, request(OTHER, version="2"), plan(), "its version changed: '1' → '2'", id="another version"),
+        pytest.param(VERSIONED, request(version="2"), plan(), "its version changed: '1' → '2'", id="another version of the same application"),
+        pytest.param(STORED, request(OTHER, version="1"), plan(), "its version changed: None → '1'", id="a version for the first time"),
+        pytest.param(STORED, request(handed_out=RECOMPUTED), plan(python=True),
                      "its plan calls Python and stage 'clean' before it was computed again", id="Python after another input"),
-        pytest.param(STORED, now(handed_out=RECOMPUTED, function=True), plan(python=True),
+        pytest.param(STORED, request(handed_out=RECOMPUTED, function=True), plan(python=True),
                      "its plan calls Python and stage 'clean' before it was computed again", id="a function with Python after another input"),
-        pytest.param(STORED, now(handed_out=RECOMPUTED), plan(local_rows=True),
+        pytest.param(STORED, request(handed_out=RECOMPUTED), plan(local_rows=True),
                      "its plan holds rows of the driver and stage 'clean' before it was computed again", id="local rows after another input"),
-        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1"), plan(),
+        pytest.param(VERSIONED, request(OTHER, RECOMPUTED, version="1"), plan(),
                      "version= was given and stage 'clean' before it was computed again", id="a version decides about no input"),
-        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1", function=True), plan(OTHER), "its plan changed: `1` → `2`",
+        pytest.param(VERSIONED, request(OTHER, RECOMPUTED, version="1", function=True), plan(OTHER), "its plan changed: `1` → `2`",
                      id="a function's version decides about no input"),
-        pytest.param(STORED, now(handed_out=RECOMPUTED), plan(OTHER), "its plan changed: `1` → `2`",
+        pytest.param(STORED, request(handed_out=RECOMPUTED), plan(OTHER), "its plan changed: `1` → `2`",
                      id="an input computed again is no literal that moves"),
-        pytest.param(STORED, now(handed_out={"clean": BEFORE["clean"]}), plan(python=True),
+        pytest.param(STORED, request(handed_out={"clean": BEFORE["clean"]}), plan(python=True),
                      "its plan calls Python and stage 'named' no longer comes before it", id="a stage less before it"),
-        pytest.param(STORED, now(handed_out={**BEFORE, "new": "state/new/2-dd"}), plan(python=True),
+        pytest.param(STORED, request(handed_out={**BEFORE, "new": "state/new/2-dd"}), plan(python=True),
                      "its plan calls Python and stage 'new' now comes before it", id="a stage more before it"),
     ],
 )  # fmt: skip
-def test_stage_is_recomputed_with_the_reason(stored: StageDetail, asked: StageRequest, built: Plan, why: str) -> None:
-    assert judged(stored, asked, built) == Verdict(False, why)
+def test_stage_is_recomputed_with_the_reason(
+    stored: StageDetail, requested: StageRequest, built: Plan, why: str
+) -> None:
+    assert judged(stored, requested, built) == Verdict(False, why)
 
 
 @pytest.mark.parametrize(
-    ("stored", "asked", "reuse"),
+    ("stored", "requested", "reuse"),
     [
-        pytest.param(STORED, now(), True, id="same application, same before"),
-        pytest.param(STORED, now(OTHER), False, id="changed application"),
-        pytest.param(STORED, now(handed_out=RECOMPUTED), False, id="an input computed again"),
-        pytest.param(VERSIONED, now(OTHER, version="1"), False, id="changed application: its inputs are looked at"),
-        pytest.param(VERSIONED, now(OTHER, RECOMPUTED, version="1"), False, id="same version, an input computed again"),
-        pytest.param(VERSIONED, now(version="2"), False, id="another version"),
-        pytest.param(VERSIONED, now(), False, id="a version no longer given"),
+        pytest.param(STORED, request(), True, id="same application, same before"),
+        pytest.param(STORED, request(OTHER), False, id="changed application"),
+        pytest.param(STORED, request(handed_out=RECOMPUTED), False, id="an input computed again"),
+        pytest.param(VERSIONED, request(OTHER, version="1"), False, id="changed application: its inputs are looked at"),
+        pytest.param(
+            VERSIONED, request(OTHER, RECOMPUTED, version="1"), False, id="same version, an input computed again"
+        ),
+        pytest.param(VERSIONED, request(version="2"), False, id="another version"),
+        pytest.param(VERSIONED, request(), False, id="a version no longer given"),
     ],
 )
-def test_function_is_not_called_if_its_rows_are_reused(stored: StageDetail, asked: StageRequest, reuse: bool) -> None:
+def test_function_is_not_called_if_its_rows_are_reused(
+    stored: StageDetail, requested: StageRequest, reuse: bool
+) -> None:
     """What is refused here is built and judged by its plan."""
-    assert reuse_without_plan(stored, replace(asked, function=True)).reuse is reuse
+    assert reuse_without_plan(stored, replace(requested, function=True)).reuse is reuse
 
 
 def test_stored_plan_is_read_only_for_the_log_line() -> None:
     def difference() -> str:
         raise AssertionError("reads a file")
 
-    assert decide_reuse(STORED, now(), plan(), difference).reuse
-    assert not decide_reuse(STORED, now(OTHER), plan(python=True), difference).reuse
+    assert decide_reuse(STORED, request(), plan(), difference).reuse
+    assert not decide_reuse(STORED, request(OTHER), plan(python=True), difference).reuse

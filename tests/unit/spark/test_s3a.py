@@ -1,4 +1,4 @@
-"""What S3A is told of a bucket, and what people are told to give to it."""
+"""The confs of S3A for the checkpoints' bucket, and the advice about jars."""
 
 from __future__ import annotations
 
@@ -111,16 +111,19 @@ def test_advice_names_the_jars_of_the_tests() -> None:
         pom = pom.replace(f"${{{name}}}", value)
     maven = "{http://maven.apache.org/POM/4.0.0}"
     listed = {
-        tuple(one.findtext(f"{maven}{part}", "") for part in ("groupId", "artifactId", "version"))
-        for one in ET.fromstring(pom).iter(f"{maven}dependency")
+        tuple(dependency.findtext(f"{maven}{part}", "") for part in ("groupId", "artifactId", "version"))
+        for dependency in ET.fromstring(pom).iter(f"{maven}dependency")
     }
-    said = re.search(r'packages="(.*?)", exclude_packages="(.*?)"', advice("3.5.0"))
-    assert said
-    told = {tuple(one.split(":")) for one in said[1].split(",")}
-    assert told == {one for one in listed if one[1] != "analyticsaccelerator-s3"}, "that one comes with hadoop-aws"
+    advised = re.search(r'packages="(.*?)", exclude_packages="(.*?)"', advice("3.5.0"))
+    assert advised
+    packages = {tuple(package.split(":")) for package in advised[1].split(",")}
+    assert packages == {jar for jar in listed if jar[1] != "analyticsaccelerator-s3"}, "that jar comes with hadoop-aws"
     assert {f"{file_set}:{name}" for file_set, name, _ in listed} == {*NEEDED.values(), *FOR_ROLES.values()}
     left_out = re.search(r"<excludeGroupIds>(.*?)</", pom)
     assert left_out
-    excluded = {one.partition(":")[0] for one in said[2].split(",")} - {"software.amazon.awssdk", "org.wildfly.openssl"}
+    excluded = {package.partition(":")[0] for package in advised[2].split(",")} - {
+        "software.amazon.awssdk",
+        "org.wildfly.openssl",
+    }
     assert excluded == set(left_out[1].split(","))
     assert "software.amazon.awssdk:bundle" in EXCLUDED

@@ -1,4 +1,4 @@
-"""The states of one attempt: values follow the script, what it has not reached is handed on. Runs anywhere."""
+"""The states of one attempt: values follow the script, states that it has not reached are kept. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def seal(*states: StateSnapshot, run: str = RUN, **run_values: Any) -> Seal:
     )  # fmt: skip
 
 
-def asking(states: States, uid: str, default: Any = None) -> Value:
+def claimed(states: States, uid: str, default: Any = None) -> Value:
     states.claim_value(uid)
     return Value(states.values, uid, default, lambda: None)
 
 
 def held(states: States) -> dict[str, Any]:
-    """What an acknowledgement would hold now: the file set of a stage, the JSON of a value."""
-    return {one.uid: one.file_sets[0].path if one.file_sets else one.value for one in states.records("here")}
+    """Return the states of an acknowledgement now: the file set of a stage, the JSON of a value."""
+    return {state.uid: state.file_sets[0].path if state.file_sets else state.value for state in states.records("here")}
 
 
 # -- values follow the script ------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def held(states: States) -> dict[str, Any]:
 
 def test_values_of_a_new_history_begin_with_defaults() -> None:
     states = States.restored(None, RUN)
-    count = asking(states, "count", 0)
+    count = claimed(states, "count", 0)
     assert count.get() == 0
     assert held(states) == {}, "a default that nobody set is no state"
     count.set(count.get() + 1)
@@ -87,19 +87,19 @@ def test_values_of_a_new_history_begin_with_defaults() -> None:
 
 def test_retry_begins_with_the_values_of_the_start_of_its_run() -> None:
     restored = seal(value("count", 7), count=5)
-    assert asking(States.restored(restored, RUN), "count").get() == 5
+    assert claimed(States.restored(restored, RUN), "count").get() == 5
 
 
 def test_new_run_begins_with_the_newest_values() -> None:
     states = States.restored(seal(value("count", 7), count=5), "day-2")
-    assert asking(states, "count").get() == 7
+    assert claimed(states, "count").get() == 7
     assert states.run_values == {"count": 7}, "and its retries begin with these"
 
 
 def test_reused_stage_sets_values_to_those_of_its_barrier() -> None:
     clean, named = stage("clean", count=1), stage("named", before={"clean": file_set("clean", 1)}, count=2)
     states = States.restored(seal(clean, named, value("count", 9), count=0), RUN)
-    count = asking(states, "count")
+    count = claimed(states, "count")
     for found, at_its_barrier in ((clean, 1), (named, 2)):
         assert found.stage
         states.replay_values(found.stage)
@@ -113,7 +113,7 @@ def test_reused_stage_after_a_recomputed_stage_leaves_values_unchanged() -> None
     named = stage("named", before={"clean": file_set("clean", 1)}, count=2)
     states = States.restored(seal(stage("clean"), named, count=0), RUN)
     states.hand_out(stage("clean", epoch=2))
-    count = asking(states, "count")
+    count = claimed(states, "count")
     count.set(100)
     assert named.stage
     states.replay_values(named.stage)
@@ -122,7 +122,7 @@ def test_reused_stage_after_a_recomputed_stage_leaves_values_unchanged() -> None
 
 def test_value_changes_only_by_set() -> None:
     states = States.restored(seal(value("seen", ["a"]), seen=["a"]), RUN)
-    seen = asking(states, "seen")
+    seen = claimed(states, "seen")
     names = seen.get()
     names.append("b")
     assert seen.get() == ["a"]
@@ -133,14 +133,14 @@ def test_value_changes_only_by_set() -> None:
 
 
 def test_default_cannot_be_changed() -> None:
-    seen = asking(States.restored(None, RUN), "seen", [])
+    seen = claimed(States.restored(None, RUN), "seen", [])
     seen.get().append("a")
     assert seen.get() == []
 
 
 def test_value_is_at_once_what_a_retry_will_read() -> None:
     states = States.restored(None, RUN)
-    pair = asking(states, "pair")
+    pair = claimed(states, "pair")
     pair.set((1, {2: None}))
     assert pair.get() == [1, {"2": None}]
 
@@ -159,13 +159,13 @@ def test_value_is_at_once_what_a_retry_will_read() -> None:
 def test_value_that_is_no_json_or_too_large_is_refused(given: Any, words: str) -> None:
     states = States.restored(None, RUN)
     with pytest.raises(InvalidConfig, match=words):
-        asking(states, "count").set(given)
+        claimed(states, "count").set(given)
     assert held(states) == {}
 
 
 def test_largest_value_is_kept() -> None:
     states = States.restored(None, RUN)
-    asking(states, "text").set("x" * (LARGEST_VALUE - 2))
+    claimed(states, "text").set("x" * (LARGEST_VALUE - 2))
     assert len(held(states)["text"]) == LARGEST_VALUE - 2
 
 
@@ -181,22 +181,22 @@ def test_states_that_the_script_has_not_reached_stay_in_checkpoints() -> None:
 def test_unclaimed_names_restored_states_that_the_script_did_not_use() -> None:
     states = States.restored(seal(stage("clean"), stage("named"), value("count", 7), value("seen", [])), RUN)
     states.hand_out(stage("clean", epoch=2))
-    asking(states, "count")
-    asking(states, "new").set(1)
-    assert [one.uid for one in states.unclaimed()] == ["named", "seen"]
+    claimed(states, "count")
+    claimed(states, "new").set(1)
+    assert [state.uid for state in states.unclaimed()] == ["named", "seen"]
 
 
 def test_dropped_states_are_in_no_later_checkpoint() -> None:
-    """Not even where one that still held it completes later."""
+    """Not even if a checkpoint that holds them completes later."""
     restored = seal(stage("clean"), value("count", 7), value("seen", []), count=5, seen=[])
     states = States.restored(restored, RUN)
-    asking(states, "count")
+    claimed(states, "count")
     states.drop(("clean", "seen"))
     assert states.changed()
     states.completed(restored.states)
     assert (held(states), states.run_values) == ({"count": 5}, {"count": 5})
     assert states.changed(), "the newest completed one still holds them"
-    states.completed({one.uid: one for one in states.records("end")})
+    states.completed({state.uid: state for state in states.records("end")})
     assert (held(states), states.changed()) == ({"count": 5}, False)
 
 
@@ -213,12 +213,12 @@ def test_state_is_not_replaced_by_another_kind(
     states = States.restored(seal(restored), RUN)
     with pytest.raises(KindChanged, match=said):
         ask(states)
-    assert [one.uid for one in states.unclaimed()] == [restored.uid]
+    assert [state.uid for state in states.unclaimed()] == [restored.uid]
 
 
 def test_value_that_the_script_has_not_set_stays_as_restored() -> None:
     states = States.restored(seal(value("count", 7)), RUN)
-    asking(states, "count")
+    claimed(states, "count")
     assert held(states) == {"count": 7}
 
 
@@ -238,12 +238,12 @@ def test_run_of_another_history_with_the_same_name_is_another_run() -> None:
 
 def test_pinned_records_do_not_change_while_the_script_goes_on() -> None:
     states = States.restored(None, RUN)
-    seen = asking(states, "seen", [])
+    seen = claimed(states, "seen", [])
     seen.set(["a"])
     pinned = states.records("here")
     seen.set(["b"])
     states.hand_out(stage("clean"))
-    assert [(one.uid, one.value) for one in pinned] == [("seen", ["a"])]
+    assert [(state.uid, state.value) for state in pinned] == [("seen", ["a"])]
 
 
 # -- what changed ------------------------------------------------------------------------------------------------------
@@ -253,17 +253,17 @@ def test_states_equal_to_the_restore_point_are_not_changed() -> None:
     states = States.restored(seal(stage("clean"), value("count", 7)), RUN)
     states.hand_out(stage("clean"))
     assert not states.changed()
-    asking(states, "count").set(7)
+    claimed(states, "count").set(7)
     assert not states.changed()
 
 
 def test_changed_value_is_not_changed_after_it_was_saved() -> None:
     states = States.restored(None, RUN)
     assert not states.changed()
-    count = asking(states, "count")
+    count = claimed(states, "count")
     count.set(1)
     assert states.changed()
-    states.completed({one.uid: new_in(1, one) for one in states.records("here")})
+    states.completed({state.uid: new_in(1, state) for state in states.records("here")})
     assert not states.changed()
     count.set(2)
     assert states.changed()
@@ -271,7 +271,7 @@ def test_changed_value_is_not_changed_after_it_was_saved() -> None:
 
 def test_failed_checkpoint_leaves_states_changed() -> None:
     states = States.restored(None, RUN)
-    asking(states, "count").set(1)
+    claimed(states, "count").set(1)
     states.completed({})
     assert states.changed()
 
@@ -279,15 +279,15 @@ def test_failed_checkpoint_leaves_states_changed() -> None:
 def test_state_is_new_in_the_first_completed_checkpoint_that_holds_it() -> None:
     states = States.restored(None, RUN)
     states.hand_out(stage("clean"))
-    aborted = [new_in(1, one) for one in states.records("here")]
-    assert [one.measures.checkpoint for one in aborted] == [1]
-    states.completed({one.uid: new_in(2, one) for one in states.records("here")})
-    assert [new_in(3, one).measures.checkpoint for one in states.records("here")] == [2]
+    aborted = [new_in(1, state) for state in states.records("here")]
+    assert [state.measures.checkpoint for state in aborted] == [1]
+    states.completed({state.uid: new_in(2, state) for state in states.records("here")})
+    assert [new_in(3, state).measures.checkpoint for state in states.records("here")] == [2]
 
 
 def test_stage_computed_during_a_checkpoint_is_not_lost_when_it_completes() -> None:
     states = States.restored(seal(stage("clean")), RUN)
-    earlier = {one.uid: one for one in states.records("here")}
+    earlier = {state.uid: state for state in states.records("here")}
     states.hand_out(stage("clean", epoch=2))
     states.completed(earlier)
     assert held(states) == {"clean": file_set("clean", 2)}
