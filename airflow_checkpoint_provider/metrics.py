@@ -55,10 +55,10 @@ class Metrics:
 
     def tell(self, state: State) -> None:
         """Send all gauges of the journal if one has changed."""
-        found = gauges(state)
-        if found != self._sent:
-            self._sent = found
-            self._send(found)
+        values = gauges(state)
+        if values != self._sent:
+            self._sent = values
+            self._send(values)
 
     def heard(self, beat: Beat) -> None:
         """Take from a heartbeat how much work a crash would cost. Both its times are of the driver's clock."""

@@ -50,7 +50,7 @@ class Store(Protocol):
 
     @property
     def uri(self) -> str:
-        """The root as a URI, without a slash at its end."""
+        """Return the root as a URI, without a slash at its end."""
 
     def create(self, key: str, body: bytes) -> Put:
         """Put ``body`` if ``key`` is absent, in one try. After an error this try changed nothing. ``EXISTS`` may be caused by our
@@ -82,15 +82,18 @@ class Store(Protocol):
         directories that are empty by now."""
 
     def beside(self, uri: str) -> Store:
-        """Return the store at ``uri``, of any kind. One in S3 is reached as this one is: same service, same credentials.
+        """Return the store at ``uri``, of any kind. A store in S3 is reached like this one: same service, same
+        credentials.
 
-        Raises ``StoreMisconfigured`` for what cannot be a store. Nothing is touched yet.
+        Raises ``StoreMisconfigured`` for what cannot be a store. Nothing is read or written yet.
         """
 
 
 class StoreBase:
-    """What every store of this package inherits: it can open others. ``storage.registry`` says how, because that alone knows
-    all kinds of stores."""
+    """Base of the stores of this package: it can open other stores.
+
+    ``storage.registry`` opens them, because only it knows every kind of store.
+    """
 
     open_beside: ClassVar[Callable[[Store, str], Store]]
 
@@ -118,9 +121,9 @@ def put(store: Store, key: str, body: bytes, *, patience: float = 30.0) -> tuple
             if outcome is Put.STORED:
                 return outcome, body
             perhaps_sent = True
-            found = store.read(key)
-            if found is not None:
-                return (Put.STORED if found == body else Put.EXISTS), found
+            stored = store.read(key)
+            if stored is not None:
+                return (Put.STORED if stored == body else Put.EXISTS), stored
         except StoreError as error:
             if not perhaps_sent and not isinstance(error, StoreUnavailable):
                 raise
@@ -137,8 +140,8 @@ def _tries(patience: float) -> Iterator[None]:
     that collided."""
     deadline, longest = monotonic() + patience, FIRST_WAIT
     yield
-    while (left := deadline - monotonic()) > 0:
-        sleep(min(uniform(longest / 2, longest), left))
+    while (remaining := deadline - monotonic()) > 0:
+        sleep(min(uniform(longest / 2, longest), remaining))
         longest = min(2 * longest, LONGEST_WAIT)
         yield
 

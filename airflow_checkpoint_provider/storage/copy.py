@@ -45,7 +45,7 @@ def copy_all(
     """
     threads = ThreadPoolExecutor(AT_ONCE_ON_DISK if isinstance(target, LocalStore) else AT_ONCE)
     try:
-        copies = {threads.submit(copy, source, old, target, new): new for old, new in pairs}
+        copies = {threads.submit(copy, source, key, target, new_key): new_key for key, new_key in pairs}
         for done in as_completed(copies):
             if done.exception():
                 break

@@ -27,7 +27,7 @@ NO_PLACE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.
 
 
 class LocalStore(StoreBase):
-    """The directory ``root``, made when first written to. A relative one is made absolute here and now."""
+    """The directory ``root``, which is created by the first write. A relative path is made absolute at once."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.path.abspath(root)
@@ -112,23 +112,25 @@ class LocalStore(StoreBase):
 
 @contextmanager
 def _explained(doing: str, path: str) -> Iterator[None]:
-    """What the system refuses becomes the store's error, with what to do about it."""
+    """Raise errors of the operating system as errors of the store, with what to do about them."""
     try:
         yield
     except StoreError:  # of the store that is copied from; some are OSErrors, too
         raise
     except OSError as error:
-        said = f"cannot {doing} {path}: {error.strerror}"
+        text = f"cannot {doing} {path}: {error.strerror}"
         if error.errno in DENIED:
-            raise StoreDenied(f"{said}. Give user {os.geteuid()} the right to, or choose another root") from error
+            raise StoreDenied(f"{text}. Give user {os.geteuid()} the right to, or choose another root") from error
         if error.errno in NO_PLACE:
-            raise StoreMisconfigured(f"{said}. Choose another root, on a local or NFS file system") from error
-        raise StoreUnavailable(f"{said}. Look at the disk or mount; trying again may help") from error
+            raise StoreMisconfigured(f"{text}. Choose another root, on a local or NFS file system") from error
+        raise StoreUnavailable(f"{text}. Look at the disk or mount; trying again may help") from error
 
 
 @contextmanager
 def _temporary(path: str, parts: Iterable[bytes]) -> Iterator[str]:
-    """A complete and synced file beside ``path``, under a hidden name that tells its maker; gone afterwards."""
+    """Yield the path of a complete and synced file beside ``path``. Its hidden name names its maker; it is removed
+    afterwards.
+    """
     folder = os.path.dirname(path)
     _make(folder)
     temporary = f"{folder}/{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(8)}"
@@ -170,7 +172,7 @@ def _has_second_name(path: str) -> bool:
 
 
 def _make(folder: str) -> None:
-    """The directory and those above it, each one that is new made durable in its parent."""
+    """Create the directory and its parents. Each new directory is made durable in its parent."""
     if os.path.isdir(folder):
         return
     parent = os.path.dirname(folder)
@@ -189,7 +191,9 @@ def _sync(folder: str) -> None:
 
 
 def _sweep(folder: str) -> None:
-    """Take away what killed writers left. One that only slept for so long finds its link refused, and puts again."""
+    """Delete the temporary files of killed writers. A writer that was only suspended finds its link refused, and puts
+    again.
+    """
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(TEMPORARY) and entry.stat().st_mtime < time.time() - LEFT_OVER:
@@ -206,18 +210,20 @@ def _walk(folder: str, start: str, after: str) -> Iterator[Listed]:
 
 
 def _children(folder: str) -> list[tuple[str, int]]:
-    """Visible names with sizes. A directory's ends in ``/``, so that sorting them sorts the keys below, too.
+    """Return the visible names with sizes. The name of a directory ends in ``/``, so that sorted names give sorted
+    keys below, too.
 
-    Characters sort as their UTF-8 bytes do. Links and what is neither file nor directory are left out: never ours.
+    Characters sort as their UTF-8 bytes do. Links, and whatever is neither file nor directory, are left out: the
+    store never creates them.
     """
-    found = []
+    children = []
     with _explained("list", folder), suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             if is_hidden(entry.name):
                 continue
             if entry.is_dir(follow_symlinks=False):
-                found.append((f"{entry.name}/", 0))
+                children.append((f"{entry.name}/", 0))
             elif entry.is_file(follow_symlinks=False):
                 with suppress(FileNotFoundError):
-                    found.append((entry.name, entry.stat(follow_symlinks=False).st_size))
-    return sorted(found)
+                    children.append((entry.name, entry.stat(follow_symlinks=False).st_size))
+    return sorted(children)

@@ -38,14 +38,14 @@ def _put_twice(store: Store, key: str) -> None:
 
 
 def _settled(store: Store, key: str, body: bytes) -> tuple[Put, bytes | None]:
-    outcome, found = put(store, key, body)
+    outcome, stored = put(store, key, body)
     if outcome is Put.UNKNOWN:
         raise StoreUnavailable(f"{store.uri} gave no clear answer to a put. Check the store, then try again")
-    return outcome, found
+    return outcome, stored
 
 
-def _broken(store: Store, seen: str) -> StoreMisconfigured:
+def _broken(store: Store, observation: str) -> StoreMisconfigured:
     return StoreMisconfigured(
-        f"{store.uri} cannot hold checkpoints: {seen}. Checkpoints need a store with put-if-absent: a local or NFS directory,"
+        f"{store.uri} cannot hold checkpoints: {observation}. Checkpoints need a store with put-if-absent: a local or NFS directory,"
         " or object storage that supports If-None-Match: * (Ceph 16: in a bucket without versioning)"
     )

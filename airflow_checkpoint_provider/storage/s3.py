@@ -75,15 +75,16 @@ class S3Store(StoreBase):
 
     def _read(self, key: str, **how: str) -> bytes | None:
         where = self._at(key)
-        for left in reversed(range(READ_TRIES)):
+        for remaining in reversed(range(READ_TRIES)):
             with self._explained("read", key):
                 try:
                     return self._get(where, key, how)
                 except Exception as error:
-                    became = meaning(error)
-                    if became is Meaning.ABSENT:
+                    outcome = meaning(error)
+                    if outcome is Meaning.ABSENT:
                         return None
-                    if became not in (Meaning.DAMAGED, Meaning.UNEXPLAINED) or not left:  # botocore retries neither
+                    retried_here = outcome in (Meaning.DAMAGED, Meaning.UNEXPLAINED)  # botocore retries neither
+                    if not (retried_here and remaining):
                         raise
         raise AssertionError  # the last try returns or raises
 
@@ -216,13 +217,13 @@ class S3Store(StoreBase):
         """Yield the full keys that begin with ``start``, and their sizes. Raises an error if the listing is out of order."""
         last = after
         for page in self._pages(start, **({"StartAfter": after} if after else {})):
-            for found in page.get("Contents", ()):
-                if found["Key"] <= last:
-                    if found["Key"] <= after:
+            for item in page.get("Contents", ()):
+                if item["Key"] <= last:
+                    if item["Key"] <= after:
                         continue
                     raise not_s3("keys are not listed in the order of their bytes", "list", self._root, "")
-                last = found["Key"]
-                yield last, found["Size"]
+                last = item["Key"]
+                yield last, item["Size"]
 
     def _pages(self, start: str, **how: Any) -> Iterator[ListObjectsV2OutputTypeDef]:
         for _ in range(MOST_PAGES):
@@ -243,11 +244,11 @@ class S3Store(StoreBase):
     def _delete(self, keys: Iterable[str]) -> None:
         rest = iter(keys)
         while batch := list(islice(rest, PAGE)):
-            for key in batch if len(batch) == 1 else self._left_of(batch):
+            for key in batch if len(batch) == 1 else self._delete_batch(batch):
                 with self._explained("delete", key[len(self.prefix) :]):
                     clients(self.settings).patient.delete_object(Bucket=self.bucket, Key=key)
 
-    def _left_of(self, batch: builtins.list[str]) -> builtins.list[str]:
+    def _delete_batch(self, batch: builtins.list[str]) -> builtins.list[str]:
         """Delete the keys with one request. Return those that are left to be deleted one by one, whose errors say why."""
         with self._explained("delete", ""):
             try:

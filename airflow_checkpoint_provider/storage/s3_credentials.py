@@ -111,9 +111,9 @@ def keys(store: Store) -> dict[str, str]:
     return {name: value for field, name in KEYS.items() if (value := getattr(settings, field, None))}
 
 
-def received(given: Mapping[str, str], secrets: Mapping[str, str]) -> S3Settings:
+def received(options: Mapping[str, str], secrets: Mapping[str, str]) -> S3Settings:
     """Return the settings again, from ``LaunchSettings.s3`` and the environment variables."""
-    fields = {field: given[name] for field, name in CONFS.items() if name in given}
+    fields = {field: options[name] for field, name in CONFS.items() if name in options}
     return S3Settings(**fields, **{field: secrets[name] for field, name in KEYS.items() if name in secrets})
 
 
@@ -198,17 +198,17 @@ class Access:
 def access(uri: str, settings: S3Settings, client: Any) -> Access:
     """Return how ``client``, boto3's for the store at ``uri``, reaches the service. Raises ``StoreMisconfigured`` without credentials."""
     session = session_for(settings)
-    found = session.get_credentials()
-    if found is None:
+    credentials = session.get_credentials()
+    if credentials is None:
         raise _no_credentials(uri)
-    now: Any = found.get_frozen_credentials()
+    now: Any = credentials.get_frozen_credentials()
     sts: Any = session.client("sts") if settings.role_arn else None
     return Access(
         endpoint=client.meta.endpoint_url,
         region=client.meta.region_name,
         path_style=_path_style(settings, client.meta.endpoint_url),
-        found_by=found.method,
-        renewed=hasattr(found, "refresh_needed"),
+        found_by=credentials.method,
+        renewed=hasattr(credentials, "refresh_needed"),
         access_key_id=now.access_key,
         secret_access_key=now.secret_key,
         session_token=now.token or None,

@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMis
 
 
 class Meaning(enum.Enum):
-    """What became of the request."""
+    """The outcome of a request."""
 
     ABSENT = "there is no such key"
     EXISTS = "the key was there already"
@@ -62,8 +62,14 @@ _CODES: dict[str, tuple[Meaning, str]] = {
     "ExpiredToken": (Meaning.DENIED, _TOKEN),
     "InvalidToken": (Meaning.DENIED, _TOKEN),
     "TokenRefreshRequired": (Meaning.DENIED, _TOKEN),
-    "RequestTimeTooSkewed": (Meaning.DENIED, "Set the clock of this machine (or of the store): they differ by more than 15 min"),
-    "InvalidObjectState": (Meaning.DENIED, "It was moved to an archive: fetch it back, and exempt checkpoints from that lifecycle rule"),
+    "RequestTimeTooSkewed": (
+        Meaning.DENIED,
+        "Set the clock of this machine (or of the store): they differ by more than 15 min",
+    ),
+    "InvalidObjectState": (
+        Meaning.DENIED,
+        "It was moved to an archive: fetch it back, and exempt checkpoints from that lifecycle rule",
+    ),
     "NoSuchBucket": (Meaning.MISCONFIGURED, "Create the bucket, or correct its name"),
     "PermanentRedirect": (Meaning.MISCONFIGURED, _REGION),
     "AuthorizationHeaderMalformed": (Meaning.MISCONFIGURED, _REGION),
@@ -71,7 +77,7 @@ _CODES: dict[str, tuple[Meaning, str]] = {
     "InvalidArgument": (Meaning.MISCONFIGURED, _UNSUPPORTED),
     "NotImplemented": (Meaning.UNSUPPORTED, _UNSUPPORTED),
     "MethodNotAllowed": (Meaning.UNSUPPORTED, _UNSUPPORTED),
-}  # fmt: skip
+}
 
 _STATUS: dict[int, tuple[Meaning, str]] = {
     301: (Meaning.MISCONFIGURED, _REGION),
@@ -90,7 +96,10 @@ _CLASSES: dict[str, tuple[Meaning, str]] = {
     "ConnectTimeoutError": (Meaning.NOT_APPLIED, _FAR),
     "ProxyConnectionError": (Meaning.NOT_APPLIED, _FAR),
     "SSLError": (Meaning.UNKNOWN, "Check http or https in endpoint_url, the certificate, and verify"),
-    "ConnectionClosedError": (Meaning.UNKNOWN, "An https port that is spoken to in http does this; else trying again may help"),
+    "ConnectionClosedError": (
+        Meaning.UNKNOWN,
+        "An https port that is spoken to in http does this; else trying again may help",
+    ),
     "ResponseStreamingError": (Meaning.DAMAGED, _CUT),
     "IncompleteReadError": (Meaning.DAMAGED, _CUT),
     "FlexibleChecksumError": (Meaning.DAMAGED, _CUT),
@@ -106,36 +115,42 @@ _CLASSES: dict[str, tuple[Meaning, str]] = {
     "ProfileNotFound": (Meaning.MISCONFIGURED, "Check profile_name; shared files belong to the user who runs this"),
     "ValueError": (Meaning.MISCONFIGURED, _ENDPOINT),
     "BotoCoreError": (Meaning.MISCONFIGURED, "Check endpoint_url, region_name and the shared AWS files"),
-}  # fmt: skip
+}
 
 _ACTIONS = {
-    "write": "s3:PutObject", "read": "s3:GetObject", "delete": "s3:DeleteObject",
+    "write": "s3:PutObject",
+    "read": "s3:GetObject",
+    "delete": "s3:DeleteObject",
     "copy": "s3:PutObject (and s3:GetObject on what is copied)",
-}  # fmt: skip
+}
 
 
 def meaning(error: Exception) -> Meaning | None:
-    """What became of the request; None for an error that is not of the client's or the server's making."""
-    found = _find(error)
-    return found and found[0]
+    """Return the outcome of the request; None for an error that is neither the client's nor the server's."""
+    match = _find(error)
+    return match and match[0]
 
 
 def explain(error: Exception, doing: str, root: str, key: str) -> StoreError:
-    """The store's error, with what to do. ``doing`` is read, write, copy, delete or list; ``root`` is ``bucket/prefix``."""
-    what, advice = _find(error) or (Meaning.MISCONFIGURED, _ENDPOINT)
-    text = f"cannot {doing} s3://{'/'.join(filter(None, (root, key)))}: {_said(error)}"
-    return _class(what)(f"{text}. {advice or _permission(error, doing, root)}")
+    """Return the error as the store's, with what to do. ``doing`` is read, write, copy, delete or list; ``root`` is
+    ``bucket/prefix``.
+    """
+    outcome, advice = _find(error) or (Meaning.MISCONFIGURED, _ENDPOINT)
+    text = f"cannot {doing} s3://{'/'.join(filter(None, (root, key)))}: {_text_of(error)}"
+    return _class(outcome)(f"{text}. {advice or _permission(error, doing, root)}")
 
 
-def not_s3(seen: str, doing: str, root: str, key: str) -> StoreMisconfigured:
-    """An answer that says "done" and is not S3's, as web sites and captive portals give."""
-    return StoreMisconfigured(f"cannot {doing} s3://{'/'.join(filter(None, (root, key)))}: {seen}. {_ENDPOINT}")
+def not_s3(observation: str, doing: str, root: str, key: str) -> StoreMisconfigured:
+    """Return the error for an answer that says "done" and is not S3's. Web sites and captive portals send such
+    answers.
+    """
+    return StoreMisconfigured(f"cannot {doing} s3://{'/'.join(filter(None, (root, key)))}: {observation}. {_ENDPOINT}")
 
 
-def _class(what: Meaning) -> type[StoreError]:
-    if what is Meaning.DENIED:
+def _class(outcome: Meaning) -> type[StoreError]:
+    if outcome is Meaning.DENIED:
         return StoreDenied
-    if what in (Meaning.NOT_APPLIED, Meaning.UNKNOWN, Meaning.DAMAGED):
+    if outcome in (Meaning.NOT_APPLIED, Meaning.UNKNOWN, Meaning.DAMAGED):
         return StoreUnavailable
     return StoreMisconfigured  # "absent" and "exists" too, where nobody can have asked for it
 
@@ -144,8 +159,8 @@ def _find(error: Exception) -> tuple[Meaning, str] | None:
     response = getattr(error, "response", None)  # of an HTTP client's error it is None
     if isinstance(response, dict):
         status = _status(response)
-        known = _CODES.get(_code(response)) or _STATUS.get(status)
-        return known or ((Meaning.UNKNOWN, _AGAIN) if status >= 500 else (Meaning.MISCONFIGURED, _ENDPOINT))
+        listed = _CODES.get(_code(response)) or _STATUS.get(status)
+        return listed or ((Meaning.UNKNOWN, _AGAIN) if status >= 500 else (Meaning.MISCONFIGURED, _ENDPOINT))
     return next((_CLASSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CLASSES), None)
 
 
@@ -157,13 +172,13 @@ def _status(response: dict[str, dict[str, str]]) -> int:
     return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def _said(error: Exception) -> str:
-    """The code, the status and the server's words; for what never reached it, the client's."""
+def _text_of(error: Exception) -> str:
+    """Return the code, the status and the server's message; the client's message if no server was reached."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return f"{type(error).__name__}: {error}".rstrip(" .")
-    words = str(response.get("Error", {}).get("Message") or "")[:300]
-    return f"{_code(response)} ({_status(response)}): {words}".rstrip(" .:")
+    message = str(response.get("Error", {}).get("Message") or "")[:300]
+    return f"{_code(response)} ({_status(response)}): {message}".rstrip(" .:")
 
 
 def _permission(error: Exception, doing: str, root: str) -> str:

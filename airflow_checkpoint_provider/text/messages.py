@@ -86,8 +86,8 @@ def stage_recomputed(uid: str, why: str) -> str:
 
 def stage_sorted(uid: str) -> str:
     """Say that the order of a sorted stage is lost."""
-    said = f"stage '{uid}': its plan is sorted, but a stage does not keep the order of rows. Sort after the stage."
-    return coded(said, "CKP122")
+    text = f"stage '{uid}': its plan is sorted, but a stage does not keep the order of rows. Sort after the stage."
+    return coded(text, "CKP122")
 
 
 def not_paced(config: CheckpointConfig) -> list[str]:
@@ -112,14 +112,14 @@ def application_line(digest: str, before: AttemptRecord | None, run: Run) -> str
 def handed_on(states: Sequence[StateSnapshot]) -> str:
     """Say which restored states the script did not use and the next checkpoints still contain."""
     uids = ", ".join(f'"{state.uid}"' for state in states)
-    said = f"Restored state {_named(states)} was not used in this run and was kept."
-    return coded(f"{said} To drop it, set allow_non_restored_state=[{uids}]", "CKP426")
+    text = f"Restored state {_named(states)} was not used in this run and was kept."
+    return coded(f"{text} To drop it, set allow_non_restored_state=[{uids}]", "CKP426")
 
 
 def left_behind(states: Sequence[StateSnapshot]) -> str:
     """Say which restored states the script did not use and the next checkpoints do not contain."""
-    said = f"Restored state {_named(states)} was not used in this run and was dropped"
-    return coded(f"{said}, as allow_non_restored_state says", "CKP427")
+    text = f"Restored state {_named(states)} was not used in this run and was dropped"
+    return coded(f"{text}, as allow_non_restored_state says", "CKP427")
 
 
 def _named(states: Sequence[StateSnapshot]) -> str:
@@ -141,34 +141,34 @@ def triggered(state: State, checkpoint: Checkpoint, pointer: Pointer) -> str:
     waited = between(checkpoint.queued_at, checkpoint.triggered_at)
     queued = f" after {duration(waited)} in the queue" if waited > WORTH_SAYING else ""
     stops = ", and stops the job with it" if kind_named(checkpoint.kind).suspends else ""
-    said = [
+    sentences = [
         f"chk-{checkpoint.id} of {title(state, state.scope)}: triggered{queued}.",
         f"The driver takes it at its next barrier{stops}.",
         *(["It is gated: its finalize task completes it."] if checkpoint.request.gated else []),
         *([f"The savepoint is written to {checkpoint.target}."] if checkpoint.target else []),
         f"Pointer for tasks: {pointer}",
     ]
-    return coded(" ".join(said), "CKP205")
+    return coded(" ".join(sentences), "CKP205")
 
 
 def acknowledged(state: State, checkpoint: Checkpoint) -> str:
     """Say that a checkpoint waits for its completion only."""
-    said = f"chk-{checkpoint.id} of {title(state, state.scope)}: fully acknowledged, not completed yet"
-    return coded(said, "CKP206")
+    text = f"chk-{checkpoint.id} of {title(state, state.scope)}: fully acknowledged, not completed yet"
+    return coded(text, "CKP206")
 
 
 def will_not_complete(state: State, checkpoint: Checkpoint) -> str:
     """Say why a checkpoint was aborted, and what to clear. The code comes with the error."""
-    words = f" ({checkpoint.words})" if checkpoint.words else ""
-    aborted_because = f"{checkpoint.reason}{words}"
+    detail = f" ({checkpoint.words})" if checkpoint.words else ""
+    aborted_because = f"{checkpoint.reason}{detail}"
     return f"chk-{checkpoint.id} of {title(state, state.scope)} was aborted: {aborted_because}. {_again(checkpoint)}"
 
 
 def _again(checkpoint: Checkpoint) -> str:
-    asked = checkpoint.request.token.split("|")
-    if len(asked) != 5:
+    token = checkpoint.request.token.split("|")
+    if len(token) != 5:
         return "Trigger another checkpoint"
-    dag, run, task = asked[:3]
+    dag, run, task = token[:3]
     return f"Clear task {dag}.{task} of run {run} with its downstream tasks to trigger another checkpoint"
 
 
@@ -186,8 +186,8 @@ def checkpoint_line(checkpoint: Checkpoint, took: float | None = None) -> str:
 def gate_reached(checkpoint: Checkpoint) -> str:
     """Say that the driver has acknowledged a gated checkpoint."""
     limit = duration(checkpoint.timeout_s)
-    said = f"chk-{checkpoint.id} acknowledged. It is gated: its finalize task must complete it within {limit}"
-    return coded(said, "CKP203")
+    text = f"chk-{checkpoint.id} acknowledged. It is gated: its finalize task must complete it within {limit}"
+    return coded(text, "CKP203")
 
 
 def gates_awaited(waiting: Sequence[Checkpoint]) -> str:
@@ -209,11 +209,11 @@ def aborted(state: State, checkpoint: Checkpoint) -> list[str]:
     """Return why a checkpoint was aborted, what that means for the job, and what to do."""
     why = f"{checkpoint.reason}, in phase {checkpoint.phase}" if checkpoint.phase else checkpoint.reason
     missing = [application or "the driver" for application in checkpoint.missing]
-    said = f": {checkpoint.words}" if checkpoint.words else ""
+    detail = f": {checkpoint.words}" if checkpoint.words else ""
     lines = [headline(f"ABORTED chk-{checkpoint.id} of {title(state)}: {why}", "CKP201")]
     if missing:
-        lines.append(labelled("missing", f"{', '.join(missing)} at {at_barrier(checkpoint.request.barrier)}{said}"))
-    elif said:
+        lines.append(labelled("missing", f"{', '.join(missing)} at {at_barrier(checkpoint.request.barrier)}{detail}"))
+    elif detail:
         lines.append(labelled("words", checkpoint.words))
     return [*lines, labelled("effect", _effect(state, checkpoint)), labelled("to do", _to_do(checkpoint))]
 
@@ -230,10 +230,10 @@ def _effect(state: State, checkpoint: Checkpoint) -> str:
 
 def _restart(state: State, checkpoint: Checkpoint) -> str:
     point = state.restore_point(checkpoint.plan[0] if checkpoint.plan else "")
-    found = state.checkpoint(point.id) if point and point.id else None
-    if found is None:
+    start = state.checkpoint(point.id) if point and point.id else None
+    if start is None:
         return str(point) if point else "nothing: no checkpoint was completed"
-    return f"chk-{found.id}, {duration(between(found.completed_at, checkpoint.ended_at))} before this"
+    return f"chk-{start.id}, {duration(between(start.completed_at, checkpoint.ended_at))} before this"
 
 
 def _to_do(checkpoint: Checkpoint) -> str:
@@ -267,9 +267,9 @@ def not_tolerated(failures: int, tolerable: int, last: str) -> str:
 
 def outcome_known(checkpoint: Checkpoint) -> str:
     """Say what was read back after the store's answer was lost."""
-    what = f"aborted ({checkpoint.reason})" if checkpoint.status == ABORTED else "sealed. Completed"
-    what = what if checkpoint.ended_at else "not sealed yet"
-    return coded(f"chk-{checkpoint.id}: the store's answer was lost; read back: {what}.", "CKP220")
+    outcome = f"aborted ({checkpoint.reason})" if checkpoint.status == ABORTED else "sealed. Completed"
+    outcome = outcome if checkpoint.ended_at else "not sealed yet"
+    return coded(f"chk-{checkpoint.id}: the store's answer was lost; read back: {outcome}.", "CKP220")
 
 
 # -- savepoints --------------------------------------------------------------------------------------------------------
@@ -294,10 +294,10 @@ def brought_in(point: str, files: int, total: int) -> str:
 
 def not_published(error: str) -> str:
     """Say that a completed savepoint cannot be opened by its directory yet."""
-    said = (
+    text = (
         f"a completed savepoint could not be published yet ({error}). The next checkpoint, attempt or task tries again"
     )
-    return coded(said, "CKP208")
+    return coded(text, "CKP208")
 
 
 def not_known(checkpoint: Checkpoint, error: str) -> str:
@@ -307,15 +307,15 @@ def not_known(checkpoint: Checkpoint, error: str) -> str:
 
 def stopped(state: State, checkpoint: Checkpoint, barrier: str, unended: str = "") -> str:
     """Return the last line of a driver that stopped; ``unended`` is why it could not write its end."""
-    said = f"STOPPED {title(state)}: suspended with savepoint {checkpoint.target}, taken at {at_barrier(barrier)}."
+    text = f"STOPPED {title(state)}: suspended with savepoint {checkpoint.target}, taken at {at_barrier(barrier)}."
     unsaid = f" The end of the attempt could not be written ({unended}); the savepoint and the suspension are valid."
-    return coded(f"{said}{unsaid if unended else ''} To resume: {restore(state, 'latest')}", "CKP133")
+    return coded(f"{text}{unsaid if unended else ''} To resume: {restore(state, 'latest')}", "CKP133")
 
 
 def goes_on(state: State, checkpoint: Checkpoint) -> str:
     """Say that a job was not stopped, because its savepoint was aborted."""
-    said = f"{title(state)} was not stopped: {savepoint(checkpoint)} was aborted. The job goes on. Stop it again"
-    return coded(said, "CKP134")
+    text = f"{title(state)} was not stopped: {savepoint(checkpoint)} was aborted. The job goes on. Stop it again"
+    return coded(text, "CKP134")
 
 
 def savepoint_line(checkpoint: Checkpoint) -> str:
@@ -326,18 +326,18 @@ def savepoint_line(checkpoint: Checkpoint) -> str:
 
 def disposed(pointer: str, files: int, held: int) -> str:
     """Say that a savepoint was deleted; ``held`` is its size in bytes."""
-    what = f"{plural(files, 'file')}, {size(held)}" if files else "nothing was left of it"
-    return coded(f"savepoint {pointer} deleted: {what}", "CKP251")
+    content = f"{plural(files, 'file')}, {size(held)}" if files else "nothing was left of it"
+    return coded(f"savepoint {pointer} deleted: {content}", "CKP251")
 
 
 def nothing_to_stop(state: State) -> str:
     """Say that no attempt is running. The code comes with the error."""
-    said = f"{title(state, state.scope)}: nothing to stop."
+    text = f"{title(state, state.scope)}: nothing to stop."
     if state.suspended:
         resume = restore(state, "latest")
-        return f"{said} The job is suspended ({state.suspended}). To resume it: RestoreOperator, or {resume}"
+        return f"{text} The job is suspended ({state.suspended}). To resume it: RestoreOperator, or {resume}"
     point = state.restore_point() or "nothing"
-    return f"{said} The next attempt starts from {point}, so an upgrade needs no savepoint. To hold the job back, pause its DAG"
+    return f"{text} The next attempt starts from {point}, so an upgrade needs no savepoint. To hold the job back, pause its DAG"
 
 
 def not_stopped(state: State, stop: Checkpoint, why: str) -> str:
@@ -354,27 +354,27 @@ def not_stopped(state: State, stop: Checkpoint, why: str) -> str:
 
 def finished(state: State, run: str) -> list[str]:
     """Say that the run had finished before this try; its worker was lost afterwards."""
-    found = state.run(run)
-    attempt = state.attempt_of(found.launch) if found else None
-    at = day_and_time(found.ended_at or "") if found else ""
+    record = state.run(run)
+    attempt = state.attempt_of(record.launch) if record else None
+    at = day_and_time(record.ended_at or "") if record else ""
     which = f" (attempt {attempt.epoch})" if attempt else ""
-    said = f"{title(state, run)}: finished at {at}{which}, its worker was lost afterwards. Nothing submitted."
-    again = "To run it again, also after deleting and re-creating the DAG run: clear this task."
-    return [coded(f"{said} {again}", "CKP111")]
+    text = f"{title(state, run)}: finished at {at}{which}, its worker was lost afterwards. Nothing submitted."
+    advice = "To run it again, also after deleting and re-creating the DAG run: clear this task."
+    return [coded(f"{text} {advice}", "CKP111")]
 
 
 def superseded(state: State, run: str) -> str:
     """Say that a later try has taken over. The code comes with the error."""
-    found = state.run(run)
-    return wording.superseded(state, run, state.launch(found.launch) if found else None)
+    record = state.run(run)
+    return wording.superseded(state, run, state.launch(record.launch) if record else None)
 
 
 def fenced(state: State, epoch: int, doing: str) -> list[str]:
     """Return the last lines of a replaced attempt; ``doing`` is what it did when it noticed. The exit code is 79."""
-    what, follow = _replaced(state, state.attempt(epoch))
-    said = f"FENCED: attempt {epoch} of {title(state)} {what} (journal read up to entry {state.n})."
+    outcome, follow = _replaced(state, state.attempt(epoch))
+    text = f"FENCED: attempt {epoch} of {title(state)} {outcome} (journal read up to entry {state.n})."
     return [
-        headline(said, "CKP301"),
+        headline(text, "CKP301"),
         labelled("stopped in", f"{doing}. Work since its last checkpoint is discarded."),
         labelled("to do", follow),
     ]
@@ -398,11 +398,11 @@ def _replaced(state: State, attempt: AttemptRecord | None) -> tuple[str, str]:
 
 def refused(what: str, error: CheckpointError) -> list[str]:
     """Return a refusal; ``what`` was asked for, e.g. ``flights_etl.delays, run x``."""
-    again = "a retry may succeed" if not error.permanent else "a retry cannot mend this: the task fails without one"
+    advice = "a retry may succeed" if not error.permanent else "a retry cannot mend this: the task fails without one"
     return [
         headline(f"REFUSED {what}", error.code),
         labelled("because", error.message),
-        labelled("effect", f"nothing was changed, a running attempt was not touched; {again}"),
+        labelled("effect", f"nothing was changed, a running attempt was not touched; {advice}"),
     ]
 
 
@@ -418,15 +418,15 @@ def refusal_in(line: str) -> str | None:
 
 def suspended(state: State) -> list[str]:
     """Say that a job waits to be resumed, and how to resume it."""
-    said = f"{title(state)} is suspended ({state.suspended}). Waiting. Resume: {restore(state, 'latest')}"
-    return [coded(said, "CKP130")]
+    text = f"{title(state)} is suspended ({state.suspended}). Waiting. Resume: {restore(state, 'latest')}"
+    return [coded(text, "CKP130")]
 
 
 def not_attached() -> list[str]:
     """Say that the application ran without checkpoints, and what to add."""
-    said = f"This application never opened a CheckpointedJob: a retry starts from zero. Three lines to add ({DOCS}):"
+    text = f"This application never opened a CheckpointedJob: a retry starts from zero. Three lines to add ({DOCS}):"
     return [
-        coded(said, "CKP501"),
+        coded(text, "CKP501"),
         "    from airflow_checkpoint_provider.spark import CheckpointedJob",
         "    with CheckpointedJob() as job:",
         '        df = job.stage("a name", df)',
@@ -435,9 +435,9 @@ def not_attached() -> list[str]:
 
 def closed(state: State) -> str:
     """Say that a history is closed, and how to start again."""
-    kept = "its table was kept for 30 days" if state.closing == FINISHED else "nothing of it is kept"
-    said = f"{title(state, state.scope)}: closed at {day_and_time(state.at)} ({state.closing}); {kept}."
-    return coded(f"{said} To start it again, from nothing, clear its task", "CKP234")
+    remains = "its table was kept for 30 days" if state.closing == FINISHED else "nothing of it is kept"
+    text = f"{title(state, state.scope)}: closed at {day_and_time(state.at)} ({state.closing}); {remains}."
+    return coded(f"{text} To start it again, from nothing, clear its task", "CKP234")
 
 
 def older_runs(job: str, done: Sequence[OlderRun]) -> list[str]:
@@ -445,13 +445,13 @@ def older_runs(job: str, done: Sequence[OlderRun]) -> list[str]:
     emptied = [history for history in done if history.deleted or history.leftovers]
     shut = [history.run for history in done if history.closed]
     failed = next((history for history in done if history.error), None)
-    said = []
+    parts = []
     if emptied:
         checkpoints = plural(sum(len(history.deleted) for history in emptied), "checkpoint")
         leftovers = plural(sum(history.leftovers for history in emptied), "leftover")
-        said.append(f"deleted {checkpoints} and {leftovers} of {some([history.run for history in emptied], 3)}")
+        parts.append(f"deleted {checkpoints} and {leftovers} of {some([history.run for history in emptied], 3)}")
     if shut:
-        said.append(f"closed {some(shut, 3)}")
+        parts.append(f"closed {some(shut, 3)}")
     if failed:
-        said.append(f"could not clean up {failed.run or 'any'}, the next run tries again ({failed.error})")
-    return [coded(f"{job}, older runs: {'; '.join(said)}", "CKP114")] if said else []
+        parts.append(f"could not clean up {failed.run or 'any'}, the next run tries again ({failed.error})")
+    return [coded(f"{job}, older runs: {'; '.join(parts)}", "CKP114")] if parts else []

@@ -93,35 +93,35 @@ def retold(state: State, launch: Launch, attempt: AttemptRecord | None) -> list[
     epoch = attempt.epoch if attempt else state.last_epoch + 1
     restored = candidates_at_start(state, attempt.restore_point if attempt else launch.restore_point, epoch)
     sibling = _sibling(state, attempt)
-    told = _story(state, launch, restored, LONG_AGO) if sibling is None else []
+    lines = _story(state, launch, restored, LONG_AGO) if sibling is None else []
     if attempt and sibling:
-        told = [
+        lines = [
             headline(f"RESTORE {title(state, launch.spec.run)}: try {launch.latest_try}, attempt {epoch}", "CKP101"),
             labelled(
-                "event", f"another driver under the same launch: {_became(launch, sibling, LONG_AGO, attempt.at)}"
+                "event", f"another driver under the same launch: {_previous_end(launch, sibling, LONG_AGO, attempt.at)}"
             ),
             *_fenced(launch, sibling),
             *_candidates(restored, attempt.at),
-            labelled("continues", _where(launch, sibling, restored, LONG_AGO)),
+            labelled("continues", _continuation(launch, sibling, restored, LONG_AGO)),
         ]
-    return [*told, *_went_back(state, launch), *_since(state, launch, attempt)]
+    return [*lines, *_branch_lines(state, launch), *_since(state, launch, attempt)]
 
 
 def looking(state: State, seconds: float) -> str:
     """Say that an observer waits for heartbeats, for at most ``seconds``."""
     launch = state.current_launch()
     attempt = state.attempt_of(launch.number) if launch else None
-    who = f"attempt {attempt.epoch}" if attempt else "the launch before this one"
-    return coded(f"{state.job}: checking whether {who} is still running (up to {ago(seconds)})", "CKP113")
+    observed = f"attempt {attempt.epoch}" if attempt else "the launch before this one"
+    return coded(f"{state.job}: checking whether {observed} is still running (up to {ago(seconds)})", "CKP113")
 
 
 def driver_says(beat: Beat) -> list[str]:
     """Return the last line of the story, which only the driver knows."""
-    said = [f"attached {clock(beat.attached)}"] if beat.attached else []
-    said += [beat.application] if beat.application else []
-    said += [f"reused {some(beat.reused)}"] if beat.reused else []
-    said += [f"now running {_doing(beat)}"] if beat.doing else []
-    return [labelled("driver says", "; ".join(said) or "nothing yet")]
+    parts = [f"attached {clock(beat.attached)}"] if beat.attached else []
+    parts += [beat.application] if beat.application else []
+    parts += [f"reused {some(beat.reused)}"] if beat.reused else []
+    parts += [f"now running {_doing(beat)}"] if beat.doing else []
+    return [labelled("driver says", "; ".join(parts) or "nothing yet")]
 
 
 # -- short forms -------------------------------------------------------------------------------------------------------
@@ -129,16 +129,16 @@ def driver_says(beat: Beat) -> list[str]:
 
 def _adopted(state: State, launch: Launch, seen: Seen) -> str:
     attempt = state.attempt_of(launch.number)
-    who = (
+    observed = (
         f"attempt {attempt.epoch}"
         if attempt
         else f"the launch of try {launch.spec.try_number}, whose driver still starts,"
     )
-    about = [f"heartbeat {ago(between(seen.beat.at, seen.now))} ago"] if seen.beat and seen.now else []
-    about += [_doing(seen.beat)] if seen.beat and seen.beat.doing else []
-    known = f" ({', '.join(about)})" if about else ""
+    details = [f"heartbeat {ago(between(seen.beat.at, seen.now))} ago"] if seen.beat and seen.now else []
+    details += [_doing(seen.beat)] if seen.beat and seen.beat.doing else []
+    detail = f" ({', '.join(details)})" if details else ""
     return coded(
-        f"ADOPT {title(state)}: {who} is alive{known}. Not submitted again; this try follows it.",
+        f"ADOPT {title(state)}: {observed} is alive{detail}. Not submitted again; this try follows it.",
         "CKP110",
     )
 
@@ -149,29 +149,29 @@ def _doing(beat: Beat) -> str:
 
 def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
     """Return the story of the first attempt of a run that has nothing to start from."""
-    asked = f"RESTORE {title(state, launch.spec.run)}: first attempt of this run,"
+    begin = f"RESTORE {title(state, launch.spec.run)}: first attempt of this run,"
     if launch.spec.restore == "none":
-        return [coded(f'{asked} starts from nothing (restore="none").', "CKP100")]
+        return [coded(f'{begin} starts from nothing (restore="none").', "CKP100")]
     if state.scope:
-        return [coded(f'{asked} starts from nothing (restore="latest" found no history, none expected).', "CKP100")]
+        return [coded(f'{begin} starts from nothing (restore="latest" found no history, none expected).', "CKP100")]
     has = "no history" if launch.number == 1 else "no completed checkpoint"
     under = f" under {seen.root}" if seen.root else ""
     warning = f"STARTS FROM NOTHING: job '{state.job}' has {has}{under}."
-    return [coded(f"{asked} {warning} If you expected one, stop now: {command(state)} jobs", "CKP102")]
+    return [coded(f"{begin} {warning} If you expected one, stop now: {command(state)} jobs", "CKP102")]
 
 
 def cleared_unchanged(state: State, epoch: int) -> list[str]:
     """Say that a cleared task runs the old code in attempt ``epoch``; empty otherwise. The clear was perhaps to run a fix."""
     attempt = state.attempt(epoch)
     launch = state.launch(attempt.launch) if attempt else None
-    before = previous(state, launch) if launch else None
-    old = state.attempt_of(before.number) if before else None
-    if attempt is None or launch is None or old is None or not cleared(state, launch):
+    earlier = previous(state, launch) if launch else None
+    replaced = state.attempt_of(earlier.number) if earlier else None
+    if attempt is None or launch is None or replaced is None or not cleared(state, launch):
         return []
-    if old.application_digest != attempt.application_digest:
+    if replaced.application_digest != attempt.application_digest:
         return []
-    said = f"The task was cleared, but the application has not changed since attempt {old.epoch}."
-    return [coded(f'{said} To run a fix, clear with "run on latest version".', "CKP103")]
+    text = f"The task was cleared, but the application has not changed since attempt {replaced.epoch}."
+    return [coded(f'{text} To run a fix, clear with "run on latest version".', "CKP103")]
 
 
 # -- the whole story ---------------------------------------------------------------------------------------------------
@@ -182,15 +182,17 @@ def _story(state: State, launch: Launch, restored: Restored, seen: Seen) -> list
     if before is None and restored.point is None:
         return _from_nothing(state, launch, seen)
     attempt = state.attempt_of(before.number) if before else None
-    epoch = next((found.epoch for found in state.attempts if found.launch == launch.number), state.last_epoch + 1)
-    headed = f"RESTORE {title(state, launch.spec.run)}: try {launch.spec.try_number}, attempt {epoch}"
-    looked = [] if restored.point is None and _again(state, launch, before) else _candidates(restored, launch.at)
+    epoch = next((record.epoch for record in state.attempts if record.launch == launch.number), state.last_epoch + 1)
+    head = f"RESTORE {title(state, launch.spec.run)}: try {launch.spec.try_number}, attempt {epoch}"
+    candidates = (
+        [] if restored.point is None and _opened_branch(state, launch, before) else _candidates(restored, launch.at)
+    )
     return [
-        headline(headed, "CKP101"),
+        headline(head, "CKP101"),
         labelled("event", _event(state, launch, before, seen)),
         *_fenced(before, attempt),
-        *looked,
-        labelled("continues", _where(launch, attempt, restored, seen)),
+        *candidates,
+        labelled("continues", _continuation(launch, attempt, restored, seen)),
     ]
 
 
@@ -198,43 +200,45 @@ def _event(state: State, launch: Launch, before: Launch | None, seen: Seen) -> s
     if before is None:
         return f'first attempt of this run; restore="{launch.spec.restore}"'
     kind = "clear" if cleared(state, launch) else "retry"
-    again = "; starts again from where the run started" if _again(state, launch, before) else ""
-    return f"{kind}: {_became(before, state.attempt_of(before.number), seen, launch.at)}{again}"
+    restart = "; starts again from where the run started" if _opened_branch(state, launch, before) else ""
+    return f"{kind}: {_previous_end(before, state.attempt_of(before.number), seen, launch.at)}{restart}"
 
 
-def _again(state: State, launch: Launch, before: Launch | None) -> bool:
+def _opened_branch(state: State, launch: Launch, before: Launch | None) -> bool:
     """Return whether this launch opened a branch: it ignores what the run did so far."""
     return before is not None and launch.branch != before.branch and state.branch.token == launch.spec.token
 
 
-def _became(before: Launch, attempt: AttemptRecord | None, seen: Seen, now: str) -> str:
+def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: Seen, now: str) -> str:
     """Return what is known of the end of the launch before this one."""
-    told = f", told to stop ({before.stop})" if before.stop else ""
+    stop = f", told to stop ({before.stop})" if before.stop else ""
     if attempt is None:
-        return f"no driver of try {before.latest_try} has attached{told}"
-    who = f"attempt {attempt.epoch}"
+        return f"no driver of try {before.latest_try} has attached{stop}"
+    name = f"attempt {attempt.epoch}"
     if attempt.how:
         code = "" if attempt.how == "finished" else f" ({exit_code(attempt)})"
-        return f"{who} {ENDED.get(attempt.how, attempt.how)} {when(attempt.ended_at or '', now)}{code}{told}"
+        return f"{name} {ENDED.get(attempt.how, attempt.how)} {when(attempt.ended_at or '', now)}{code}{stop}"
     if seen.alive:
-        return f"{who} is still running and is replaced{told}"
+        return f"{name} is still running and is replaced{stop}"
     if seen.alive is None:
-        return f"{who} had not ended, according to the journal{told}"
+        return f"{name} had not ended, according to the journal{stop}"
     last = f"last heartbeat {when(seen.beat.at, now)}, " if seen.beat else ""
-    return f"{who} vanished ({last}{exit_code(attempt)}){told}"
+    return f"{name} vanished ({last}{exit_code(attempt)}){stop}"
 
 
 def _fenced(before: Launch | None, attempt: AttemptRecord | None) -> list[str]:
     if before is None or (attempt and attempt.how):
         return []
-    who = f"attempt {attempt.epoch}" if attempt else f"the launch of try {before.latest_try}"
-    return [labelled("fenced", f"{who}; whatever it still sends is refused from here on")]
+    name = f"attempt {attempt.epoch}" if attempt else f"the launch of try {before.latest_try}"
+    return [labelled("fenced", f"{name}; whatever it still sends is refused from here on")]
 
 
 def previous(state: State, launch: Launch) -> Launch | None:
     """Return the launch of the same run before this one."""
-    earlier = (other for other in state.launches if other.spec.run == launch.spec.run and other.number < launch.number)
-    return max(earlier, key=lambda other: other.number, default=None)
+    earlier = (
+        record for record in state.launches if record.spec.run == launch.spec.run and record.number < launch.number
+    )
+    return max(earlier, key=lambda record: record.number, default=None)
 
 
 def cleared(state: State, launch: Launch) -> bool:
@@ -248,11 +252,11 @@ def cleared(state: State, launch: Launch) -> bool:
 
 def _candidates(restored: Restored, now: str) -> list[str]:
     width = max((len(_name(candidate)) for candidate in restored.candidates), default=0) + 2
-    texts = list(_considered(restored, width, now))
+    texts = list(_candidate_texts(restored, width, now))
     return [labelled("" if index else "candidates", text) for index, text in enumerate(texts or ["none"])]
 
 
-def _considered(restored: Restored, width: int, now: str) -> Iterator[str]:
+def _candidate_texts(restored: Restored, width: int, now: str) -> Iterator[str]:
     """Yield the candidates, newest first: unsealed checkpoints, the chosen checkpoint, older ones; a few of each."""
     rejected, older = _of(restored, "rejected"), _of(restored, "older")
     for candidate in rejected[:SHOWN_REJECTED]:
@@ -291,8 +295,8 @@ def _verified(candidate: Candidate, now: str) -> str:
     checkpoint = candidate.checkpoint
     kinds = [state.kind for state in checkpoint.states]
     held = [plural(kinds.count(kind), kind_in_words(kind)) for kind in sorted(set(kinds))]
-    found = f"all {plural(candidate.files, 'file')} there, sizes match" if candidate.files else "no files"
-    files = [] if candidate.files is None else [found]
+    verdict = f"all {plural(candidate.files, 'file')} there, sizes match" if candidate.files else "no files"
+    files = [] if candidate.files is None else [verdict]
     return ", ".join([sealed(when(checkpoint.completed_at, now)), *held, size(checkpoint.bytes), *files])
 
 
@@ -303,7 +307,7 @@ def _elsewhere(point: Point) -> str:
 # -- where it goes on --------------------------------------------------------------------------------------------------
 
 
-def _where(launch: Launch, attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
+def _continuation(launch: Launch, attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
     chosen = _chosen(restored)
     if restored.point is None:
         return "from nothing: everything is computed"
@@ -313,8 +317,8 @@ def _where(launch: Launch, attempt: AttemptRecord | None, restored: Restored, se
     stages = [] if elsewhere else own_stages(chosen.checkpoint.states, launch.spec.run)
     if not stages:
         states = [state.uid for state in chosen.checkpoint.states if state.kind != "stage"]
-        kept = f"with {', '.join(states)} of {restored.point}" if states else f"from {restored.point}"
-        return f"{kept}; stages belong to their run and are computed"
+        origin = f"with {', '.join(states)} of {restored.point}" if states else f"from {restored.point}"
+        return f"{origin}; stages belong to their run and are computed"
     work = sum(stage.measures.work_s for stage in stages)
     parts = some([f"{stage.uid} {brief(stage.measures.work_s)}" for stage in stages])
     saved = f"Not run again: {duration(work)} ({parts})"
@@ -344,11 +348,13 @@ def _sibling(state: State, attempt: AttemptRecord | None) -> AttemptRecord | Non
     """Return the attempt before this one under the same launch: a cluster may start its driver again."""
     if attempt is None:
         return None
-    before = (other for other in state.attempts if other.launch == attempt.launch and other.epoch < attempt.epoch)
-    return max(before, key=lambda other: other.epoch, default=None)
+    siblings = (
+        sibling for sibling in state.attempts if sibling.launch == attempt.launch and sibling.epoch < attempt.epoch
+    )
+    return max(siblings, key=lambda sibling: sibling.epoch, default=None)
 
 
-def _went_back(state: State, launch: Launch) -> list[str]:
+def _branch_lines(state: State, launch: Launch) -> list[str]:
     """Say who opened the branch of the launch. This is known of the newest branch only."""
     branch = state.branch
     if branch.number != launch.branch or branch.token is None or branch.token == launch.spec.token:
@@ -363,10 +369,10 @@ def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Itera
             "since", "no driver has attached" if launch is state.current_launch() else "no driver ever attached"
         )
         return
-    own = [checkpoint for checkpoint in state.checkpoints if attempt.epoch in checkpoint.epochs]
-    completed = [f"chk-{checkpoint.id}" for checkpoint in own if checkpoint.completed_at]
+    checkpoints = [checkpoint for checkpoint in state.checkpoints if attempt.epoch in checkpoint.epochs]
+    completed = [f"chk-{checkpoint.id}" for checkpoint in checkpoints if checkpoint.completed_at]
     yield labelled("completed", some(completed) or "no listed checkpoint")
-    aborted = [checkpoint for checkpoint in own if checkpoint.status == ABORTED]
+    aborted = [checkpoint for checkpoint in checkpoints if checkpoint.status == ABORTED]
     for checkpoint in aborted[-SHOWN_REJECTED:]:
         yield labelled(
             "aborted", f"chk-{checkpoint.id} at {at_barrier(checkpoint.request.barrier)}: {failure(checkpoint)}"
@@ -377,17 +383,17 @@ def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Itera
 
 
 def _ending(state: State, launch: Launch, attempt: AttemptRecord) -> str:
-    told = f"; told to stop ({launch.stop})" if launch.stop else ""
+    stop = f"; told to stop ({launch.stop})" if launch.stop else ""
     if attempt.how:
         code = "" if attempt.how == "finished" else f" ({exit_code(attempt)})"
-        return f"{ENDED.get(attempt.how, attempt.how)} {day_and_time(attempt.ended_at or '')}{code}{told}"
+        return f"{ENDED.get(attempt.how, attempt.how)} {day_and_time(attempt.ended_at or '')}{code}{stop}"
     if not state.over(attempt.epoch):
-        return f"not yet, according to the journal{told}"
+        return f"not yet, according to the journal{stop}"
     later = [
         other for other in state.attempts if other.epoch > attempt.epoch and other.application == attempt.application
     ]
     by = f"attempt {later[0].epoch}, {day_and_time(later[0].at)}" if later else "a newer launch, or a restore"
-    return f"fenced by {by}{told}"
+    return f"fenced by {by}{stop}"
 
 
 # -- a restore by hand -------------------------------------------------------------------------------------------------
@@ -402,13 +408,13 @@ def restored(
     history = title(state, state.runs[-1].key) if state.scope and state.runs else title(state)
     lines = [
         headline(f"RESTORE {history}: the next attempt starts from {base or 'nothing'}", "CKP104"),
-        *([labelled("verified", _found(chosen.checkpoint, chosen.files))] if chosen else []),
+        *([labelled("verified", _content(chosen.checkpoint, chosen.files))] if chosen else []),
     ]
     if running := [f"attempt {attempt.epoch}" for attempt in state.living()]:
         lines.append(labelled("fenced", f"{some(running)}; whatever it still sends is refused from here on"))
-    if beyond := _beyond(state, base):
-        said = f'{some(beyond)}: listed, restorable by name, never again "latest"'
-        lines.append(labelled("abandoned", said))
+    if beyond := _abandoned(state, base):
+        text = f'{some(beyond)}: listed, restorable by name, never again "latest"'
+        lines.append(labelled("abandoned", text))
     if state.suspended:
         lines.append(labelled("lifted", f"the suspension ({state.suspended})"))
     if claim:
@@ -417,17 +423,17 @@ def restored(
     return lines
 
 
-def _found(checkpoint: Checkpoint, files: int | None) -> str:
+def _content(checkpoint: Checkpoint, files: int | None) -> str:
     held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}"
-    there = f", all {plural(files, 'file')} there, sizes match" if files else ""
-    return f"{sealed(day_and_time(checkpoint.completed_at))}, {held}{there}"
+    verdict = f", all {plural(files, 'file')} there, sizes match" if files else ""
+    return f"{sealed(day_and_time(checkpoint.completed_at))}, {held}{verdict}"
 
 
-def _beyond(state: State, base: Point | None) -> list[str]:
+def _abandoned(state: State, base: Point | None) -> list[str]:
     """Return the checkpoints of the current branch that are newer than the base."""
-    own = [checkpoint.id for checkpoint in state.retained if checkpoint.branch == state.branch.number]
+    numbers = [checkpoint.id for checkpoint in state.retained if checkpoint.branch == state.branch.number]
     below = base.id if base and base.id is not None and base.pointer is None else 0
-    return [f"chk-{number}" for number in sorted(own) if number > below]
+    return [f"chk-{number}" for number in sorted(numbers) if number > below]
 
 
 def left_by_restore(state: State) -> str:

@@ -95,11 +95,11 @@ def summarize(state: State, run: str) -> Summary:
     attempts = attempts_of(state, run)
     epochs = {attempt.epoch for attempt in attempts}
     rows = tuple(row(state, checkpoint) for checkpoint in state.checkpoints if epochs & set(checkpoint.epochs))
-    found = state.run(run)
+    record = state.run(run)
     return Summary(
         job=state.job,
         run=run,
-        how=how(state, found),
+        how=how(state, record),
         attempts=len(attempts),
         rows=rows,
         completed=sum(line.total_bytes is not None for line in rows),
@@ -107,7 +107,7 @@ def summarize(state: State, run: str) -> Summary:
         cost_s=sum(line.sync_s or 0 for line in rows),
         ran_s=sum(between(attempt.at, _last_sign(state, attempt)) for attempt in attempts),
         saved_s=sum(saved_s(state, attempt, run) for attempt in attempts),
-        next_start=None if found and found.how == "finished" and state.scope else state.restore_point(),
+        next_start=None if record and record.how == "finished" and state.scope else state.restore_point(),
     )
 
 
@@ -127,14 +127,14 @@ def summary(state: State, run: str, shown: int = SHOWN) -> list[str]:
 def deleted_line(count: int, state: State) -> str:
     """Return the line of a task that has deleted the ``count`` checkpoints that end with its run."""
     run = state.runs[-1].key if state.runs else ""
-    kept = [f"chk-{checkpoint.id}" for checkpoint in state.retained]
-    if kept:
+    names = [f"chk-{checkpoint.id}" for checkpoint in state.retained]
+    if names:
         deleted = f"{plural(count, 'old checkpoint')} deleted" if count else "nothing deleted"
-        return f" {deleted}, kept: {some(kept)}; this table again: {show(state, run)}"
-    gone = sum(checkpoint.status == FORGOTTEN for checkpoint in state.checkpoints)
-    what = f"state deleted (run finished, {plural(gone, 'checkpoint')})" if gone else "no state was left"
+        return f" {deleted}, kept: {some(names)}; this table again: {show(state, run)}"
+    forgotten = sum(checkpoint.status == FORGOTTEN for checkpoint in state.checkpoints)
+    outcome = f"state deleted (run finished, {plural(forgotten, 'checkpoint')})" if forgotten else "no state was left"
     stays = "stays for 30 days" if state.scope else "stays"
-    return f" {what}; this table {stays}: {show(state, run)}"
+    return f" {outcome}; this table {stays}: {show(state, run)}"
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------------
@@ -188,8 +188,10 @@ def saved_s(state: State, attempt: AttemptRecord, run: str) -> float:
     point = attempt.restore_point
     if point is None or point.id is None:
         return 0.0
-    own = [found for found in state.checkpoints if attempt.epoch in found.epochs and found.completed_at]
-    newest = own[-1] if own else state.checkpoint(point.id)
+    checkpoints = [
+        checkpoint for checkpoint in state.checkpoints if attempt.epoch in checkpoint.epochs and checkpoint.completed_at
+    ]
+    newest = checkpoints[-1] if checkpoints else state.checkpoint(point.id)
     stages = [held for held in newest.states if held.kind == "stage" and held.run == run] if newest else []
     return sum(stage.measures.work_s for stage in stages if stage.measures.checkpoint <= point.id)
 
@@ -211,8 +213,12 @@ def _async_s(checkpoint: Checkpoint) -> float:
 
 def _last_sign(state: State, attempt: AttemptRecord) -> str:
     """Return when the attempt ended, or its own last entry in the journal: others may have aborted its checkpoints."""
-    own = [found.completed_at or found.triggered_at for found in state.checkpoints if attempt.epoch in found.epochs]
-    return attempt.ended_at or max(own, default="")
+    times = [
+        checkpoint.completed_at or checkpoint.triggered_at
+        for checkpoint in state.checkpoints
+        if attempt.epoch in checkpoint.epochs
+    ]
+    return attempt.ended_at or max(times, default="")
 
 
 def _headline(state: State, about: Summary) -> str:
@@ -254,7 +260,9 @@ def statistics(state: State, answer: Mapping[str, Any]) -> list[str]:
     by_outcome = ", ".join(
         f"{counts[name]} {name.replace('_', ' ')}" for name in ("completed", "failed", "in_progress")
     )
-    causes = Counter(found.reason for found in state.checkpoints if found.status == ABORTED).most_common()
+    causes = Counter(
+        checkpoint.reason for checkpoint in state.checkpoints if checkpoint.status == ABORTED
+    ).most_common()
     says = {"completed": _taken, "savepoint": _taken, "failed": _failed, "restored": _restored}
     return [
         f"STATISTICS {title(state, state.scope)}",
@@ -274,19 +282,19 @@ def spreads(answer: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [(label, *(text(summary[field][name]) for name in SPREAD[1:])) for field, (label, text) in _MEASURED.items()]
 
 
-def _taken(found: Mapping[str, Any]) -> str:
-    where = "; deleted" if found["discarded"] else f"; {found['external_path']}" if found["external_path"] else ""
-    held = f"{size(found['state_size'])}, {size(found['checkpointed_size'])} of it new"
-    took = duration(found["end_to_end_duration"] / 1000)
-    return f"chk-{found['id']} {_at(found['latest_ack_timestamp'])}, {took}, {held}{where}"
+def _taken(line: Mapping[str, Any]) -> str:
+    where = "; deleted" if line["discarded"] else f"; {line['external_path']}" if line["external_path"] else ""
+    held = f"{size(line['state_size'])}, {size(line['checkpointed_size'])} of it new"
+    took = duration(line["end_to_end_duration"] / 1000)
+    return f"chk-{line['id']} {_at(line['latest_ack_timestamp'])}, {took}, {held}{where}"
 
 
-def _failed(found: Mapping[str, Any]) -> str:
-    return f"chk-{found['id']} {_at(found['failure_timestamp'])}: {found['failure_message']}"
+def _failed(line: Mapping[str, Any]) -> str:
+    return f"chk-{line['id']} {_at(line['failure_timestamp'])}: {line['failure_message']}"
 
 
-def _restored(found: Mapping[str, Any]) -> str:
-    return f"{found['external_path'] or 'chk-' + str(found['id'])} {_at(found['restore_timestamp'])}"
+def _restored(line: Mapping[str, Any]) -> str:
+    return f"{line['external_path'] or 'chk-' + str(line['id'])} {_at(line['restore_timestamp'])}"
 
 
 def _at(milliseconds: int) -> str:
