@@ -84,6 +84,7 @@ def data(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.timeout(600)
 def test_the_job_of_the_diff_gives_what_it_gave_before(data: Path) -> None:
     reports = {}
     for sign in "-+":
