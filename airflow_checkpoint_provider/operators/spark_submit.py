@@ -1,4 +1,4 @@
-"""``SparkSubmitOperator`` whose retries go on from the latest completed checkpoint. Runs in Airflow (DAG processor, worker)."""
+"""``SparkSubmitOperator`` whose retries continue from the latest completed checkpoint. Runs in Airflow (DAG processor, worker)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStora
 from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators._base import failing_for_good, history_of
-from airflow_checkpoint_provider.operators.follower import follow
-from airflow_checkpoint_provider.operators.launch import Launching, Wanted
-from airflow_checkpoint_provider.operators.stopping import publish, stopped
+from airflow_checkpoint_provider.operators._driver_monitor import follow
+from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode
@@ -48,25 +47,24 @@ HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation
 
 
 class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
-    """Submits a Spark application whose retries and clears go on from its latest completed checkpoint.
+    """Submits a Spark application whose retries and clears continue from its latest completed checkpoint.
 
-    Every parameter of ``SparkSubmitOperator`` stays. The application opens a ``CheckpointedJob``; see the README.
+    Takes all parameters of ``SparkSubmitOperator``. The application opens a ``CheckpointedJob``; see the README.
 
     :param job_id: static name of the job; by default ``dag_id.task_id``.
-    :param scope: "run": each DAG run has a history of its own. "job": all runs go on with one. Any other text is itself
-        the key, e.g. ``"{{ ds }}"``. (templated)
-    :param restore: where a *run starts*: "latest", "none", the id of a checkpoint (``scope="job"``), a pointer, or the output
-        of a task that made a checkpoint or a savepoint. Retries and clears go on with the run, whatever stands here.
-        (templated)
-    :param require_state: refuse to start from nothing.
-    :param allow_non_restored_state: what becomes of restored state that the application has not asked for when it ends
-        well. False: it is named and handed on. True, or a list of uids: it is left behind. The script's own counts if False.
-    :param on_clear: "auto": a run that finished starts again from where it started, one that did not goes on. "restart"
-        and "continue" force either.
-    :param checkpointing: a ``CheckpointConfig``; the script's own counts if there is none here.
-    :param checkpoint_conn_id: connection of type ``checkpoint_storage``. Missing: ``$AIRFLOW_HOME/checkpoints``, but only
-        with a local Spark master.
-    :param durable: True adopts a driver of this task that is still alive; False fences it and submits.
+    :param scope: "run": each DAG run has its own history. "job": all runs share one history. Any other text is the key of a
+        history, e.g. ``"{{ ds }}"``. (templated)
+    :param restore: where a *run* starts: "latest", "none", the id of a checkpoint (``scope="job"``), a pointer, or the output
+        of a task that made a checkpoint or a savepoint. Retries and clears continue the run and ignore this. (templated)
+    :param require_state: refuse to start without state.
+    :param allow_non_restored_state: what to do with restored state that the application has not used when it succeeds.
+        False: log it and keep it, unless the script says otherwise. True, or a list of uids: drop it.
+    :param on_clear: "auto" starts a finished run again from where it started, and resumes a run that did not finish.
+        "restart" always starts the run again; "continue" always resumes it.
+    :param checkpointing: a ``CheckpointConfig``; by default that of the script.
+    :param checkpoint_conn_id: connection of type ``checkpoint_storage``. If the default one does not exist, jobs of a local
+        Spark master use ``$AIRFLOW_HOME/checkpoints``.
+    :param durable: True adopts a driver of this task that still runs; False fences it and submits a new one.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "scope", "restore")
@@ -93,12 +91,13 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         self.allow_non_restored_state = allow_non_restored_state
         _refuse_later(item=item, deferrable=deferrable)
         self._check()
-        self._launching: Launching | None = None
+        self._launch: DriverLaunch | None = None
         self._cluster = False  # deploy mode
         self._killed = threading.Event()
 
     def _check(self) -> None:
-        """At parse, and again in ``execute``: mapped operators are not constructed at parse."""
+        """Raise ``InvalidConfig`` or ``InvalidName``. Called at parse, and in ``execute`` because mapped operators are not
+        constructed at parse."""
         dag = self._own_dag()
         check_job_id(
             self.job_id if self.job_id is not None else f"{dag.dag_id}.{self.task_id}" if dag else self.task_id
@@ -108,20 +107,20 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         check_allowance(self.allow_non_restored_state)
         if self.checkpointing is not None and not isinstance(self.checkpointing, CheckpointConfig):
             raise InvalidConfig(f"checkpointing={self.checkpointing!r}: write CheckpointConfig(...)")
-        named = checkpoint_id(start_in(self.restore, *STARTS)) if known_at_parse(self.restore) else None
-        if named is not None and self.scope == "run":
+        number = checkpoint_id(start_in(self.restore, *STARTS)) if known_at_parse(self.restore) else None
+        if number is not None and self.scope == "run":
             raise InvalidConfig(
-                f'restore={self.restore!r}: with scope="run" each run has a history of its own, so an id names nothing to start from;'
-                " write a pointer, <root>/jobs/…/chk-7"
+                f'restore={self.restore!r}: with scope="run" each run has its own history, so an id is not unique. Write a'
+                " pointer, <root>/jobs/…/chk-7"
             )
         if self.scope == "job" and dag and dag.max_active_runs != 1:
             raise InvalidConfig(
                 f'{self.task_id}: scope="job" needs max_active_runs=1 on DAG {dag.dag_id} (it is {dag.max_active_runs}):'
-                " two runs cannot both go on with one state"
+                " two runs cannot continue from one state at the same time"
             )
 
     def _own_dag(self) -> DAG | None:
-        """None for an operator that gets its DAG later."""
+        """Return the DAG; None for an operator that gets its DAG later."""
         return self.dag if self.has_dag() else None  # type: ignore[no-untyped-call]
 
     # -- running -----------------------------------------------------------------------------------------------------
@@ -129,108 +128,112 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
     def execute(self, context: Any) -> dict[str, Any] | None:  # type: ignore[override]
         ti = context["ti"]
         if ti.map_index is not None and ti.map_index >= 0:
-            raise AirflowFailException(
-                str(
-                    NotSupportedYet(
-                        "mapped tasks need item=, which this version does not have; write one task per item"
-                    )
-                )
+            error = NotSupportedYet(
+                "mapped tasks need item=, which this version does not have. Write one task per item"
             )
+            raise AirflowFailException(str(error))
         with failing_for_good():
             self._check()
             self._refuse_backfill(context)
             self._hook = hook = self._get_hook()
-            self._say_why_not_deferred(hook)
+            self._log_why_not_deferred(hook)
             store = CheckpointStorageHook(self.checkpoint_conn_id, hook.master).get_store()
             s3_credentials.refuse_for_jobs(store)
             self._cluster = hook.deploy_mode == "cluster"
-            self._launching = launching = Launching(store, self._wanted(context), self._say, killed=self._killed)
+            self._launch = launch = DriverLaunch(
+                store, self._launch_parameters(context), self._log_lines, killed=self._killed
+            )
             try:
-                self._plan(launching)
+                self._plan(launch)
             except AlreadyFinished:
-                self._say(messages.finished(launching.state, ti.run_id))
-                launching.wait_for_process()
-                return self._finished(launching)
-            context["task_state_store"].set(HISTORY_KEY, launching.state.incarnation)
-            if launching.adopted:
-                return self._adopt(launching)
-            return self._submit(context, launching)
+                self._log_lines(messages.finished(launch.state, ti.run_id))
+                launch.wait_for_process()
+                return self._finish(launch)
+            context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation)
+            if launch.adopted:
+                return self._adopt(launch)
+            return self._submit(context, launch)
 
-    def _plan(self, launching: Launching) -> None:
-        """Who reads the log finds there first why nothing was submitted."""
+    def _plan(self, launch: DriverLaunch) -> None:
+        """Plan the launch, or log why nothing is submitted."""
         try:
-            launching.plan()
+            launch.plan()
         except (AlreadyFinished, Superseded, CommitStateUnknown):
             raise
         except JobSuspended:
-            publish(launching.coordinator)
-            self._wait_suspended(launching)
+            launch.publish_savepoints()
+            self._wait_suspended(launch)
         except CheckpointError as error:
-            self._say(messages.refused(f"{launching.wanted.history.job}, run {launching.wanted.token.run}", error))
+            self._log_lines(
+                messages.refused(f"{launch.parameters.history.job}, run {launch.parameters.token.run}", error)
+            )
             raise
 
-    def _wait_suspended(self, launching: Launching) -> NoReturn:
-        """Not in this process: what is rendered must be rendered anew. A try that waits is no try that failed. It looks again
-        after as long as a silent driver is borne with: a minute."""
-        self._say(messages.suspended(launching.state))
-        again = datetime.now(UTC) + timedelta(seconds=launching.beats.still)
+    def _wait_suspended(self, launch: DriverLaunch) -> NoReturn:
+        """Reschedule this try without using up a retry. It runs again after 60 s (the heartbeat timeout), in a new process,
+        so that its templates are rendered again."""
+        self._log_lines(messages.suspended(launch.state))
+        again = datetime.now(UTC) + timedelta(seconds=launch.beats.still)
         raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
 
-    def _wanted(self, context: Any) -> Wanted:
+    def _launch_parameters(self, context: Any) -> LaunchParameters:
         ti, dag_run = context["ti"], context["dag_run"]
-        return Wanted(
+        return LaunchParameters(
             history=history_of(self.job_id, self.scope, ti, ti.task_id),
             token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=ti.max_tries),
-            try_number=ti.try_number, run_after=utc_text(dag_run.run_after), now=utc_now(), restore=start_in(self.restore, *STARTS),
-            require_state=self.require_state, on_clear=self.on_clear, durable=bool(self.durable),
+            try_number=ti.try_number,
+            run_after=utc_text(dag_run.run_after),
+            now=utc_now(),
+            restore=start_in(self.restore, *STARTS),
+            require_state=self.require_state,
+            on_clear=self.on_clear,
+            durable=bool(self.durable),
             incarnation=context["task_state_store"].get(HISTORY_KEY, None),
-        )  # fmt: skip
+        )
 
     def _refuse_backfill(self, context: Any) -> None:
         if self.scope == "job" and context["dag_run"].run_type == "backfill":
-            raise AirflowFailException(
-                str(
-                    Refused(
-                        'scope="job": a backfill would rewind the live state; give it a job_id of its own and restore=<pointer>'
-                    )
-                )
+            error = Refused(
+                'scope="job": a backfill would rewind the live state. Give the backfill its own job_id and restore=<pointer>'
             )
+            raise AirflowFailException(str(error))
 
-    def _say_why_not_deferred(self, hook: CheckpointedSparkSubmitHook) -> None:
+    def _log_why_not_deferred(self, hook: CheckpointedSparkSubmitHook) -> None:
         if (
             hook.deploy_mode != "cluster"
             and self.deferrable is None
             and airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
         ):
-            self._say(["not deferred: in client mode the driver is a child of this task"])
+            self._log_lines(["not deferred: in client mode the driver is a child of this task"])
 
     def _get_hook(self) -> CheckpointedSparkSubmitHook:
-        """Called by the parent, too, after it has added to ``conf``. With the launch, once there is one to submit."""
+        """Return the hook; once a launch is planned, with the launch's settings. The parent calls this too, after it has
+        added to ``conf``."""
         arguments = _airflow.spark_hook_arguments(self)
         keys: dict[str, str] = {}
-        if self._launching is not None and self._launching.launch is not None:
-            keys = {} if self._cluster else s3_credentials.keys(self._launching.store)
-            settings = self._launching.settings(self.checkpointing, check_allowance(self.allow_non_restored_state))
+        if self._launch is not None and self._launch.record is not None:
+            keys = {} if self._cluster else s3_credentials.keys(self._launch.store)
+            settings = self._launch.settings(self.checkpointing, check_allowance(self.allow_non_restored_state))
             arguments["conf"] = {**(self.conf or {}), **settings.to_confs()}
             arguments["py_files"] = ",".join(filter(None, (self.py_files, str(driver_archive()))))
         return CheckpointedSparkSubmitHook(**arguments, environment=keys)
 
-    def _submit(self, context: Any, launching: Launching) -> dict[str, Any]:
-        """Client mode: the parent's ``submit`` blocks to the driver's end. Cluster mode: its poll does, beside our own."""
+    def _submit(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:
+        """Submit the driver and wait for its end, by the parent's ``execute``. A thread follows the journal meanwhile."""
         ended = threading.Event()
         failure: BaseException | None = None
-        with launching.beating() as heart:
-            following = {"tells": self._cluster, "on_attach": heart.stop}
-            watcher = threading.Thread(
-                target=follow, args=(launching, ended), kwargs=following, name="checkpoint-follow", daemon=True
+        with launch.heartbeat() as heart:
+            arguments = {"log_checkpoints": self._cluster, "on_attach": heart.stop}
+            monitor = threading.Thread(
+                target=follow, args=(launch, ended), kwargs=arguments, name="checkpoint-follow", daemon=True
             )
             collector = threading.Thread(
-                target=launching.collect_older_runs, args=(ended,), name="checkpoint-garbage", daemon=True
+                target=launch.collect_older_runs, args=(ended,), name="checkpoint-garbage", daemon=True
             )
-            watcher.start()
+            monitor.start()
             collector.start()
-            adopts, self.durable = self.durable, False
-            self._hook = None  # the parent makes another one
+            durable, self.durable = self.durable, False
+            self._hook = None  # the parent makes a new one
             try:
                 if self._killed.is_set():
                     raise AirflowException("killed before the submit")
@@ -238,119 +241,122 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             except Exception as error:  # noqa: BLE001 - each way to track a driver raises its own
                 failure = error
             finally:
-                self.durable = adopts
+                self.durable = durable
                 ended.set()
-                watcher.join(timeout=10)
+                monitor.join(timeout=10)
                 collector.join(timeout=10)
-        return self._ended(launching, self._hook.returncode if self._hook else None, failure)
+        return self._end(launch, self._hook.returncode if self._hook else None, failure)
 
-    def _adopt(self, launching: Launching) -> dict[str, Any]:
-        """Follow a driver that an earlier try started, until it ends. A try that adopts never submits."""
-        attempt = follow(launching, self._killed, tells=True)
+    def _adopt(self, launch: DriverLaunch) -> dict[str, Any]:
+        """Follow a driver that an earlier try started, until it ends. Submit nothing."""
+        attempt = follow(launch, self._killed, log_checkpoints=True)
         if self._killed.is_set():
             raise AirflowException("this task was killed while it followed an adopted driver")
         if attempt is None:
-            self._wait_if_stopped(launching)
-            launching.still_ours()
-            launching.end("lost", None)
-            self._say(launching.summary())
+            self._wait_if_stopped(launch)
+            launch.raise_if_replaced()
+            launch.record_end("lost", None)
+            self._log_lines(launch.summary())
             raise AirflowException(
-                "the adopted driver's heartbeat stands still: it is counted as lost, and the next try goes on from its latest checkpoint"
+                "the heartbeat of the adopted driver has stopped, so the driver counts as lost. The next try continues from its"
+                " latest checkpoint"
             )
-        launching.wait_for_process()
-        return self._ended(launching, 0 if attempt.how == "finished" else attempt.exit_code or 1, None)
+        launch.wait_for_process()
+        return self._end(launch, 0 if attempt.how == "finished" else attempt.exit_code or 1, None)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def _ended(self, launching: Launching, exit_code: int | None, failure: BaseException | None) -> dict[str, Any]:
-        """What the driver's exit means for the task: the table of exit codes in the documentation."""
+    def _end(self, launch: DriverLaunch, exit_code: int | None, failure: BaseException | None) -> dict[str, Any]:
+        """Return the task's XCom, or raise what the driver's exit code means; the documentation has the table."""
         if failure is not None and exit_code in (None, 0):
             exit_code = 1
         if exit_code != 0:
-            self._wait_if_stopped(launching)
-        launching.still_ours()
+            self._wait_if_stopped(launch)
+        launch.raise_if_replaced()
         if failure is not None and not isinstance(failure, AirflowException):
-            raise failure  # a tracker may have lost sight of a driver that lives: the next try looks
-        attempt = launching.attempt()
-        launching.metrics.tell(launching.state)  # the last that happened between two looks of whoever followed
+            raise failure  # the driver may still run, only its tracking failed: the next try checks
+        attempt = launch.attempt()
+        launch.metrics.tell(launch.state)  # what happened since the monitor's last poll
         if failure is None and exit_code == 0:
-            return self._succeed(launching, attempt)
+            return self._succeed(launch, attempt)
         if exit_code not in (ExitCode.REFUSED, ExitCode.OVER) or (attempt and attempt.how == "finished"):
-            launching.end("failed", exit_code)
+            launch.record_end("failed", exit_code)
         if attempt:
-            self._say(launching.summary())
-        if exit_code == ExitCode.REFUSED and (refusal := self._refusal(launching)):
+            self._log_lines(launch.summary())
+        if exit_code == ExitCode.REFUSED and (refusal := self._refusal(launch)):
             raise AirflowFailException(refusal)
         if exit_code == ExitCode.OVER:
             raise AirflowException(
-                "the driver ended because it was replaced, stopped or suspended (exit code 79); the next try looks again"
+                "the driver ended because it was replaced, stopped or suspended (exit code 79). The next try checks again"
             )
         raise failure or AirflowException(
             f"the driver ended {attempt.how if attempt else 'before it attached'}, exit code {exit_code}"
         )
 
-    def _wait_if_stopped(self, launching: Launching) -> None:
-        """By the journal: not every cluster hands on the driver's exit code, and one that is killed at the end has another."""
-        if stopped(launching):
-            self._say(launching.summary())
-            self._wait_suspended(launching)
+    def _wait_if_stopped(self, launch: DriverLaunch) -> None:
+        """Reschedule this try if a savepoint stopped the job.
 
-    def _succeed(self, launching: Launching, attempt: AttemptRecord | None) -> dict[str, Any]:
+        The journal is asked because not every cluster returns the driver's exit code, and a driver that is killed at its end
+        has another code.
+        """
+        if launch.record_suspension():
+            self._log_lines(launch.summary())
+            self._wait_suspended(launch)
+
+    def _succeed(self, launch: DriverLaunch, attempt: AttemptRecord | None) -> dict[str, Any]:
         if attempt is None:
             for line in messages.not_attached():
                 self.log.warning(line)
-            return self._result(launching)
+            return self._result(launch)
         if attempt.how is None:
-            launching.end("failed", 0)
-            self._say(launching.summary())
+            launch.record_end("failed", 0)
+            self._log_lines(launch.summary())
             raise AirflowException(
-                "the driver left with exit code 0 inside `with CheckpointedJob()`: nothing was finished"
+                "the driver exited with code 0 inside `with CheckpointedJob()`, so the job is not finished"
             )
         if attempt.how != "finished":
-            self._say(launching.summary())
-            raise AirflowException(
-                f"attempt {attempt.epoch} ended {attempt.how}, though its script left with exit code 0"
-            )
-        return self._finished(launching)
+            self._log_lines(launch.summary())
+            raise AirflowException(f"attempt {attempt.epoch} ended {attempt.how}, though its script exited with code 0")
+        return self._finish(launch)
 
-    def _finished(self, launching: Launching) -> dict[str, Any]:
-        """This try or one before it saw the run finish; what ends with the run goes now."""
-        last = launching.state.restore_point()
-        self._say(launching.summary())
-        self._say(launching.clean_up())
-        return {**self._result(launching), "checkpoint": str(last) if last else None}
+    def _finish(self, launch: DriverLaunch) -> dict[str, Any]:
+        """Delete what ends with a finished run, and return the task's XCom."""
+        last = launch.state.restore_point()
+        self._log_lines(launch.summary())
+        self._log_lines(launch.collect_garbage())
+        return {**self._result(launch), "checkpoint": str(last) if last else None}
 
-    def _result(self, launching: Launching) -> dict[str, Any]:
-        state = launching.state
-        run = state.run(launching.wanted.token.run)
-        launches = {one.number for one in state.launches if one.spec.run == launching.wanted.token.run}
-        attempts = sum(one.launch in launches for one in state.attempts)
+    def _result(self, launch: DriverLaunch) -> dict[str, Any]:
+        state = launch.state
+        run_id = launch.parameters.token.run
+        run = state.run(run_id)
+        launches = {record.number for record in state.launches if record.spec.run == run_id}
         return {
             "job": state.job,
-            "run": launching.wanted.token.run,
-            "attempts": attempts,
+            "run": run_id,
+            "attempts": sum(attempt.launch in launches for attempt in state.attempts),
             "checkpoint": None,
             "ended": run.how if run else None,
         }
 
-    def _refusal(self, launching: Launching) -> str | None:
-        """What the driver left for us, or printed if it could not; nothing if the exit code was the script's own."""
-        assert launching.launch is not None
-        beat = read_beat(launching.store, launching.keys.driver_beat(launching.launch.number))
+    def _refusal(self, launch: DriverLaunch) -> str | None:
+        """Return why the driver refused to run, from the storage or from its log; None if the exit code was the script's own."""
+        assert launch.record is not None
+        beat = read_beat(launch.store, launch.keys.driver_beat(launch.record.number))
         if beat and beat.refused:
             return f"{beat.refused.text}  [{beat.refused.code}]"
         return self._hook.refusal if isinstance(self._hook, CheckpointedSparkSubmitHook) else None
 
     def on_kill(self) -> None:
-        """Tell the driver through the journal, which reaches one on a lost host too; then what the parent does."""
+        """Ask the driver to stop through the journal, which also reaches a lost host; then kill it as the parent does."""
         self._killed.set()
-        if self._launching is not None:
+        if self._launch is not None:
             with contextlib.suppress(CheckpointError):
-                self._launching.request_stop("the task was killed")
-        if self._hook is not None:  # a hook looks its connection up, for which there is no time any more
+                self._launch.request_stop("the task was killed")
+        if self._hook is not None:  # a new hook would look up its connection, for which there is no time
             super().on_kill()
 
-    def _say(self, lines: Iterable[str]) -> None:
+    def _log_lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.log.info("%s", line)
 

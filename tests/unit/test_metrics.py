@@ -19,8 +19,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 from airflow_checkpoint_provider import metrics
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
 from airflow_checkpoint_provider.metrics import EVERY, Metrics, gauges
-from airflow_checkpoint_provider.operators.follower import follow
-from airflow_checkpoint_provider.operators.launch import Launching, Wanted
+from airflow_checkpoint_provider.operators._driver_monitor import follow
+from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.faults import Fault, FaultyStore
@@ -187,17 +187,17 @@ class Following:
     """A try that has adopted the living driver of a recorded history, and follows it in a thread of its own."""
 
     def __init__(self, recorded: Recorded) -> None:
-        asks = Wanted(
+        parameters = LaunchParameters(
             history=History(JOB, RUN), token=recorded.token(RUN), try_number=2, run_after=None, now=at("03:02:10")
         )
         self.heart = Heart(recorded.store, recorded.keys.attempt_beat(1), Beat(epoch=1), BEATS)
         self.heart.update(lambda beat: replace(beat, protected_since=at("02:14:33")))
         self.heart.pulse()
-        self._launching = Launching(recorded.store, asks, lambda _: None, BEATS)
-        self._launching.plan()
+        self._launch = DriverLaunch(recorded.store, parameters, lambda _: None, BEATS)
+        self._launch.plan()
         self._stop = threading.Event()
         self._thread = threading.Thread(
-            target=follow, args=(self._launching, self._stop), kwargs={"tells": False}, daemon=True
+            target=follow, args=(self._launch, self._stop), kwargs={"log_checkpoints": False}, daemon=True
         )
 
     def __enter__(self) -> Following:

@@ -68,7 +68,7 @@ def test_job_scope_needs_one_run_at_a_time() -> None:
         ({"restore": "lastest"}, InvalidName, "restore='lastest' is no place to start from"),
         ({"restore": "run-start"}, InvalidName, "restore='run-start' is no place to start from"),
         ({"restore": {"job": "orders"}}, InvalidConfig, "restore={'job': 'orders'} is no place to start from"),
-        ({"restore": "chk-7"}, InvalidConfig, "restore='chk-7': with scope=\"run\" each run has a history of its own"),
+        ({"restore": "chk-7"}, InvalidConfig, "restore='chk-7': with scope=\"run\" each run has its own history"),
     ],
 )
 def test_what_cannot_hold_is_refused(options: dict[str, Any], error: type[Exception], said: str) -> None:

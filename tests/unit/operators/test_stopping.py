@@ -16,15 +16,14 @@ from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import Fenced, JobSuspended
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
-from airflow_checkpoint_provider.operators.launch import Launching
-from airflow_checkpoint_provider.operators.stopping import stopped
+from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.storage import copy_all, open_store
 from tests.support.recorded import RUN, Recorded, at, three_stages
 from tests.unit.operators.conftest import execute
-from tests.unit.operators.test_launching import Try
+from tests.unit.operators.test_launch import Try
 
 _targets = itertools.count()
 
@@ -36,11 +35,11 @@ def recorded() -> Recorded:
     return recorded
 
 
-def followed(recorded: Recorded) -> Launching:
+def followed(recorded: Recorded) -> DriverLaunch:
     """The launch of the first try, as its task follows it."""
-    launching = Try(recorded, 1).launching
-    launching.launch = launching.coordinator.journal.catch_up().current_launch()
-    return launching
+    launch = Try(recorded, 1).launch
+    launch.record = launch.coordinator.journal.catch_up().current_launch()
+    return launch
 
 
 def stop(recorded: Recorded, *, ends: bool = True) -> int:
@@ -97,13 +96,13 @@ ENDS: dict[str, tuple[int | None, Exception | None]] = {
 
 @pytest.mark.parametrize("ends", [True, False], ids=["driver's word", "task's word"])
 @pytest.mark.parametrize(("code", "failure"), ENDS.values(), ids=ENDS)
-def test_a_suspended_job_is_waited_for_however_its_driver_is_said_to_have_ended(
+def test_a_suspended_job_is_waited_for_however_its_driver_is_said_to_have_end(
     recorded: Recorded, code: int | None, failure: Exception | None, ends: bool
 ) -> None:
-    launching = followed(recorded)
+    launch = followed(recorded)
     stop(recorded, ends=ends)
     with pytest.raises(AirflowRescheduleException):
-        task()._ended(launching, code, failure)
+        task()._end(launch, code, failure)
 
 
 @pytest.mark.parametrize(("code", "failure"), ENDS.values(), ids=ENDS)
@@ -111,7 +110,7 @@ def test_where_nothing_was_stopped_it_fails_as_it_did(
     recorded: Recorded, code: int | None, failure: Exception | None
 ) -> None:
     with pytest.raises((AirflowException, RuntimeError)) as error:
-        task()._ended(followed(recorded), code, failure)
+        task()._end(followed(recorded), code, failure)
     assert not isinstance(error.value, AirflowRescheduleException)
     assert code == 79 or error.value is failure
     lives = code == 79 or not isinstance(
@@ -142,53 +141,53 @@ def test_whatever_a_tracker_raises_the_journal_is_asked(
 
 def test_an_adopted_driver_that_was_killed_behind_the_completion(recorded: Recorded) -> None:
     """Its heart stands still, and its attempt has no end."""
-    launching = followed(recorded)
+    launch = followed(recorded)
     stop(recorded, ends=False)
     with pytest.raises(AirflowRescheduleException):
-        task()._adopt(launching)
+        task()._adopt(launch)
 
 
 def test_a_resume_that_is_faster_than_the_word_of_the_end_leaves_it_to_the_next_try(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launching = followed(recorded)
+    launch = followed(recorded)
     stop(recorded, ends=False)
-    ends = launching.end
+    ends = launch.record_end
 
     def late(how: str, exit_code: int | None) -> None:
         resume(recorded)
         ends(how, exit_code)
 
-    monkeypatch.setattr(launching, "end", late)
+    monkeypatch.setattr(launch, "record_end", late)
     with pytest.raises(Fenced) as left:
-        task()._ended(launching, 79, None)
+        task()._end(launch, 79, None)
     assert not left.value.permanent
-    assert Try(recorded, 2).launching.plan().number == 2
+    assert Try(recorded, 2).launch.plan().number == 2
 
 
 def test_somebody_was_faster_and_has_resumed_it(recorded: Recorded) -> None:
     """The try is not left by that restore: it launches again."""
-    launching = followed(recorded)
+    launch = followed(recorded)
     stop(recorded)
     resume(recorded)
     with pytest.raises(AirflowRescheduleException):
-        task()._ended(launching, 79, None)
-    assert Try(recorded, 1).launching.plan().number == 2
+        task()._end(launch, 79, None)
+    assert Try(recorded, 1).launch.plan().number == 2
 
 
 def test_a_driver_that_was_replaced_is_no_suspended_one(recorded: Recorded) -> None:
-    launching = followed(recorded)
+    launch = followed(recorded)
     recorded.ended("02:55:10", "cancelled", 79)
     with pytest.raises(AirflowException, match="replaced, stopped or suspended"):
-        task()._ended(launching, 79, None)
+        task()._end(launch, 79, None)
 
 
 def test_a_suspended_try_launches_again_after_a_restore(recorded: Recorded) -> None:
     stop(recorded)
     with pytest.raises(JobSuspended):
-        Try(recorded, 1).launching.plan()
+        Try(recorded, 1).launch.plan()
     resume(recorded)
-    again = Try(recorded, 1).launching
+    again = Try(recorded, 1).launch
     launch = again.plan()
     assert (launch.number, launch.spec.try_number) == (2, 1)
     assert str(launch.restore_point) == str(recorded.coordinator.journal.catch_up().restore_point())
@@ -196,9 +195,9 @@ def test_a_suspended_try_launches_again_after_a_restore(recorded: Recorded) -> N
 
 def test_what_the_driver_could_not_write_any_more_its_task_does(recorded: Recorded) -> None:
     """The store fell silent behind the completion: the end of the attempt is missing, and the publication."""
-    launching = followed(recorded)
+    launch = followed(recorded)
     number = stop(recorded, ends=False)
-    assert stopped(launching)
+    assert launch.record_suspension()
     state = recorded.coordinator.journal.catch_up()
     assert (state.attempts[-1].how, state.attempts[-1].exit_code) == ("suspended", 79)
     checkpoint = state.checkpoint(number)
@@ -206,4 +205,4 @@ def test_what_the_driver_could_not_write_any_more_its_task_does(recorded: Record
     assert checkpoint.published
     open_savepoint(target_of(checkpoint), recorded.store).verify()
     resume(recorded)
-    assert Try(recorded, 1).launching.plan().number == 2
+    assert Try(recorded, 1).launch.plan().number == 2

@@ -16,8 +16,8 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
-from airflow_checkpoint_provider.operators.follower import follow
-from airflow_checkpoint_provider.operators.launch import Launching, Wanted
+from airflow_checkpoint_provider.operators._driver_monitor import follow
+from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.protocol.commands import CloseHistory, PlanLaunch, Restore
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request
 from airflow_checkpoint_provider.protocol.keys import History
@@ -36,13 +36,17 @@ BEATS = Beats(every=0.05, look=1, still=1)
 class Try:
     """A try of the task, with the lines it printed."""
 
-    def __init__(self, recorded: Recorded, try_number: int, generation: int = 0, **wanted: Any) -> None:
+    def __init__(self, recorded: Recorded, try_number: int, generation: int = 0, **options: Any) -> None:
         self.lines: list[str] = []
-        asks = Wanted(
-            history=History(recorded.job, RUN), token=recorded.token(RUN, generation), try_number=try_number,
-            run_after=None, now=at("03:02:10"), **wanted,
-        )  # fmt: skip
-        self.launching = Launching(recorded.store, asks, self.lines.extend, BEATS)
+        parameters = LaunchParameters(
+            history=History(recorded.job, RUN),
+            token=recorded.token(RUN, generation),
+            try_number=try_number,
+            run_after=None,
+            now=at("03:02:10"),
+            **options,
+        )
+        self.launch = DriverLaunch(recorded.store, parameters, self.lines.extend, BEATS)
 
 
 @pytest.fixture
@@ -68,13 +72,13 @@ def test_a_damaged_restore_point_is_refused_and_nothing_is_written(recorded: Rec
     damage(recorded)
     before = recorded.state.n
     with pytest.raises(Damaged, match="chk-2 is the next older one"):
-        Try(recorded, 2).launching.plan()
+        Try(recorded, 2).launch.plan()
     assert recorded.coordinator.journal.catch_up().n == before
 
 
 def test_a_clear_that_starts_again_does_not_need_it(recorded: Recorded) -> None:
     damage(recorded)
-    launch = Try(recorded, 2, generation=1, on_clear="restart").launching.plan()
+    launch = Try(recorded, 2, generation=1, on_clear="restart").launch.plan()
     assert launch.restore_point is None
 
 
@@ -82,7 +86,7 @@ def test_a_clear_of_a_finished_run_does_not_look_at_what_it_left(recorded: Recor
     second_attempt(recorded)
     damage(recorded)
     again = Try(recorded, 3, generation=1)
-    assert again.launching.plan().restore_point is None
+    assert again.launch.plan().restore_point is None
     assert "CHOSEN" not in "\n".join(again.lines)
 
 
@@ -90,8 +94,8 @@ def test_a_living_driver_is_adopted_whatever_its_checkpoints_are(recorded: Recor
     damage(recorded)
     driver.pulse()
     adopting = Try(recorded, 2)
-    launch = adopting.launching.plan()
-    assert adopting.launching.adopted
+    launch = adopting.launch.plan()
+    assert adopting.launch.adopted
     assert (launch.number, launch.adopted_by) == (1, 2)
     assert "stage 'delays'" in adopting.lines[0]
     assert "[CKP110]" in adopting.lines[0]
@@ -100,33 +104,33 @@ def test_a_living_driver_is_adopted_whatever_its_checkpoints_are(recorded: Recor
 @CLOCKS_OFF
 def test_a_living_driver_elsewhere_is_adopted_whatever_its_clock_says(recorded: Recorded, off: timedelta) -> None:
     with beating(recorded.store, recorded.keys.attempt_beat(1), off):
-        assert Try(recorded, 2).launching.plan().adopted_by == 2
+        assert Try(recorded, 2).launch.plan().adopted_by == 2
 
 
 @CLOCKS_OFF
 def test_a_dead_driver_elsewhere_is_replaced_whatever_its_clock_says(recorded: Recorded, off: timedelta) -> None:
     put_beat(recorded.store, recorded.keys.attempt_beat(1), off=off)
-    assert Try(recorded, 2).launching.plan().number == 2
+    assert Try(recorded, 2).launch.plan().number == 2
 
 
 @CLOCKS_OFF
 def test_a_driver_that_is_followed_is_given_up_by_the_followers_clock(recorded: Recorded, off: timedelta) -> None:
     key = recorded.keys.attempt_beat(1)
     with beating(recorded.store, key, off):
-        adopting = Try(recorded, 2).launching
+        adopting = Try(recorded, 2).launch
         adopting.beats = Beats(every=0.05, look=1, still=0.3)
         adopting.plan()
         living = threading.Event()
         threading.Timer(0.6, living.set).start()
-        assert follow(adopting, living, tells=False) is not None
+        assert follow(adopting, living, log_checkpoints=False) is not None
     assert living.is_set()
-    assert follow(adopting, threading.Event(), tells=False) is None
+    assert follow(adopting, threading.Event(), log_checkpoints=False) is None
 
 
 def test_not_durable_it_is_replaced(recorded: Recorded, driver: Heart) -> None:
     driver.pulse()
     replacing = Try(recorded, 2, durable=False)
-    assert replacing.launching.plan().number == 2
+    assert replacing.launch.plan().number == 2
     assert "is still running and is replaced" in replacing.lines[1]
 
 
@@ -136,7 +140,7 @@ def test_one_that_was_told_to_stop_is_waited_for(recorded: Recorded, driver: Hea
     ends = threading.Timer(0.2, recorded.ended, ("02:52:30", "cancelled", 79))
     ends.start()
     waiting = Try(recorded, 2)
-    assert waiting.launching.plan().number == 2
+    assert waiting.launch.plan().number == 2
     ends.join()
     assert [line for line in waiting.lines if "waiting for it" in line] == [waiting.lines[0]]
     assert "was cancelled" in waiting.lines[2]
@@ -147,20 +151,20 @@ def test_one_that_does_not_stop_is_replaced_and_said_once(recorded: Recorded) ->
     Heart(recorded.store, recorded.keys.launch_beat(2), Beat(launch=2), BEATS).pulse()  # and no driver attaches
     recorded.told_to_stop("03:00:30")
     waiting = Try(recorded, 3)
-    assert waiting.launching.plan().number == 3
+    assert waiting.launch.plan().number == 3
     assert sum("waiting for it" in line for line in waiting.lines) == 1
 
 
 def test_a_history_that_went_is_not_begun_anew(recorded: Recorded) -> None:
     with pytest.raises(HistoryGone, match="not there any more"):
-        Try(Recorded(), 2, incarnation=recorded.state.incarnation).launching.plan()
+        Try(Recorded(), 2, incarnation=recorded.state.incarnation).launch.plan()
 
 
 def test_what_a_killed_try_asks_reaches_the_driver(recorded: Recorded, driver: Heart) -> None:
     driver.pulse()
     adopting = Try(recorded, 2)
-    adopting.launching.plan()
-    adopting.launching.request_stop("the task was killed")
+    adopting.launch.plan()
+    adopting.launch.request_stop("the task was killed")
     launch = recorded.coordinator.journal.catch_up().launch(1)
     assert launch is not None
     assert launch.stop == "flights_etl.delays: the task was killed"
@@ -170,9 +174,9 @@ def test_a_silent_store_costs_the_summary_alone() -> None:
     silent = threading.Event()
     store = FaultyStore(MemoryStore(), lambda _: Fault.LOST if silent.is_set() else Fault.NONE)
     first = Try(Recorded(store), 1)
-    first.launching.plan()
+    first.launch.plan()
     silent.set()
-    (line,) = first.launching.summary()
+    (line,) = first.launch.summary()
     assert "no summary" in line
 
 
@@ -181,24 +185,24 @@ def test_a_dag_run_that_is_made_again_under_its_old_name_does_not_run_again(reco
     recorded.ended("03:00:00", "finished", 0)
     made_again = Try(recorded, 1)
     with pytest.raises(AlreadyFinished):
-        made_again.launching.plan()
-    assert made_again.launching.state.launches[-1].number == 1
+        made_again.launch.plan()
+    assert made_again.launch.state.launches[-1].number == 1
 
 
 def test_a_launch_that_a_restore_has_left_is_retried(recorded: Recorded) -> None:
     """Its driver ends with 79; the next try starts where the restore says."""
     recorded.ended("02:51:00", "failed", 137, "task")
     second = Try(recorded, 2)
-    second.launching.plan()
+    second.launch.plan()
     asks = recorded.token(RUN)
     recorded.clock = at("03:05:00")
     recorded.coordinator.journal.append(
         Restore(token=replace(asks, task="restore"), base=Point(id=2), by="a person", reason="chk-3 is wrong")
     )
     with pytest.raises(Fenced, match=r"a restore .*chk-3 is wrong.* The next try starts from chk-2") as left:
-        second.launching.still_ours()
+        second.launch.raise_if_replaced()
     assert not left.value.permanent
-    launch = Try(recorded, 3).launching.plan()
+    launch = Try(recorded, 3).launch.plan()
     assert str(launch.restore_point) == "chk-2"
 
 
@@ -210,7 +214,7 @@ def test_after_success_what_an_aborted_savepoint_left_at_its_target_goes_too(rec
     target.create(f"{target_of(aborted).name}/state/clean/1-n0nce/part-0", b"rows")
     recorded.coordinator.abort(number, "expired")
     recorded.ended("03:00:00")
-    assert Try(recorded, 1).launching.clean_up()
+    assert Try(recorded, 1).launch.collect_garbage()
     assert target.objects == {}
 
 
@@ -236,18 +240,18 @@ def test_a_run_tends_to_those_before_it_in_one_line(recorded: Recorded) -> None:
     )
     older.coordinator.journal.append(plan)
     retry = Try(recorded, 2)
-    retry.launching.collect_older_runs(threading.Event())
+    retry.launch.collect_older_runs(threading.Event())
     assert retry.lines == ["flights_etl.delays, older runs: closed scheduled__2025-01-01  [CKP114]"]
     assert older.coordinator.journal.catch_up().closed
-    retry.launching.collect_older_runs(threading.Event())
+    retry.launch.collect_older_runs(threading.Event())
     assert len(retry.lines) == 1
     assert recorded.coordinator.journal.catch_up().retained
 
 
 def test_a_store_that_fails_meanwhile_is_told_and_nothing_else(recorded: Recorded) -> None:
     retry = Try(recorded, 2)
-    retry.launching.store = FaultyStore(recorded.store, lambda call: Fault.DROPPED)
-    retry.launching.collect_older_runs(threading.Event())
+    retry.launch.store = FaultyStore(recorded.store, lambda call: Fault.DROPPED)
+    retry.launch.collect_older_runs(threading.Event())
     (line,) = retry.lines
     assert "could not clean up any, the next run tries again" in line
 
@@ -261,7 +265,7 @@ def test_a_run_whose_history_was_closed_says_so(recorded: Recorded) -> None:
     expire(task, now)
     close(task, CloseHistory(why=FINISHED, now=now))
     clear = Try(recorded, 3, generation=1)
-    launch = clear.launching.plan()
+    launch = clear.launch.plan()
     assert (launch.number, launch.restore_point) == (3, None)
     assert (
         f"closed at {day_and_time(task.state.at)} (the run finished); its table was kept for 30 days" in clear.lines[0]

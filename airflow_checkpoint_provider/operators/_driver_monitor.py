@@ -1,0 +1,123 @@
+"""How a task watches the driver that it launched, by journal and heartbeat. Runs in Airflow (worker)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness, beats_of
+from airflow_checkpoint_provider.errors import StoreError
+from airflow_checkpoint_provider.operators._launch import POLL, DriverLaunch
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
+from airflow_checkpoint_provider.text import messages, restore_story
+
+LOG_DRIVER_AFTER = 120.0  # seconds after which the log describes a driver, whatever the driver does
+
+
+class DriverMonitor:
+    """Reads journal and heartbeat of a driver and writes the task's log: attached, each checkpoint."""
+
+    def __init__(self, launch: DriverLaunch, on_attach: Callable[[], None], log_checkpoints: bool) -> None:
+        self._launch, self._on_attach, self._log_checkpoints = launch, on_attach, log_checkpoints
+        self._journal = launch.journal()
+        self._logged = {checkpoint.id for checkpoint in launch.state.checkpoints if checkpoint.ended_at}
+        self._driver: Beat | None = None  # the newest beat of an attached driver
+        self._attached = 0.0  # monotonic
+        self._driver_logged = False
+        self._liveness, self._read_beat = Liveness(launch.store, launch.beats), time.monotonic()
+        self._keys: Sequence[str] = ()  # of the driver's heartbeats
+        self._newest: Beat | None = None
+        self.attempt: AttemptRecord | None = None
+
+    @property
+    def silent_for(self) -> float:
+        """Return the seconds since the last heartbeat of the driver was seen."""
+        return self._liveness.silent_for(self._keys)
+
+    def poll(self) -> AttemptRecord | None:
+        """Read journal and heartbeat once, log what is new, and return the attempt. A store that fails is no silent driver."""
+        try:
+            state = self._journal.poll()
+            self.attempt = self._attempt_in(state)
+            if not self._driver_logged or time.monotonic() - self._read_beat >= self._launch.beats.every:
+                self._read_heartbeat(state)
+            self._log_new_checkpoints(state)
+            self._launch.metrics.tell(state)
+        except StoreError:
+            self._liveness.excuse()
+        self._launch.metrics.remind()
+        return self.attempt
+
+    def ended_attempt(self) -> AttemptRecord | None:
+        """Read the journal once more and return the attempt if it has ended; else None, for a driver that is silent."""
+        self.attempt = self._attempt_in(self._journal.catch_up())
+        return self.attempt if self.attempt and self.attempt.how else None
+
+    def _attempt_in(self, state: State) -> AttemptRecord | None:
+        record = self._launch.record
+        return state.attempt_of(record.number if record else None)
+
+    def _read_heartbeat(self, state: State) -> None:
+        self._read_beat = time.monotonic()
+        self._keys = beats_of(self._journal.keys, state) or self._keys
+        beat = self._liveness.look(self._keys)
+        if beat and beat != self._newest:
+            self._launch.metrics.heard(beat)
+            self._newest = beat
+        if beat and beat.attached:
+            self._see_driver(beat)
+
+    def _see_driver(self, beat: Beat) -> None:
+        """Log the driver once it computes a stage, because it reuses stages before that; log it soon in any case."""
+        if self._driver is None:
+            self._on_attach()
+            self._attached = time.monotonic()
+        self._driver = beat
+        computes = bool(beat.computed) or beat.doing.startswith("stage ") or self._launch.adopted
+        if computes or time.monotonic() - self._attached >= LOG_DRIVER_AFTER:
+            self.log_driver()
+
+    def log_driver(self) -> None:
+        """Log once where the driver runs and what it reuses, if it has attached."""
+        beat = self._driver
+        if beat is None or self._driver_logged:
+            return
+        self._driver_logged = True
+        unchanged = restore_story.cleared_unchanged(self._journal.state, beat.epoch) if beat.epoch else []
+        self._launch.log([*restore_story.driver_says(beat), *unchanged])
+
+    def _log_new_checkpoints(self, state: State) -> None:
+        if not self._log_checkpoints:
+            return
+        for checkpoint in state.checkpoints:
+            if checkpoint.ended_at and checkpoint.id not in self._logged:
+                self._logged.add(checkpoint.id)
+                self._launch.log(messages.checkpoint_lines(state, checkpoint))
+
+
+def follow(
+    launch: DriverLaunch,
+    stop: threading.Event,
+    *,
+    log_checkpoints: bool,
+    on_attach: Callable[[], None] = lambda: None,
+) -> AttemptRecord | None:
+    """Watch the journal until the attempt of the launch ends. Return the attempt; None if its heartbeat has stopped.
+
+    ``stop`` ends the watch early: then the attempt is returned as it is. ``log_checkpoints``: log each checkpoint, because
+    the driver's own lines do not reach this log.
+    """
+    monitor = DriverMonitor(launch, on_attach, log_checkpoints)
+    try:
+        while not stop.is_set():
+            attempt = monitor.poll()
+            if attempt is not None and attempt.how is not None:
+                return attempt
+            if monitor.silent_for >= launch.beats.still:
+                return monitor.ended_attempt()
+            stop.wait(min(POLL, launch.beats.every))
+        return monitor.attempt
+    finally:
+        monitor.log_driver()
+        launch.metrics.nothing_runs()

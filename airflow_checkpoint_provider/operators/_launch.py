@@ -1,0 +1,358 @@
+"""The launch of a job by one try of its task: plan, verify, submit, end. Runs in Airflow (worker).
+
+The journal decides; processes, signals and heartbeats are hints. The task asks again after each wait whether this try may
+still act, because the ``execute`` of a killed task goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Liveness, beats_of, read_beat
+from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect_older_runs
+from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_above, resolve
+from airflow_checkpoint_provider.coordinator.savepoint import publish_due
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    Fenced,
+    HistoryGone,
+    Refused,
+    Stopping,
+    StoreError,
+    Superseded,
+)
+from airflow_checkpoint_provider.metrics import Metrics
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.decisions import decide
+from airflow_checkpoint_provider.protocol.events import LaunchPlanned, LaunchSpec, Token
+from airflow_checkpoint_provider.protocol.handover import ExitCode, LaunchSettings
+from airflow_checkpoint_provider.protocol.keys import History, Keys
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Launch, State
+from airflow_checkpoint_provider.storage import Store, probe, s3_credentials
+from airflow_checkpoint_provider.text import messages, restore_story, summary_table
+from airflow_checkpoint_provider.text.restore_story import Seen
+
+LogLines = Callable[[Iterable[str]], None]
+POLL = 1.0  # seconds between two reads of the journal
+
+
+@dataclass(frozen=True)
+class LaunchParameters:
+    """The rendered parameters of a launch: its history, the task that launches, and where to start."""
+
+    history: History
+    token: Token
+    try_number: int
+    run_after: str | None
+    now: str
+    restore: str = "latest"
+    require_state: bool = False
+    on_clear: str = "auto"
+    durable: bool = True
+    incarnation: str | None = None  # of the history to which an earlier try of this task wrote
+
+
+class DriverLaunch:
+    """The launch of one try. Not for more than one thread at a time; ``journal`` makes another reader.
+
+    ``record`` is the launch in the journal, once it is planned.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        parameters: LaunchParameters,
+        log: LogLines,
+        beats: Beats | None = None,
+        killed: threading.Event | None = None,
+    ) -> None:
+        self.store, self.parameters, self.log = store, parameters, log
+        self.killed = killed or threading.Event()
+        self.beats = beats or Beats.configured()
+        self.keys = Keys(parameters.history.prefix)
+        self.coordinator = Coordinator(self.journal())
+        self.metrics = Metrics(parameters.history.job, parameters.token.dag, parameters.token.task)
+        self.restored = Restored()
+        self.record: Launch | None = None
+        self._before, self._seen = State(), Seen()  # on which the launch was decided
+
+    def journal(self) -> Journal:
+        """Return a new reader of the history."""
+        return Journal(self.store, self.keys, By("task", self.parameters.token.owner, socket.gethostname()))
+
+    @property
+    def state(self) -> State:
+        """Return the state of the history as it was last read."""
+        return self.coordinator.state
+
+    # -- planning ----------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Launch:
+        """Verify where to start, then write one entry: it fences the old attempt and sets the restore point.
+
+        Return the launch that this try planned, or adopted (``adopted``). A refusal does not touch the old attempt.
+        """
+        state = self.coordinator.journal.catch_up()
+        if state.n < 0:
+            probe(self.store)
+        self._check_incarnation(state)
+        self._append_plan(self._plan_command(state))
+        self.record = self.state.current_launch()
+        if self.record is None:
+            raise Refused(f"{self.parameters.history.job}: the launch was replaced as soon as it was planned")
+        if self.killed.is_set():
+            self.request_stop("the task was killed while it planned")
+            raise Refused(f"{self.parameters.history.job}: this task was killed")
+        if not self.adopted:
+            self._heart().pulse()  # from now on other readers see that this launch lives
+        self.log(restore_story.launch_story(self._before, self.state, self.record, self.restored, self._seen))
+        return self.record
+
+    def _plan_command(self, state: State) -> c.PlanLaunch:
+        parameters = self.parameters
+        first = state.run(parameters.token.run) is None
+        base = resolve(parameters.restore, state, self.store) if first else None
+        return c.PlanLaunch(
+            spec=self._spec(),
+            incarnation=secrets.token_hex(16),
+            job=parameters.history.job,
+            scope=parameters.history.run or "",
+            item=parameters.history.item,
+            base=base,
+            above=id_above(base, self.store),
+            on_clear=parameters.on_clear,
+            require_state=parameters.require_state,
+            durable=parameters.durable,
+        )
+
+    def _spec(self) -> LaunchSpec:
+        return LaunchSpec(
+            token=self.parameters.token,
+            try_number=self.parameters.try_number,
+            owner=self.parameters.token.owner,
+            run=self.parameters.token.run,
+            run_after=self.parameters.run_after,
+            started_at=self.parameters.now,
+            restore=self.parameters.restore,
+        )
+
+    @property
+    def adopted(self) -> bool:
+        """Return whether an earlier try made this launch and its driver still runs."""
+        return self.record is not None and self.record.spec.try_number != self.parameters.try_number
+
+    def _check_incarnation(self, state: State) -> None:
+        """Raise ``HistoryGone`` if an earlier try of this task wrote to another history."""
+        known = self.parameters.incarnation
+        if known is not None and known != state.incarnation:
+            raise HistoryGone(
+                f"{self.parameters.history.job}: an earlier try of this task wrote to a history at"
+                f" {self.store.uri}/{self.keys.prefix} that is not there any more. Was it deleted, or was the connection"
+                " changed? Put the history back. To start without state, delete this task's key 'checkpoint_history' from"
+                " its state store and clear the task"
+            )
+
+    def _append_plan(self, plan: c.PlanLaunch) -> None:
+        """Write the plan. Wait first for a driver that was told to stop, but not for ever; then replace its launch."""
+        deadline = time.monotonic() + self.beats.still
+        liveness, waited = Liveness(self.store, self.beats), False
+
+        def verified_plan(state: State) -> c.PlanLaunch:
+            log_check = functools.partial(self.log, [restore_story.looking(state, self.beats.look)])
+            alive = (not waited or time.monotonic() < deadline) and liveness.wait(beats_of(self.keys, state), log_check)
+            if self.killed.is_set():
+                raise Refused(f"{self.parameters.history.job}: this task was killed; nothing was planned")
+            self._before, self._seen = state, self._observe(state, alive)
+            command = replace(plan, seen_alive=alive)
+            self._verify(state, decide(state, command))
+            return command
+
+        while True:
+            try:
+                self.coordinator.journal.append(verified_plan)
+                return
+            except Stopping as error:
+                self.log([f"{error.message}; waiting for it for up to {self.beats.still:.0f} s"])
+                self._wait_until_stopped(deadline)
+                liveness, waited = Liveness(self.store, self.beats), True
+
+    def _observe(self, state: State, alive: bool) -> Seen:
+        """Return what the log says of the driver besides the journal."""
+        beats = (read_beat(self.store, key) for key in beats_of(self.keys, state))
+        return Seen(self.store.uri, next(filter(None, beats), None), alive, utc_now())
+
+    def _verify(self, state: State, decision: object) -> None:
+        """Verify the checkpoint from which the launch would start. A clear may start from another one than a retry."""
+        events = decision if isinstance(decision, tuple) else ()
+        for event in events:
+            if isinstance(event, LaunchPlanned):
+                self.restored = examine(self.coordinator, state, event.restore_point)
+
+    def _wait_until_stopped(self, deadline: float) -> None:
+        """Wait while the driver's process lives on this host. ``Liveness`` looks at other hosts afterwards."""
+        while time.monotonic() < deadline and not self.killed.is_set():
+            keys = beats_of(self.keys, self.coordinator.journal.poll())
+            beats = (read_beat(self.store, key) for key in keys)
+            if not any(beat and beat.process.lives() for beat in beats):
+                return
+            time.sleep(min(POLL, self.beats.every))
+
+    # -- while the driver runs ---------------------------------------------------------------------------------------
+
+    def settings(
+        self, checkpointing: CheckpointConfig | None = None, allow_non_restored_state: bool | tuple[str, ...] = False
+    ) -> LaunchSettings:
+        """Return the settings of the driver; nothing in them is secret."""
+        assert self.record is not None
+        return LaunchSettings(
+            root=self.store.uri,
+            history=self.keys.prefix,
+            launch=self.record.number,
+            s3=s3_credentials.confs(self.store),
+            job=self.parameters.history.job,
+            token=self.record.spec.token,
+            try_number=self.record.spec.try_number,
+            checkpointing=checkpointing,
+            allow_non_restored_state=allow_non_restored_state,
+        )
+
+    def attempt(self) -> AttemptRecord | None:
+        """Read the journal and return the newest attempt of this launch."""
+        return self.coordinator.journal.catch_up().attempt_of(self.record.number if self.record else None)
+
+    def raise_if_replaced(self) -> None:
+        """Raise ``Superseded`` if another launch or a later try has taken over. Raise ``Fenced`` if a restore ended this
+        launch: the next try starts where the restore says."""
+        state = self.coordinator.journal.catch_up()
+        current = state.current_launch()
+        if current is None:
+            raise Fenced(restore_story.left_by_restore(state))
+        later_try = current.latest_try > self.parameters.try_number
+        if self.record is None or current.number != self.record.number or later_try:
+            raise Superseded(messages.superseded(state, self.parameters.token.run))
+
+    @contextlib.contextmanager
+    def heartbeat(self) -> Iterator[Heart]:
+        """Beat for the launch while this task submits. Afterwards only its driver beats, though this process may go on."""
+        assert self.record is not None
+        try:
+            with self._heart() as heart:
+                yield heart
+        finally:
+            with contextlib.suppress(StoreError):
+                self.store.delete([self.keys.launch_beat(self.record.number)])
+
+    def _heart(self) -> Heart:
+        assert self.record is not None
+        beat = Beat(launch=self.record.number, doing="submitting")
+        return Heart(self.store, self.keys.launch_beat(self.record.number), beat, self.beats)
+
+    def request_stop(self, reason: str) -> None:
+        """Ask the driver to stop. ``on_kill`` calls this in a signal handler of the main thread, so it has its own reader."""
+        if self.record is None:
+            return
+        journal = self.journal()
+        journal.patience = 3.0
+        journal.append(
+            c.RequestStop(
+                launch=self.record.number,
+                try_number=self.parameters.try_number,
+                by=self.parameters.token.owner,
+                reason=reason,
+            )
+        )
+
+    def collect_older_runs(self, stop: threading.Event) -> None:
+        """Collect the garbage of older runs and close those that are due; log one line if there was any.
+
+        Runs beside the driver. The next run does what is not done before ``stop`` is set.
+        """
+        history = self.parameters.history
+        if history.run is None:
+            return
+        by = By("task", self.parameters.token.owner, socket.gethostname())
+        done: list[OlderRun] = []
+        try:
+            done += collect_older_runs(
+                self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set, pause=stop.wait
+            )
+        except StoreError as error:
+            done.append(OlderRun("", error=error))
+        self.log(messages.older_runs(history.job, done))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def record_end(self, how: str, exit_code: int | None, said_by: str = "task") -> None:
+        """Record how the driver ended, if it could not do so itself. Do nothing if it was replaced."""
+        attempt = self.attempt()
+        if attempt is None:
+            return
+        end = c.EndAttempt(epoch=attempt.epoch, how=how, exit_code=exit_code, said_by=said_by, from_task=True)
+        with contextlib.suppress(Fenced):
+            self.coordinator.journal.append(end)
+
+    def record_suspension(self) -> bool:
+        """Return whether a savepoint stopped the driver of this launch, even if a restore has resumed the job since.
+
+        The savepoint's completion suspends the job. If the driver could not record its own end, record it here: then this try
+        may launch again once the job is resumed. If the job was resumed before that, only the next try may.
+        """
+        attempt = self.attempt()
+        if attempt is None or not (attempt.how == "suspended" or (attempt.how is None and self.state.suspended)):
+            return False
+        self.record_end("suspended", ExitCode.OVER)
+        attempt = self.attempt()
+        if attempt is None or attempt.how != "suspended":
+            return False
+        self.publish_savepoints()
+        return True
+
+    def publish_savepoints(self) -> None:
+        """Publish the savepoints that a driver completed and could not publish. If this fails, they still have their ids."""
+        with contextlib.suppress(CheckpointError):
+            publish_due(self.coordinator)
+
+    def collect_garbage(self) -> list[str]:
+        """Delete what ends with a run that succeeded. Return lines for the log, also if it cannot be deleted now."""
+        try:
+            before = {checkpoint.id for checkpoint in self.coordinator.journal.catch_up().retained}
+            collect(unshared(self.coordinator), utc_now())
+        except (StoreError, Refused) as error:
+            where = f"{self.store.uri}/{self.keys.prefix}"
+            return [f"State of the run under {where} could not be deleted ({error}). It only costs storage."]
+        deleted = before - {checkpoint.id for checkpoint in self.state.retained}
+        if not deleted and self.state.retained:
+            return []
+        return [summary_table.deleted_line(len(deleted), self.state)]
+
+    def wait_for_process(self) -> None:
+        """Wait until the driver's process on this host has ended, but not for ever.
+
+        A driver that finished may still run the code after its ``with`` block, and read its stages there. A process on
+        another host is not waited for.
+        """
+        attempts = self.state.attempts
+        beat = read_beat(self.store, self.keys.attempt_beat(attempts[-1].epoch)) if attempts else None
+        deadline = time.monotonic() + self.beats.still
+        while beat and beat.process.lives() and time.monotonic() < deadline:
+            if self.killed.wait(self.beats.every / 10):
+                return
+
+    def summary(self) -> list[str]:
+        """Return the summary table, or one line if the journal cannot be read."""
+        try:
+            return summary_table.summary(self.coordinator.journal.catch_up(), self.parameters.token.run)
+        except StoreError as error:
+            return [f"no summary: the journal cannot be read ({error})"]
