@@ -1,7 +1,8 @@
-"""Which restored state goes to which state of the job. Pure. Runs anywhere.
+"""The assignment of restored states to the states of the job. Pure. Runs anywhere.
 
-States are matched by uid; ``rename`` leads from an old uid to a new one. What nobody claims is *left over*, and is never
-dropped without a word that allows it: True for whatever it may be, or a list of uids. An empty state is no loss, and is skipped.
+States are matched by uid; ``rename`` maps an old uid to a new one. A restored state that the job does not claim is
+*unclaimed*. It is dropped only if the job allows it: with True for every state, or with a list of uids. An empty
+state is skipped.
 """
 
 from __future__ import annotations

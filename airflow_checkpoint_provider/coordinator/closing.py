@@ -1,9 +1,9 @@
-"""Closing a history that nobody needs any more: an entry, another at the next boundary, then all else goes. Runs anywhere.
+"""The closing of a history that is no longer needed: two entries, then the deletion of the rest. Runs anywhere.
 
-After *closing* nobody is accepted but who finishes it. *Closed* stands at the next boundary, which is the one place where
-numbers may be skipped. Then only boundaries stay, as stubs, the last with what is counted on from when it is opened again.
-Anyone may finish what another began, at any step and more than once: a process that slept deletes only what has numbers from
-before the closing, and nobody will ever use those again.
+After *closing*, only the end of the closing is accepted. *Closed* is written at the next boundary; only there numbers
+are skipped. Then only boundaries remain, as stubs; the last stub holds the counters for a history that is opened
+again. Any process may finish a closing, at any step and more than once. A process that was suspended deletes only
+objects with numbers from before the closing, which are never used again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a history no longer needs, and how it is deleted. Runs anywhere.
 
-``plan`` says what is garbage, ``collect`` deletes it. Anyone may do either, again and again, and finishes what somebody else
-began. There are five verbs:
+``plan`` returns the garbage, ``collect`` deletes it. Any process may call either repeatedly, and finishes interrupted
+deletions. There are five verbs:
 
 * *expire*: checkpoints and claimed savepoints that no policy keeps. They are condemned (an entry), deleted, and forgotten
   (an entry), in this order, so that nobody restores from what is half gone.

@@ -1,9 +1,10 @@
 """The journal of one history: read, decide, append by put-if-absent. Runs anywhere.
 
-Numbers fall into segments of 64. Number k * 64 is a *boundary*: it holds, beside its events, the whole state before them,
-and once written it is never deleted. Everything else in a segment may go once the next boundary stands. Hence the one rule
-of reading: what was read, found absent or won inside a segment is believed only after a GET of the next boundary, sent
-afterwards, answers "absent". If it is there, the segment is forgotten and reading goes on from that boundary's snapshot.
+Numbers form segments of 64. Number k * 64 is a *boundary*: besides its events it holds the whole state before them,
+and it is never deleted. The other entries of a segment may be deleted once the next boundary exists. Hence the rule
+of reading: what was read, found absent or won inside a segment counts only after a later GET of the next boundary
+answers "absent". If the boundary exists, the segment is dropped and reading continues from the snapshot of that
+boundary.
 """
 
 from __future__ import annotations

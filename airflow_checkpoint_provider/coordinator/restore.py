@@ -1,7 +1,7 @@
-"""Where to start: what ``restore=`` means, which candidates there are, and whether the chosen one is whole. Runs anywhere.
+"""Restore points: the meaning of ``restore=``, the candidates, and the verification of the choice. Runs anywhere.
 
-Restore never guesses. The restore point is a function of the state; what is looked at here decides only whether it may be
-used. "Denied", "absent" and "damaged" are three errors, and none of them is ever taken for "nothing to restore".
+A restore never guesses. The restore point is a function of the state; the checks here only decide whether it may be
+used. "Denied", "absent" and "damaged" are three errors; none of them means "nothing to restore".
 """
 
 from __future__ import annotations

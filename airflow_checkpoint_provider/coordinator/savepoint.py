@@ -1,7 +1,7 @@
-"""What a savepoint needs of journal and target together: publish it, claim it, dispose of it. Runs anywhere.
+"""Operations on a savepoint that need journal and target: publish, claim, dispose. Runs anywhere.
 
-Its own history may still need a savepoint: as the point where the next attempt starts, or where one has just started. Whoever
-wants to own its deletion asks that history first, if there is one beside it: one that was moved belongs to nobody's journal.
+The history that made a savepoint may still need it as a restore point. So a claim or a disposal asks that history
+first, if it lies beside the savepoint. No history lists a savepoint that was moved.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What lies at the target of a savepoint: its seal, the lock that says who may delete it, and the stub after that. Runs anywhere.
+"""The target of a savepoint: its seal, the lock of its deletion, and the stub after a disposal. Runs anywhere.
 
-A savepoint stands alone in a directory of its own: its file sets, then ``_metadata``, which is the seal byte for byte and makes
-it one, and ``_claimed``, which says who deletes it. Nothing here reads a journal, and every step may be done by anyone, again.
+A savepoint lies in a directory of its own: its file sets; then ``_metadata``, a copy of the seal, which completes it;
+and ``_claimed``, which names the owner of its deletion. Nothing here reads a journal. Every step can be repeated, by
+any process.
 
-Who deletes it overwrites ``_metadata`` by a *stub* first, and never takes the stub away. Killed at any point, what is left is
-the whole savepoint or none that anybody would open, and the next disposal goes on behind the stub. A publisher that slept
-finds something there, and cannot bring it back. ``_claimed`` stays, too: whoever read the seal before and claims afterwards
-is refused, so what is found whole after one's own claim stays whole.
+A disposal first overwrites ``_metadata`` by a *stub*, and never deletes the stub. If it is killed, the directory
+holds a whole savepoint, or a stub that nobody can open, and the next disposal continues. A publisher that was
+suspended finds the stub and cannot publish the savepoint again. ``_claimed`` stays too: a later claim is refused, so
+a savepoint that is whole after its claim stays whole.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from airflow_checkpoint_provider.storage.base import Store, put
 
 NO_CLAIM, CLAIM = "no_claim", "claim"
 DISPOSAL = "disposal"
-"""The owner that whoever disposes of a savepoint claims it for: another one may go on where the first was killed."""
+"""The owner of a savepoint that is being disposed of: any process may continue an interrupted disposal."""
 
 
 @dataclass(frozen=True, kw_only=True)
