@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
+from airflow_checkpoint_provider.spark.manual_completion import ManualCompletion
 from airflow_checkpoint_provider.spark.state.registered import SnapshotContext
 from tests.integration.runtime.conftest import Script
 from tests.support.waiting import wait_until
@@ -144,13 +146,21 @@ def test_gated_checkpoint_can_be_opened_before_it_is_sealed(script: Script) -> N
         assert again == gated, "one request is one checkpoint"
 
 
-def test_end_of_the_job_waits_for_the_finalize_task(script: Script, capsys: CaptureFixture) -> None:
+def test_end_of_the_job_waits_for_the_finalize_task(
+    script: Script, capsys: CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is acknowledged at the end, because no barrier came before."""
+    waiting, wait = threading.Event(), ManualCompletion.wait
+
+    def wait_and_tell(self: ManualCompletion, interrupted: Callable[[], bool]) -> None:
+        waiting.set()
+        wait(self, interrupted)
 
     def finalize() -> None:
-        task = script.coordinator()
-        wait_until(lambda: not task.missing(found(script, number)), 60, lambda: "it is not acknowledged")
-        task.complete(number, finalize=True)
+        assert waiting.wait(60)
+        script.coordinator().complete(number, finalize=True)
+
+    monkeypatch.setattr(ManualCompletion, "wait", wait_and_tell)
 
     with script.attempt() as job:
         stage(job, "first")
