@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from airflow_checkpoint_provider.cli import locate
-from airflow_checkpoint_provider.cli.locate import Found
+from airflow_checkpoint_provider.cli.locate import FoundHistory
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.cli.show import MANY
 from airflow_checkpoint_provider.coordinator import garbage, savepoint
@@ -77,13 +77,13 @@ def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
 def restore(store: Store, job: str, run: str | None, source: Source, approval: Approval) -> Report:
     """Verify the source, then fence what runs and set where the next attempt starts."""
     found, key = locate.find_history(store, job, run)
-    coordinator = Coordinator(Journal(store, found.keys, by()))
+    coordinator = Coordinator(Journal(store, found.keys, entry_author()))
     going = RestoreTarget(coordinator, source.text, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
     names = going.names(source.rename)
     command = _restoring(going, base, source)
     if source.claim:
-        savepoint.claim(coordinator, savepoint.claimable(base), by().owner, utc_now(), dry_run=True)
+        savepoint.claim(coordinator, savepoint.claimable(base), entry_author().owner, utc_now(), dry_run=True)
     coordinator.journal.foresee(command)
 
     def lines() -> list[str]:
@@ -109,7 +109,7 @@ def _restoring(going: RestoreTarget, base: Point | None, source: Source) -> Call
             now = going.restored.point or "nothing"
             raise Refused(f"{source.text} is {now} by now. Nothing was changed; try again")
         reason = "restored by hand: checkpoints restore"
-        return going.command(token, by().owner, reason, claim=source.claim, rename=source.rename)
+        return going.command(token, entry_author().owner, reason, claim=source.claim, rename=source.rename)
 
     return command
 
@@ -117,7 +117,7 @@ def _restoring(going: RestoreTarget, base: Point | None, source: Source) -> Call
 def dispose(store: Store, pointer: str, approval: Approval, *, history_is_here: bool) -> Report:
     """Delete a savepoint, unless its job may still start from it. Raises ``Refused`` if that is unknown because ``store`` does
     not hold its history, but for a ``store`` that a person has named (``history_is_here``)."""
-    told = savepoint.dispose(store, pointer, by().owner, utc_now(), dry_run=True)
+    told = savepoint.dispose(store, pointer, entry_author().owner, utc_now(), dry_run=True)
     if not told.job:
         return _disposed_before(store, told, approval)
     if not history_is_here and not told.own:
@@ -131,7 +131,7 @@ def dispose(store: Store, pointer: str, approval: Approval, *, history_is_here: 
     if approval.dry_run:
         return _to_dispose(told, [*lines, DRY_RUN])
     confirm(told.job, lines, approval)
-    savepoint.dispose(store, pointer, by().owner, utc_now())
+    savepoint.dispose(store, pointer, entry_author().owner, utc_now())
     return _to_dispose(told, [*(lines if approval.yes else []), "done"])
 
 
@@ -143,14 +143,18 @@ def _disposed_before(store: Store, told: Disposed, approval: Approval) -> Report
     except SavepointDisposed as error:
         said = error.message.partition(";")[0]
     if not approval.dry_run:
-        savepoint.dispose(store, str(told.pointer), by().owner, utc_now())
+        savepoint.dispose(store, str(told.pointer), entry_author().owner, utc_now())
     return _to_dispose(told, [said])
 
 
 def _to_dispose(told: Disposed, lines: list[str]) -> Report:
     data = {
-        "pointer": str(told.pointer), "job": told.job or None, "files": told.files, "bytes": told.bytes, "history": told.own,
-    }  # fmt: skip
+        "pointer": str(told.pointer),
+        "job": told.job or None,
+        "files": told.files,
+        "bytes": told.bytes,
+        "history": told.own,
+    }
     row = (str(told.pointer), told.job or NONE, str(told.files), str(told.bytes))
     return Report(DISPOSED, [row], data, lines)
 
@@ -179,7 +183,7 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
     return Report(PRUNED, rows, data, [*(lines if approval.yes else []), "done"], notes, errors)
 
 
-def _to_prune(store: Store, job: str, run: str | None) -> tuple[tuple[Found, ...], tuple[CheckpointError, ...]]:
+def _to_prune(store: Store, job: str, run: str | None) -> tuple[tuple[FoundHistory, ...], tuple[CheckpointError, ...]]:
     """Return the histories of a job, or of one run, and the errors of those that cannot be read."""
     if run is not None:
         return (locate.find_run(store, job, run)[0],), ()
@@ -237,8 +241,8 @@ class _Planned:
         }
 
 
-def _planned(store: Store, found: Found, now: str) -> _Planned:
-    coordinator = Coordinator(Journal(store, found.keys, by()))
+def _planned(store: Store, found: FoundHistory, now: str) -> _Planned:
+    coordinator = Coordinator(Journal(store, found.keys, entry_author()))
     state = coordinator.journal.catch_up()
     folders = garbage.folders_of(store, found.keys)
     return _Planned((found.state.job, found.newest_run), coordinator, garbage.plan(state, now, folders))
@@ -259,17 +263,20 @@ def confirm(job: str, lines: list[str], approval: Approval) -> None:
         raise InvalidConfig("That is not the job's name; nothing was changed")
 
 
-def _report(found: Found, base: Point | None, lines: list[str], said: str) -> Report:
+def _report(found: FoundHistory, base: Point | None, lines: list[str], said: str) -> Report:
     state = found.state
     data = {
-        "job": state.job, "run": found.newest_run, "next_start": str(base) if base else None, "branch": state.branch.number,
+        "job": state.job,
+        "run": found.newest_run,
+        "next_start": str(base) if base else None,
+        "branch": state.branch.number,
         "entry": state.n,
-    }  # fmt: skip
+    }
     cells = tuple(str(value) if value is not None else "" for value in data.values())
     return Report(RESTORED, [cells], data, [*lines, said])
 
 
-def by() -> By:
+def entry_author() -> By:
     """Return who writes the entries: the user and the host."""
     return By("cli", f"{_user()}@{socket.gethostname()}", socket.gethostname())
 

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.storage import Store
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundHistory:
     """A history that exists, with its state as it was just read."""
 
     keys: Keys
@@ -36,7 +36,7 @@ class Histories:
     for each history that cannot be read.
     """
 
-    found: tuple[Found, ...]
+    found: tuple[FoundHistory, ...]
     not_read: int
     unreadable: tuple[CheckpointError, ...]
 
@@ -70,12 +70,12 @@ def _position(token: str) -> tuple[bool, str]:
     return (time is None, time or token)
 
 
-def _read(store: Store, prefix: str) -> Found | None:
+def _read(store: Store, prefix: str) -> FoundHistory | None:
     state = Journal(store, Keys(prefix), By("cli", "", "")).catch_up()
-    return Found(Keys(prefix), state) if state.n >= 0 else None
+    return FoundHistory(Keys(prefix), state) if state.n >= 0 else None
 
 
-def newest(store: Store, job: str, limit: int) -> Found:
+def newest(store: Store, job: str, limit: int) -> FoundHistory:
     """Return the history of a job that changed last. Raises ``CheckpointNotFound``, or why it cannot be read."""
     all_of = histories(store, job, limit)
     if all_of.found:
@@ -85,7 +85,7 @@ def newest(store: Store, job: str, limit: int) -> Found:
     raise CheckpointNotFound(f"there is no job {job!r} under {store.uri}. `jobs` lists all jobs")
 
 
-def find_run(store: Store, job: str, run: str) -> tuple[Found, str]:
+def find_run(store: Store, job: str, run: str) -> tuple[FoundHistory, str]:
     """Return the history of a run, and the run's key in it. ``run`` is the scope of a history, or a run in a shared history.
 
     Raises ``CheckpointNotFound``.
@@ -100,14 +100,14 @@ def find_run(store: Store, job: str, run: str) -> tuple[Found, str]:
     raise CheckpointNotFound(f"job {job!r} has no run {run!r} under {store.uri}. `list {job}` prints its newest runs")
 
 
-def find_history(store: Store, job: str, run: str | None) -> tuple[Found, str | None]:
+def find_history(store: Store, job: str, run: str | None) -> tuple[FoundHistory, str | None]:
     """Return the history that the arguments name, and the run's key in it; without a run the newest history, and None."""
     if run is None:
         return newest(store, job, LIMIT), None
     return find_run(store, job, run)
 
 
-def not_beating(store: Store, found: Iterable[Found], on_wait: Callable[[], object]) -> set[str]:
+def not_beating(store: Store, found: Iterable[FoundHistory], on_wait: Callable[[], object]) -> set[str]:
     """Return the prefixes of the histories whose driver is on record as alive and does not beat.
 
     Drivers elsewhere are watched for up to half a minute, all at the same time; ``on_wait`` is called before.

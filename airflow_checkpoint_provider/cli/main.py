@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.errors import (
     StoreDenied,
     StoreMisconfigured,
 )
-from airflow_checkpoint_provider.protocol.keys import SavepointPointer, pointer_of
+from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.storage import Store, open_store
 
 FAILED = 1
@@ -73,7 +73,7 @@ def root_of(pointer: str) -> str:
     parsed = pointer_of(pointer)
     if not isinstance(parsed, SavepointPointer):
         return parsed.root
-    above = parsed.root.removesuffix("/savepoints")
+    above = parsed.root.removesuffix(f"/{SAVEPOINTS}")
     return parsed.root if not above or above.endswith("/") else above
 
 

@@ -11,9 +11,18 @@ from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.text.units import table
 
 _COLOURS = {
-    "running": "green", "finished": "green", "completed": "green", "restored": "cyan", "pending": "yellow", "launched": "yellow",
-    "suspended": "yellow", "deleted": "dim", "aborted": "red", "failed": "red", "lost": "red",
-}  # fmt: skip
+    "running": "green",
+    "finished": "green",
+    "completed": "green",
+    "restored": "cyan",
+    "pending": "yellow",
+    "launched": "yellow",
+    "suspended": "yellow",
+    "deleted": "dim",
+    "aborted": "red",
+    "failed": "red",
+    "lost": "red",
+}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""The verbs that ask a running job for something and wait for it: trigger, savepoint, stop. Runs anywhere.
+"""The verbs that ask a running job for a checkpoint or savepoint and wait for it. Runs anywhere.
 
-Whoever stops waiting takes nothing back: what was asked for stands in the journal.
+A person who stops waiting cancels nothing: the request stays in the journal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.cli import locate
-from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, by, confirm
+from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, entry_author
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.cli.show import entry
 from airflow_checkpoint_provider.coordinator import request as outcomes
@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.request import Awaited, CheckpointRequest, Outcome
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS
 from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, Kind
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import restore
@@ -29,18 +30,16 @@ from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.text.units import ENDED, NONE, labelled, table
 
-EVERY = 1.0  # seconds between two looks; an idle one is two small reads
+EVERY = 1.0  # seconds between two polls; an idle poll is two small reads
 ORIGIN = "cli"
-SAVEPOINTS = "savepoints"
-"""The folder below the root in which savepoints lie that no ``--to`` sends elsewhere."""
 
-ASKED = ("ID", "KIND", "STATE", "POINTER")
+REQUESTED = ("ID", "KIND", "STATE", "POINTER")
 STOPPED = ("JOB", "RUN", "ATTEMPT", "KIND", "TARGET")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WantedCheckpoint:
-    """What is asked of a job. ``to`` is where a savepoint's own folder will lie."""
+    """The checkpoint to ask for. ``to`` is the directory in which a savepoint gets its own directory."""
 
     kind: Kind = CHECKPOINT
     to: str | None = None
@@ -50,14 +49,14 @@ class WantedCheckpoint:
 
 @dataclass(frozen=True)
 class WaitOptions:
-    """``wait``: for the outcome; ``seconds``: so long at most, None for as long as it takes."""
+    """Whether to ``wait`` for the outcome, and for how many ``seconds``; None: without limit."""
 
     wait: bool = True
     seconds: float | None = None
 
 
 def ask(store: Store, job: str, run: str | None, wanted: WantedCheckpoint, waiting: WaitOptions) -> Report:
-    """Ask for a checkpoint or a savepoint of a job that goes on."""
+    """Ask for a checkpoint or a savepoint of a job that continues."""
     dialogue = _Dialogue(store, job, run, wanted)
     outcome = dialogue.submit()
     if not waiting.wait:
@@ -81,24 +80,24 @@ def stop(store: Store, job: str, run: str | None, wanted: WantedCheckpoint, appr
 
 
 class _Dialogue:
-    """One request, and what a person is told of it: the wait on stderr, one line per change."""
+    """One request, and its output for a person: while it waits, one line on stderr per change."""
 
     def __init__(self, store: Store, job: str, run: str | None, wanted: WantedCheckpoint) -> None:
         self._found, self._run = locate.find_history(store, job, run)
         self._wanted, self._target = wanted, _target(store, wanted)
-        self._coordinator = Coordinator(Journal(store, self._found.keys, by()))
-        self._asked = Request(
+        self._coordinator = Coordinator(Journal(store, self._found.keys, entry_author()))
+        self._request_record = Request(
             token=f"checkpoints {secrets.token_hex(8)}",
             kind=wanted.kind.name,
             origin=ORIGIN,
-            owner=by().owner,
+            owner=entry_author().owner,
             folder=self._target,
             name=wanted.name,
             pinned=wanted.pinned,
         )
         awaited = Awaited.ENDED if wanted.kind.suspends else Awaited.PUBLISHED
-        self._request = CheckpointRequest(lambda: self._coordinator, self._trigger, self._asked.token, awaited)
-        self._said = ""
+        self._request = CheckpointRequest(lambda: self._coordinator, self._trigger, self._request_record.token, awaited)
+        self._printed = ""
 
     @property
     def state(self) -> State:
@@ -107,17 +106,21 @@ class _Dialogue:
     # -- asking ------------------------------------------------------------------------------------------------------
 
     def announced(self) -> Report:
-        """Return what asking would mean now. Raise what would refuse it."""
+        """Return what the request would do now. Raise the error that would refuse it."""
         state = self._coordinator.journal.catch_up()
         self._refuse_other_run(state)
-        self._coordinator.journal.foresee(c.Trigger(request=self._asked, run=self._run))
+        self._coordinator.journal.foresee(c.Trigger(request=self._request_record, run=self._run))
         running = state.running()
         assert running
         assert self._target
         kind, run = self._wanted.kind.name, state.launch(running.launch)
         data = {
-            "job": state.job, "run": run.spec.run if run else "", "attempt": running.epoch, "kind": kind, "target": self._target,
-        }  # fmt: skip
+            "job": state.job,
+            "run": run.spec.run if run else "",
+            "attempt": running.epoch,
+            "kind": kind,
+            "target": self._target,
+        }
         lines = [
             f"STOP {state.job}: attempt {running.epoch} takes a savepoint at its next barrier, and ends",
             labelled("savepoint", f"in a folder of its own below {self._target}"),
@@ -126,7 +129,7 @@ class _Dialogue:
         return Report(STOPPED, [[str(value) for value in data.values()]], data, lines)
 
     def submit(self) -> Outcome:
-        """Ask. Raise what refuses it."""
+        """Send the request. Raise the error that refuses it."""
         self._refuse_other_run(self._coordinator.journal.catch_up())
         outcome = self._request.submit()
         if isinstance(outcome, outcomes.Refused):
@@ -142,13 +145,13 @@ class _Dialogue:
             )
 
     def _trigger(self, coordinator: Coordinator) -> int:
-        return coordinator.trigger(self._asked, run=self._run)
+        return coordinator.trigger(self._request_record, run=self._run)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def wait(self, seconds: float | None) -> None:
-        """Wait until it is done, ``seconds`` at most. Raise ``StillPending`` when time is up or a person interrupts, and what
-        the outcome means if it is no success."""
+        """Wait until the request is done, for up to ``seconds``. Raise ``StillPending`` when time is up or a person
+        interrupts, and the error of an outcome that is no success."""
         deadline = None if seconds is None else time.monotonic() + seconds
         try:
             outcome = self._request.wait(deadline, EVERY, on_look=self._show, sleep=time.sleep)
@@ -170,8 +173,8 @@ class _Dialogue:
 
     def _show(self, outcome: Outcome) -> None:
         line = self._line(outcome)
-        if line != self._said:
-            self._said = line
+        if line != self._printed:
+            self._printed = line
             print(line, file=sys.stderr, flush=True)
 
     def _line(self, outcome: Outcome) -> str:
@@ -201,23 +204,23 @@ class _Dialogue:
     # -- the answer --------------------------------------------------------------------------------------------------
 
     def queued(self) -> Report:
-        """Return the row of a request that waits for others."""
+        """Return the row of a request that waits in the queue."""
         kind = self._wanted.kind.name
         data = {"id": None, "kind": kind, "state": "queued", "pointer": None}
         row = [NONE, kind, "queued", NONE]
-        return Report(ASKED, [row], data, table(ASKED, [row]))
+        return Report(REQUESTED, [row], data, table(REQUESTED, [row]))
 
     def report(self, before: Sequence[str] = (), after: str = "") -> Report:
-        """Return the row of what was asked for, as `list` has it, with its pointer."""
+        """Return the row of the checkpoint, as `list` prints it, with its pointer."""
         found = self.state.checkpoint(self._request.number)
         assert found
         made = entry(self._coordinator.store, replace(self._found, state=self.state), found)
         row = [f"chk-{made['id']}", made["kind"], made["state"], made["pointer"] or NONE]
-        return Report(ASKED, [row], made, [*before, *table(ASKED, [row]), *filter(None, [after])])
+        return Report(REQUESTED, [row], made, [*before, *table(REQUESTED, [row]), *filter(None, [after])])
 
 
 def _target(store: Store, wanted: WantedCheckpoint) -> str | None:
-    """The URI as the store behind it writes it, so that a wrong one is refused before anybody is asked."""
+    """Return the target as its store writes it, so that a wrong URI is refused before the request; None for a checkpoint."""
     if not wanted.kind.savepoint:
         return None
     return store.beside(wanted.to).uri if wanted.to else f"{store.uri}/{SAVEPOINTS}"

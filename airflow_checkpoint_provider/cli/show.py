@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_checkpoint_provider.cli import locate
-from airflow_checkpoint_provider.cli.locate import Found
+from airflow_checkpoint_provider.cli.locate import FoundHistory
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator import statistics as numbers
 from airflow_checkpoint_provider.coordinator.liveness import Beats
@@ -43,7 +43,7 @@ JOBS = ("JOB", "RUN", "STATE", "ATTEMPT", "LAST CHECKPOINT", "AGE", "NEXT START"
 
 def jobs(store: Store, limit: int, now: str) -> Report:
     """Report the newest run of each job."""
-    newest: list[Found] = []
+    newest: list[FoundHistory] = []
     errors: list[CheckpointError] = []
     for job in locate.jobs(store):
         all_of = locate.histories(store, job, limit)
@@ -62,7 +62,7 @@ def _say_waiting() -> None:
     print(f"Checking whether the drivers of running jobs are alive (up to {seconds:g} s).", file=sys.stderr, flush=True)
 
 
-def _job(found: Found, now: str, *, silent: bool) -> dict[str, Any]:
+def _job(found: FoundHistory, now: str, *, silent: bool) -> dict[str, Any]:
     state = found.state
     completed = (checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at)
     last = max(completed, key=lambda checkpoint: checkpoint.id, default=None)
@@ -87,7 +87,7 @@ def _job_cells(job: dict[str, Any]) -> list[str]:
     return [value or NONE for value in values]
 
 
-def _state(found: Found) -> str:
+def _state(found: FoundHistory) -> str:
     """Return what the journal says of the newest run. A driver that it says is at work may be dead."""
     if found.state.closing is not None:
         return "closed"
@@ -123,21 +123,28 @@ def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
     return Report(LIST, [_list_cells(checkpoint) for checkpoint in shown], shown, notes=notes, errors=errors)
 
 
-def _checkpoints(store: Store, found: Found, run: str | None) -> Iterable[dict[str, Any]]:
+def _checkpoints(store: Store, found: FoundHistory, run: str | None) -> Iterable[dict[str, Any]]:
     for checkpoint in sorted(found.state.checkpoints, key=lambda checkpoint: -checkpoint.id):
         data = entry(store, found, checkpoint)
         if run in (None, data["run"]):
             yield data
 
 
-def entry(store: Store, found: Found, checkpoint: Checkpoint) -> dict[str, Any]:
+def entry(store: Store, found: FoundHistory, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return a checkpoint as data: times in UTC, sizes in bytes, durations in seconds."""
     return asdict(row(found.state, checkpoint)) | {
-        "kind": checkpoint.kind, "origin": checkpoint.request.origin, "owner": checkpoint.request.owner, "name": checkpoint.request.name,
-        "pinned": checkpoint.request.pinned, "pointer": _pointer(store, found, checkpoint), "triggered_at": checkpoint.triggered_at,
-        "ended_at": checkpoint.ended_at or None, "phase": checkpoint.phase or None, "missing": list(checkpoint.missing),
+        "kind": checkpoint.kind,
+        "origin": checkpoint.request.origin,
+        "owner": checkpoint.request.owner,
+        "name": checkpoint.request.name,
+        "pinned": checkpoint.request.pinned,
+        "pointer": _pointer(store, found, checkpoint),
+        "triggered_at": checkpoint.triggered_at,
+        "ended_at": checkpoint.ended_at or None,
+        "phase": checkpoint.phase or None,
+        "missing": list(checkpoint.missing),
         "words": checkpoint.words or None,
-    }  # fmt: skip
+    }
 
 
 def _list_cells(data: dict[str, Any]) -> list[str]:
@@ -156,7 +163,7 @@ def _list_cells(data: dict[str, Any]) -> list[str]:
     ]
 
 
-def _pointer(store: Store, found: Found, checkpoint: Checkpoint) -> str | None:
+def _pointer(store: Store, found: FoundHistory, checkpoint: Checkpoint) -> str | None:
     """Return None for a checkpoint that does not exist any more, and for a savepoint that is not published yet."""
     if checkpoint.status != RETAINED or (checkpoint.savepoint and not checkpoint.published):
         return None
@@ -174,7 +181,7 @@ def show(store: Store, job: str, run: str | None, number: str | None) -> Report:
     return _table(found, run) if number is None else _one(store, found, number)
 
 
-def shown(store: Store, job: str, run: str | None, number: str | None) -> tuple[Found, str, str | None]:
+def shown(store: Store, job: str, run: str | None, number: str | None) -> tuple[FoundHistory, str, str | None]:
     """Return what the arguments after JOB name: the history, the run in it, and the id of a checkpoint, if there is one."""
     if number is None and run is not None and not _names_a_run(store, job, run):
         run, number = None, run
@@ -195,7 +202,7 @@ def _names_a_run(store: Store, job: str, text: str) -> bool:
     return True
 
 
-def _table(found: Found, run: str) -> Report:
+def _table(found: FoundHistory, run: str) -> Report:
     if found.state.closing is not None:
         data = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing}
         return Report(tuple(data), [list(data.values())], data, [messages.closed(found.state)])
@@ -205,7 +212,7 @@ def _table(found: Found, run: str) -> Report:
     return Report(HEADER, cells, data, summary_table.summary(found.state, run, MANY))
 
 
-def listed(found: Found, number: str) -> Checkpoint:
+def listed(found: FoundHistory, number: str) -> Checkpoint:
     """Return the checkpoint of an id such as ``chk-7``. Raises ``CheckpointNotFound``."""
     checkpoint = found.state.checkpoint(checkpoint_id(number))
     if checkpoint is None:
@@ -216,7 +223,7 @@ def listed(found: Found, number: str) -> Checkpoint:
     return checkpoint
 
 
-def _one(store: Store, found: Found, number: str) -> Report:
+def _one(store: Store, found: FoundHistory, number: str) -> Report:
     checkpoint = listed(found, number)
     rows = [
         (
@@ -309,7 +316,7 @@ def statistics(store: Store, job: str, run: str | None, number: str | None) -> R
     return Report(summary_table.SPREAD, summary_table.spreads(answer), data, lines)
 
 
-def _statistics_of(found: Found, checkpoint: Checkpoint) -> Report:
+def _statistics_of(found: FoundHistory, checkpoint: Checkpoint) -> Report:
     tasks = {
         state.uid: {
             "sync": round(state.measures.sync_s * 1000) if state.new else 0,

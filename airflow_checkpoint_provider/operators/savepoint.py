@@ -38,7 +38,7 @@ from airflow_checkpoint_provider.operators._base import KillGuard, failing_for_g
 from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.keys import SavepointPointer, pointer_of
+from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, kind_named
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_store
@@ -59,7 +59,7 @@ class SavepointRequestOperator(RequestOperator):
     def _folder(self, coordinator: Coordinator) -> str:
         """The URI of the folder in which the savepoint gets one of its own."""
         store = coordinator.store
-        return store.beside(_shared(self.target)).uri if self.target else f"{store.uri}/savepoints"
+        return store.beside(_shared(self.target)).uri if self.target else f"{store.uri}/{SAVEPOINTS}"
 
     def _completed(self, request: CheckpointRequest, ti: Any) -> None:
         if not request.find().published:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from airflow_checkpoint_provider.errors import InvalidName
 
+SAVEPOINTS = "savepoints"  # the folder below the root in which savepoints lie by default
 LONGEST = 200
 KEPT = 160
 SEGMENT = 64
