@@ -23,7 +23,7 @@ with DAG("tally", schedule=None, max_active_runs=1, params={"data": FOLDER}, doc
     CheckpointedSparkSubmitOperator(
         task_id="run",
         job_id="tally",
-        scope="job",  # all runs go on with one history, which the other DAG knows by the job's name
+        scope="job",  # all runs share one history, which the other DAG finds by the job's id
         application=str(JOB),
         application_args=["--inbox", "{{ params.data }}/inbox", "--out", "{{ params.data }}/sums.json"],
         retries=10,

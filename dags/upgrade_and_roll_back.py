@@ -64,14 +64,14 @@ def stopped(savepoint: Any) -> Any:
 
 @task.short_circuit
 def ended(ti: Any = None) -> bool:
-    """Whether the new version failed for good: its run is over, and no retry starts the old one."""
+    """Return whether the new version failed for good: its run is over, and no retry starts the old version."""
     running: int = ti.get_dr_count("tally_deployed", states=["queued", "running"])
     return running == 0
 
 
 @task
 def upgraded() -> None:
-    """The other leaf: with the rollback as the only one, the run of a failed upgrade would be a success."""
+    """Be the second leaf: with only the rollback as leaf, the run of a failed upgrade would be a success."""
 
 
 with DAG(

@@ -16,7 +16,8 @@ STAMP = (1980, 1, 1, 0, 0, 0)  # the same content is the same archive
 
 
 def driver_archive() -> Path:
-    """The zip of what the driver needs, made once per content under ``$AIRFLOW_HOME``; its name holds version and content."""
+    """Return the zip with the driver's modules under ``$AIRFLOW_HOME``. It is written once per content; its name has version and
+    hash."""
     package = Path(airflow_checkpoint_provider.__file__).parent
     sources = [
         package / "__init__.py",
@@ -33,7 +34,7 @@ def driver_archive() -> Path:
 
 
 def _write(target: Path, members: dict[str, bytes]) -> None:
-    """Whole or not at all: another task may be making the same one."""
+    """Write the archive atomically: another task may write the same one."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,4 +1,4 @@
-"""The connection to where checkpoints live. Runs in Airflow (worker, API server, command line)."""
+"""The connection to the checkpoint storage. Runs in Airflow (worker, API server, command line)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ADD = (
 
 
 class CheckpointStorageHook(BaseHook):
-    """Where checkpoints live, by a connection of type ``checkpoint_storage``, or ``aws``, whose extra has ``root``.
+    """Opens the checkpoint storage of a connection of type ``checkpoint_storage``, or ``aws`` with ``root`` in its extra.
 
     :param checkpoint_conn_id: the connection. If its name is not the default one, it must exist.
     :param master: Spark's master, if there is one. Without the connection, jobs of a local one use
@@ -160,12 +160,16 @@ class CheckpointStorageHook(BaseHook):
             savepoint = open_savepoint(where, self.get_store_beside())
             seal = savepoint.seal
             about = {"job": seal.job, "scope": seal.scope, "id": seal.id, "pointer": str(where)}
-            return {**about, "sealed": True, "states": _states(seal, f"{savepoint.store.uri}/{savepoint.keys.prefix}")}
+            return {
+                **about,
+                "sealed": True,
+                "states": _describe_states(seal, f"{savepoint.store.uri}/{savepoint.keys.prefix}"),
+            }
         request = self.get_checkpoint(checkpoint, "hook")
         coordinator = request.coordinator
         seal, sealed = coordinator.contents(find(request))
         uri = f"{coordinator.store.uri}/{coordinator.keys.prefix}"
-        return {**reference_of(request), "sealed": sealed, "states": _states(seal, uri)}
+        return {**reference_of(request), "sealed": sealed, "states": _describe_states(seal, uri)}
 
     def test_connection(self) -> tuple[bool, str]:
         """Write, read and delete a scratch key. A store that lets two writers win cannot hold checkpoints."""
@@ -208,14 +212,17 @@ def _folder() -> Store:
     return open_store(str(Path(get_airflow_home(), "checkpoints")))
 
 
-def _states(seal: Seal, uri: str) -> dict[str, Any]:
+def _describe_states(seal: Seal, uri: str) -> dict[str, Any]:
     """Describe the states of a history, or a savepoint, at ``uri``."""
-    return {uid: _described(state, uri) for uid, state in sorted(seal.states.items())}
+    return {uid: _describe_state(state, uri) for uid, state in sorted(seal.states.items())}
 
 
-def _described(state: StateSnapshot, uri: str) -> dict[str, Any]:
+def _describe_state(state: StateSnapshot, uri: str) -> dict[str, Any]:
     return {
-        "kind": state.kind, "rows": state.rows, "bytes": state.bytes,
+        "kind": state.kind,
+        "rows": state.rows,
+        "bytes": state.bytes,
         "files": [f"{uri}/{file_set.path}/{file.name}" for file_set in state.file_sets for file in file_set.files],
-        "schema": json.loads(state.stage.schema) if state.stage else None, "value": state.value,
-    }  # fmt: skip
+        "schema": json.loads(state.stage.schema) if state.stage else None,
+        "value": state.value,
+    }

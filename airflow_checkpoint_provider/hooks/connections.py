@@ -1,4 +1,4 @@
-"""Reading a connection so that "does not exist" is never "could not be read". Runs in Airflow (all processes)."""
+"""Look up a connection, and tell "does not exist" from "could not be read". Runs in Airflow (all processes)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class NoConnection(StoreMisconfigured):
 
 
 def find_connection(conn_id: str) -> Connection | None:
-    """The connection, or None if it does not exist. Raises ``ConnectionUnreadable`` if that cannot be told.
+    """Return the connection, or None if it does not exist. Raise ``ConnectionUnreadable`` if that is unknown.
 
-    ``BaseHook.get_connection`` says "isn't defined" in both cases. With the API server down this takes about 10 s, as
-    long as Airflow tries again by itself.
+    ``BaseHook.get_connection`` says "isn't defined" in both cases. If the API server is down, this takes about 10 s, because
+    Airflow retries.
     """
     try:
         return _airflow.look_up_connection(conn_id)

@@ -1,6 +1,6 @@
-"""What a connection says about S3. Runs in Airflow (worker, API server, command line).
+"""Settings of S3 from a connection. Runs in Airflow (worker, API server, command line).
 
-The names are those of Airflow's own ``aws`` connection, so that one of these, with a ``root``, will do.
+The names are those of Airflow's ``aws`` connection, so an ``aws`` connection with a ``root`` works too.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ SECRET = {  # extra -> field; login and password win
     "aws_session_token": "session_token",
 }
 FIELDS = {"login", "password", *PLAIN, *SECRET, "verify", "service_config"}
-"""What a connection to S3 may say beside its root."""
+"""Fields of a connection to S3 besides its root."""
 
 
 def is_s3(root: str) -> bool:
+    """Return whether a root is a URI of S3."""
     return root.strip().lower().startswith(("s3:", "s3a:"))
 
 
 def s3_settings(connection: Connection, extra: Mapping[str, Any]) -> S3Settings:
-    """Raises ``StoreMisconfigured`` for what cannot be."""
+    """Return the settings of a connection. Raise ``StoreMisconfigured`` for invalid values."""
     fields = {name: _text(extra, name) for name in PLAIN}
     fields["endpoint_url"] = _service_endpoint(extra) or fields["endpoint_url"]
     fields |= {field: _text(extra, name) for name, field in SECRET.items()}
@@ -46,7 +47,8 @@ def _text(extra: Mapping[str, Any], name: str) -> str | None:
 
 
 def _service_endpoint(extra: Mapping[str, Any]) -> str | None:
-    """``{"service_config": {"s3": {"endpoint_url": ...}}}``, as an ``aws`` connection may say it, wins there, too."""
+    """Return the endpoint of ``{"service_config": {"s3": {"endpoint_url": ...}}}``, which takes precedence as in an ``aws``
+    connection."""
     given = extra.get("service_config") or {}
     service = given.get("s3", {}) if isinstance(given, dict) else None
     if not isinstance(service, dict) or {*given} - {"s3"} or {*service} - {"endpoint_url"}:
@@ -57,12 +59,12 @@ def _service_endpoint(extra: Mapping[str, Any]) -> str | None:
 
 
 def _verify(given: Any) -> bool | str:
-    """A switch, as JSON or, from a form or a URI, as text; or the path of a file with certificates."""
+    """Return ``verify``: a boolean, also as text from a form or a URI, or the path of a file with certificates."""
     if given is None or isinstance(given, bool):
         return given is not False
-    said = {"": True, "true": True, "false": False}.get(str(given).strip().lower())
-    if said is not None:
-        return said
+    switch = {"": True, "true": True, "false": False}.get(str(given).strip().lower())
+    if switch is not None:
+        return switch
     if not isinstance(given, str) or not Path(given).is_absolute():
         raise StoreMisconfigured("verify is neither true, false, nor the absolute path of a file with certificates")
     return given

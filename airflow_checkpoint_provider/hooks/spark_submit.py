@@ -1,4 +1,4 @@
-"""The Spark provider's hook, with what a checkpointed job needs from its process. Runs in Airflow (worker)."""
+"""The Spark provider's hook with additions for checkpointed jobs. Runs in Airflow (worker)."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from airflow_checkpoint_provider.text import messages
 class CheckpointedSparkSubmitHook(SparkSubmitHook):
     """Takes the parameters of ``SparkSubmitHook`` and ``environment``.
 
-    :param environment: added to the environment of ``spark-submit``, and only there. The parent's ``env_vars`` stand in
-        the command line on YARN and Kubernetes, for every user of the host to read.
+    :param environment: variables for the environment of ``spark-submit`` only. On YARN and Kubernetes the parent puts its
+        ``env_vars`` into the command line, which every user of the host can read.
     """
 
     def __init__(self, *args: Any, environment: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._environment = dict(environment or {})
         self.refusal: str | None = None
-        """What a driver in client mode printed as the reason for its exit code 3."""
+        """The reason for exit code 3 that a driver in client mode has printed."""
 
     @classmethod
     def get_connection(cls, conn_id: str) -> Connection:
-        """One that cannot be read raises ``ConnectionUnreadable``; the parent would take it for YARN."""
+        """Return the connection. Raise ``ConnectionUnreadable`` if it cannot be read; the parent would assume YARN."""
         connection = find_connection(conn_id)
         if connection is None:
             raise AirflowNotFoundException(f"The conn_id `{conn_id}` isn't defined")
         return connection
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """As the parent's, which leaves the pipe open that it has read to its end. A child that kept the task's stdin would
-        hide the task's death from its supervisor."""
+        """Submit as the parent does, and close the pipe that the parent leaves open.
+
+        The child does not inherit the task's stdin: it would hide the task's death from its supervisor."""
         try:
             return super().submit(application, **{"stdin": subprocess.DEVNULL, **kwargs})
         finally:
@@ -52,19 +53,19 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
 
     @property
     def deploy_mode(self) -> str | None:
-        """As configured; None is Spark's default, ``client``."""
+        """Return the configured deploy mode; None is Spark's default, ``client``."""
         mode: str | None = _airflow.spark_connection(self)["deploy_mode"]
         return mode
 
     @property
     def pid(self) -> int | None:
-        """The process id of ``spark-submit``, in client mode the driver's JVM. None before ``submit``."""
+        """Return the process id of ``spark-submit``, in client mode of the driver's JVM. None before ``submit``."""
         process = _airflow.spark_submit_process(self)
         return process.pid if process else None
 
     @property
     def returncode(self) -> int | None:
-        """Of ``spark-submit``, in client mode the driver's; negative: ended by a signal. None until it ended."""
+        """Return the exit code of ``spark-submit``, in client mode of the driver; negative: a signal. None until it ended."""
         process = _airflow.spark_submit_process(self)
         return process.returncode if process else None
 
@@ -74,8 +75,8 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         return command
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
-        super()._process_spark_submit_log(self._heard(line) for line in itr)
+        super()._process_spark_submit_log(self._read_refusal(line) for line in itr)
 
-    def _heard(self, line: str) -> str:
+    def _read_refusal(self, line: str) -> str:
         self.refusal = messages.refusal_in(line.strip()) or self.refusal
         return line

@@ -1,4 +1,4 @@
-"""Base of the tasks that ask a running job for a checkpoint, and wait for it. Runs in Airflow (DAG processor, worker)."""
+"""Base of the tasks that request a checkpoint of a running job and wait for it. Runs in Airflow (DAG processor, worker)."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ SLICE = 0.5  # seconds; Airflow ends a killed task for good after 5
 
 
 class RequestOperator(JobOperator):
-    """A retry gets the checkpoint of the try before it, unless that was aborted; a clear asks for another one.
+    """Base of the tasks that request a checkpoint. A retry finds the checkpoint of the try before it, unless that was aborted;
+    a clear requests a new one.
 
     :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``; the job's own
         if None.
-    :param start_timeout: how long a job is waited for that does not run yet.
-    :param wait_for_completion: succeed when it is completed, not when it is asked for.
+    :param start_timeout: how long to wait for a job that does not run yet.
+    :param wait_for_completion: succeed when the checkpoint is completed, not when it is requested.
     :param deferrable: wait for completion in the triggerer.
-    :param poke_interval: seconds between two looks.
+    :param poke_interval: seconds between two polls.
     """
 
     def __init__(
@@ -68,9 +69,9 @@ class RequestOperator(JobOperator):
         self.start_timeout_s = seconds(start_timeout, "start_timeout")
         self.wait_for_completion, self.deferrable = wait_for_completion, deferrable
         self.poke_interval = seconds(poke_interval, "poke_interval")
-        self._said = ""
+        self._logged = ""
 
-    # -- what a subclass says --------------------------------------------------------------------------------------
+    # -- for subclasses --------------------------------------------------------------------------------------------
 
     def _specify(self, coordinator: Coordinator, request: Request) -> Request:
         """Return ``request`` with the kind of checkpoint that this task asks for."""
@@ -81,7 +82,7 @@ class RequestOperator(JobOperator):
         return None
 
     def _completed(self, request: CheckpointRequest, ti: Any) -> None:
-        """Do what else this task does once the checkpoint is completed."""
+        """Do the rest of this task once the checkpoint is completed."""
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
@@ -103,7 +104,7 @@ class RequestOperator(JobOperator):
             request_of(ti, ti.max_tries),
         )
         while (error := self._refusal(request)) is not None:
-            if isinstance(error, Queued):  # given up, it would be served all the same
+            if isinstance(error, Queued):  # the driver would still serve a request that this task gives up
                 self._wait_for(error, seconds_to(deadline))
                 continue
             self._raise_if_final(error, ti)
@@ -134,7 +135,7 @@ class RequestOperator(JobOperator):
         return outcome.error if isinstance(outcome, Refused) else None
 
     def _raise_if_final(self, error: CheckpointError, ti: Any) -> None:
-        """Raise the refusals for which no start of the job makes up."""
+        """Raise a refusal that stays even if the job starts."""
         may_start = isinstance(error, NotRunning | JobSuspended | NoConnection)
         finished = isinstance(error, RunFinished) and not self.cleared(ti)
         if not may_start or finished or error.about.get("named"):
@@ -158,13 +159,13 @@ class RequestOperator(JobOperator):
     def _wait_for(self, error: Exception, left: float) -> None:
         if left <= 0:
             raise error
-        if str(error) != self._said:
-            self._said = str(error)
+        if str(error) != self._logged:
+            self._logged = str(error)
             self.log.info("%s; asking again, for %.0f s at most", error, left)
         self._sleep(left)
 
     def _sleep(self, at_most: float) -> None:
-        """To the next look. A killed task has seconds left in which to take back what it asked for."""
+        """Sleep until the next poll; less if the task is killed, which has seconds left to abort its checkpoint."""
         until = time.monotonic() + min(self.poke_interval, at_most)
         while not self._killed and (left := until - time.monotonic()) > 0:
             time.sleep(min(SLICE, left))
@@ -178,9 +179,9 @@ class RequestOperator(JobOperator):
         with failing_for_good():
             try:
                 self._wait(request, event, ti)
-            except AirflowTaskTimeout:  # Airflow's own may have cut a look short
+            except AirflowTaskTimeout:  # Airflow's own time-out may have interrupted a poll
                 request = self._request(event["checkpoint"], ti)
-                if self._taken_back(request, ti):
+                if self._abort_request(request, ti):
                     raise
             self.stop_if_killed()
             self._completed(request, ti)
@@ -192,7 +193,7 @@ class RequestOperator(JobOperator):
     def _wait(self, request: CheckpointRequest, event: dict[str, Any], ti: Any) -> None:
         def look_again(outcome: Outcome) -> None:
             if self._killed:
-                self._taken_back(request, ti)
+                self._abort_request(request, ti)
                 self.stop_if_killed()
             self._warn_if_unreadable(outcome)
 
@@ -214,8 +215,8 @@ class RequestOperator(JobOperator):
         if isinstance(outcome, Unreadable):
             self.log.warning("%s; looking again in %.0f s", outcome.error, self.poke_interval)
 
-    def _taken_back(self, request: CheckpointRequest, ti: Any) -> bool:
-        """Abort a checkpoint that no task waits for any longer. Return False if it was completed in that very instant."""
+    def _abort_request(self, request: CheckpointRequest, ti: Any) -> bool:
+        """Abort a checkpoint that no task waits for any longer. Return False if it has just been completed."""
         words = f"by task {owner_of(ti)} of run {ti.run_id}"
         return isinstance(request.abort("nobody waits for it any longer", words), Aborted)
 
@@ -231,7 +232,7 @@ class RequestOperator(JobOperator):
 
 
 def _not_yet(error: CheckpointError) -> CheckpointError:
-    """What looks final and may change: a job without connection has its folder from its first launch on."""
+    """Return the error to wait with. A missing connection is not final: the first launch makes the folder of such a job."""
     if not isinstance(error, NoConnection | RunFinished):
         return error
     return NotRunning(f"the job does not run yet, as far as this task can see: {error.message}")

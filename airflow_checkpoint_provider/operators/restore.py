@@ -1,4 +1,4 @@
-"""A task that fixes where the next attempt of a job starts. Runs in Airflow (DAG processor, worker)."""
+"""A task that sets where the next attempt of a job starts. Runs in Airflow (DAG processor, worker)."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ STARTS = ("latest", "run-start", "none")
 
 
 class RestoreOperator(JobOperator):
-    """Goes back, or on, once: what runs is fenced, a suspension lifted, and the next attempt starts from ``restore``.
+    """Sets the checkpoint or savepoint from which the next attempt of a job starts.
 
-    It submits nothing; the job's next retry, run or clear does that. What it names is verified before anything changes. A
-    retry of this task is the same restore, whatever happened since; a clear restores anew.
+    It verifies ``restore`` first. Then it fences the running attempt and ends a suspension. It submits nothing: the next retry,
+    run or clear of the job does that. A retry of this task does not restore again; a clear does.
 
     The XCom is ``{"job", "scope", "branch", "next_start"}``.
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
-    :param restore: "latest", "run-start" (where the job's newest run began), "none", an id such as "chk-7", a pointer to a
+    :param restore: "latest", "run-start" (where the job's newest run started), "none", an id such as "chk-7", a pointer to a
         checkpoint or to a savepoint's directory, or the output of a task that made one. (templated)
-    :param claim_mode: "no_claim": a savepoint stays yours. "claim": the job owns a savepoint from elsewhere from now on, and
-        deletes it when its ``retention`` keeps it no more.
-    :param rename: new uids of states, by those in the checkpoint: ``{"totals": "sums"}``. "latest" and "run-start" keep the
-        names that were given before.
+    :param claim_mode: "no_claim": you keep the savepoint. "claim": the job owns a savepoint of another history from now on, and
+        deletes it when its ``retention`` no longer keeps it.
+    :param rename: new uids of states, by their uids in the checkpoint: ``{"totals": "sums"}``. "latest" and "run-start" keep
+        earlier renames.
     :param checkpoint_conn_id: as of the other tasks about a job.
     """
 
@@ -59,11 +59,12 @@ class RestoreOperator(JobOperator):
             self._check(start_in(restore, *STARTS))
 
     def _check(self, where: str) -> None:
-        """What can be known when the DAG is parsed. The newest point, and a run's start, may be a savepoint from elsewhere."""
+        """Raise ``InvalidConfig`` if ``where`` cannot be claimed. "latest" and "run-start" may name a savepoint of another
+        history, so they are checked when the task runs."""
         never = where == "none" or checkpoint_id(where) is not None
         if self.claim_mode == CLAIM and (never or (where not in STARTS and isinstance(pointer_of(where), Pointer))):
             raise InvalidConfig(
-                f"claim_mode={CLAIM!r} with restore={where!r}, which is no savepoint from elsewhere: name the directory of one, or"
+                f"claim_mode={CLAIM!r} with restore={where!r}, which is no savepoint from elsewhere: write the directory of one, or"
                 " leave claim_mode out"
             )
 
@@ -73,34 +74,38 @@ class RestoreOperator(JobOperator):
             state = coordinator.journal.catch_up()
             token = self._token(context["ti"])
             if self._done(coordinator, token):
-                self.log.info("nothing to do, this was done before: %s", _stands(state.branch, token))
+                self.log.info("nothing to do, this was done before: %s", _describe_branch(state.branch, token))
             elif not state.runs:
                 raise CheckpointNotFound(self.why_unknown(coordinator.store, context["ti"]))
             else:
                 self._restore(coordinator, state, token)
         branch = coordinator.state.branch
         return {
-            "job": state.job, "scope": state.scope, "branch": branch.number,
+            "job": state.job,
+            "scope": state.scope,
+            "branch": branch.number,
             "next_start": str(branch.base) if branch.base else None,
-        }  # fmt: skip
+        }
 
     def _restore(self, coordinator: Coordinator, state: State, token: Token) -> None:
-        going = RestoreTarget(coordinator, start_in(self.restore, *STARTS), state.runs[-1].key)
+        target = RestoreTarget(coordinator, start_in(self.restore, *STARTS), state.runs[-1].key)
         reason = f"task {token.owner} of run {token.run}"
         claims = self.claim_mode == CLAIM
 
         def command(now: State) -> c.Restore:
-            going.look(now)
+            target.look(now)
             self.stop_if_killed()
-            wanted = going.command(token, token.owner, reason, claim=claims, rename=self.rename)
+            wanted = target.command(token, token.owner, reason, claim=claims, rename=self.rename)
             return claim_before_restore(coordinator, now, wanted, utc_now())
 
         coordinator.journal.append(command)
-        for line in restore_story.restored(going.state, going.restored, claim=claims, rename=going.names(self.rename)):
+        for line in restore_story.restored(
+            target.state, target.restored, claim=claims, rename=target.names(self.rename)
+        ):
             self.log.info("%s", line)
 
     def _done(self, coordinator: Coordinator, token: Token) -> bool:
-        """By this try before it died, or by one before it; where that led to need not be there any more."""
+        """Return whether this try or an earlier one has restored; its checkpoint may have been deleted since."""
         return token.text in coordinator.state.tokens
 
     def _token(self, ti: Any) -> Token:
@@ -108,7 +113,7 @@ class RestoreOperator(JobOperator):
         return Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=item, generation=ti.max_tries)
 
 
-def _stands(branch: Branch, token: Token) -> str:
-    """Which restore the next attempt starts by."""
+def _describe_branch(branch: Branch, token: Token) -> str:
+    """Return which restore sets the start of the next attempt."""
     whose = "this task's" if branch.token == token else f"a later one, of {branch.reason}"
     return f"branch {branch.number} stands, {whose}, which started from {branch.base or 'nothing'} at {branch.at}"

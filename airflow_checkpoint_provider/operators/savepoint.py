@@ -1,6 +1,6 @@
 """Savepoints as tasks: take one, stop a job with one, dispose of one. Runs in Airflow (DAG processor, worker).
 
-A savepoint is the user's: nothing deletes it but who disposes of it, and the ``retention`` of the task that made it.
+Users own savepoints. A savepoint is deleted only by a person or task that disposes of it, or by the ``retention`` of its task.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from airflow_checkpoint_provider.text import messages
 
 
 class SavepointRequestOperator(RequestOperator):
-    """It is done when the savepoint lies at its target, whole: also where its driver died before it could publish it."""
+    """Base of the tasks that take a savepoint. They succeed when the savepoint is published at its target, even if its driver
+    died before it could publish it."""
 
     template_fields: Sequence[str] = (*RequestOperator.template_fields, "target")
 
@@ -57,7 +58,7 @@ class SavepointRequestOperator(RequestOperator):
             open_store(_shared(target))
 
     def _folder(self, coordinator: Coordinator) -> str:
-        """The URI of the folder in which the savepoint gets one of its own."""
+        """Return the URI of the folder in which the savepoint gets its own directory."""
         store = coordinator.store
         return store.beside(_shared(self.target)).uri if self.target else f"{store.uri}/{SAVEPOINTS}"
 
@@ -74,17 +75,17 @@ class TriggerSavepointOperator(SavepointRequestOperator):
     savepoint of the try before it, unless that was aborted; a clear asks for another one.
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
-    :param target: folder, as an absolute path or a URI, in which each savepoint gets a directory of its own. By default
+    :param target: folder, as an absolute path or a URI, in which each savepoint gets its own directory. By default
         ``savepoints`` below the root of the checkpoints. (templated)
-    :param name: what to call it in lists. (templated)
-    :param pinned: no ``retention`` disposes of it.
-    :param skip_if_unchanged: where nothing runs, not within ``start_timeout`` either, and a savepoint already holds what the
-        job would go on from, this task is skipped. A running job always gets one.
-    :param retention: which savepoints of this task to keep, e.g. ``KeepLatest(24) | KeepWithin(days=7)``: after a new one
-        it disposes of the others. The newest and pinned ones stay; those of other tasks, and of people, are not looked at.
+    :param name: name of the savepoint in lists. (templated)
+    :param pinned: never delete the savepoint by a ``retention``.
+    :param skip_if_unchanged: skip this task if the job does not start within ``start_timeout`` and a savepoint already holds
+        the state from which it would continue. A running job always gets a savepoint.
+    :param retention: which savepoints of this task to keep, e.g. ``KeepLatest(24) | KeepWithin(days=7)``. After a new
+        savepoint this task deletes the others, but never the newest or a pinned one, nor those of other tasks or people.
     :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``.
-    :param start_timeout: how long a job is waited for that does not run yet.
-    :param wait_for_completion: succeed when it lies at its target, not when it is asked for.
+    :param start_timeout: how long to wait for a job that does not run yet.
+    :param wait_for_completion: succeed when the savepoint is published, not when it is requested.
     :param deferrable: wait in the triggerer.
     :param poke_interval: seconds between two looks.
     :param checkpoint_conn_id: as of the other tasks about a job.
@@ -153,13 +154,13 @@ def superfluous(state: State, newest: int, retention: Retention, now: str) -> tu
 
 
 class StopWithSavepointOperator(SavepointRequestOperator):
-    """Stops a running job with a savepoint: the job is suspended, and nothing starts it before somebody resumes it.
+    """Stops a running job with a savepoint and suspends it: nothing starts the job before a restore.
 
-    It succeeds when the savepoint lies at its target and the attempt has ended. If it is aborted, the job goes on. If the
-    attempt does not end, the savepoint and the suspension stay; the error names both, and a retry looks again.
+    It succeeds when the savepoint is published and the attempt has ended. If the savepoint is aborted, the job continues. If
+    the attempt does not end, the savepoint and the suspension stay; the error names both, and a retry checks again.
 
-    The XCom is ``{"job", "scope", "id", "pointer"}``, which ``RestoreOperator`` takes. A retry is the same stop, and so is a
-    clear as long as the job is suspended by it.
+    The XCom is ``{"job", "scope", "id", "pointer"}``, which ``RestoreOperator`` takes. A retry finds the same stop. So does a
+    clear while the job is suspended by it.
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
     :param target: as of ``TriggerSavepointOperator``. (templated)
@@ -201,7 +202,7 @@ class StopWithSavepointOperator(SavepointRequestOperator):
         raise NotRunning(messages.nothing_to_stop(state))
 
     def _completed(self, request: CheckpointRequest, ti: Any) -> None:
-        """Publish, then wait for the attempt's end. A storage that cannot be read ends no wait before its bound."""
+        """Publish, then wait until the attempt ends. A storage that cannot be read does not end the wait early."""
         super()._completed(request, ti)
         ending = self._request(str(request.pointer), ti, Awaited.ENDED)
 
@@ -225,15 +226,15 @@ class StopWithSavepointOperator(SavepointRequestOperator):
 
 
 class DisposeSavepointOperator(KillGuard):
-    """Deletes a savepoint for good. One that was disposed of already is success.
+    """Deletes a savepoint. Succeeds if it was already deleted.
 
-    Refused while its own history may still start from it, where that is not found, and for a checkpoint, which its history
-    deletes by itself.
+    It is refused while the history of the savepoint may still start from it, and if that history is not found. It is also refused
+    for a checkpoint, because its history deletes it.
 
     :param pointer: its directory, or the output of the task that made it. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``, whose credentials reach the savepoint, and at whose
         root is the history that made it.
-    :param orphan: also delete one whose history is not found there, because that is gone, or the savepoint was moved.
+    :param orphan: also delete a savepoint whose history is not found, because it was deleted or the savepoint was moved.
     """
 
     template_fields: Sequence[str] = ("pointer",)
@@ -259,17 +260,17 @@ class DisposeSavepointOperator(KillGuard):
             done = dispose(store, pointer, by, utc_now())
         self.log.info("%s", messages.disposed(str(done.pointer), done.files, done.bytes))
 
-    def _refuse_orphan(self, told: Disposed, root: str) -> None:
-        """One that was disposed of already names no job: there is nothing left to ask about."""
-        if told.job and not told.own:
+    def _refuse_orphan(self, preview: Disposed, root: str) -> None:
+        """Raise ``OrphanSavepoint`` if the history is not found. A savepoint that was already deleted names no job."""
+        if preview.job and not preview.own:
             raise OrphanSavepoint(
-                f"{told.pointer} of {told.job}: its history was not found at {root}: give this task the checkpoint_conn_id of"
+                f"{preview.pointer} of {preview.job}: its history was not found at {root}: give this task the checkpoint_conn_id of"
                 " the job; orphan=True deletes a savepoint whose history is gone or that was moved"
             )
 
 
 def _shared(target: str) -> str:
-    """The driver, and whoever opens the savepoint, must find it where this task means it."""
+    """Return ``target``. Raise ``InvalidConfig`` unless every process finds the same place under it."""
     if not SHARED.match(target):
         raise InvalidConfig(
             f"target={target!r}: write an absolute path or a URI, /shared/savepoints or s3://bucket/savepoints"

@@ -1,4 +1,4 @@
-"""Waiting for the checkpoints that a job makes by itself. Runs in Airflow (worker)."""
+"""The wait for the checkpoints that a job completes. Runs in Airflow (worker)."""
 
 from __future__ import annotations
 
