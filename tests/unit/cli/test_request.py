@@ -47,7 +47,7 @@ def test_a_checkpoint(job: Job, checkpoints: Command, options: list[str], kind: 
     assert (made.kind, made.request.origin, made.request.owner.partition("@")[1]) == (kind, "cli", "@")
 
 
-def test_each_call_is_one_wish(job: Job, checkpoints: Command) -> None:
+def test_each_call_is_a_new_request(job: Job, checkpoints: Command) -> None:
     with serving(job):
         found = [json.loads(checkpoints("trigger", "orders", "-o", "json").out) for _ in range(2)]
     assert [one["id"] for one in found] == [2, 3]
@@ -72,7 +72,7 @@ def test_a_savepoint_lies_where_it_was_sent(job: Job, checkpoints: Command, tmp_
     assert json.loads(done.out)["pointer"].startswith(f"file://{tmp_path}/elsewhere/savepoint-orders-2-"), done.err
 
 
-def test_a_stop_suspends(job: Job, checkpoints: Command) -> None:
+def test_stop_suspends_the_job(job: Job, checkpoints: Command) -> None:
     with serving(job):
         done = checkpoints("stop", "orders", "--yes")
     assert done.code == 0, done.err
@@ -106,7 +106,7 @@ def test_a_savepoint_whose_driver_died_after_its_completion_is_published_here(jo
 # -- what it says while it waits -----------------------------------------------------------------------------------------
 
 
-def test_one_line_per_change(job: Job, checkpoints: Command) -> None:
+def test_wait_prints_one_line_per_change(job: Job, checkpoints: Command) -> None:
     with serving(job):
         done = checkpoints("savepoint", "orders")
     said = done.err.splitlines()
@@ -118,13 +118,13 @@ def test_one_line_per_change(job: Job, checkpoints: Command) -> None:
     assert set(said) <= known
 
 
-def test_a_driver_that_nobody_sees(job: Job, checkpoints: Command) -> None:
+def test_wait_prints_that_no_heartbeat_is_seen(job: Job, checkpoints: Command) -> None:
     done = checkpoints("trigger", "orders", "--timeout", "50 ms")
     assert done.code == 6
     assert done.err.splitlines()[0] == "chk-2 of orders: triggered, no heartbeat of its driver is seen"
 
 
-def test_it_waits_for_its_turn(job: Job, checkpoints: Command) -> None:
+def test_request_waits_in_the_queue(job: Job, checkpoints: Command) -> None:
     """One that somebody else asked for is pending, and as many may be."""
     job.coordinator.trigger(Request(token="a task's", origin="task"))
     done = checkpoints("trigger", "orders", "--timeout", "50 ms")
@@ -141,7 +141,7 @@ def test_it_waits_for_its_turn(job: Job, checkpoints: Command) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
-def test_an_interrupt_takes_nothing_back(
+def test_interrupt_keeps_the_request(
     job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
 ) -> None:
     def interrupted(seconds: float) -> None:

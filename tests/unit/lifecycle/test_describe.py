@@ -49,18 +49,18 @@ def test_it_holds_the_same_when_it_is_sealed(job: Job, asked: dict[str, Any]) ->
     assert CheckpointStorageHook().describe(asked) == {**before, "sealed": True}
 
 
-def test_one_that_is_not_acknowledged_cannot_be_looked_at(asked: dict[str, Any]) -> None:
+def test_unacknowledged_checkpoint_cannot_be_described(asked: dict[str, Any]) -> None:
     with pytest.raises(NotPending, match="not acknowledged yet"):
         CheckpointStorageHook().describe(asked)
 
 
-def test_nor_can_one_that_was_aborted(job: Job, asked: dict[str, Any]) -> None:
+def test_aborted_checkpoint_cannot_be_described(job: Job, asked: dict[str, Any]) -> None:
     job.abort(1)
     with pytest.raises(Aborted, match="expired"):
         CheckpointStorageHook().describe(asked)
 
 
-def test_nor_can_one_that_was_deleted(job: Job) -> None:
+def test_deleted_checkpoint_cannot_be_described(job: Job) -> None:
     for number in (1, 2, 3):
         job.coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0))
         job.complete(number)
@@ -69,7 +69,7 @@ def test_nor_can_one_that_was_deleted(job: Job) -> None:
         CheckpointStorageHook().describe(f"{job.store.uri}/{job.keys.checkpoint(1)}")
 
 
-def test_what_is_no_checkpoint_is_refused(job: Job) -> None:
+def test_value_that_is_no_checkpoint_is_refused(job: Job) -> None:
     with pytest.raises(InvalidConfig):
         CheckpointStorageHook().describe({})
 

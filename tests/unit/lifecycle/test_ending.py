@@ -34,7 +34,7 @@ def asked(job: Job) -> dict[str, Any]:
     return answer
 
 
-def test_finalize_completes_a_gated_one(job: Job, asked: dict[str, Any]) -> None:
+def test_finalize_completes_a_gated_checkpoint(job: Job, asked: dict[str, Any]) -> None:
     job.acknowledge(1)
     with pytest.raises(NotPending, match="gated"):
         job.coordinator.complete(1)
@@ -42,7 +42,7 @@ def test_finalize_completes_a_gated_one(job: Job, asked: dict[str, Any]) -> None
     assert job.checkpoint(1).status == "retained"
 
 
-def test_finalized_twice_is_finalized_once(job: Job, asked: dict[str, Any]) -> None:
+def test_second_finalize_changes_nothing(job: Job, asked: dict[str, Any]) -> None:
     job.acknowledge(1)
     first = run(finalize(asked))
     before = job.state
@@ -98,7 +98,7 @@ def test_abort_after_all_acknowledged(job: Job, asked: dict[str, Any]) -> None:
     assert (found.reason, found.phase, found.missing) == ("aborted by a DAG", "finalize", ())
 
 
-def test_aborted_twice_is_aborted_once(job: Job, asked: dict[str, Any]) -> None:
+def test_second_abort_changes_nothing(job: Job, asked: dict[str, Any]) -> None:
     first = run(abort(asked))
     before = job.state
     assert run(abort(asked, reason="another"), try_number=2) == first
@@ -111,7 +111,7 @@ def test_abort_of_what_somebody_else_aborted_is_done_already(job: Job, asked: di
     assert job.checkpoint(1).reason == "expired"
 
 
-def test_abort_of_a_completed_one_is_skipped(job: Job, asked: dict[str, Any]) -> None:
+def test_abort_of_a_completed_checkpoint_is_skipped(job: Job, asked: dict[str, Any]) -> None:
     job.acknowledge(1)
     run(finalize(asked))
     with pytest.raises(AirflowSkipException, match="nothing was changed"):
@@ -119,12 +119,12 @@ def test_abort_of_a_completed_one_is_skipped(job: Job, asked: dict[str, Any]) ->
     assert job.checkpoint(1).status == "retained"
 
 
-def test_abort_of_none_is_skipped(job: Job) -> None:
+def test_abort_is_skipped_without_a_checkpoint(job: Job) -> None:
     with pytest.raises(AirflowSkipException, match="no checkpoint was triggered"):
         run(abort(None))
 
 
-def test_abort_of_one_that_never_was_fails(job: Job) -> None:
+def test_abort_of_an_unknown_checkpoint_fails(job: Job) -> None:
     with pytest.raises(AirflowFailException, match="never heard of it"):
         run(abort(f"{job.store.uri}/{job.keys.checkpoint(9)}"))
 
@@ -143,7 +143,7 @@ def test_killed_while_it_looks_it_changes_nothing(
 
 @pytest.mark.parametrize("task", [finalize, abort])
 @pytest.mark.parametrize("wrong", [7, {}, {"pointer": None}])
-def test_what_is_no_checkpoint_is_refused(job: Job, task: Any, wrong: object) -> None:
+def test_value_that_is_no_checkpoint_is_refused(job: Job, task: Any, wrong: object) -> None:
     with pytest.raises(AirflowFailException, match=r"write checkpoint=trigger\.output"):
         run(task(wrong))
 

@@ -269,14 +269,14 @@ def test_where_nothing_runs_and_nothing_has_changed_it_is_skipped(
         assert job.state == before
 
 
-def test_unless_it_shall_not_be(job: Job) -> None:
+def test_ended_job_is_an_error_without_skip_if_unchanged(job: Job) -> None:
     saved(job)
     job.end("failed")
     with pytest.raises(NotRunning):
         run(asks(skip_if_unchanged=False))
 
 
-def test_a_running_job_always_gets_one(job: Job) -> None:
+def test_running_job_always_gets_a_savepoint(job: Job) -> None:
     saved(job)
     assert taken(job)["id"] == 2
 
@@ -345,7 +345,7 @@ def test_after_a_new_one_those_that_the_policy_does_not_keep_are_disposed_of(job
     ],
     ids=str,
 )
-def test_policies(job: Job, policy: Any, kept: list[int]) -> None:
+def test_retention_policy_keeps_its_savepoints(job: Job, policy: Any, kept: list[int]) -> None:
     for _ in range(3):
         taken(job)
     taken(job, retention=policy)

@@ -92,9 +92,7 @@ def test_notify_refuses_a_checkpoint_whose_request_asks_for_no_confirmation(job:
 
 
 @ALL
-def test_one_that_was_deleted_since_had_been_completed(
-    job: Job, asked: dict[str, Any], kind: type[JournalSensor]
-) -> None:
+def test_deleted_checkpoint_counts_as_completed(job: Job, asked: dict[str, Any], kind: type[JournalSensor]) -> None:
     job.complete(1)
     for number in (2, 3, 4):
         job.coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0))
@@ -105,7 +103,7 @@ def test_one_that_was_deleted_since_had_been_completed(
 
 
 @ALL
-def test_an_aborted_one_fails_at_once_and_names_what_to_clear(
+def test_aborted_checkpoint_fails_at_once_and_names_the_task_to_clear(
     job: Job, asked: dict[str, Any], kind: type[JournalSensor]
 ) -> None:
     job.abort(1, "expired", "batch 412 has been running for 14 min")
@@ -126,7 +124,7 @@ def test_one_that_no_task_asked_for_cannot_be_cleared(job: Job) -> None:
 
 
 @ALL
-def test_a_pointer_is_taken_too(job: Job, asked: dict[str, Any], kind: type[JournalSensor]) -> None:
+def test_sensor_accepts_a_pointer(job: Job, asked: dict[str, Any], kind: type[JournalSensor]) -> None:
     job.complete(1)
     assert run(waits(kind, asked["pointer"])) == asked
 
@@ -143,7 +141,7 @@ def test_soft_fail_means_skipped(job: Job, asked: dict[str, Any], options: dict[
 
 @ALL
 @pytest.mark.parametrize("wrong", [None, 7, {}, {"id": 1}, {"pointer": 1}, [1]])
-def test_what_is_no_checkpoint_is_refused(store: Store, kind: type[JournalSensor], wrong: object) -> None:
+def test_value_that_is_no_checkpoint_is_refused(store: Store, kind: type[JournalSensor], wrong: object) -> None:
     sensor = waits(kind, "{{ rendered }}")
     sensor.checkpoint = wrong  # a template is rendered to any type
     with pytest.raises(AirflowFailException, match=r"write checkpoint=trigger\.output"):
@@ -155,7 +153,7 @@ def test_text_that_is_no_pointer_is_refused(store: Store) -> None:
         run(waits(CheckpointAcknowledgedSensor, "None"))
 
 
-def test_one_that_never_was_is_refused(job: Job) -> None:
+def test_unknown_checkpoint_is_refused(job: Job) -> None:
     for history, said in (("orders/job", "never heard of it"), ("other/job", "no such history")):
         with pytest.raises(AirflowFailException, match=said):
             run(waits(CheckpointAcknowledgedSensor, f"{job.store.uri}/jobs/{history}/chk-7"))
@@ -211,13 +209,13 @@ def test_a_store_that_denies_is_looked_for_anew(
     assert request.find().id == 1
 
 
-def test_but_not_for_ever(asked: dict[str, Any], faulty: FaultyStore) -> None:
+def test_sensor_times_out_while_the_store_does_not_answer(asked: dict[str, Any], faulty: FaultyStore) -> None:
     faulty.plan = lambda _: Fault.NOT_SENT
     with pytest.raises(AirflowSensorTimeout):
         run(waits(CheckpointAcknowledgedSensor, asked))
 
 
-def test_nor_one_that_is_none(asked: dict[str, Any], faulty: FaultyStore) -> None:
+def test_sensor_fails_at_once_if_the_store_is_misconfigured(asked: dict[str, Any], faulty: FaultyStore) -> None:
     faulty.plan = lambda _: Fault.MISCONFIGURED
     with pytest.raises(AirflowFailException, match="misconfigured"):
         run(waits(CheckpointAcknowledgedSensor, asked, timeout=60))
@@ -269,7 +267,7 @@ def test_deferred_it_is_woken_and_looks_itself(job: Job, asked: dict[str, Any], 
     assert resumed.execute_complete({"ti": ti()}, event) == asked
 
 
-def test_it_is_woken_by_an_abort(job: Job, asked: dict[str, Any]) -> None:
+def test_abort_wakes_a_deferred_sensor(job: Job, asked: dict[str, Any]) -> None:
     waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600))
     job.abort(1)
     event = fired(waiting).payload
@@ -285,7 +283,7 @@ def test_woken_for_nothing_it_defers_again_to_the_same_deadline(job: Job, asked:
     assert again.value.trigger.serialize() == waiting.serialize()
 
 
-def test_the_deadline_is_a_moment(asked: dict[str, Any]) -> None:
+def test_trigger_keeps_an_absolute_deadline(asked: dict[str, Any]) -> None:
     waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600))
     left = datetime.fromisoformat(waiting.deadline) - datetime.now(UTC)
     assert timedelta(minutes=9) < left <= timedelta(minutes=10)

@@ -68,7 +68,7 @@ def damage(recorded: Recorded) -> None:
     recorded.store.delete([f"{recorded.keys.states}/planes/{file_set}/part-0.parquet"])
 
 
-def test_a_damaged_restore_point_is_refused_and_nothing_is_written(recorded: Recorded) -> None:
+def test_plan_refuses_a_damaged_restore_point_and_writes_nothing(recorded: Recorded) -> None:
     damage(recorded)
     before = recorded.state.n
     with pytest.raises(Damaged, match="chk-2 is the next older one"):
@@ -76,13 +76,13 @@ def test_a_damaged_restore_point_is_refused_and_nothing_is_written(recorded: Rec
     assert recorded.coordinator.journal.catch_up().n == before
 
 
-def test_a_clear_that_starts_again_does_not_need_it(recorded: Recorded) -> None:
+def test_clear_that_restarts_ignores_a_damaged_restore_point(recorded: Recorded) -> None:
     damage(recorded)
     launch = Try(recorded, 2, generation=1, on_clear="restart").launch.plan()
     assert launch.restore_point is None
 
 
-def test_a_clear_of_a_finished_run_does_not_look_at_what_it_left(recorded: Recorded) -> None:
+def test_clear_of_a_finished_run_does_not_verify_its_old_checkpoints(recorded: Recorded) -> None:
     second_attempt(recorded)
     damage(recorded)
     again = Try(recorded, 3, generation=1)
@@ -90,7 +90,7 @@ def test_a_clear_of_a_finished_run_does_not_look_at_what_it_left(recorded: Recor
     assert "CHOSEN" not in "\n".join(again.lines)
 
 
-def test_a_living_driver_is_adopted_whatever_its_checkpoints_are(recorded: Recorded, driver: Heart) -> None:
+def test_living_driver_is_adopted_although_its_checkpoint_is_damaged(recorded: Recorded, driver: Heart) -> None:
     damage(recorded)
     driver.pulse()
     adopting = Try(recorded, 2)
@@ -102,19 +102,19 @@ def test_a_living_driver_is_adopted_whatever_its_checkpoints_are(recorded: Recor
 
 
 @CLOCKS_OFF
-def test_a_living_driver_elsewhere_is_adopted_whatever_its_clock_says(recorded: Recorded, off: timedelta) -> None:
+def test_living_driver_on_another_host_is_adopted_with_any_clock(recorded: Recorded, off: timedelta) -> None:
     with beating(recorded.store, recorded.keys.attempt_beat(1), off):
         assert Try(recorded, 2).launch.plan().adopted_by == 2
 
 
 @CLOCKS_OFF
-def test_a_dead_driver_elsewhere_is_replaced_whatever_its_clock_says(recorded: Recorded, off: timedelta) -> None:
+def test_dead_driver_on_another_host_is_replaced_with_any_clock(recorded: Recorded, off: timedelta) -> None:
     put_beat(recorded.store, recorded.keys.attempt_beat(1), off=off)
     assert Try(recorded, 2).launch.plan().number == 2
 
 
 @CLOCKS_OFF
-def test_a_driver_that_is_followed_is_given_up_by_the_followers_clock(recorded: Recorded, off: timedelta) -> None:
+def test_follow_measures_silence_by_its_own_clock(recorded: Recorded, off: timedelta) -> None:
     key = recorded.keys.attempt_beat(1)
     with beating(recorded.store, key, off):
         adopting = Try(recorded, 2).launch
@@ -127,14 +127,14 @@ def test_a_driver_that_is_followed_is_given_up_by_the_followers_clock(recorded: 
     assert follow(adopting, threading.Event(), log_checkpoints=False) is None
 
 
-def test_not_durable_it_is_replaced(recorded: Recorded, driver: Heart) -> None:
+def test_living_driver_is_replaced_if_not_durable(recorded: Recorded, driver: Heart) -> None:
     driver.pulse()
     replacing = Try(recorded, 2, durable=False)
     assert replacing.launch.plan().number == 2
     assert "is still running and is replaced" in replacing.lines[1]
 
 
-def test_one_that_was_told_to_stop_is_waited_for(recorded: Recorded, driver: Heart) -> None:
+def test_plan_waits_for_a_driver_that_was_told_to_stop(recorded: Recorded, driver: Heart) -> None:
     driver.pulse()
     recorded.told_to_stop("02:52:00")
     ends = threading.Timer(0.2, recorded.ended, ("02:52:30", "cancelled", 79))
@@ -146,7 +146,7 @@ def test_one_that_was_told_to_stop_is_waited_for(recorded: Recorded, driver: Hea
     assert "was cancelled" in waiting.lines[2]
 
 
-def test_one_that_does_not_stop_is_replaced_and_said_once(recorded: Recorded) -> None:
+def test_driver_that_does_not_stop_is_replaced_and_logged_once(recorded: Recorded) -> None:
     recorded.launched("03:00:00", try_number=2)
     Heart(recorded.store, recorded.keys.launch_beat(2), Beat(launch=2), BEATS).pulse()  # and no driver attaches
     recorded.told_to_stop("03:00:30")
@@ -155,12 +155,12 @@ def test_one_that_does_not_stop_is_replaced_and_said_once(recorded: Recorded) ->
     assert sum("waiting for it" in line for line in waiting.lines) == 1
 
 
-def test_a_history_that_went_is_not_begun_anew(recorded: Recorded) -> None:
+def test_plan_is_refused_if_the_history_was_deleted(recorded: Recorded) -> None:
     with pytest.raises(HistoryGone, match="not there any more"):
         Try(Recorded(), 2, incarnation=recorded.state.incarnation).launch.plan()
 
 
-def test_what_a_killed_try_asks_reaches_the_driver(recorded: Recorded, driver: Heart) -> None:
+def test_stop_request_of_a_killed_try_is_in_the_journal(recorded: Recorded, driver: Heart) -> None:
     driver.pulse()
     adopting = Try(recorded, 2)
     adopting.launch.plan()
@@ -170,7 +170,7 @@ def test_what_a_killed_try_asks_reaches_the_driver(recorded: Recorded, driver: H
     assert launch.stop == "flights_etl.delays: the task was killed"
 
 
-def test_a_silent_store_costs_the_summary_alone() -> None:
+def test_summary_is_one_line_if_the_store_does_not_answer() -> None:
     silent = threading.Event()
     store = FaultyStore(MemoryStore(), lambda _: Fault.LOST if silent.is_set() else Fault.NONE)
     first = Try(Recorded(store), 1)
@@ -180,7 +180,7 @@ def test_a_silent_store_costs_the_summary_alone() -> None:
     assert "no summary" in line
 
 
-def test_a_dag_run_that_is_made_again_under_its_old_name_does_not_run_again(recorded: Recorded) -> None:
+def test_dag_run_recreated_with_the_same_id_does_not_run_again(recorded: Recorded) -> None:
     """Its first try asks with the token of the launch that finished: it must not submit a driver for that."""
     recorded.ended("03:00:00", "finished", 0)
     made_again = Try(recorded, 1)
@@ -189,7 +189,7 @@ def test_a_dag_run_that_is_made_again_under_its_old_name_does_not_run_again(reco
     assert made_again.launch.state.launches[-1].number == 1
 
 
-def test_a_launch_that_a_restore_has_left_is_retried(recorded: Recorded) -> None:
+def test_launch_ended_by_a_restore_is_retried(recorded: Recorded) -> None:
     """Its driver ends with 79; the next try starts where the restore says."""
     recorded.ended("02:51:00", "failed", 137, "task")
     second = Try(recorded, 2)
@@ -206,7 +206,7 @@ def test_a_launch_that_a_restore_has_left_is_retried(recorded: Recorded) -> None
     assert str(launch.restore_point) == "chk-2"
 
 
-def test_after_success_what_an_aborted_savepoint_left_at_its_target_goes_too(recorded: Recorded) -> None:
+def test_success_deletes_leftovers_of_an_aborted_savepoint(recorded: Recorded) -> None:
     target = memory()
     number = recorded.coordinator.trigger(Request(token="one", kind="savepoint", origin="task", folder=target.uri))
     aborted = recorded.state.checkpoint(number)
@@ -221,7 +221,7 @@ def test_after_success_what_an_aborted_savepoint_left_at_its_target_goes_too(rec
 # -- older runs ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_tends_to_those_before_it_in_one_line(recorded: Recorded) -> None:
+def test_older_run_is_closed_and_logged_in_one_line(recorded: Recorded) -> None:
     recorded.ended("03:00:00", "failed", 1)
     older = Recorded(recorded.store, scope="scheduled__2025-01-01")
     older.clock = "2025-01-01T00:00:00.000Z"
@@ -248,7 +248,7 @@ def test_a_run_tends_to_those_before_it_in_one_line(recorded: Recorded) -> None:
     assert recorded.coordinator.journal.catch_up().retained
 
 
-def test_a_store_that_fails_meanwhile_is_told_and_nothing_else(recorded: Recorded) -> None:
+def test_cleanup_of_older_runs_logs_a_failing_store(recorded: Recorded) -> None:
     retry = Try(recorded, 2)
     retry.launch.store = FaultyStore(recorded.store, lambda call: Fault.DROPPED)
     retry.launch.collect_older_runs(threading.Event())
@@ -256,7 +256,7 @@ def test_a_store_that_fails_meanwhile_is_told_and_nothing_else(recorded: Recorde
     assert "could not clean up any, the next run tries again" in line
 
 
-def test_a_run_whose_history_was_closed_says_so(recorded: Recorded) -> None:
+def test_clear_of_a_closed_history_starts_from_nothing_and_logs_why(recorded: Recorded) -> None:
     """Forty days later: its clear starts from nothing."""
     second_attempt(recorded)
     now = "2027-01-01T00:00:00.000Z"

@@ -96,7 +96,7 @@ ENDS: dict[str, tuple[int | None, Exception | None]] = {
 
 @pytest.mark.parametrize("ends", [True, False], ids=["driver's word", "task's word"])
 @pytest.mark.parametrize(("code", "failure"), ENDS.values(), ids=ENDS)
-def test_a_suspended_job_is_waited_for_however_its_driver_is_said_to_have_end(
+def test_task_waits_for_a_suspended_job_with_any_exit_code(
     recorded: Recorded, code: int | None, failure: Exception | None, ends: bool
 ) -> None:
     launch = followed(recorded)
@@ -106,9 +106,7 @@ def test_a_suspended_job_is_waited_for_however_its_driver_is_said_to_have_end(
 
 
 @pytest.mark.parametrize(("code", "failure"), ENDS.values(), ids=ENDS)
-def test_where_nothing_was_stopped_it_fails_as_it_did(
-    recorded: Recorded, code: int | None, failure: Exception | None
-) -> None:
+def test_failure_without_a_stop_fails_the_task(recorded: Recorded, code: int | None, failure: Exception | None) -> None:
     with pytest.raises((AirflowException, RuntimeError)) as error:
         task()._end(followed(recorded), code, failure)
     assert not isinstance(error.value, AirflowRescheduleException)
@@ -120,7 +118,7 @@ def test_where_nothing_was_stopped_it_fails_as_it_did(
 
 
 @pytest.mark.parametrize("suspends", [True, False])
-def test_whatever_a_tracker_raises_the_journal_is_asked(
+def test_journal_is_read_after_any_error_of_the_tracker(
     folder: Path, monkeypatch: pytest.MonkeyPatch, suspends: bool
 ) -> None:
     """There is no cluster here: the parent submits nothing, and its tracker finds that the driver failed."""
@@ -139,7 +137,7 @@ def test_whatever_a_tracker_raises_the_journal_is_asked(
         execute(folder)
 
 
-def test_an_adopted_driver_that_was_killed_behind_the_completion(recorded: Recorded) -> None:
+def test_adopted_driver_killed_after_its_savepoint_is_suspended(recorded: Recorded) -> None:
     """Its heart stands still, and its attempt has no end."""
     launch = followed(recorded)
     stop(recorded, ends=False)
@@ -147,7 +145,7 @@ def test_an_adopted_driver_that_was_killed_behind_the_completion(recorded: Recor
         task()._adopt(launch)
 
 
-def test_a_resume_that_is_faster_than_the_word_of_the_end_leaves_it_to_the_next_try(
+def test_resume_before_the_recorded_end_leaves_the_launch_to_the_next_try(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch = followed(recorded)
@@ -165,7 +163,7 @@ def test_a_resume_that_is_faster_than_the_word_of_the_end_leaves_it_to_the_next_
     assert Try(recorded, 2).launch.plan().number == 2
 
 
-def test_somebody_was_faster_and_has_resumed_it(recorded: Recorded) -> None:
+def test_resumed_job_is_launched_again_by_this_try(recorded: Recorded) -> None:
     """The try is not left by that restore: it launches again."""
     launch = followed(recorded)
     stop(recorded)
@@ -175,7 +173,7 @@ def test_somebody_was_faster_and_has_resumed_it(recorded: Recorded) -> None:
     assert Try(recorded, 1).launch.plan().number == 2
 
 
-def test_a_driver_that_was_replaced_is_no_suspended_one(recorded: Recorded) -> None:
+def test_replaced_driver_does_not_count_as_suspended(recorded: Recorded) -> None:
     launch = followed(recorded)
     recorded.ended("02:55:10", "cancelled", 79)
     with pytest.raises(AirflowException, match="replaced, stopped or suspended"):
@@ -193,7 +191,7 @@ def test_a_suspended_try_launches_again_after_a_restore(recorded: Recorded) -> N
     assert str(launch.restore_point) == str(recorded.coordinator.journal.catch_up().restore_point())
 
 
-def test_what_the_driver_could_not_write_any_more_its_task_does(recorded: Recorded) -> None:
+def test_task_publishes_the_savepoint_of_a_dead_driver(recorded: Recorded) -> None:
     """The store fell silent behind the completion: the end of the attempt is missing, and the publication."""
     launch = followed(recorded)
     number = stop(recorded, ends=False)
