@@ -1,0 +1,62 @@
+"""Files that a seal names: compared with a listing, and copied, whatever folders their names hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.files import export_pairs, import_state, verify
+from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
+from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateSnapshot
+from airflow_checkpoint_provider.storage import MemoryStore
+from airflow_checkpoint_provider.storage.copy import copy_all
+
+HISTORY, OTHER, SAVEPOINT = Keys("jobs/orders/job"), Keys("jobs/flights/job"), Keys("savepoint-orders-1-ab")
+NAMES = ("metadata", "offsets/7", "state/0/1/3.snapshot")
+
+
+@pytest.fixture
+def nested() -> StateSnapshot:
+    """A state whose file set holds folders, as the location of a query does."""
+    files = tuple(File(name=name, bytes=len(name), rows=0) for name in NAMES)
+    return StateSnapshot(
+        uid="orders",
+        kind="query",
+        run="day-1",
+        file_sets=(FileSet(path=file_set_path("orders", 1, "n0nce"), files=files),),
+    )
+
+
+@pytest.fixture
+def store(nested: StateSnapshot) -> MemoryStore:
+    store = MemoryStore()
+    for name in NAMES:
+        store.create(f"{HISTORY.file_set(nested.file_sets[0].path)}/{name}", name.encode())
+    return store
+
+
+def test_files_in_nested_folders_are_verified(store: MemoryStore, nested: StateSnapshot) -> None:
+    assert verify(store, HISTORY, [nested]) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_file_in_a_nested_folder_is_named(store: MemoryStore, nested: StateSnapshot, name: str) -> None:
+    store.delete([f"{HISTORY.file_set(nested.file_sets[0].path)}/{name}"])
+    with pytest.raises(Damaged, match=f"{name} is missing"):
+        verify(store, HISTORY, [nested])
+
+
+def test_nested_folders_keep_their_names_in_a_savepoint(store: MemoryStore, nested: StateSnapshot) -> None:
+    copy_all(store, store, export_pairs([nested], HISTORY, SAVEPOINT))
+    assert verify(store, SAVEPOINT, [nested]) == len(NAMES)
+
+
+def test_nested_folders_keep_their_names_in_another_history(store: MemoryStore, nested: StateSnapshot) -> None:
+    imported, pairs = import_state(nested, HISTORY, OTHER, 3, lambda: "other")
+    copy_all(store, store, pairs)
+    assert verify(store, OTHER, [imported]) == len(NAMES)
+    assert imported.file_sets[0] == replace(
+        nested.file_sets[0], path=file_set_path("orders", 3, "other"), origin=nested.file_sets[0].identity
+    )
