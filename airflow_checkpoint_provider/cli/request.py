@@ -16,10 +16,11 @@ from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, entry_author
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.cli.show import entry
-from airflow_checkpoint_provider.coordinator import request as outcomes
+from airflow_checkpoint_provider.coordinator import outcomes
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.request import Awaited, CheckpointRequest, Outcome
+from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Outcome
+from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS

@@ -14,7 +14,8 @@ from airflow.sdk import BaseHook, Connection
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.request import Awaited, CheckpointRequest
+from airflow_checkpoint_provider.coordinator.outcomes import Awaited
+from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection

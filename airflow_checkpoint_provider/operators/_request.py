@@ -10,16 +10,16 @@ from airflow.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.request import (
+from airflow_checkpoint_provider.coordinator.outcomes import (
     Aborted,
     Awaited,
-    CheckpointRequest,
     Dropped,
     InQueue,
     Outcome,
     Refused,
     Unreadable,
 )
+from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     JobSuspended,

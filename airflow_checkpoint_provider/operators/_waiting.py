@@ -10,16 +10,16 @@ from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
-from airflow_checkpoint_provider.coordinator.request import (
+from airflow_checkpoint_provider.coordinator.outcomes import (
     Aborted,
     Acknowledged,
     Awaited,
-    CheckpointRequest,
     Committing,
     Completed,
     Unconfirmed,
     Unreadable,
 )
+from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, StoreError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection

@@ -12,7 +12,8 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.request import Aborted, Awaited, CheckpointRequest
+from airflow_checkpoint_provider.coordinator.outcomes import Aborted, Awaited
+from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, NotPending
 from airflow_checkpoint_provider.hooks.history import aborted, find, reference_of
 from airflow_checkpoint_provider.operators._base import CheckpointOperator, failing_for_good, owner_of

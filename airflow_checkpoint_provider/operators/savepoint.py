@@ -15,14 +15,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.coordinator.request import (
-    Awaited,
-    CheckpointRequest,
-    Ended,
-    NotEnded,
-    Outcome,
-    Unreadable,
-)
+from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Ended, NotEnded, Outcome, Unreadable
+from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.savepoint import Disposed, dispose, publish_due
 from airflow_checkpoint_provider.errors import (
     CheckpointError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator.request import Awaited
+from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_checkpoint_provider.coordinator.request import Awaited, DriverLost, Unreadable
+from airflow_checkpoint_provider.coordinator.outcomes import Awaited, DriverLost, Unreadable
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.protocol.keys import History

@@ -15,11 +15,10 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Process
-from airflow_checkpoint_provider.coordinator.request import (
+from airflow_checkpoint_provider.coordinator.outcomes import (
     Aborted,
     Acknowledged,
     Awaited,
-    CheckpointRequest,
     Completed,
     DriverLost,
     Dropped,
@@ -32,6 +31,7 @@ from airflow_checkpoint_provider.coordinator.request import (
     Refused,
     Unreadable,
 )
+from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import LOST
 from airflow_checkpoint_provider.storage import MemoryStore
