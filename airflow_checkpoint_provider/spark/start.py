@@ -106,14 +106,7 @@ def _begin_launched(journal: Journal, settings: Settings, program: Program) -> A
             )
         restored = examine(Coordinator(journal), state, state.restore_point())
         driver = secrets.token_hex(16)
-        start = c.StartAttempt(
-            token=settings.token,
-            try_number=settings.try_number,
-            driver=driver,
-            application_digest=program.application,
-            versions=Versions(package=__version__, spark=program.spark),
-            checkpointing=settings.config.to_json(),
-        )
+        start = _start_attempt(settings, program, driver, settings.token, settings.try_number)
         liveness = Liveness(journal.store)
         journal.append(
             lambda state: replace(start, seen_alive=_another_driver_lives(liveness, journal, state, settings.launch))
@@ -133,17 +126,8 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
     driver = secrets.token_hex(16)
     began = utc_now()
 
-    def start(state: State) -> c.Command:
-        token, try_number, started_at = _alone_run(state, began)
-        spec = LaunchSpec(
-            token=token,
-            try_number=try_number,
-            owner="script",
-            run=token.run,
-            run_after=None,
-            started_at=started_at,
-            restore=settings.restore,
-        )
+    def start(state: State) -> c.StartAlone:
+        spec = _alone_launch(state, settings, began)
         plan = c.PlanLaunch(
             spec=spec,
             incarnation=secrets.token_hex(16),
@@ -153,15 +137,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
             alone=True,
             seen_alive=state.last_epoch > before.last_epoch or _job_lives(liveness, journal, state),
         )
-        attempt = c.StartAttempt(
-            token=token,
-            try_number=try_number,
-            driver=driver,
-            application_digest=program.application,
-            versions=Versions(package=__version__, spark=program.spark),
-            checkpointing=settings.config.to_json(),
-        )
-        return c.StartAlone(plan=plan, start=attempt)
+        return c.StartAlone(plan=plan, start=_start_attempt(settings, program, driver, spec.token, spec.try_number))
 
     try:
         journal.append(start)
@@ -181,14 +157,35 @@ def _where_to_start(journal: Journal, state: State, settings: Settings) -> tuple
     return base, examine(Coordinator(journal), state, base)
 
 
-def _alone_run(state: State, now: str) -> tuple[Token, int, str]:
-    """Return the token, the number of the try, and the start of the run that a script without Airflow belongs to."""
+def _alone_launch(state: State, settings: Settings, now: str) -> LaunchSpec:
+    """Return the launch of a script without Airflow: the next try of its newest run, or the first of a new run."""
     newest = state.runs[-1] if state.runs else None
     if newest is None or newest.how == "finished":
-        return Token(dag="", run=f"alone-{state.next_launch}", task="script"), 1, now
-    launch = state.launch(newest.launch)
-    token = launch.spec.token if launch else Token(dag="", run=newest.key, task="script")
-    return token, (launch.latest_try if launch else 0) + 1, newest.started_at
+        token, try_number, started_at = Token(dag="", run=f"alone-{state.next_launch}", task="script"), 1, now
+    else:
+        launch = state.launch(newest.launch)
+        token = launch.spec.token if launch else Token(dag="", run=newest.key, task="script")
+        try_number, started_at = (launch.latest_try if launch else 0) + 1, newest.started_at
+    return LaunchSpec(
+        token=token,
+        try_number=try_number,
+        owner="script",
+        run=token.run,
+        run_after=None,
+        started_at=started_at,
+        restore=settings.restore,
+    )
+
+
+def _start_attempt(settings: Settings, program: Program, driver: str, token: Token, try_number: int) -> c.StartAttempt:
+    return c.StartAttempt(
+        token=token,
+        try_number=try_number,
+        driver=driver,
+        application_digest=program.application,
+        versions=Versions(package=__version__, spark=program.spark),
+        checkpointing=settings.config.to_json(),
+    )
 
 
 def _already_running(journal: Journal) -> JobAlreadyRunning:
