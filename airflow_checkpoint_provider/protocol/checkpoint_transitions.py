@@ -13,7 +13,6 @@ from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     CONDEMNED,
     FORGOTTEN,
-    KEPT_TOKENS,
     RETAINED,
     AttemptRecord,
     Checkpoint,
@@ -22,7 +21,14 @@ from airflow_checkpoint_provider.protocol.state import (
     QueuedRequest,
     State,
 )
-from airflow_checkpoint_provider.protocol.updates import bounded, counted, merged_extra, remember, swap
+from airflow_checkpoint_provider.protocol.updates import (
+    bounded,
+    counted,
+    merged_extra,
+    remember,
+    remember_dropped,
+    swap,
+)
 
 
 def queue_request(state: State, event: e.RequestQueued) -> State:
@@ -47,7 +53,7 @@ def _drop(state: State, requests: Sequence[QueuedRequest], event: e.RequestDropp
     return replace(
         state,
         queue=tuple(queued for queued in state.queue if queued not in requests),
-        dropped=(*state.dropped, *dropped)[-KEPT_TOKENS:],
+        dropped=remember_dropped((*state.dropped, *dropped)),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.records import Record
-from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS, KEPT_TOKENS, State
+from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS, KEPT_TOKENS, Dropped, State
 
 T = TypeVar("T")
 
@@ -22,6 +22,11 @@ def remember(tokens: dict[str, int], text: str, number: int) -> dict[str, int]:
     """
     newest = sorted((tokens | {text: number}).items(), key=lambda token: (token[1], token[0]))
     return dict(newest[-KEPT_TOKENS:])
+
+
+def remember_dropped(requests: tuple[Dropped, ...]) -> tuple[Dropped, ...]:
+    """Keep the newest of the dropped requests."""
+    return requests[-KEPT_TOKENS:]
 
 
 def swap(records: tuple[T, ...], old: T | None, new: T) -> tuple[T, ...]:

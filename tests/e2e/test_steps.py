@@ -9,7 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.liveness import Process
 from tests.e2e.acted import DrivenRun, running_job
-from tests.e2e.lab import SECRET, Lab
+from tests.e2e.lab import PATIENCE, SECRET, Lab
 
 pytestmark = pytest.mark.timeout(1800)
 SENSORS = ("poked", "rescheduled", "deferred")
@@ -22,6 +22,7 @@ def test_by_hand_with_every_way_of_waiting(lab: Lab) -> None:
     for sensor, state in zip(SENSORS, ("running", "up_for_reschedule", "deferred"), strict=True):
         run.wait_for(state, sensor)
     job.acknowledge(asked["id"])
+    job.confirm(asked["id"], PATIENCE)
     ended, states = run.ended()
     assert (ended, states.pop("abort"), set(states.values())) == ("success", "skipped", {"success"})
     assert job.checkpoint(asked["id"]).status == "retained"
@@ -60,6 +61,7 @@ def test_an_abort_ends_all_waiting_at_once_and_a_clear_asks_anew(lab: Lab) -> No
     again = run.asked()
     assert again["id"] > asked["id"]
     job.acknowledge(again["id"])
+    job.confirm(again["id"], PATIENCE)
     ended, states = run.ended()
     assert (ended, states.pop("abort"), set(states.values())) == ("success", "skipped", {"success"})
 
@@ -71,6 +73,7 @@ def test_in_one_line_what_follows_runs_only_if_it_completed(lab: Lab) -> None:
         asked = run.asked("checkpoint.trigger")
         run.wait_for("deferred", "checkpoint.acknowledged")
         job.acknowledge(asked["id"])
+    job.confirm(runs["good"].asked("checkpoint.trigger")["id"], PATIENCE)
     assert said(runs["good"]) == ("success", "success", "skipped", "success", "success")
     assert said(runs["bad"]) == ("failed", "failed", "success", "upstream_failed", "upstream_failed")
     assert said(runs["none"]) == ("success", "skipped", "skipped", "skipped", "skipped")
@@ -115,6 +118,7 @@ def test_nothing_secret_is_left_anywhere_but_in_the_connection(lab: Lab) -> None
     waiting = tables(lab)
     assert asked["pointer"] in waiting["trigger"]
     job.acknowledge(asked["id"])
+    job.confirm(asked["id"], PATIENCE)
     assert run.ended()[0] == "success"
     for stored in (waiting, tables(lab)):
         assert [name for name, rows in stored.items() if SECRET in rows] == ["connection"]

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol import transitions as applying
+from airflow_checkpoint_provider.protocol import updates
 from airflow_checkpoint_provider.protocol.commands import DoneAlready
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import decide
@@ -443,7 +443,7 @@ class CrampedMachine(Machine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._bounds = mock.patch.multiple(applying, KEPT_RECORDS=self.listed, KEPT_TOKENS=4)
+        self._bounds = mock.patch.multiple(updates, KEPT_RECORDS=self.listed, KEPT_TOKENS=4)
         self._bounds.start()
 
     def teardown(self) -> None:

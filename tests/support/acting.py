@@ -88,6 +88,11 @@ class Job:
         if self.checkpoint(number).request.confirm_commits:
             self.coordinator.confirm_commits(number)
 
+    def confirm(self, number: int, patience_s: float) -> None:
+        """Confirm the commits of a gated checkpoint when its task has finalized it, as the driver's watch does."""
+        wait_until(lambda: self.checkpoint(number).completed_at, patience_s, lambda: f"nobody finalizes chk-{number}")
+        self.coordinator.confirm_commits(number)
+
     def serve(self, number: int) -> None:
         """Complete it as soon as somebody has asked for it."""
         self.wait_asked(number)

@@ -173,9 +173,7 @@ def test_failed_deletion_is_logged_and_the_job_goes_on(
     with script.attempt() as job:
         assert job.stage("clean", job.spark.range(3)).count() == 3
     assert left.exists()
-    assert (
-        "leftovers of earlier attempts could not be deleted now, the next start tries again" in capsys.readouterr().out
-    )
+    assert "Leftovers of earlier attempts could not be deleted. The next start tries again" in capsys.readouterr().out
 
 
 def test_old_rows_of_a_recomputed_stage_are_deleted_when_no_checkpoint_holds_them(script: Script) -> None:
