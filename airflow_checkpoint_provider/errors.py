@@ -20,6 +20,14 @@ class CheckpointError(Exception):
     code: ClassVar[str] = "CKP900"
     permanent: ClassVar[bool] = False
 
+    def __init_subclass__(cls, *, code: str = "", permanent: bool = False) -> None:
+        """Take the code of an error from its ``class`` line. An error below a permanent one is permanent too."""
+        super().__init_subclass__()
+        if code:
+            cls.code = code
+        if permanent:
+            cls.permanent = True
+
     def __init__(self, message: str, **about: Any) -> None:
         super().__init__(message)
         self.message = message
@@ -32,371 +40,246 @@ class CheckpointError(Exception):
 # -- wrong input -------------------------------------------------------------------------------------------------------
 
 
-class InvalidName(CheckpointError, ValueError):
+class InvalidName(CheckpointError, ValueError, code="CKP601", permanent=True):
     """A job id, uid, item or pointer cannot be used as written."""
 
-    code = "CKP601"
-    permanent = True
 
-
-class InvalidConfig(CheckpointError, ValueError):
+class InvalidConfig(CheckpointError, ValueError, code="CKP602", permanent=True):
     """Invalid number, duration or option."""
 
-    code = "CKP602"
-    permanent = True
 
-
-class NotSupportedYet(CheckpointError, NotImplementedError):
+class NotSupportedYet(CheckpointError, NotImplementedError, code="CKP603", permanent=True):
     """This version does not support the option or call."""
 
-    code = "CKP603"
-    permanent = True
 
-
-class UnsupportedType(CheckpointError, TypeError):
+class UnsupportedType(CheckpointError, TypeError, code="CKP604", permanent=True):
     """Parquet cannot store the type of a column."""
 
-    code = "CKP604"
-    permanent = True
 
-
-class WrongUse(CheckpointError, RuntimeError):
+class WrongUse(CheckpointError, RuntimeError, code="CKP605", permanent=True):
     """The call is not possible here or now.
 
     Examples: one uid twice, ``spark.stop()`` inside ``with``, Spark Connect.
     """
 
-    code = "CKP605"
-    permanent = True
 
-
-class VersionMismatch(CheckpointError, RuntimeError):
+class VersionMismatch(CheckpointError, RuntimeError, code="CKP606", permanent=True):
     """Two parts of the installation must have the same version, but do not.
 
     Examples: pyspark and pyspark-client, package and driver archive.
     """
 
-    code = "CKP606"
-    permanent = True
 
-
-class NotInstalled(CheckpointError, ImportError):
+class NotInstalled(CheckpointError, ImportError, code="CKP607", permanent=True):
     """A required package or jar is not installed on this host."""
-
-    code = "CKP607"
-    permanent = True
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------
 
 
-class StoreError(CheckpointError):
+class StoreError(CheckpointError, code="CKP610"):
     """The checkpoint storage could not do what was asked."""
 
-    code = "CKP610"
 
-
-class StoreDenied(StoreError, PermissionError):
+class StoreDenied(StoreError, PermissionError, code="CKP611"):
     """The checkpoint storage denied access. This never counts as an absent checkpoint."""
 
-    code = "CKP611"
 
-
-class StoreMisconfigured(StoreError, ValueError):
+class StoreMisconfigured(StoreError, ValueError, code="CKP612", permanent=True):
     """The location cannot hold checkpoints.
 
     It is no store, it is another store than the one meant, or it has no put-if-absent: two writers could both succeed.
     """
 
-    code = "CKP612"
-    permanent = True
 
-
-class StoreUnavailable(StoreError, ConnectionError):
+class StoreUnavailable(StoreError, ConnectionError, code="CKP613"):
     """The checkpoint storage does not answer. Another try may help."""
 
-    code = "CKP613"
 
-
-class CommitStateUnknown(StoreError, TimeoutError):
+class CommitStateUnknown(StoreError, TimeoutError, code="CKP614"):
     """The checkpoint storage did not answer in time: the write may have happened, or may still happen.
 
     Nothing is cleaned up. Read the result back before you act.
     """
 
-    code = "CKP614"
-
 
 # -- the journal and its checkpoints -----------------------------------------------------------------------------------
 
 
-class FormatTooNew(CheckpointError, ValueError):
+class FormatTooNew(CheckpointError, ValueError, code="CKP620", permanent=True):
     """A newer version of this package wrote the data."""
 
-    code = "CKP620"
-    permanent = True
 
-
-class Damaged(CheckpointError, ValueError):
+class Damaged(CheckpointError, ValueError, code="CKP621", permanent=True):
     """Stored data is damaged: it was complete once, and now a file is missing, shorter or different."""
 
-    code = "CKP621"
-    permanent = True
 
-
-class OtherIncarnation(CheckpointError, RuntimeError):
+class OtherIncarnation(CheckpointError, RuntimeError, code="CKP622", permanent=True):
     """The history was deleted and created again while a process was using it."""
 
-    code = "CKP622"
-    permanent = True
 
-
-class HistoryGone(CheckpointError, LookupError):
+class HistoryGone(CheckpointError, LookupError, code="CKP623", permanent=True):
     """The history is gone, although an earlier try wrote to it."""
 
-    code = "CKP623"
-    permanent = True
 
-
-class CheckpointNotFound(CheckpointError, LookupError):
+class CheckpointNotFound(CheckpointError, LookupError, code="CKP624", permanent=True):
     """The checkpoint does not exist: it was never taken, was aborted, or was deleted."""
 
-    code = "CKP624"
-    permanent = True
 
-
-class SavepointDisposed(CheckpointNotFound):
+class SavepointDisposed(CheckpointNotFound, code="CKP442"):
     """The savepoint was deleted on request.
 
     ``about`` says by which person or task, and when.
     """
 
-    code = "CKP442"
-
 
 # -- refusals of the state machine -------------------------------------------------------------------------------------
 
 
-class Refused(CheckpointError, RuntimeError):
+class Refused(CheckpointError, RuntimeError, code="CKP630"):
     """The journal does not allow the command."""
 
-    code = "CKP630"
 
-
-class Superseded(Refused):
+class Superseded(Refused, code="CKP112", permanent=True):
     """A later try of the run, or a restore, has replaced this try. This try ends without retry."""
 
-    code = "CKP112"
-    permanent = True
 
-
-class AlreadyFinished(Refused):
+class AlreadyFinished(Refused, code="CKP111"):
     """The run had already finished when its worker was lost. Nothing is submitted; the task succeeds."""
 
-    code = "CKP111"
 
-
-class JobAlreadyRunning(Refused):
+class JobAlreadyRunning(Refused, code="CKP131"):
     """Another run of the job, or another driver of this launch, is running."""
 
-    code = "CKP131"
 
-
-class JobSuspended(Refused):
+class JobSuspended(Refused, code="CKP130"):
     """The job is suspended. It starts again after a restore."""
 
-    code = "CKP130"
 
-
-class TwoOwners(Refused):
+class TwoOwners(Refused, code="CKP402", permanent=True):
     """Two tasks use the same job id."""
 
-    code = "CKP402"
-    permanent = True
 
-
-class OlderRun(Refused):
+class OlderRun(Refused, code="CKP403", permanent=True):
     """The run is older than a run whose results the state already contains."""
 
-    code = "CKP403"
-    permanent = True
 
-
-class StateRequired(Refused, LookupError):
+class StateRequired(Refused, LookupError, code="CKP404", permanent=True):
     """State was required, but there is no checkpoint to start from.
 
     ``require_state`` and ``on_clear="continue"`` require state.
     """
 
-    code = "CKP404"
-    permanent = True
 
-
-class Stopping(Refused):
+class Stopping(Refused, code="CKP132"):
     """An earlier driver was asked to stop and has not ended yet."""
 
-    code = "CKP132"
 
-
-class NotStopped(Refused, TimeoutError):
+class NotStopped(Refused, TimeoutError, code="CKP135"):
     """The job is suspended and its savepoint is complete, but the attempt has not ended.
 
     ``pointer`` is the savepoint.
     """
 
-    code = "CKP135"
 
-
-class Fenced(Refused):
+class Fenced(Refused, code="CKP301"):
     """This attempt was replaced or has ended. Its writes are rejected, and its driver exits with code 79."""
 
-    code = "CKP301"
 
-
-class NotRunning(Refused):
+class NotRunning(Refused, code="CKP230"):
     """No attempt is running that could take a checkpoint."""
 
-    code = "CKP230"
 
-
-class RunFinished(NotRunning):
+class RunFinished(NotRunning, code="CKP236", permanent=True):
     """The run has finished. No attempt of it will take a checkpoint."""
 
-    code = "CKP236"
-    permanent = True
 
-
-class Busy(Refused):
+class Busy(Refused, code="CKP231"):
     """Another checkpoint is pending. This one can be taken afterwards."""
 
-    code = "CKP231"
 
-
-class Queued(Busy):
+class Queued(Busy, code="CKP237"):
     """The request for a checkpoint waits in the queue."""
 
-    code = "CKP237"
 
-
-class MinPause(Busy):
+class MinPause(Busy, code="CKP238"):
     """The minimum pause between two periodic checkpoints is not over."""
 
-    code = "CKP238"
 
-
-class TooManyRequests(Refused):
+class TooManyRequests(Refused, code="CKP239"):
     """The queue of requests for checkpoints is full."""
 
-    code = "CKP239"
 
-
-class RequestDropped(Refused):
+class RequestDropped(Refused, code="CKP240"):
     """The request for a checkpoint was dropped from the queue.
 
     Its attempt ended, or the queue was full. A retry of the task makes a new request.
     """
 
-    code = "CKP240"
 
-
-class StillPending(CheckpointError, TimeoutError):
+class StillPending(CheckpointError, TimeoutError, code="CKP242"):
     """The wait for a checkpoint is over, but the checkpoint is still pending. It was not aborted."""
 
-    code = "CKP242"
 
-
-class NotPending(Refused):
+class NotPending(Refused, code="CKP232"):
     """The checkpoint already has another outcome than the one asked for."""
 
-    code = "CKP232"
 
-
-class Aborted(Refused):
+class Aborted(Refused, code="CKP201", permanent=True):
     """A checkpoint was aborted. If the job fails now, it restarts from the checkpoint before it."""
 
-    code = "CKP201"
-    permanent = True
 
-
-class Held(Refused):
+class Held(Refused, code="CKP233"):
     """The checkpoint is not deleted, because something may still need it."""
 
-    code = "CKP233"
 
-
-class HistoryClosed(Refused):
+class HistoryClosed(Refused, code="CKP234"):
     """The history is closed, or is being closed."""
 
-    code = "CKP234"
 
-
-class StillNeeded(Refused):
+class StillNeeded(Refused, code="CKP430"):
     """The history is not closed, because something in it runs or is kept."""
 
-    code = "CKP430"
 
-
-class TooLarge(Refused):
+class TooLarge(Refused, code="CKP235"):
     """The checkpoint has more file sets than one journal entry can name."""
 
-    code = "CKP235"
 
-
-class Declined(CheckpointError, RuntimeError):
+class Declined(CheckpointError, RuntimeError, code="CKP241"):
     """A registered object could not take its snapshot, so the checkpoint was aborted."""
-
-    code = "CKP241"
 
 
 # -- restored state ----------------------------------------------------------------------------------------------------
 
 
-class RenameConflict(Refused, ValueError):
+class RenameConflict(Refused, ValueError, code="CKP421", permanent=True):
     """A renaming would give two states the same name."""
 
-    code = "CKP421"
-    permanent = True
 
-
-class StateNotFound(Refused, LookupError):
+class StateNotFound(Refused, LookupError, code="CKP422", permanent=True):
     """The checkpoint does not contain the state or application that an option names."""
 
-    code = "CKP422"
-    permanent = True
 
-
-class KindChanged(Refused, TypeError):
+class KindChanged(Refused, TypeError, code="CKP423", permanent=True):
     """A restored state is requested as another kind, e.g. a stage as a value."""
-
-    code = "CKP423"
-    permanent = True
 
 
 # -- savepoints --------------------------------------------------------------------------------------------------------
 
 
-class AlreadyClaimed(Refused):
+class AlreadyClaimed(Refused, code="CKP440", permanent=True):
     """Another job has claimed this savepoint, or it is being deleted.
 
     ``about`` says by whom.
     """
 
-    code = "CKP440"
-    permanent = True
 
-
-class OtherSavepoint(Refused):
+class OtherSavepoint(Refused, code="CKP441", permanent=True):
     """Another savepoint already exists at the target."""
 
-    code = "CKP441"
-    permanent = True
 
-
-class OrphanSavepoint(Refused):
+class OrphanSavepoint(Refused, code="CKP443", permanent=True):
     """The history of the savepoint was not found, so nobody knows whether a job still needs it."""
-
-    code = "CKP443"
-    permanent = True
 
 
 def meaning(error: type[CheckpointError]) -> str:

@@ -8,22 +8,18 @@ from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.errors import CheckpointError, StoreMisconfigured
 
 
-class ConnectionUnreadable(CheckpointError, ConnectionError):
+class ConnectionUnreadable(CheckpointError, ConnectionError, code="CKP640"):
     """Airflow could not tell whether the connection exists.
 
     The API server, the database or a secrets backend did not answer.
     """
 
-    code = "CKP640"
 
-
-class NoConnection(StoreMisconfigured):
+class NoConnection(StoreMisconfigured, code="CKP641"):
     """The connection does not exist, so the checkpoint location is unknown.
 
     ``about`` has ``named`` if the connection was named explicitly: then there is no default location.
     """
-
-    code = "CKP641"
 
 
 def find_connection(conn_id: str) -> Connection | None:
