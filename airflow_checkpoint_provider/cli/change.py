@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from airflow_checkpoint_provider.cli import locate
+from airflow_checkpoint_provider.cli.lists import MANY
 from airflow_checkpoint_provider.cli.locate import FoundHistory
 from airflow_checkpoint_provider.cli.output import Report
-from airflow_checkpoint_provider.cli.show import MANY
 from airflow_checkpoint_provider.coordinator import garbage, savepoint
 from airflow_checkpoint_provider.coordinator.closing import close_if_due
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.lifetime import just_finished
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.text import restore_story
+from airflow_checkpoint_provider.text import manual_restore
 from airflow_checkpoint_provider.text.units import NONE, plural, size, some
 
 RESTORED = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
@@ -87,7 +87,7 @@ def restore(store: Store, job: str, run: str | None, source: Source, approval: A
     coordinator.journal.foresee(command)
 
     def lines() -> list[str]:
-        return restore_story.restored(going.state, going.restored, claim=source.claim, rename=names)
+        return manual_restore.restored(going.state, going.restored, claim=source.claim, rename=names)
 
     if approval.dry_run:
         return _report(found, base, lines(), DRY_RUN)

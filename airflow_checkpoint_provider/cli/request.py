@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, entry_author
+from airflow_checkpoint_provider.cli.lists import entry
 from airflow_checkpoint_provider.cli.output import Report
-from airflow_checkpoint_provider.cli.show import entry
 from airflow_checkpoint_provider.coordinator import outcomes
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal

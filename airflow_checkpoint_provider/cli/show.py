@@ -1,23 +1,20 @@
-"""The verbs that read: jobs, list, show, story and verify. Runs anywhere; reads only."""
+"""The verbs that show one run or checkpoint: show, verify and story. Runs anywhere; reads only."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from airflow_checkpoint_provider.cli import locate
+from airflow_checkpoint_provider.cli.lists import MANY, entry
 from airflow_checkpoint_provider.cli.locate import FoundHistory
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator import statistics as numbers
-from airflow_checkpoint_provider.coordinator.liveness import Beats
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start, open_pointer
-from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound
+from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.protocol.events import StateEntry
 from airflow_checkpoint_provider.protocol.keys import checkpoint_id, pointer_of
-from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     PENDING,
@@ -30,145 +27,8 @@ from airflow_checkpoint_provider.protocol.state import (
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import own_stages
-from airflow_checkpoint_provider.text.summary_table import HEADER, how, row
-from airflow_checkpoint_provider.text.units import NONE, between, day_and_time, duration, labelled, plural, size, table
-
-MANY = 10_000  # more checkpoints than a history lists
-
-# -- jobs ----------------------------------------------------------------------------------------------------------------
-
-AT_WORK = ("running", "launched")
-JOBS = ("JOB", "RUN", "STATE", "ATTEMPT", "LAST CHECKPOINT", "AGE", "NEXT START")
-
-
-def jobs(store: Store, limit: int, now: str) -> Report:
-    """Report the newest run of each job."""
-    newest: list[FoundHistory] = []
-    errors: list[CheckpointError] = []
-    for job in locate.jobs(store):
-        all_of = locate.histories(store, job, limit)
-        errors += all_of.unreadable
-        newest += all_of.found[:1]
-    newest.sort(key=lambda found: found.state.at, reverse=True)
-    silent = locate.not_beating(store, [found for found in newest[:limit] if _state(found) in AT_WORK], _say_waiting)
-    shown = [_job(found, now, silent=found.keys.prefix in silent) for found in newest[:limit]]
-    notes = [] if newest or errors else [f"no jobs under {store.uri}"]
-    notes += [f"{plural(len(newest) - limit, 'older job')} left out; see --limit"] if len(newest) > limit else []
-    return Report(JOBS, [_job_cells(job) for job in shown], shown, notes=notes, errors=tuple(errors))
-
-
-def _say_waiting() -> None:
-    seconds = Beats.configured().look
-    print(f"Checking whether the drivers of running jobs are alive (up to {seconds:g} s).", file=sys.stderr, flush=True)
-
-
-def _job(found: FoundHistory, now: str, *, silent: bool) -> dict[str, Any]:
-    state = found.state
-    completed = (checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at)
-    last = max(completed, key=lambda checkpoint: checkpoint.id, default=None)
-    run = state.run(found.newest_run)
-    ends_here = bool(state.scope and run and run.how == "finished")
-    point = None if ends_here else state.restore_point()
-    return {
-        "job": state.job,
-        "run": found.newest_run,
-        "state": _state(found) + (", no heartbeat" if silent else ""),
-        "attempt": state.last_epoch,
-        "last_checkpoint": f"chk-{last.id}" if last else None,
-        "age_s": between(last.completed_at, now) if last else None,
-        "next_start": str(point) if point else None,
-        "at": state.at,
-    }
-
-
-def _job_cells(job: dict[str, Any]) -> list[str]:
-    age = NONE if job["age_s"] is None else duration(job["age_s"])
-    values = (job["job"], job["run"], job["state"], str(job["attempt"]), job["last_checkpoint"], age, job["next_start"])
-    return [value or NONE for value in values]
-
-
-def _state(found: FoundHistory) -> str:
-    """Return what the journal says of the newest run. A driver that it says is at work may be dead."""
-    if found.state.closing is not None:
-        return "closed"
-    if found.state.suspended:
-        return "suspended"
-    return how(found.state, found.state.run(found.newest_run))
-
-
-# -- list ----------------------------------------------------------------------------------------------------------------
-
-LIST = ("ID", "KIND", "ORIGIN", "RUN", "ATTEMPT", "STATE", "BARRIER", "SIZE", "TAKEN", "NOTE")
-
-CLOSED = 3  # closed histories in the notes
-
-
-def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
-    """Report the checkpoints of a job or of one run, newest first."""
-    if run is None:
-        all_of = locate.histories(store, job, limit)
-        found = all_of.found or (locate.newest(store, job, limit),)
-        not_read, errors, key = all_of.not_read, all_of.unreadable, None
-    else:
-        history, key = locate.find_run(store, job, run)
-        found, not_read, errors = (history,), 0, ()
-    rows = [row for history in found for row in _checkpoints(store, history, key)]
-    notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
-    notes += [f"{plural(not_read, 'run')} with older names not read; name a run, or see --limit"] if not_read else []
-    closed = [history for history in found if history.state.closing is not None]
-    notes += [messages.closed(history.state) for history in closed[:CLOSED]]
-    notes += [f"{plural(len(closed) - CLOSED, 'more run')} closed"] if len(closed) > CLOSED else []
-    notes += [] if rows or closed else [f"{job} has no checkpoints"]
-    shown = rows[:limit]
-    return Report(LIST, [_list_cells(checkpoint) for checkpoint in shown], shown, notes=notes, errors=errors)
-
-
-def _checkpoints(store: Store, found: FoundHistory, run: str | None) -> Iterable[dict[str, Any]]:
-    for checkpoint in sorted(found.state.checkpoints, key=lambda checkpoint: -checkpoint.id):
-        data = entry(store, found, checkpoint)
-        if run in (None, data["run"]):
-            yield data
-
-
-def entry(store: Store, found: FoundHistory, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return a checkpoint as data: times in UTC, sizes in bytes, durations in seconds."""
-    return asdict(row(found.state, checkpoint)) | {
-        "kind": checkpoint.kind,
-        "origin": checkpoint.request.origin,
-        "owner": checkpoint.request.owner,
-        "name": checkpoint.request.name,
-        "pinned": checkpoint.request.pinned,
-        "pointer": _pointer(store, found, checkpoint),
-        "triggered_at": checkpoint.triggered_at,
-        "ended_at": checkpoint.ended_at or None,
-        "phase": checkpoint.phase or None,
-        "missing": list(checkpoint.missing),
-        "words": checkpoint.words or None,
-    }
-
-
-def _list_cells(data: dict[str, Any]) -> list[str]:
-    kind, total = kind_named(data["kind"]), data["total_bytes"]
-    return [
-        f"chk-{data['id']}",
-        "savepoint" if kind.savepoint else kind.name.replace("_", " "),
-        "stop" if kind.suspends else data["origin"],
-        data["run"],
-        str(data["attempt"]),
-        "pinned" if data["pinned"] and data["pointer"] else data["state"],
-        data["barrier"] or NONE,
-        NONE if total is None else size(total),
-        day_and_time(data["at"] or "") or NONE,
-        data["name"] or data["why"],
-    ]
-
-
-def _pointer(store: Store, found: FoundHistory, checkpoint: Checkpoint) -> str | None:
-    """Return None for a checkpoint that does not exist any more, and for a savepoint that is not published yet."""
-    if checkpoint.status != RETAINED or (checkpoint.savepoint and not checkpoint.published):
-        return None
-    return checkpoint.target or str(found.keys.pointer(store.uri, checkpoint.id))
-
+from airflow_checkpoint_provider.text.summary_table import HEADER, row
+from airflow_checkpoint_provider.text.units import day_and_time, duration, labelled, plural, size, table
 
 # -- show ----------------------------------------------------------------------------------------------------------------
 

@@ -28,17 +28,17 @@ EXITS = (
 
 def jobs(store: Store, options: Namespace) -> Report:
     """List the jobs: the newest run of each, its state, and where its next attempt starts."""
-    from airflow_checkpoint_provider.cli import show
+    from airflow_checkpoint_provider.cli import lists
     from airflow_checkpoint_provider.coordinator.journal import utc_now
 
-    return show.jobs(store, options.limit, utc_now())
+    return lists.jobs(store, options.limit, utc_now())
 
 
 def list_(store: Store, options: Namespace) -> Report:
     """List the checkpoints and savepoints of a job or of one run, newest first."""
-    from airflow_checkpoint_provider.cli import show
+    from airflow_checkpoint_provider.cli import lists
 
-    return show.list_(store, options.job, options.run, options.limit)
+    return lists.list_(store, options.job, options.run, options.limit)
 
 
 def show(store: Store, options: Namespace) -> Report:

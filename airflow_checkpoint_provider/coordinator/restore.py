@@ -59,6 +59,10 @@ class Restored:
     candidates: tuple[Candidate, ...] = ()
 
     @property
+    def chosen(self) -> Candidate | None:
+        return next((candidate for candidate in self.candidates if candidate.verdict == "chosen"), None)
+
+    @property
     def above(self) -> int:
         """Return the id of a checkpoint of another history. The ids of this history continue above it."""
         return self.seal.id if self.seal and self.point and self.point.pointer else 0

@@ -41,7 +41,7 @@ from airflow_checkpoint_provider.protocol.handover import ExitCode, LaunchSettin
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Launch, State
 from airflow_checkpoint_provider.storage import Store, probe, s3_credentials
-from airflow_checkpoint_provider.text import messages, restore_story, summary_table
+from airflow_checkpoint_provider.text import manual_restore, messages, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import Seen
 
 LogLines = Callable[[Iterable[str]], None]
@@ -238,7 +238,7 @@ class DriverLaunch:
         state = self.coordinator.journal.catch_up()
         current = state.current_launch()
         if current is None:
-            raise Fenced(restore_story.left_by_restore(state))
+            raise Fenced(manual_restore.left_by_restore(state))
         later_try = current.latest_try > self.parameters.try_number
         if self.record is None or current.number != self.record.number or later_try:
             raise Superseded(messages.superseded(state, self.parameters.token.run))

@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import Pointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.state import Branch, State
-from airflow_checkpoint_provider.text import restore_story
+from airflow_checkpoint_provider.text import manual_restore
 
 STARTS = ("latest", "run-start", "none")
 
@@ -99,7 +99,7 @@ class RestoreOperator(JobOperator):
             return claim_before_restore(coordinator, now, wanted, utc_now())
 
         coordinator.journal.append(command)
-        for line in restore_story.restored(
+        for line in manual_restore.restored(
             target.state, target.restored, claim=claims, rename=target.names(self.rename)
         ):
             self.log.info("%s", line)

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.spark.settings import Launched
 from airflow_checkpoint_provider.spark.start import tell_task
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import state_messages
 
 LAST_TRIES = 2  # at the last checkpoint of a run
 
@@ -58,7 +58,7 @@ class JobEnd:
         unclaimed = {state.uid: state for state in self.states.unclaimed()}
         dropped, kept = split_allowed(unclaimed, self.allow_non_restored_state)
         self.states.drop(dropped)
-        for uids, line in ((dropped, messages.left_behind), (kept, messages.handed_on)):
+        for uids, line in ((dropped, state_messages.left_behind), (kept, state_messages.handed_on)):
             if uids:
                 say(line([unclaimed[uid] for uid in uids]))
 

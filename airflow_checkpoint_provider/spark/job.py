@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.spark.state.registered import CheckpointedObjec
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import Value
 from airflow_checkpoint_provider.storage import open_store
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -118,7 +118,7 @@ class CheckpointedJob:
             restore=self._restore,
             allow_non_restored_state=self._allowed,
         )
-        for line in (*settings.notes, *messages.not_paced(settings.config)):
+        for line in (*settings.notes, *state_messages.not_paced(settings.config)):
             say(line)
         return settings
 
@@ -159,7 +159,7 @@ class CheckpointedJob:
             self._launched,
             settings.allow_non_restored_state,
         )
-        line = messages.application_line(application.digest, self._attempt_before(), self._attempt.run)
+        line = state_messages.application_line(application.digest, self._attempt_before(), self._attempt.run)
         say(f"attempt {self._attempt.epoch} of {settings.job}, run {self._attempt.run.key}: {line}")
         self._attempt.attach(line)
         self._checkpointer.remove_garbage()

@@ -1,4 +1,4 @@
-"""Log lines and short blocks of checkpoints, stages, savepoints and ends. Runs anywhere; no I/O, no clock."""
+"""Log lines and short blocks of checkpoints, savepoints and ends. Runs anywhere; no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import wording
-from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.kinds import COUNTED, DECLINED, EXPIRED, STORE_FAILED, kind_named
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
-from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     PENDING,
     AttemptRecord,
     Checkpoint,
-    Run,
     State,
 )
 from airflow_checkpoint_provider.protocol.wording import restore, title
@@ -44,10 +41,6 @@ WORTH_SAYING = 0.1  # seconds in the queue, as in Flink
 
 CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP114": "Old runs of the job were cleaned up: checkpoints were deleted, or histories closed.",
-    "CKP120": "A stage was not computed again. Its stored rows were used.",
-    "CKP121": "A stage was computed again although its rows were stored. The line says what changed.",
-    "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",
-    "CKP123": "The options interval and min_pause have no effect: the job has only stages, and each end of a stage is a checkpoint.",
     "CKP133": "The driver stopped with a savepoint. The job is suspended until a restore.",
     "CKP134": "The savepoint of a stop was aborted. The job continues.",
     "CKP200": "A checkpoint was completed.",
@@ -62,70 +55,8 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP220": "The answer of the store was lost. The result was read back.",
     "CKP250": "A savepoint was completed and published at its target.",
     "CKP251": "A savepoint was deleted on request.",
-    "CKP426": "Some restored state was not used in this run and was kept.",
-    "CKP427": "Some restored state was not used in this run and was dropped, as allow_non_restored_state says.",
     "CKP501": "The application did not open a CheckpointedJob, so a retry starts from zero.",
 }
-
-
-# -- stages and other states -------------------------------------------------------------------------------------------
-
-
-def stage_reused(stage: StateSnapshot, why: str = "") -> str:
-    """Say that stored rows were used; ``why`` is given if reuse needs a reason."""
-    saved = f"{plural(stage.rows, 'row')} of chk-{stage.measures.checkpoint}"
-    because = f"; {why}" if why else ""
-    work = duration(stage.measures.work_s)
-    return coded(f"stage '{stage.uid}': reused, {saved}, {work} of work not run again{because}", "CKP120")
-
-
-def stage_recomputed(uid: str, why: str) -> str:
-    """Say that a stage was computed again; ``why`` is what changed."""
-    return coded(f"stage '{uid}': recomputed. {why[:1].upper()}{why[1:].rstrip('.')}.", "CKP121")
-
-
-def stage_sorted(uid: str) -> str:
-    """Say that the order of a sorted stage is lost."""
-    text = f"stage '{uid}': its plan is sorted, but a stage does not keep the order of rows. Sort after the stage."
-    return coded(text, "CKP122")
-
-
-def not_paced(config: CheckpointConfig) -> list[str]:
-    """Say that nothing paces the checkpoints of a job that has only stages; nothing where both options have their defaults."""
-    default = CheckpointConfig()
-    paced = (config.interval_s, config.min_pause_s) != (default.interval_s, default.min_pause_s)
-    line = (
-        "every end of a stage is a checkpoint: interval and min_pause have no effect, since this job has only stages."
-    )
-    return [coded(line, "CKP123")] if paced else []
-
-
-def application_line(digest: str, before: AttemptRecord | None, run: Run) -> str:
-    """Say whether the application is the one that the attempt ``before`` ran."""
-    if before is None:
-        return f"first attempt of this job; the run began {day_and_time(run.started_at)}"
-    if before.application_digest == digest:
-        return "application unchanged"
-    return f"application changed since attempt {before.epoch}"
-
-
-def handed_on(states: Sequence[StateSnapshot]) -> str:
-    """Say which restored states the script did not use and the next checkpoints still contain."""
-    uids = ", ".join(f'"{state.uid}"' for state in states)
-    text = f"Restored state {_named(states)} was not used in this run and was kept."
-    return coded(f"{text} To drop it, set allow_non_restored_state=[{uids}]", "CKP426")
-
-
-def left_behind(states: Sequence[StateSnapshot]) -> str:
-    """Say which restored states the script did not use and the next checkpoints do not contain."""
-    text = f"Restored state {_named(states)} was not used in this run and was dropped"
-    return coded(f"{text}, as allow_non_restored_state says", "CKP427")
-
-
-def _named(states: Sequence[StateSnapshot]) -> str:
-    sizes = (f" ({size(state.bytes)})" if state.bytes else "" for state in states)
-    names = (f"{kind_in_words(state.kind)} '{state.uid}'" for state in states)
-    return some([f"{name}{held}" for name, held in zip(names, sizes, strict=True)])
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------

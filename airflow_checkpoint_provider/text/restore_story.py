@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat
@@ -13,7 +13,6 @@ from airflow_checkpoint_provider.protocol.metadata import kind_in_words
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     AttemptRecord,
-    Checkpoint,
     Launch,
     State,
 )
@@ -46,7 +45,6 @@ CODES = {  # what each line means; docs/behaviour.md shows it
     "CKP101": "The restore story: why there is a new attempt, which checkpoints exist, and where it continues.",
     "CKP102": "A job whose runs share one history starts from nothing. If you expected a history, stop the job now.",
     "CKP103": "The task was cleared, but the application has not changed since the attempt before.",
-    "CKP104": "A restore set the checkpoint from which the next attempt starts. Running attempts are fenced.",
     "CKP110": "The driver of an earlier try is still running. This try follows it and submits nothing.",
     "CKP113": "The task checks whether an earlier driver is still running.",
 }
@@ -266,7 +264,7 @@ def _candidate_texts(restored: Restored, width: int, now: str) -> Iterator[str]:
     for candidate in _of(restored, "chosen"):
         because = f", {candidate.why}" if candidate.why else ""
         yield f"{_name(candidate):<{width}}CHOSEN{because}: {_verified(candidate, now)}"
-    if restored.point and not _chosen(restored):
+    if restored.point and not restored.chosen:
         yield f"{restored.point}  CHOSEN: {_elsewhere(restored.point)}"
     for candidate in older[:SHOWN_OLDER]:
         yield f"{_name(candidate):<{width}}older, {candidate.why or 'not examined'}"
@@ -276,10 +274,6 @@ def _candidate_texts(restored: Restored, width: int, now: str) -> Iterator[str]:
 
 def _of(restored: Restored, verdict: str) -> list[Candidate]:
     return [candidate for candidate in restored.candidates if candidate.verdict == verdict]
-
-
-def _chosen(restored: Restored) -> Candidate | None:
-    return next(iter(_of(restored, "chosen")), None)
 
 
 def _name(candidate: Candidate) -> str:
@@ -308,7 +302,7 @@ def _elsewhere(point: Point) -> str:
 
 
 def _continuation(launch: Launch, attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
-    chosen = _chosen(restored)
+    chosen = restored.chosen
     if restored.point is None:
         return "from nothing: everything is computed"
     if chosen is None:
@@ -334,7 +328,7 @@ def own_stages(states: Iterable[StateEntry], run: str) -> list[StateEntry]:
 
 def _to_repeat(attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
     """Return the work between the chosen checkpoint and the last sign of the attempt before."""
-    chosen = _chosen(restored)
+    chosen = restored.chosen
     last = (attempt and attempt.ended_at) or (seen.beat.at if seen.beat else "")
     if chosen is None or attempt is None or attempt.how == "finished" or not last:
         return ""
@@ -394,52 +388,3 @@ def _ending(state: State, launch: Launch, attempt: AttemptRecord) -> str:
     ]
     by = f"attempt {later[0].epoch}, {day_and_time(later[0].at)}" if later else "a newer launch, or a restore"
     return f"fenced by {by}{stop}"
-
-
-# -- a restore by hand -------------------------------------------------------------------------------------------------
-
-
-def restored(
-    state: State, restored: Restored, *, claim: bool = False, rename: Mapping[str, str] | None = None
-) -> list[str]:
-    """Return what a restore by hand does. ``state`` is the state before it, ``restored`` the verified restore point."""
-    base = restored.point
-    chosen = _chosen(restored)
-    history = title(state, state.runs[-1].key) if state.scope and state.runs else title(state)
-    lines = [
-        headline(f"RESTORE {history}: the next attempt starts from {base or 'nothing'}", "CKP104"),
-        *([labelled("verified", _content(chosen.checkpoint, chosen.files))] if chosen else []),
-    ]
-    if running := [f"attempt {attempt.epoch}" for attempt in state.living()]:
-        lines.append(labelled("fenced", f"{some(running)}; whatever it still sends is refused from here on"))
-    if beyond := _abandoned(state, base):
-        text = f'{some(beyond)}: listed, restorable by name, never again "latest"'
-        lines.append(labelled("abandoned", text))
-    if state.suspended:
-        lines.append(labelled("lifted", f"the suspension ({state.suspended})"))
-    if claim:
-        lines.append(labelled("claimed", "the savepoint belongs to this job, which deletes it when it is superfluous"))
-    lines += [labelled("renamed", f"'{old}' is now called '{new}'") for old, new in (rename or {}).items()]
-    return lines
-
-
-def _content(checkpoint: Checkpoint, files: int | None) -> str:
-    held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}"
-    verdict = f", all {plural(files, 'file')} there, sizes match" if files else ""
-    return f"{sealed(day_and_time(checkpoint.completed_at))}, {held}{verdict}"
-
-
-def _abandoned(state: State, base: Point | None) -> list[str]:
-    """Return the checkpoints of the current branch that are newer than the base."""
-    numbers = [checkpoint.id for checkpoint in state.retained if checkpoint.branch == state.branch.number]
-    below = base.id if base and base.id is not None and base.pointer is None else 0
-    return [f"chk-{number}" for number in sorted(numbers) if number > below]
-
-
-def left_by_restore(state: State) -> str:
-    """Say that a restore has replaced the launch of a task. The code comes with the error."""
-    where = state.restore_point() or "nothing"
-    return (
-        f"{title(state)}: a restore at {day_and_time(state.branch.at)} ({state.branch.reason}) has replaced this launch. The next"
-        f" try starts from {where}. If no retry is left, clear the task"
-    )

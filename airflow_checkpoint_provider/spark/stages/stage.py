@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.spark.stages.plan_diff import difference
 from airflow_checkpoint_provider.spark.stages.reuse import StageRequest, Verdict, decide_reuse, reuse_without_plan
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 from airflow_checkpoint_provider.spark.state.states import States
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +76,7 @@ class Stages:
             verdict = decide_reuse(prior[1], request, plan, lambda: self._difference(prior[0], plan))
             if verdict.reuse:
                 return self._reuse(prior[0], prior[1], verdict)
-            say(messages.stage_recomputed(uid, verdict.why))
+            say(state_messages.stage_recomputed(uid, verdict.why))
         return self._compute(uid, df, plan, request)
 
     # -- reused ------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Stages:
         self._states.replay_values(detail)
         self._states.hand_out(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
-        say(messages.stage_reused(snapshot, verdict.why))
+        say(state_messages.stage_reused(snapshot, verdict.why))
         return df
 
     def _read(self, snapshot: StateSnapshot, detail: StageDetail) -> DataFrame:
@@ -117,7 +117,7 @@ class Stages:
         uri = self._uri(path)
         codec = parquet_files.codec_for(uri.split(":", 1)[0])
         if plan.sorted:
-            say(messages.stage_sorted(uid))
+            say(state_messages.stage_sorted(uid))
         began = time.monotonic()
         with self._described(uid):
             written = parquet_files.write(df, uri, codec=codec)

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all
-from airflow_checkpoint_provider.text.restore_story import restored
+from airflow_checkpoint_provider.text.manual_restore import restored
 from tests.support.acknowledgements import acknowledgement, driver, file_set, stage, take
 from tests.support.histories import at
 from tests.support.journals import KEYS, open_journal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import state_messages
 from tests.support.recorded import Recorded, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -16,9 +16,9 @@ def test_what_nobody_asked_for(golden: Golden) -> None:
     golden(
         "left_over",
         [
-            messages.handed_on(several),
-            messages.handed_on([old]),
-            messages.left_behind(several),
-            messages.left_behind([old]),
+            state_messages.handed_on(several),
+            state_messages.handed_on([old]),
+            state_messages.left_behind(several),
+            state_messages.left_behind([old]),
         ],
     )

@@ -10,7 +10,7 @@ import pytest
 from airflow_checkpoint_provider.errors import JobAlreadyRunning, TwoOwners
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Request
-from airflow_checkpoint_provider.text import messages, restore_story, summary_table
+from airflow_checkpoint_provider.text import messages, restore_story, state_messages, summary_table
 from tests.support.garbage import expire
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
@@ -23,16 +23,16 @@ def test_what_became_of_stages(golden: Golden) -> None:
     golden(
         "stages",
         [
-            messages.stage_reused(clean),
-            messages.stage_reused(clean, "application changed, this stage did not"),
-            messages.stage_recomputed(
+            state_messages.stage_reused(clean),
+            state_messages.stage_reused(clean, "application changed, this stage did not"),
+            state_messages.stage_recomputed(
                 "clean",
                 "its plan changed: day >= 2026-11-20 → 2026-11-21. If a literal changes between tries, use job.started_at",
             ),
-            messages.stage_recomputed(
+            state_messages.stage_recomputed(
                 "clean", "the application changed and its plan calls Python, so equal rows cannot be proved."
             ),
-            messages.stage_sorted("clean"),
+            state_messages.stage_sorted("clean"),
         ],
     )
 
@@ -44,9 +44,9 @@ def test_whether_the_application_changed(golden: Golden) -> None:
     golden(
         "application",
         [
-            messages.application_line("digest", None, run),
-            messages.application_line("digest", attempt, run),
-            messages.application_line("another", attempt, run),
+            state_messages.application_line("digest", None, run),
+            state_messages.application_line("digest", attempt, run),
+            state_messages.application_line("another", attempt, run),
         ],
     )
 
@@ -206,10 +206,10 @@ def test_what_ends_with_its_run(golden: Golden) -> None:
 
 @pytest.mark.parametrize("paced", [{"interval": "1 s"}, {"min_pause": "5 min"}, {"interval": 60, "min_pause": 90}])
 def test_a_job_with_stages_says_once_that_interval_and_pause_have_no_effect(paced: dict[str, Any]) -> None:
-    (line,) = messages.not_paced(CheckpointConfig(**paced))
+    (line,) = state_messages.not_paced(CheckpointConfig(**paced))
     assert line.startswith("every end of a stage is a checkpoint: interval and min_pause have no effect")
     assert line.endswith("[CKP123]")
 
 
 def test_nothing_is_said_where_interval_and_pause_have_their_defaults() -> None:
-    assert messages.not_paced(CheckpointConfig(timeout="1 min", interval="10 min")) == []
+    assert state_messages.not_paced(CheckpointConfig(timeout="1 min", interval="10 min")) == []

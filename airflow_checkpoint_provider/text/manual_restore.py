@@ -1,0 +1,61 @@
+"""What a restore by hand does, for its log or its confirmation. Runs anywhere; no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_checkpoint_provider.coordinator.restore import Restored
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.wording import title
+from airflow_checkpoint_provider.text.units import day_and_time, headline, labelled, plural, sealed, size, some
+
+CODES = {
+    "CKP104": "A restore set the checkpoint from which the next attempt starts. Running attempts are fenced.",
+}
+
+
+def restored(
+    state: State, restored: Restored, *, claim: bool = False, rename: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return what a restore by hand does. ``state`` is the state before it, ``restored`` the verified restore point."""
+    base = restored.point
+    chosen = restored.chosen
+    history = title(state, state.runs[-1].key) if state.scope and state.runs else title(state)
+    lines = [
+        headline(f"RESTORE {history}: the next attempt starts from {base or 'nothing'}", "CKP104"),
+        *([labelled("verified", _content(chosen.checkpoint, chosen.files))] if chosen else []),
+    ]
+    if running := [f"attempt {attempt.epoch}" for attempt in state.living()]:
+        lines.append(labelled("fenced", f"{some(running)}; whatever it still sends is refused from here on"))
+    if beyond := _abandoned(state, base):
+        text = f'{some(beyond)}: listed, restorable by name, never again "latest"'
+        lines.append(labelled("abandoned", text))
+    if state.suspended:
+        lines.append(labelled("lifted", f"the suspension ({state.suspended})"))
+    if claim:
+        lines.append(labelled("claimed", "the savepoint belongs to this job, which deletes it when it is superfluous"))
+    lines += [labelled("renamed", f"'{old}' is now called '{new}'") for old, new in (rename or {}).items()]
+    return lines
+
+
+def _content(checkpoint: Checkpoint, files: int | None) -> str:
+    held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}"
+    verdict = f", all {plural(files, 'file')} there, sizes match" if files else ""
+    return f"{sealed(day_and_time(checkpoint.completed_at))}, {held}{verdict}"
+
+
+def _abandoned(state: State, base: Point | None) -> list[str]:
+    """Return the checkpoints of the current branch that are newer than the base."""
+    numbers = [checkpoint.id for checkpoint in state.retained if checkpoint.branch == state.branch.number]
+    below = base.id if base and base.id is not None and base.pointer is None else 0
+    return [f"chk-{number}" for number in sorted(numbers) if number > below]
+
+
+def left_by_restore(state: State) -> str:
+    """Say that a restore has replaced the launch of a task. The code comes with the error."""
+    where = state.restore_point() or "nothing"
+    return (
+        f"{title(state)}: a restore at {day_and_time(state.branch.at)} ({state.branch.reason}) has replaced this launch. The next"
+        f" try starts from {where}. If no retry is left, clear the task"
+    )

@@ -1,0 +1,76 @@
+"""Log lines of a driver about its stages, its application and the restored states. Runs anywhere; no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, kind_in_words
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Run
+from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
+
+CODES = {  # what the line means; docs/behaviour.md shows it
+    "CKP120": "A stage was not computed again. Its stored rows were used.",
+    "CKP121": "A stage was computed again although its rows were stored. The line says what changed.",
+    "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",
+    "CKP123": "The options interval and min_pause have no effect: the job has only stages, and each end of a stage is a checkpoint.",
+    "CKP426": "Some restored state was not used in this run and was kept.",
+    "CKP427": "Some restored state was not used in this run and was dropped, as allow_non_restored_state says.",
+}
+
+
+def stage_reused(stage: StateSnapshot, why: str = "") -> str:
+    """Say that stored rows were used; ``why`` is given if reuse needs a reason."""
+    saved = f"{plural(stage.rows, 'row')} of chk-{stage.measures.checkpoint}"
+    because = f"; {why}" if why else ""
+    work = duration(stage.measures.work_s)
+    return coded(f"stage '{stage.uid}': reused, {saved}, {work} of work not run again{because}", "CKP120")
+
+
+def stage_recomputed(uid: str, why: str) -> str:
+    """Say that a stage was computed again; ``why`` is what changed."""
+    return coded(f"stage '{uid}': recomputed. {why[:1].upper()}{why[1:].rstrip('.')}.", "CKP121")
+
+
+def stage_sorted(uid: str) -> str:
+    """Say that the order of a sorted stage is lost."""
+    text = f"stage '{uid}': its plan is sorted, but a stage does not keep the order of rows. Sort after the stage."
+    return coded(text, "CKP122")
+
+
+def not_paced(config: CheckpointConfig) -> list[str]:
+    """Say that nothing paces the checkpoints of a job that has only stages; nothing where both options have their defaults."""
+    default = CheckpointConfig()
+    paced = (config.interval_s, config.min_pause_s) != (default.interval_s, default.min_pause_s)
+    line = (
+        "every end of a stage is a checkpoint: interval and min_pause have no effect, since this job has only stages."
+    )
+    return [coded(line, "CKP123")] if paced else []
+
+
+def application_line(digest: str, before: AttemptRecord | None, run: Run) -> str:
+    """Say whether the application is the one that the attempt ``before`` ran."""
+    if before is None:
+        return f"first attempt of this job; the run began {day_and_time(run.started_at)}"
+    if before.application_digest == digest:
+        return "application unchanged"
+    return f"application changed since attempt {before.epoch}"
+
+
+def handed_on(states: Sequence[StateSnapshot]) -> str:
+    """Say which restored states the script did not use and the next checkpoints still contain."""
+    uids = ", ".join(f'"{state.uid}"' for state in states)
+    text = f"Restored state {_named(states)} was not used in this run and was kept."
+    return coded(f"{text} To drop it, set allow_non_restored_state=[{uids}]", "CKP426")
+
+
+def left_behind(states: Sequence[StateSnapshot]) -> str:
+    """Say which restored states the script did not use and the next checkpoints do not contain."""
+    text = f"Restored state {_named(states)} was not used in this run and was dropped"
+    return coded(f"{text}, as allow_non_restored_state says", "CKP427")
+
+
+def _named(states: Sequence[StateSnapshot]) -> str:
+    sizes = (f" ({size(state.bytes)})" if state.bytes else "" for state in states)
+    names = (f"{kind_in_words(state.kind)} '{state.uid}'" for state in states)
+    return some([f"{name}{held}" for name, held in zip(names, sizes, strict=True)])
