@@ -30,9 +30,7 @@ Allowed = bool | tuple[str, ...]
 
 
 def check_allowance(option: bool | Sequence[str]) -> Allowed:
-    """Return ``allow_non_restored_state`` in its stored form. Raises ``InvalidConfig``, and ``InvalidName`` for an
-    invalid uid.
-    """
+    """Return ``allow_non_restored_state`` in its stored form. Raises ``InvalidConfig``, and ``InvalidName`` for an invalid uid."""
     if isinstance(option, bool):
         return option
     if isinstance(option, str) or not isinstance(option, Sequence) or not all(isinstance(uid, str) for uid in option):
@@ -103,9 +101,7 @@ def renamed(states: States, rename: Mapping[str, str]) -> dict[str, StateSnapsho
 
 
 def rename_states_in(seal: Seal, rename: Mapping[str, str], application: str = "") -> Seal:
-    """Return the seal with the new uids in one application: in its states, and in the values with which its run
-    began.
-    """
+    """Return the seal with the new uids in one application: in its states, and in the values with which its run began."""
     ack = _acknowledgement(seal, application)
     states = renamed({state.uid: state for state in ack.states}, rename)
     renamed_ack = replace(

@@ -22,9 +22,7 @@ from airflow_checkpoint_provider.protocol.state import State
 
 
 def close(coordinator: Coordinator, command: c.CloseHistory | Callable[[State], c.CloseHistory]) -> None:
-    """Close the history and delete what remains of it. Raises ``StillNeeded`` if an attempt runs or a checkpoint is
-    kept.
-    """
+    """Close the history and delete what remains of it. Raises ``StillNeeded`` if an attempt runs or a checkpoint is kept."""
     coordinator.journal.append(command)
     finish(coordinator)
 

@@ -104,9 +104,7 @@ class Coordinator:
             raise Queued(f"{self.state.job}: the request waits, {place}; ask again when a checkpoint has its outcome")
 
     def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:
-        """Put the acknowledgement of one application. Return the one that counts: the first one put, perhaps by
-        another writer.
-        """
+        """Put the acknowledgement of one application. Return the one that counts: the first one put, perhaps by another writer."""
         epochs = self._listed(ack.id).epochs
         if ack.epoch not in epochs:  # it would count as the acknowledgement of the other attempt
             raise Fenced(f"chk-{ack.id} waits for attempt {epochs[-1]}, not for attempt {ack.epoch}", epoch=ack.epoch)

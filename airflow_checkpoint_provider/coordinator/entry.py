@@ -88,9 +88,7 @@ class Entry:
 
 
 def closed_stub(state: State) -> Entry:
-    """Return the stub that replaces the last boundary of a closed history: the fields of ``state`` that differ from
-    an empty state.
-    """
+    """Return the stub in place of a closed history's last boundary: the fields of ``state`` that are not empty."""
     empty = State().to_json()
     changed = {name: value for name, value in state.to_json().items() if name not in empty or value != empty[name]}
     return Entry(

@@ -18,8 +18,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot]) -> int:
-    """Compare the files of ``states``, which lie at ``keys``, with a listing of each file set. Return the number of
-    files.
+    """Compare the files of ``states``, which lie at ``keys``, with a listing of each file set. Return the number of files.
 
     Raises ``Damaged`` with the first file that is missing or has another size.
     """
@@ -32,8 +31,7 @@ def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot]) -> int:
 
 
 def compare(place: str, sizes: Mapping[str, int], files: Iterable[File]) -> None:
-    """Compare the acknowledged ``files`` with the ``sizes`` in bytes of the files at ``place``. Other files do not
-    matter.
+    """Compare the acknowledged ``files`` with the ``sizes`` in bytes of the files at ``place``. Other files do not matter.
 
     Raises ``Damaged`` with the first file that is missing or has another size.
     """
@@ -48,9 +46,7 @@ def compare(place: str, sizes: Mapping[str, int], files: Iterable[File]) -> None
 
 
 def export_pairs(states: Iterable[StateSnapshot], history: Keys, savepoint: Keys) -> Pairs:
-    """Return the files to copy before a savepoint of these states is acknowledged. Their paths relative to the
-    directory do not change.
-    """
+    """Return the files to copy before a savepoint of these states is acknowledged. Their relative paths do not change."""
     file_sets = {file_set.path: file_set for state in states for file_set in state.file_sets}
     return tuple(
         pair for path in sorted(file_sets) for pair in _pairs(file_sets[path], history, file_sets[path], savepoint)

@@ -172,9 +172,7 @@ class Collected:
 
 
 def collect(access: Access, now: str) -> Collected:
-    """Expire, remove orphans, and compact. Raises ``StoreError`` and ``Refused``, after everything deletable was
-    deleted.
-    """
+    """Expire, remove orphans, and compact. Raises ``StoreError`` and ``Refused``, after everything deletable was deleted."""
     return Collected(expire(access, now), remove_orphans(access))
 
 
@@ -192,9 +190,7 @@ def expire(access: Access, now: str) -> tuple[int, ...]:
 
 
 def condemn(coordinator: Coordinator, now: str) -> State:
-    """Write the entry that condemns what has expired. Return the state that lists everything condemned, whoever
-    condemned it.
-    """
+    """Write the entry that condemns what has expired. Return the state that lists everything condemned, whoever condemned it."""
     if coordinator.journal.wrote_boundary:
         compact(coordinator.journal)
     expired = plan(coordinator.state, now).expired
@@ -217,8 +213,7 @@ class Deleted:
 def delete(store: Store, keys: Keys, state: State, now: str) -> Deleted:
     """Delete the files of everything that is condemned in ``state``. An error does not prevent the other deletions.
 
-    It may take long and needs no journal: nothing refers again to what is condemned in the state that ``condemn``
-    returned.
+    It may take long and needs no journal: nothing refers again to what is condemned in the state that ``condemn`` returned.
     """
     ids: list[int] = []
     claims: list[str] = []
@@ -240,11 +235,10 @@ def delete(store: Store, keys: Keys, state: State, now: str) -> Deleted:
 
 
 def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: State, now: str) -> None:
-    """Delete the seal first, so that a partly deleted checkpoint is none; then the acknowledgements; then
-    unreferenced file sets.
+    """Delete the seal first, so that a partly deleted checkpoint is none; then the acknowledgements; then unreferenced file
+    sets.
 
-    If the disposal of a savepoint was interrupted, delete its files at the target too, unless another history has
-    claimed it.
+    If the disposal of a savepoint was interrupted, delete its files at the target too, unless another history has claimed it.
     """
     if checkpoint.target:
         with contextlib.suppress(AlreadyClaimed):
@@ -265,9 +259,7 @@ def _delete_savepoint(store: Store, text: str, owner: str, state: State, now: st
 
 
 def forget(coordinator: Coordinator, deleted: Deleted) -> tuple[int, ...]:
-    """Write the entry that forgets what was deleted; then raise the first error of the rest. Return the forgotten
-    ids.
-    """
+    """Write the entry that forgets what was deleted; then raise the first error of the rest. Return the forgotten ids."""
     expired = deleted.expired
     if expired:
         coordinator.journal.append(c.Forget(ids=expired.ids, claims=expired.claims, epoch=coordinator.epoch))
@@ -277,12 +269,10 @@ def forget(coordinator: Coordinator, deleted: Deleted) -> tuple[int, ...]:
 
 
 def remove_orphans(access: Access, at_most: int | None = None) -> int:
-    """Delete at most ``at_most`` folders to which nothing refers, and the files of aborted savepoints at their
-    targets.
+    """Delete at most ``at_most`` folders to which nothing refers, and the files of aborted savepoints at their targets.
 
-    Returns the number of folders. Needs no lock while it deletes: nothing refers to an orphan again. Raises
-    ``StoreError`` at the first folder that cannot be deleted; an error at a target does not prevent the other
-    deletions.
+    Returns the number of folders. Needs no lock while it deletes: nothing refers to an orphan again. Raises ``StoreError`` at
+    the first folder that cannot be deleted; an error at a target does not prevent the other deletions.
     """
     with access() as coordinator:
         state = coordinator.state
@@ -315,13 +305,12 @@ def delete_target(store: Store, aborted: Checkpoint) -> None:
 
 
 def compact(journal: Journal) -> None:
-    """Delete the entries of old segments, oldest first, void entries included; then replace their boundaries by
-    stubs.
+    """Delete the entries of old segments, oldest first, void entries included; then replace their boundaries by stubs.
 
-    A segment's entries may be deleted once the next boundary has been seen: every later reader starts from that
-    boundary's snapshot. One more segment is kept, so that a slow reader seldom has to start again. Boundaries are
-    never deleted: a stub keeps the number taken. Only the state of a complete read is acted on. Cost: a few requests,
-    however long the history is, because a stub says that everything before it is compacted.
+    A segment's entries may be deleted once the next boundary has been seen: every later reader starts from that boundary's
+    snapshot. One more segment is kept, so that a slow reader seldom has to start again. Boundaries are never deleted: a stub
+    keeps the number taken. Only the state of a complete read is acted on. Cost: a few requests, however long the history is,
+    because a stub says that everything before it is compacted.
     """
     last = journal.state.n // journal.segment
     for segment in uncompacted(journal, last - 1):

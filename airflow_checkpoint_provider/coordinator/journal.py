@@ -1,10 +1,9 @@
 """The journal of one history: read, decide, append by put-if-absent. Runs anywhere.
 
-Numbers form segments of 64. Number k * 64 is a *boundary*: besides its events it holds the whole state before them,
-and it is never deleted. The other entries of a segment may be deleted once the next boundary exists. Hence the rule
-of reading: what was read, found absent or won inside a segment counts only after a later GET of the next boundary
-answers "absent". If the boundary exists, the segment is dropped and reading continues from the snapshot of that
-boundary.
+Numbers form segments of 64. Number k * 64 is a *boundary*: besides its events it holds the whole state before them, and it is
+never deleted. The other entries of a segment may be deleted once the next boundary exists. Hence the rule of reading: what was
+read, found absent or won inside a segment counts only after a later GET of the next boundary answers "absent". If the boundary
+exists, the segment is dropped and reading continues from the snapshot of that boundary.
 """
 
 from __future__ import annotations
@@ -129,9 +128,7 @@ class Journal:
         return (n // self.segment + 1) * self.segment
 
     def _tail(self, hint: int = 0) -> State:
-        """Return the state at the last boundary, from its snapshot. ``hint`` is a segment whose boundary probably
-        exists.
-        """
+        """Return the state at the last boundary, from its snapshot. ``hint`` is a segment whose boundary probably exists."""
         last = self._last_boundary(hint)
         while (
             last is not None and last.stub and last.closed is None
@@ -192,10 +189,9 @@ class Journal:
     def append(self, command: Command | Callable[[State], Command]) -> Answer:
         """Decide on ``command`` and write its events.
 
-        A command that holds an observation is given as a function of the state; it is called again when the state has
-        moved. Raises the refusal's error, or ``CommitStateUnknown`` if the store did not say in time whether the
-        entry was put. After any other ``StoreError`` nothing was put. *Done already* and refusals always rest on a
-        state that is up to date.
+        A command that holds an observation is given as a function of the state; it is called again when the state has moved.
+        Raises the refusal's error, or ``CommitStateUnknown`` if the store did not say in time whether the entry was put. After
+        any other ``StoreError`` nothing was put. *Done already* and refusals always rest on a state that is up to date.
         """
         tried = False
         while True:
@@ -215,9 +211,7 @@ class Journal:
             tried = True  # another entry was first, or ours was and counts only if it is read: decide again
 
     def foresee(self, command: Command | Callable[[State], Command]) -> None:
-        """Raise the error that would refuse ``command`` now. Nothing is written. Call it on a state that is up to
-        date.
-        """
+        """Raise the error that would refuse ``command`` now. Nothing is written. Call it on a state that is up to date."""
         decision = self._decide(command)
         if isinstance(decision, Refusal):
             raise decision.error
@@ -247,9 +241,7 @@ class Journal:
         return Answer(self.state.n, done=decision)
 
     def _won(self, events: tuple[e.Event, ...]) -> bool:
-        """Put the next entry. Return False if another entry has its number, or if it is void because its segment was
-        closed meanwhile.
-        """
+        """Put the next entry. Return False if another entry has its number, or its segment was closed meanwhile: it is void."""
         if (size := events_size(events)) > LARGEST_EVENTS:
             raise TooLarge(
                 f"{size} bytes of events do not fit into one entry of {LARGEST_EVENTS}: too many file sets in one checkpoint, or too"
@@ -289,9 +281,7 @@ class Journal:
         return self._boundary_after(self.state.n) if closed else self.state.n + 1
 
     def _void(self, n: int) -> bool:
-        """Return whether the next boundary exists. Then number ``n``, which was won just now, may have been won
-        before and deleted.
-        """
+        """Return whether the next boundary exists. Then number ``n``, won just now, may have been won before and deleted."""
         if n % self.segment == 0:
             return False
         try:

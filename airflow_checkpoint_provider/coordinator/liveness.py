@@ -29,9 +29,7 @@ MOVES = 2  # of a counter, after which its driver counts as alive
 
 @dataclass(frozen=True)
 class Beats:
-    """Intervals in seconds: between two beats, how long an observer looks for two of them, and after how long a still
-    beat is dead.
-    """
+    """Seconds between two beats, for which an observer looks for two of them, and after which a still beat is dead."""
 
     every: float = 10.0
     look: float = 30.0
@@ -84,9 +82,7 @@ def _pidns() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Return the start time of a process in clock ticks since boot; None if there is no such process or it is a
-    zombie.
-    """
+    """Return the start time of a process in clock ticks since boot; None if there is no such process or it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
@@ -104,9 +100,7 @@ class RefusedStart(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Beat(Record):
-    """A heartbeat. ``doing`` and ``fraction`` are the work now; ``reused`` are the stages reused from the restore
-    point.
-    """
+    """A heartbeat. ``doing`` and ``fraction`` are the work now; ``reused`` are the stages reused from the restore point."""
 
     counter: int = 0
     at: str = ""
@@ -245,9 +239,7 @@ class Liveness:
         self._began = time.monotonic()
 
     def look(self, keys: Iterable[str]) -> Beat | None:
-        """Read each beat and return the first that exists. Raises ``StoreError``; a store that fails does not count
-        as silence.
-        """
+        """Read each beat and return the first that exists. Raises ``StoreError``; a store that fails does not count as silence."""
         first: Beat | None = None
         for key in keys:
             try:
@@ -268,8 +260,7 @@ class Liveness:
             sighting.since = self._began
 
     def alive(self, keys: Iterable[str], bound: float | None = None) -> bool | None:
-        """Return whether a driver that beats under one of ``keys`` lives, by the looks so far; None if more looks are
-        needed.
+        """Return whether a driver that beats under one of ``keys`` lives, by the looks so far; None if more looks are needed.
 
         ``bound``: seconds after which a beat that stands still is dead; by default ``beats.still``.
         """
@@ -281,9 +272,7 @@ class Liveness:
         return False if all(verdict is False for verdict in verdicts) else None
 
     def silent_for(self, keys: Iterable[str]) -> float:
-        """Return the seconds without a sign of life; 0 if its process lives on this host, infinite if the process has
-        ended.
-        """
+        """Return the seconds without a sign of life; 0 if its process lives on this host, infinite if the process has ended."""
         now = time.monotonic()
         silences = [self._sightings[key].silent_for(now) for key in keys if key in self._sightings]
         return min(silences, default=now - self._began)

@@ -67,9 +67,7 @@ class Committing(Outcome):
 
 @dataclass(frozen=True)
 class Unconfirmed(Outcome):
-    """The checkpoint is completed, and its driver will not confirm the commits any more, because of ``why``. A
-    restore notifies the participants.
-    """
+    """Completed, but its driver will not confirm the commits any more, because of ``why``. A restore notifies the participants."""
 
     over: ClassVar[bool] = True
     checkpoint: Checkpoint

@@ -51,8 +51,7 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpo
 class CheckpointRequest:
     """A request and its checkpoint. Not for more than one thread at a time.
 
-    ``connect`` is called until it succeeds once, and again after the store denied access: credentials may have
-    changed.
+    ``connect`` is called until it succeeds once, and again after the store denied access: credentials may have changed.
     """
 
     def __init__(
@@ -81,9 +80,7 @@ class CheckpointRequest:
         folder: str | None = None,
         awaited: Awaited = Awaited.COMPLETED,
     ) -> CheckpointRequest:
-        """Return the request behind checkpoint ``number``. ``folder``: the checkpoint must be the savepoint in that
-        folder.
-        """
+        """Return the request behind checkpoint ``number``. ``folder``: the checkpoint must be the savepoint in that folder."""
         request = cls(connect, awaited=awaited)
         request.number, request._folder = number, folder
         return request
@@ -102,9 +99,7 @@ class CheckpointRequest:
 
     @property
     def pointer(self) -> Pointer:
-        """Return the pointer of the checkpoint in its history, also for a savepoint. Call it once there is a
-        ``number``.
-        """
+        """Return the pointer of the checkpoint in its history, also for a savepoint. Call it once there is a ``number``."""
         assert self.number is not None
         return self.coordinator.pointer(self.number)
 
@@ -198,9 +193,7 @@ class CheckpointRequest:
         return outcome
 
     def find(self) -> Checkpoint:
-        """Return the checkpoint as the journal has it now. Raises ``CheckpointNotFound``, and the errors of
-        connection and store.
-        """
+        """Return the checkpoint as the journal has it now. Raises ``CheckpointNotFound``, errors of connection and store."""
         try:
             self.coordinator.journal.poll()
         except errors.StoreDenied:
@@ -291,9 +284,7 @@ class CheckpointRequest:
         return [self.coordinator.keys.attempt_beat(epoch) for epoch in checkpoint.epochs]
 
     def _needs_driver(self, checkpoint: Checkpoint) -> bool:
-        """Return whether a pending checkpoint waits for its driver. An acknowledged gated checkpoint waits for a
-        task.
-        """
+        """Return whether a pending checkpoint waits for its driver. An acknowledged gated checkpoint waits for a task."""
         return not checkpoint.request.gated or bool(self.coordinator.missing(checkpoint))
 
     def _resolve(self, suspected: bool) -> Outcome:

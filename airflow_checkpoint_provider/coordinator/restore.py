@@ -34,9 +34,7 @@ from airflow_checkpoint_provider.storage.base import Store
 
 @dataclass(frozen=True)
 class Candidate:
-    """A line of the restore story. ``verdict`` is chosen, rejected or older; ``files`` is None if they were not
-    counted.
-    """
+    """A line of the restore story. ``verdict`` is chosen, rejected or older; ``files`` is None if they were not counted."""
 
     checkpoint: Checkpoint
     verdict: str
@@ -48,8 +46,7 @@ class Candidate:
 class Restored:
     """The chosen point, read and verified. ``seal`` is None if an attempt starts from nothing.
 
-    The file sets of the seal lie at ``keys`` in ``store``; those of a savepoint at its target, whichever history made
-    it.
+    The file sets of the seal lie at ``keys`` in ``store``; those of a savepoint at its target, whichever history made it.
     """
 
     point: Point | None = None
@@ -69,12 +66,10 @@ class Restored:
 
 
 def resolve(restore: str, state: State, store: Store) -> Point | None:
-    """Return the point that ``restore=`` names: None for "latest" and "none"; else a point that exists and is
-    retained.
+    """Return the point that ``restore=`` names: None for "latest" and "none"; else a point that exists and is retained.
 
     ``restore`` may be an id of this history (``"7"``, ``"chk-7"``), a pointer to a checkpoint of any history
-    (``<root>/jobs/…/chk-7``), or the directory of a savepoint. A pointer to a checkpoint of this history becomes its
-    id.
+    (``<root>/jobs/…/chk-7``), or the directory of a savepoint. A pointer to a checkpoint of this history becomes its id.
     """
     if restore in ("latest", "none"):
         return None
@@ -98,9 +93,7 @@ def resolve(restore: str, state: State, store: Store) -> Point | None:
 
 
 def id_above(point: Point | None, home: Store) -> int:
-    """Return the id of the checkpoint of another history to which ``point`` leads; 0 if it leads to none. Raises an
-    error if it does not exist.
-    """
+    """Return the id of another history's checkpoint to which ``point`` leads, else 0. Raises an error if it does not exist."""
     if point is None or point.pointer is None:
         return 0
     pointer = pointer_of(point.pointer)
@@ -244,9 +237,7 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
 
 @dataclass(frozen=True)
 class Opened:
-    """The verified checkpoint or savepoint behind a pointer. The ``files`` files of its seal lie at ``keys`` in
-    ``store``.
-    """
+    """The verified checkpoint or savepoint behind a pointer. The ``files`` files of its seal lie at ``keys`` in ``store``."""
 
     checkpoint: Checkpoint
     seal: Seal
@@ -258,9 +249,8 @@ class Opened:
 def open_pointer(pointer: Pointer | SavepointPointer, home: Store, *, pending: bool = False) -> Opened:
     """Return the checkpoint behind a pointer, after its digest, file names and sizes were compared.
 
-    The credentials of ``home`` are used for its store. A savepoint is read without a journal. With ``pending``, a
-    checkpoint that is acknowledged and not sealed yet is accepted too. Raises ``CheckpointNotFound``,
-    ``SavepointDisposed``, ``Damaged``.
+    The credentials of ``home`` are used for its store. A savepoint is read without a journal. With ``pending``, a checkpoint
+    that is acknowledged and not sealed yet is accepted too. Raises ``CheckpointNotFound``, ``SavepointDisposed``, ``Damaged``.
     """
     if isinstance(pointer, SavepointPointer):
         savepoint = open_savepoint(pointer, home)
@@ -305,9 +295,7 @@ def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys
 
 
 def _unsealed(checkpoints: Iterable[Checkpoint], above: int) -> tuple[Candidate, ...]:
-    """Return the aborted and pending checkpoints that are newer than the chosen checkpoint, each with the reason why
-    it is skipped.
-    """
+    """Return the aborted and pending checkpoints with ids above the chosen checkpoint, each with the reason to skip it."""
     newer = [checkpoint for checkpoint in checkpoints if checkpoint.id > above and not checkpoint.completed_at]
     return tuple(
         Candidate(checkpoint, "rejected", "never sealed")
@@ -316,9 +304,7 @@ def _unsealed(checkpoints: Iterable[Checkpoint], above: int) -> tuple[Candidate,
 
 
 def candidates_at_start(state: State, point: Point | None, epoch: int) -> Restored:
-    """Return the candidates of attempt ``epoch``, which started at ``point``, from the journal alone. No file is
-    read.
-    """
+    """Return the candidates of attempt ``epoch``, which started at ``point``, from the journal alone. No file is read."""
     number = point.id if point and point.pointer is None else None
     earlier = sorted(
         (checkpoint for checkpoint in state.checkpoints if max(checkpoint.epochs) < epoch),
@@ -334,9 +320,7 @@ def candidates_at_start(state: State, point: Point | None, epoch: int) -> Restor
 
 
 def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, int]:
-    """Return the seal and the number of files, after comparing digest, names and sizes. Cost: one listing per file
-    set.
-    """
+    """Return the seal and the number of files, after comparing digest, names and sizes. Cost: one listing per file set."""
     try:
         seal, _ = coordinator.contents(checkpoint)
         files = verify(*place(coordinator, checkpoint), seal.states.values())

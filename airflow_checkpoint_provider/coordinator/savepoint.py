@@ -73,9 +73,7 @@ def target_of(checkpoint: Checkpoint) -> SavepointPointer:
 
 
 def claimable(point: Point | None) -> SavepointPointer:
-    """Return the pointer of a savepoint of another history. Raises ``InvalidConfig`` for anything else, which cannot
-    be claimed.
-    """
+    """Return the pointer of a savepoint of another history. Raises ``InvalidConfig`` for anything that cannot be claimed."""
     pointer = pointer_of(point.pointer) if point and point.pointer else None
     if not isinstance(pointer, SavepointPointer):
         raise InvalidConfig(
@@ -162,9 +160,7 @@ def _finish(home: Store, pointer: SavepointPointer, by: str, now: str, *, dry_ru
 
 
 def _own_history(home: Store, seal: Seal, pointer: SavepointPointer) -> tuple[Coordinator, int] | None:
-    """Return the history that made the savepoint and its id there, if the history lies in ``home`` and lists this
-    directory.
-    """
+    """Return the history that made the savepoint and its id there, if the history lies in ``home`` and lists this directory."""
     keys = Keys(History(seal.job, seal.scope or None, seal.item).prefix)
     coordinator = Coordinator(Journal(home, keys, By("savepoint", "", "")))
     state = coordinator.journal.catch_up()

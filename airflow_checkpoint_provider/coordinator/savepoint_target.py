@@ -1,13 +1,12 @@
 """The target of a savepoint: its seal, the lock of its deletion, and the stub after a disposal. Runs anywhere.
 
-A savepoint lies in a directory of its own: its file sets; then ``_metadata``, a copy of the seal, which completes it;
-and ``_claimed``, which names the owner of its deletion. Nothing here reads a journal. Every step can be repeated, by
-any process.
+A savepoint lies in a directory of its own: its file sets; then ``_metadata``, a copy of the seal, which completes it; and
+``_claimed``, which names the owner of its deletion. Nothing here reads a journal. Every step can be repeated, by any process.
 
-A disposal first overwrites ``_metadata`` by a *stub*, and never deletes the stub. If it is killed, the directory
-holds a whole savepoint, or a stub that nobody can open, and the next disposal continues. A publisher that was
-suspended finds the stub and cannot publish the savepoint again. ``_claimed`` stays too: a later claim is refused, so
-a savepoint that is whole after its claim stays whole.
+A disposal first overwrites ``_metadata`` by a *stub*, and never deletes the stub. If it is killed, the directory holds a whole
+savepoint, or a stub that nobody can open, and the next disposal continues. A publisher that was suspended finds the stub and
+cannot publish the savepoint again. ``_claimed`` stays too: a later claim is refused, so a savepoint that is whole after its
+claim stays whole.
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ DISPOSAL = "disposal"
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimLock(Record):
-    """The content of ``_claimed``: the owner of the deletion. ``owner`` is a history's incarnation, or ``DISPOSAL``;
-    the rest is for people.
-    """
+    """The content of ``_claimed``. ``owner``, who may delete: a history's incarnation, or ``DISPOSAL``; the rest is for people."""
 
     owner: str
     by: str
@@ -91,8 +88,7 @@ class Savepoint:
 def open_savepoint(pointer: SavepointPointer, home: Store) -> Savepoint:
     """Return the savepoint at ``pointer``. The credentials of ``home`` are used for its store.
 
-    Raises ``CheckpointNotFound`` if nothing was published there, ``SavepointDisposed``, ``Damaged``,
-    ``FormatTooNew``.
+    Raises ``CheckpointNotFound`` if nothing was published there, ``SavepointDisposed``, ``Damaged``, ``FormatTooNew``.
     """
     store = home.beside(pointer.root)
     body = store.read(pointer.metadata)
@@ -125,11 +121,10 @@ class Published(enum.Enum):
 
 
 def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, pointer: SavepointPointer) -> Published:
-    """Put a completed savepoint's seal into its directory, where its files already are. It can be repeated by
-    anybody.
+    """Put a completed savepoint's seal into its directory, where its files already are. It can be repeated by anybody.
 
-    ``sealed`` is the digest in its *completed* entry, which the caller has read. Raises ``Damaged`` if the seal is
-    missing or differs, ``OtherSavepoint``, and ``CommitStateUnknown`` if the store did not answer.
+    ``sealed`` is the digest in its *completed* entry, which the caller has read. Raises ``Damaged`` if the seal is missing or
+    differs, ``OtherSavepoint``, and ``CommitStateUnknown`` if the store did not answer.
     """
     body = history.read(seal_key)
     if body is None:
@@ -211,11 +206,10 @@ def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None
 
 
 def delete_savepoint(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
-    """Claim a savepoint and delete everything in its directory except the stub and the claim. Raises
-    ``AlreadyClaimed``.
+    """Claim a savepoint and delete everything in its directory except the stub and the claim. Raises ``AlreadyClaimed``.
 
-    A second call of the same owner finishes an interrupted deletion; the stub keeps the text of the first. A
-    savepoint that was never published gets a stub too.
+    A second call of the same owner finishes an interrupted deletion; the stub keeps the text of the first. A savepoint that was
+    never published gets a stub too.
     """
     put_claim(store, pointer, owner, by, at)
     body = store.read(pointer.metadata)

@@ -91,9 +91,7 @@ def timestamp(at: str) -> int:
 
 
 def _restored(state: State) -> Answer | None:
-    """Return the restore point of the newest attempt that was restored. The id of a checkpoint of another history is
-    unknown.
-    """
+    """Return the restore point of the newest attempt that was restored. The id of a checkpoint of another history is unknown."""
     for attempt in reversed(state.attempts):
         if point := attempt.restore_point:
             number = -1 if point.id is None or point.pointer else point.id

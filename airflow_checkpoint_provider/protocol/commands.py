@@ -60,9 +60,7 @@ class PlanLaunch(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class StartAttempt(Command):
-    """The command of a driver to take its epoch, abort pending checkpoints and fix its restore point, all in one
-    entry.
-    """
+    """The command of a driver to take its epoch, abort pending checkpoints and fix its restore point, all in one entry."""
 
     token: Token
     try_number: int

@@ -63,8 +63,7 @@ def _suspended_by(checkpoint: Checkpoint) -> str:
 
 
 def subsumed_by(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
-    """Return the ids of the pending checkpoints that ``checkpoint`` replaces: lower ids whose plan lies within its
-    plan.
+    """Return the ids of the pending checkpoints that ``checkpoint`` replaces: lower ids whose plan lies within its plan.
 
     Gated checkpoints and savepoints are not subsumed. They may complete later, as older points.
     """
@@ -95,9 +94,7 @@ def confirm_commits(state: State, command: c.ConfirmCommits) -> Decision:
 
 
 def confirm_published(state: State, command: c.ConfirmPublished) -> Decision:
-    """Decide whether to record that a savepoint's ``_metadata`` lies at its target. It is published only after
-    completion.
-    """
+    """Decide whether to record that a savepoint's ``_metadata`` lies at its target. It is published only after completion."""
     checkpoint = state.checkpoint(command.id)
     if checkpoint and (checkpoint.published or checkpoint.status in (CONDEMNED, FORGOTTEN)):
         return DoneAlready(command.id)

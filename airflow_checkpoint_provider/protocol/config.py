@@ -56,13 +56,12 @@ MODES = ("exactly_once", "at_least_once")
 class CheckpointConfig:
     """Flink's checkpoint options under Flink's names, validated as Flink validates them.
 
-    Every end of a stage is a checkpoint. ``interval`` and ``min_pause`` pace the periodic checkpoints between them,
-    which only iterations and queries have. ``timeout`` counts from the barrier, not from the trigger: a batch stage
-    may run for two hours before it can acknowledge. ``max_concurrent`` limits how many requested checkpoints may be
-    pending; the next request waits in a queue. ``tolerable_failures`` is how many checkpoints in a row may fail
-    before the job fails; with None the job continues and logs a warning. ``retention`` is the policy while a history
-    lives; after its end only its age part (or ``KeepAll()``) applies. ``mode`` and ``aligned_timeout`` concern
-    records in flight between tasks; a barrier here has none.
+    Every end of a stage is a checkpoint. ``interval`` and ``min_pause`` pace the periodic checkpoints between them, which only
+    iterations and queries have. ``timeout`` counts from the barrier, not from the trigger: a batch stage may run for two hours
+    before it can acknowledge. ``max_concurrent`` limits how many requested checkpoints may be pending; the next request waits
+    in a queue. ``tolerable_failures`` is how many checkpoints in a row may fail before the job fails; with None the job
+    continues and logs a warning. ``retention`` is the policy while a history lives; after its end only its age part (or
+    ``KeepAll()``) applies. ``mode`` and ``aligned_timeout`` concern records in flight between tasks; a barrier here has none.
     """
 
     interval: str | float | timedelta = "10 min"
@@ -149,8 +148,6 @@ def _whole(name: str, value: object, *, least: int) -> None:
 
 
 def config_of(state: State) -> CheckpointConfig:
-    """Return the configuration of the newest attempt, which is what the author wrote last; the default if there is no
-    attempt.
-    """
+    """Return the configuration of the newest attempt, which is what the author wrote last; the default if there is no attempt."""
     in_force = state.attempts[-1].checkpointing if state.attempts else None
     return CheckpointConfig.from_json(in_force) if in_force else CheckpointConfig()

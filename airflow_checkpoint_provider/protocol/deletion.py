@@ -61,9 +61,7 @@ def _name(item: int | str) -> str:
 
 
 def held(state: State, now: datetime) -> frozenset[int]:
-    """Return the checkpoints that must not be condemned, because they may still be needed. Only its owner disposes of
-    a savepoint.
-    """
+    """Return the checkpoints that may still be needed, so nobody condemns them. Only its owner disposes of a savepoint."""
     kept = retained_by_policy(state, now) | {checkpoint.id for checkpoint in state.pending}
     if lifetime.over_for_good(state, policy_of(state), now):
         return kept
@@ -95,9 +93,7 @@ class _Claimed:
 
 
 def held_claims(state: State, now: datetime) -> frozenset[str]:
-    """Return the claimed savepoints that must not be deleted: restore points, and those that the policy counts as
-    newest.
-    """
+    """Return the claimed savepoints that must not be deleted: restore points, and those that the policy counts as newest."""
     checkpoints = [
         checkpoint
         for checkpoint in state.retained

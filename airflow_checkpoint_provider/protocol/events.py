@@ -17,9 +17,7 @@ from airflow_checkpoint_provider.protocol.records import Record, added
 
 @dataclass(frozen=True, kw_only=True)
 class Point(Record):
-    """The point from which an attempt starts: a checkpoint of this history by ``id``, or of another history by
-    ``pointer``.
-    """
+    """The point from which an attempt starts: a checkpoint of this history by ``id``, or of another history by ``pointer``."""
 
     id: int | None = None
     pointer: str | None = None

@@ -53,9 +53,7 @@ class LaunchPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSettings(LaunchPlace):
-    """All settings that a task passes to the driver of its launch. If an option is None or False, the script's own
-    applies.
-    """
+    """All settings that a task passes to the driver of its launch. If an option is None or False, the script's own applies."""
 
     job: str
     token: Token

@@ -41,9 +41,7 @@ def safe_token(name: str) -> str:
 
 
 def time_in(token: str) -> str | None:
-    """Return the first time in a name that became part of a key, or None. The name of a run often holds a time. Such
-    texts compare as times do.
-    """
+    """Return the first time in a name that became part of a key, such as a run's; None if it has none. They compare as times."""
     match = _TIME.search(unquote(token.replace("~", "%")))
     return match[0] if match else None
 
@@ -59,9 +57,7 @@ def check_job_id(job: str) -> str:
 
 
 def check_uid(uid: str) -> str:
-    """Return ``uid`` if it can name a state: printable text, not blank, at most 200 characters. Raises
-    ``InvalidName``.
-    """
+    """Return ``uid`` if it can name a state: printable text, not blank, at most 200 characters. Raises ``InvalidName``."""
     if not isinstance(uid, str) or not uid.strip() or len(uid) > LONGEST or not uid.isprintable():
         raise InvalidName(f"uid {uid!r}: a state's name is printable text of 1 to {LONGEST} characters, not blank")
     return uid

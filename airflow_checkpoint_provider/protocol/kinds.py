@@ -28,16 +28,12 @@ class Kind:
 
     @property
     def forced(self) -> bool:
-        """Return whether it is triggered however many are pending. Flink forces savepoints where barriers are
-        aligned; these always are.
-        """
+        """Return whether it is triggered however many are pending, as Flink forces savepoints where barriers are aligned."""
         return self.savepoint
 
     @property
     def subsumes(self) -> bool:
-        """Return whether its completion aborts older pending checkpoints. A plain savepoint does not belong to their
-        sequence.
-        """
+        """Return whether its completion aborts older pending checkpoints. A plain savepoint does not belong to their sequence."""
         return not self.savepoint or self.suspends
 
 
@@ -73,7 +69,5 @@ COUNTED = frozenset({EXPIRED, DECLINED, STORE_FAILED, TOO_LARGE})
 
 
 def counts_as_failure(reason: str, *, savepoint: bool) -> bool:
-    """Return whether an aborted checkpoint counts as failed. A savepoint that expired does not: it is copied as a
-    whole.
-    """
+    """Return whether an aborted checkpoint counts as failed. A savepoint that expired does not: it is copied as a whole."""
     return reason in COUNTED and not (savepoint and reason == EXPIRED)

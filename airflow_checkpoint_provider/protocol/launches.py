@@ -39,9 +39,7 @@ def plan_launch(state: State, command: c.PlanLaunch) -> Decision:
 
 
 def is_clear(run: Run | None, command: c.PlanLaunch) -> bool:
-    """Return whether a person cleared the task since the run's newest launch. A clear changes the generation, a retry
-    keeps it.
-    """
+    """Return whether a person cleared the task since the run's newest launch. A clear changes the generation, a retry keeps it."""
     return run is not None and run.generation != command.spec.token.generation
 
 
@@ -104,8 +102,7 @@ def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
 def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
     """Refuse a run that is older than the runs in a shared state: its rows would be counted twice or skipped.
 
-    Runs with a history of their own do the same work again. A script's run is always the newest, whatever its clock
-    says.
+    Runs with a history of their own do the same work again. A script's run is always the newest, whatever its clock says.
     """
     if command.alone or state.scope:
         return None

@@ -50,9 +50,7 @@ class FileSet(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Measures(Record):
-    """The barrier at which a state was snapshotted, the first checkpoint that held it, and the seconds that the work
-    and its synchronous part took.
-    """
+    """Barrier of a state's snapshot, the first checkpoint that held it, and seconds of the work and its synchronous part."""
 
     checkpoint: int = 0
     barrier: str = ""
@@ -114,9 +112,7 @@ class Versions(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Acknowledgement(Record):
-    """All states of one application at one barrier, written by the attempt ``epoch``. ``nonce`` distinguishes two
-    writers.
-    """
+    """All states of one application at one barrier, written by the attempt ``epoch``. ``nonce`` distinguishes two writers."""
 
     inc: str
     id: int

@@ -20,17 +20,14 @@ VERSION = 1
 
 
 def canonical(data: Any) -> bytes:
-    """Return the canonical JSON of ``data``: sorted keys, UTF-8, no blanks, no NaN. The same data give the same
-    bytes.
-    """
+    """Return the canonical JSON of ``data``: sorted keys, UTF-8, no blanks, no NaN. The same data give the same bytes."""
     return json.dumps(data, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def parse(body: bytes, what: str) -> dict[str, Any]:
     """Return the object in ``body``. ``what`` names it in errors.
 
-    Raises ``Damaged`` if it is no object with a version, and ``FormatTooNew`` if its version is newer than this
-    package.
+    Raises ``Damaged`` if it is no object with a version, and ``FormatTooNew`` if its version is newer than this package.
     """
     try:
         data = json.loads(body)

@@ -55,9 +55,7 @@ def trigger(state: State, command: c.Trigger) -> Decision:
 
 
 def ungated(state: State) -> tuple[Checkpoint, ...]:
-    """Return the pending checkpoints that wait only for a barrier. Gated checkpoints wait for a finalize; a barrier
-    takes savepoints in addition.
-    """
+    """Return the pending checkpoints that wait only for a barrier. Gated ones wait for a finalize; savepoints come in addition."""
     return tuple(pending for pending in state.pending if not pending.request.gated and not pending.savepoint)
 
 
@@ -172,11 +170,10 @@ def _too_many(state: State) -> Refusal:
 
 
 def serve_queue(state: State) -> Iterator[e.Event]:
-    """Yield the events of the queue after an entry's other events, at most ``AT_ONCE`` triggers. The next entry
-    continues.
+    """Yield the events of the queue after an entry's other events, at most ``AT_ONCE`` triggers. The next entry continues.
 
-    A periodic request is dropped here if a pause is configured: no entry knows how long ago the last checkpoint
-    completed. The timer, which knows, asks again.
+    A periodic request is dropped here if a pause is configured: no entry knows how long ago the last checkpoint completed. The
+    timer, which knows, asks again.
     """
     if state.unserved():
         dropped = e.QueueDropped(why="the job was suspended" if state.suspended else "its attempt is over")

@@ -11,9 +11,7 @@ from airflow_checkpoint_provider.protocol.state import State
 
 
 def restore(state: State, command: c.Restore) -> Decision:
-    """Decide about a restore, in one entry. After it there is no current launch: running attempts are over, and the
-    next starts from the base.
-    """
+    """Decide a restore in one entry: running attempts are over, there is no current launch, and the next starts from the base."""
     launch = state.tokens.get(command.token.text)
     if launch is not None:
         return DoneAlready(launch)

@@ -118,9 +118,7 @@ class Dropped(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSetEntry(Record):
-    """A file set that some checkpoint refers to. Checkpoints refer to it by ``number``, so that a snapshot of the
-    state holds its path once.
-    """
+    """A file set that checkpoints refer to by ``number``, so that a snapshot of the state holds its path once."""
 
     number: int
     path: str
@@ -281,9 +279,7 @@ class State(Record):
     # -- where to start --------------------------------------------------------------------------------------------
 
     def restore_point(self, application: str = "") -> Point | None:
-        """Return the retained checkpoint with the highest id in the current branch, else the base of the branch, else
-        None.
-        """
+        """Return the retained checkpoint with the highest id in the current branch, else the base of the branch, else None."""
         ids = [
             checkpoint.id
             for checkpoint in self.retained
@@ -314,9 +310,8 @@ class State(Record):
         return frozenset(numbers | {number for attempt in self.living() for number in attempt.holds})
 
     def named(self) -> frozenset[int]:
-        """Return the numbers of the file sets that the journal still lists: those of checkpoints until they are
-        forgotten, and those of the restore points of living attempts. Any other file set is an orphan once the
-        attempt that wrote it is over.
+        """Return the numbers of the file sets that the journal still lists: those of checkpoints until they are forgotten, and
+        those of the restore points of living attempts. Any other file set is an orphan once the attempt that wrote it is over.
         """
         numbers = {number for checkpoint in self.checkpoints if not checkpoint.over for number in checkpoint.file_sets}
         return frozenset(numbers | {number for attempt in self.living() for number in attempt.holds})

@@ -17,9 +17,7 @@ def bounded(records: tuple[T, ...]) -> tuple[tuple[T, ...], tuple[T, ...]]:
 
 
 def remember(tokens: dict[str, int], text: str, number: int) -> dict[str, int]:
-    """Add a token and keep the newest. A snapshot does not keep the order of a dict, so the newest are those with the
-    highest numbers.
-    """
+    """Add a token, and keep those with the highest numbers: a snapshot does not keep the order of a dict."""
     newest = sorted((tokens | {text: number}).items(), key=lambda token: (token[1], token[0]))
     return dict(newest[-KEPT_TOKENS:])
 

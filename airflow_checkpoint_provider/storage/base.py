@@ -82,8 +82,7 @@ class Store(Protocol):
         directories that are empty by now."""
 
     def beside(self, uri: str) -> Store:
-        """Return the store at ``uri``, of any kind. A store in S3 is reached like this one: same service, same
-        credentials.
+        """Return the store at ``uri``, of any kind. A store in S3 is reached like this one: same service, same credentials.
 
         Raises ``StoreMisconfigured`` for what cannot be a store. Nothing is read or written yet.
         """

@@ -128,9 +128,7 @@ def _explained(doing: str, path: str) -> Iterator[None]:
 
 @contextmanager
 def _temporary(path: str, parts: Iterable[bytes]) -> Iterator[str]:
-    """Yield the path of a complete and synced file beside ``path``. Its hidden name names its maker; it is removed
-    afterwards.
-    """
+    """Yield the path of a complete and synced file beside ``path``. Its hidden name names its maker; it is removed afterwards."""
     folder = os.path.dirname(path)
     _make(folder)
     temporary = f"{folder}/{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(8)}"
@@ -191,9 +189,7 @@ def _sync(folder: str) -> None:
 
 
 def _sweep(folder: str) -> None:
-    """Delete the temporary files of killed writers. A writer that was only suspended finds its link refused, and puts
-    again.
-    """
+    """Delete the temporary files of killed writers. A writer that was only suspended finds its link refused, and puts again."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(TEMPORARY) and entry.stat().st_mtime < time.time() - LEFT_OVER:

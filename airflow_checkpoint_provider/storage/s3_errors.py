@@ -132,18 +132,14 @@ def meaning(error: Exception) -> Meaning | None:
 
 
 def explain(error: Exception, doing: str, root: str, key: str) -> StoreError:
-    """Return the error as the store's, with what to do. ``doing`` is read, write, copy, delete or list; ``root`` is
-    ``bucket/prefix``.
-    """
+    """Return the store's error, with what to do. ``doing`` is read, write, copy, delete or list; ``root``: ``bucket/prefix``."""
     outcome, advice = _find(error) or (Meaning.MISCONFIGURED, _ENDPOINT)
     text = f"cannot {doing} s3://{'/'.join(filter(None, (root, key)))}: {_text_of(error)}"
     return _class(outcome)(f"{text}. {advice or _permission(error, doing, root)}")
 
 
 def not_s3(observation: str, doing: str, root: str, key: str) -> StoreMisconfigured:
-    """Return the error for an answer that says "done" and is not S3's. Web sites and captive portals send such
-    answers.
-    """
+    """Return the error for an answer that says "done" and is not S3's. Web sites and captive portals send such answers."""
     return StoreMisconfigured(f"cannot {doing} s3://{'/'.join(filter(None, (root, key)))}: {observation}. {_ENDPOINT}")
 
 
