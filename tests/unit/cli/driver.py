@@ -1,4 +1,4 @@
-"""A driver that serves what people ask of its job, without Spark: it beats, and acts on what the journal says. Runs anywhere."""
+"""A driver without Spark: it sends heartbeats and completes the checkpoints that its journal requests. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIVES = 30  # seconds after which a driver that nobody has ended ends by itself
 
 
 class Habits(NamedTuple):
-    """What a driver does of itself, besides completing what is pending."""
+    """What the driver does besides completing pending checkpoints."""
 
     beats: bool = True
     publishes: bool = True
@@ -35,7 +35,7 @@ DILIGENT = Habits()
 
 
 def take(job: Job, number: int) -> None:
-    """Complete a checkpoint; of a savepoint, with its files at its target."""
+    """Complete a checkpoint. A savepoint gets its files at its target."""
     checkpoint = job.checkpoint(number)
     if not checkpoint.savepoint:
         return job.complete(number)
@@ -52,7 +52,7 @@ def take(job: Job, number: int) -> None:
 
 
 def savepoint(job: Job, *, publish: bool = True, **options: Any) -> Checkpoint:
-    """One that the job was asked for and has completed."""
+    """Request a savepoint, complete it, and return it."""
     asked = {"kind": "savepoint", "origin": "cli", "folder": f"{job.store.uri}/savepoints", **options}
     number = job.coordinator.trigger(Request(token=f"request {job.state.next_id}", **asked))
     take(job, number)
@@ -62,7 +62,7 @@ def savepoint(job: Job, *, publish: bool = True, **options: Any) -> Checkpoint:
 
 
 def _serve(job: Job, habits: Habits, over: Callable[[], bool]) -> None:
-    """In a thread of its own, with a journal of its own."""
+    """Complete or abort pending checkpoints until ``over``; runs in its own thread with its own journal."""
     own = Job(job.store, job.job, job.scope)
     own.coordinator = Coordinator(Journal(job.store, job.keys, By("driver", "", "here")), job.state.last_epoch)
     while not over():
@@ -81,7 +81,7 @@ def _serve(job: Job, habits: Habits, over: Callable[[], bool]) -> None:
 
 @contextmanager
 def serving(job: Job, habits: Habits = DILIGENT) -> Iterator[None]:
-    """A living driver of the newest attempt."""
+    """Run a driver of the newest attempt."""
     done, end = threading.Event(), time.monotonic() + LIVES
     thread = threading.Thread(target=_serve, args=(job, habits, lambda: done.is_set() or time.monotonic() > end))
     heart = Heart(job.store, job.keys.attempt_beat(job.state.last_epoch), Beat(epoch=1, doing="stage 'clean'"))

@@ -49,7 +49,7 @@ def test_import_loads_only_the_verbs() -> None:
 def test_jobs_lists_jobs_below_the_root_of_the_connection(lake: LocalStore, root: Path, tmp_path: Path) -> None:
     done = airflow(tmp_path / "home", "checkpoints", "jobs", "--output", "json", **{VARIABLE: connection(root)})
     assert (done.returncode, done.stderr) == (0, "")
-    assert [one["job"] for one in json.loads(done.stdout)] == [FLIGHTS, "etl.orders"]
+    assert [job["job"] for job in json.loads(done.stdout)] == [FLIGHTS, "etl.orders"]
 
 
 def test_savepoint_is_triggered_below_the_root_of_the_connection(job: Job, root: Path, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_failed_verb_exits_with_its_code(
 
 @pytest.mark.slow
 def test_store_is_found_without_a_variable(lake: LocalStore, root: Path, tmp_path: Path) -> None:
-    """A database that cannot be asked is an error; one that knows no connection leaves the folder of local masters; then its own."""
+    """An unreadable database is an error. Without a connection the folder of local jobs is used; a connection wins over it."""
     home = tmp_path / "home"
     unreadable = airflow(home, "checkpoints", "jobs")
     assert (unreadable.returncode, unreadable.stdout) == (1, "")

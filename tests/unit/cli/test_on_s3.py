@@ -1,4 +1,4 @@
-"""The command line on checkpoints in S3: with a root and what AWS tools find, and with Airflow's connection."""
+"""The command line on checkpoints in S3, with credentials of the environment and of Airflow's connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.s3server import Key, S3Server
 
 @pytest.fixture
 def root(s3: S3Server, bucket: str) -> str:
-    """With one run in it."""
+    """Return the URI of a root with one run."""
     store = S3Store(bucket, "ckp", s3.settings())
     three_stages(Recorded(store))
     return store.uri

@@ -1,4 +1,4 @@
-"""``prune``: what nothing needs any more goes, and only that."""
+"""``prune`` deletes what is no longer needed, and nothing else."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_prune_deletes_leftovers_and_keeps_checkpoints(died: Recorded, root: Pat
 def test_prune_deletes_the_state_of_a_finished_run_after_a_day(
     store: LocalStore, root: Path, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver finished, and the worker that would have deleted the run's state was lost; for a day, nobody knows that."""
+    """The worker that would have deleted the state of the run was lost; after a day ``prune`` deletes it."""
     recorded = Recorded(store)
     three_stages(recorded)
     recorded.ended("03:00:00")
@@ -72,8 +72,8 @@ def test_prune_deletes_the_state_of_a_finished_run_after_a_day(
     assert f"{FLIGHTS}, run scheduled__2026-11-20: finished less than a day ago and is left to its task" in done.err
     monkeypatch.setattr(change, "utc_now", lambda: "2026-11-22T03:00:01.000Z")
     done = checkpoints("prune", FLIGHTS, "--yes", "-o", "json")
-    (one,) = json.loads(done.out)
-    assert one["checkpoints"] == ["chk-2", "chk-3"]
+    (pruned,) = json.loads(done.out)
+    assert pruned["checkpoints"] == ["chk-2", "chk-3"]
     assert recorded.coordinator.journal.catch_up().retained == ()
 
 
@@ -103,10 +103,10 @@ def test_prune_deletes_an_expired_claimed_savepoint(job: Job, checkpoints: Comma
     job.start(2)
     for barrier in ("one", "two"):
         job.complete(job.coordinator.trigger(Request(token=barrier, barrier=barrier)))
-    (one,) = json.loads(checkpoints("prune", "orders", "--dry-run", "-o", "json").out)
-    assert one["savepoints"] == [claimed]
-    said = checkpoints("prune", "orders", "--yes").lines[0]
-    assert f"{claimed} (claimed)" in said
+    (pruned,) = json.loads(checkpoints("prune", "orders", "--dry-run", "-o", "json").out)
+    assert pruned["savepoints"] == [claimed]
+    line = checkpoints("prune", "orders", "--yes").lines[0]
+    assert f"{claimed} (claimed)" in line
     assert checkpoints("verify", claimed).err.endswith("[CKP442]\n")
     assert checkpoints("prune", "orders", "--yes").lines == ["nothing to delete"]
 
@@ -191,8 +191,8 @@ def test_prune_finishes_a_closing_that_was_begun(died: Recorded, checkpoints: Co
     task.journal.catch_up()
     expire(task, LATER)
     journal.append(CloseHistory(why="the run failed for good", now=LATER))
-    (one,) = json.loads(checkpoints("prune", FLIGHTS, "--yes", "-o", "json").out)
-    assert (one["checkpoints"], one["closed"]) == ([], True)
+    (pruned,) = json.loads(checkpoints("prune", FLIGHTS, "--yes", "-o", "json").out)
+    assert (pruned["checkpoints"], pruned["closed"]) == ([], True)
     assert journal.catch_up().closed
 
 
@@ -200,11 +200,11 @@ def test_prune_finishes_a_closing_that_was_begun(died: Recorded, checkpoints: Co
 def test_closed_history_is_reported_as_closed(died: Recorded, store: LocalStore, checkpoints: Command) -> None:
     checkpoints("prune", FLIGHTS, "--yes")
     died.coordinator.journal.catch_up()
-    said = f"{FLIGHTS}, run scheduled__2026-11-20: closed at {day_and_time(died.state.at)} (the run failed for good);"
+    closed = f"{FLIGHTS}, run scheduled__2026-11-20: closed at {day_and_time(died.state.at)} (the run failed for good);"
     shown = checkpoints("show", FLIGHTS, "scheduled__2026-11-20")
-    assert (shown.code, shown.lines[0][: len(said)]) == (0, said)
+    assert (shown.code, shown.lines[0][: len(closed)]) == (0, closed)
     listed = checkpoints("list", FLIGHTS)
-    assert (listed.code, said in listed.out + listed.err) == (0, True)
+    assert (listed.code, closed in listed.out + listed.err) == (0, True)
     (job,) = json.loads(checkpoints("jobs", "-o", "json").out)
     assert (job["run"], job["state"], job["next_start"]) == ("scheduled__2026-11-20", "closed", None)
     refused = checkpoints("restore", FLIGHTS, "--from", "chk-3", "--dry-run")

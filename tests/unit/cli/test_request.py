@@ -1,4 +1,4 @@
-"""``trigger``, ``savepoint`` and ``stop``: asked of a job, waited for, and left where nobody waits any longer."""
+"""``trigger``, ``savepoint`` and ``stop``: what they request, how they wait, and what an interrupted wait leaves."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request, "EVERY", 0.02)
 
 
-# -- what comes of it ----------------------------------------------------------------------------------------------------
+# -- the result ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("options", "kind"), [([], "checkpoint"), (["--full"], "full_checkpoint")])
-def test_a_checkpoint(job: Job, checkpoints: Command, options: list[str], kind: str) -> None:
+def test_trigger_completes_a_checkpoint(job: Job, checkpoints: Command, options: list[str], kind: str) -> None:
     with serving(job):
         done = checkpoints("trigger", "orders", *options)
     pointer = f"{job.store.uri}/{job.keys.prefix}/chk-2"
@@ -50,11 +50,11 @@ def test_a_checkpoint(job: Job, checkpoints: Command, options: list[str], kind: 
 def test_each_call_is_a_new_request(job: Job, checkpoints: Command) -> None:
     with serving(job):
         found = [json.loads(checkpoints("trigger", "orders", "-o", "json").out) for _ in range(2)]
-    assert [one["id"] for one in found] == [2, 3]
-    assert {one["run"] for one in found} == {RUN}
+    assert [checkpoint["id"] for checkpoint in found] == [2, 3]
+    assert {checkpoint["run"] for checkpoint in found} == {RUN}
 
 
-def test_a_savepoint_lies_below_the_root(job: Job, checkpoints: Command) -> None:
+def test_savepoint_lies_below_the_root_by_default(job: Job, checkpoints: Command) -> None:
     with serving(job):
         done = checkpoints("savepoint", "orders", "--name", "before price change", "--pinned", "-o", "json")
     assert done.code == 0, done.err
@@ -66,7 +66,7 @@ def test_a_savepoint_lies_below_the_root(job: Job, checkpoints: Command) -> None
     assert open_savepoint(SavepointPointer.parse(found["pointer"]), job.store).verify() == 2
 
 
-def test_a_savepoint_lies_where_it_was_sent(job: Job, checkpoints: Command, tmp_path: Path) -> None:
+def test_savepoint_lies_at_the_given_target(job: Job, checkpoints: Command, tmp_path: Path) -> None:
     with serving(job):
         done = checkpoints("savepoint", "orders", "--to", f"{tmp_path}/elsewhere", "-o", "json")
     assert json.loads(done.out)["pointer"].startswith(f"file://{tmp_path}/elsewhere/savepoint-orders-2-"), done.err
@@ -85,8 +85,8 @@ def test_stop_suspends_the_job(job: Job, checkpoints: Command) -> None:
     assert json.loads(checkpoints("jobs", "-o", "json").out)[0]["state"] == "suspended"
 
 
-def test_what_lets_it_go_on_names_the_run_that_was_stopped(store: LocalStore, checkpoints: Command) -> None:
-    """The newest history of the job may be another run's by then, which the command would fence."""
+def test_resume_command_names_the_stopped_run(store: LocalStore, checkpoints: Command) -> None:
+    """Without the run, the command could restore and fence a newer run of the job."""
     job = Job(store, scope=RUN)
     job.start()
     with serving(job):
@@ -94,7 +94,7 @@ def test_what_lets_it_go_on_names_the_run_that_was_stopped(store: LocalStore, ch
     assert done.lines[-1].endswith(f"before `airflow checkpoints restore orders {RUN} --from latest`")
 
 
-def test_a_savepoint_whose_driver_died_after_its_completion_is_published_here(job: Job, checkpoints: Command) -> None:
+def test_savepoint_is_published_by_the_command_if_the_driver_died(job: Job, checkpoints: Command) -> None:
     left = savepoint(job, publish=False)
     with serving(job, Habits(beats=False, publishes=False)):
         done = checkpoints("savepoint", "orders", "-o", "json")
@@ -103,19 +103,19 @@ def test_a_savepoint_whose_driver_died_after_its_completion_is_published_here(jo
     assert (job.checkpoint(made).published, job.checkpoint(left.id).published) == (True, False)
 
 
-# -- what it says while it waits -----------------------------------------------------------------------------------------
+# -- messages while it waits ---------------------------------------------------------------------------------------------
 
 
 def test_wait_prints_one_line_per_change(job: Job, checkpoints: Command) -> None:
     with serving(job):
         done = checkpoints("savepoint", "orders")
-    said = done.err.splitlines()
-    assert len(said) == len(set(said))
+    lines = done.err.splitlines()
+    assert len(lines) == len(set(lines))
     known = {
         "chk-2 of orders: triggered, its driver takes it at the next barrier; now: stage 'clean'",
         "chk-2 of orders: completed, its driver publishes it",
     }
-    assert set(said) <= known
+    assert set(lines) <= known
 
 
 def test_wait_prints_that_no_heartbeat_is_seen(job: Job, checkpoints: Command) -> None:
@@ -125,7 +125,7 @@ def test_wait_prints_that_no_heartbeat_is_seen(job: Job, checkpoints: Command) -
 
 
 def test_request_waits_in_the_queue(job: Job, checkpoints: Command) -> None:
-    """One that somebody else asked for is pending, and as many may be."""
+    """A checkpoint of a task is pending, and only one may be pending."""
     job.coordinator.trigger(Request(token="a task's", origin="task"))
     done = checkpoints("trigger", "orders", "--timeout", "50 ms")
     assert (done.code, done.out) == (6, "")
@@ -134,10 +134,10 @@ def test_request_waits_in_the_queue(job: Job, checkpoints: Command) -> None:
     assert left.startswith("time is up: the request waits for its turn, and nothing was taken back; `list orders`")
     with serving(job):
         assert json.loads(checkpoints("trigger", "orders", "-o", "json").out)["id"] == 4
-    assert [one.request.origin for one in job.state.retained][-2:] == ["cli", "cli"]
+    assert [checkpoint.request.origin for checkpoint in job.state.retained][-2:] == ["cli", "cli"]
 
 
-# -- nobody waits any longer ---------------------------------------------------------------------------------------------
+# -- interrupts and timeouts ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
@@ -153,13 +153,13 @@ def test_interrupt_keeps_the_request(
     assert done.err.splitlines()[-1] == (
         "interrupted: chk-2 is pending, and nothing was taken back; `list orders` shows what becomes of it [CKP242]"
     )
-    assert [one.id for one in job.state.pending] == [2]
+    assert [checkpoint.id for checkpoint in job.state.pending] == [2]
 
 
-def test_an_interrupt_while_a_driver_ends_accuses_nobody(
+def test_interrupt_while_the_driver_ends_reports_no_failure(
     job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its savepoint is completed and the job is suspended: only the waiting is over."""
+    """The savepoint is completed and the job is suspended: only the wait ends."""
     wait, suspended = time.sleep, list[bool]()
 
     def sleep(seconds: float) -> None:
@@ -176,17 +176,19 @@ def test_an_interrupt_while_a_driver_ends_accuses_nobody(
     assert done.err.splitlines()[-1].startswith("interrupted: chk-2 is completed, and nothing was taken back")
 
 
-def test_who_has_no_name_asks_by_number(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container, whose user may stand in no file of users."""
+def test_owner_is_the_user_id_if_the_user_has_no_name(
+    job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container the user id may have no entry in /etc/passwd."""
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
-    number = max(one.pw_uid for one in pwd.getpwall()) + 1
+    number = max(user.pw_uid for user in pwd.getpwall()) + 1
     monkeypatch.setattr(os, "getuid", lambda: number)
     assert checkpoints("trigger", "orders", "--no-wait").code == 0
     assert job.checkpoint(2).request.owner == f"{number}@{socket.gethostname()}"
 
 
-def test_nobody_need_wait(job: Job, checkpoints: Command) -> None:
+def test_no_wait_returns_a_pending_savepoint(job: Job, checkpoints: Command) -> None:
     done = checkpoints("savepoint", "orders", "--no-wait", "-o", "json")
     found = json.loads(done.out)
     assert (done.code, found["id"], found["state"], found["pointer"]) == (0, 2, "pending", None)
@@ -216,7 +218,7 @@ def suspended(job: Job) -> None:
         (suspended, 3, "to resume it: `airflow checkpoints restore orders --from latest` [CKP130]"),
     ],
 )
-def test_who_cannot_be_asked(
+def test_request_is_refused_if_no_driver_runs(
     job: Job, checkpoints: Command, verb: tuple[str, ...], meanwhile: object, code: int, says: str
 ) -> None:
     assert callable(meanwhile)
@@ -236,7 +238,7 @@ def test_who_cannot_be_asked(
         (["no/job"], 2, "job_id='no/job'"),
     ],
 )
-def test_what_is_not_there(
+def test_request_for_an_absent_job_or_run_is_refused(
     job: Job, checkpoints: Command, verb: tuple[str, ...], words: list[str], code: int, says: str
 ) -> None:
     done = checkpoints(verb[0], *words)
@@ -245,9 +247,7 @@ def test_what_is_not_there(
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
-def test_a_run_that_another_has_followed_is_not_meant(
-    store: LocalStore, checkpoints: Command, verb: tuple[str, ...]
-) -> None:
+def test_request_for_an_older_run_is_refused(store: LocalStore, checkpoints: Command, verb: tuple[str, ...]) -> None:
     job = Job(store)
     job.start()
     job.end("failed")
@@ -272,7 +272,9 @@ def test_a_run_that_another_has_followed_is_not_meant(
         ),
     ],
 )
-def test_wrong_words(job: Job, checkpoints: Command, arguments: list[str], code: int, says: str) -> None:
+def test_invalid_arguments_are_refused(
+    job: Job, checkpoints: Command, arguments: list[str], code: int, says: str
+) -> None:
     before = job.state.n
     done = checkpoints(*arguments)
     assert (done.code, done.out, job.state.n) == (code, "", before)
@@ -280,7 +282,7 @@ def test_wrong_words(job: Job, checkpoints: Command, arguments: list[str], code:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
-def test_an_aborted_one(job: Job, checkpoints: Command, verb: tuple[str, ...]) -> None:
+def test_aborted_checkpoint_exits_with_1(job: Job, checkpoints: Command, verb: tuple[str, ...]) -> None:
     with serving(job, Habits(aborts="declined")):
         done = checkpoints(*verb)
     assert (done.code, done.out) == (1, "")
@@ -288,7 +290,7 @@ def test_an_aborted_one(job: Job, checkpoints: Command, verb: tuple[str, ...]) -
     assert job.state.running(), "the job goes on"
 
 
-def test_a_driver_that_does_not_end(store: LocalStore, checkpoints: Command) -> None:
+def test_stop_exits_with_1_if_the_driver_does_not_end(store: LocalStore, checkpoints: Command) -> None:
     job = Job(store)
     job.start(timeout="0.5 s")
     job.complete(job.coordinator.trigger(Request(token="barrier 1")))
@@ -303,7 +305,7 @@ def test_a_driver_that_does_not_end(store: LocalStore, checkpoints: Command) -> 
     assert last.endswith("To resume, which fences the driver: airflow checkpoints restore orders --from chk-2 [CKP135]")
 
 
-def test_a_driver_that_ends_badly(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_exits_with_1_if_the_driver_fails(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Job, "end", _badly(Job.end))
     with serving(job):
         done = checkpoints("stop", "orders", "--yes")
@@ -316,10 +318,10 @@ def _badly(end: object) -> object:
     return lambda job, how="finished": end(job, "failed")
 
 
-# -- a stop asks ---------------------------------------------------------------------------------------------------------
+# -- confirming a stop ---------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_says_what_it_would_do(job: Job, checkpoints: Command) -> None:
+def test_stop_with_dry_run_prints_what_it_would_do(job: Job, checkpoints: Command) -> None:
     before = job.state.n
     done = checkpoints("stop", "orders", "--dry-run")
     assert (done.code, job.state.n) == (0, before)
@@ -334,7 +336,7 @@ def test_a_stop_says_what_it_would_do(job: Job, checkpoints: Command) -> None:
     }  # fmt: skip
 
 
-def test_a_stop_asks(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_is_refused_without_a_terminal(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     before = job.state.n
     done = checkpoints("stop", "orders")
@@ -342,32 +344,32 @@ def test_a_stop_asks(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyP
     assert "--dry-run" in done.err
 
 
-def test_it_may_be_asked_for_while_a_barrier_takes_a_checkpoint(job: Job, checkpoints: Command) -> None:
+def test_stop_with_dry_run_succeeds_during_a_checkpoint(job: Job, checkpoints: Command) -> None:
     job.coordinator.trigger(Request(token="barrier"))
     assert checkpoints("stop", "orders", "--dry-run").code == 0
 
 
-def test_a_dry_run_is_refused_as_the_stop_would_be(job: Job, checkpoints: Command) -> None:
+def test_stop_with_dry_run_is_refused_if_no_driver_runs(job: Job, checkpoints: Command) -> None:
     job.end("failed")
     assert checkpoints("stop", "orders", "--dry-run").code == 3
 
 
-# -- while the store does not answer, and while nobody has time ------------------------------------------------------------
+# -- without waiting, and while the store does not answer ------------------------------------------------------------------
 
 
-def test_who_only_asks_is_not_kept_waiting_by_another(job: Job, checkpoints: Command) -> None:
-    """The queue may last until the next barrier, hours from now."""
+def test_no_wait_returns_at_once_from_the_queue(job: Job, checkpoints: Command) -> None:
+    """The next barrier, which empties the queue, may be hours away."""
     job.coordinator.trigger(Request(token="another's", origin="task"))
     done = checkpoints("trigger", "orders", "--no-wait", "-o", "json")
     assert done.code == 0, done.err
     assert json.loads(done.out) == {"id": None, "kind": "checkpoint", "state": "queued", "pointer": None}
-    assert [one.request.origin for one in job.state.queue] == ["cli"]
+    assert [queued.request.origin for queued in job.state.queue] == ["cli"]
 
 
-def test_a_store_that_falls_silent_for_a_moment_changes_nothing(
+def test_stop_succeeds_though_the_store_fails_for_a_moment(
     job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was asked for stands: to say *failed* would be wrong."""
+    """The request is still in the journal, so reporting a failure would be wrong."""
     silences = iter([True, False, True])
     poll = Journal.poll
 

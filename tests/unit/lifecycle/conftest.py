@@ -19,7 +19,7 @@ def _outside_of_a_task_runner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The connection's."""
+    """Return the store of the default connection."""
     connection = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "checkpoints")}}
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(connection))
     return open_store(str(tmp_path / "checkpoints"))
@@ -27,7 +27,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 @pytest.fixture
 def job(store: Store) -> Job:
-    """It runs."""
+    """Return a running job."""
     job = Job(store)
     job.start()
     return job

@@ -1,4 +1,4 @@
-"""Tasks that drive checkpoints, run in this process as Airflow would. Runs anywhere."""
+"""Run tasks that drive checkpoints in this process, as Airflow would. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from airflow_checkpoint_provider.operators import TriggerCheckpointOperator
 from airflow_checkpoint_provider.operators._base import KillGuard
 from tests.support.acting import RUN
 
-OTHER = "orders_audited"  # the DAG of the tasks that drive
+OTHER = "orders_audited"  # the DAG of the tasks that drive checkpoints
 
 
 def ti(task: str = "trigger", **other: Any) -> SimpleNamespace:
-    """A task instance, as far as tasks look at it."""
+    """Return a task instance with the fields that the tasks read."""
     known: dict[str, Any] = {
         "dag_id": OTHER,
         "run_id": RUN,
@@ -31,7 +31,7 @@ def ti(task: str = "trigger", **other: Any) -> SimpleNamespace:
 
 
 def run(operator: BaseOperator, **instance: Any) -> Any:
-    """What ``execute`` returns. A task that was run before is made anew by Airflow, so this takes a new one."""
+    """Return the result of ``execute``. Pass a new operator each time: Airflow builds one for each try."""
     return operator.execute({"ti": ti(operator.task_id, **instance)})  # type: ignore[typeddict-item]
 
 
@@ -41,7 +41,7 @@ def trigger(job: Any = "orders", **options: Any) -> TriggerCheckpointOperator:
 
 
 def kill_in(monkeypatch: pytest.MonkeyPatch, task: KillGuard, owner: object, name: str) -> None:
-    """``task`` is killed when ``owner.name`` is called, which does what it does."""
+    """Kill ``task`` when ``owner.name`` is called; the call itself goes on."""
     does = getattr(owner, name)
 
     def killed(*arguments: Any, **named: Any) -> Any:
@@ -52,7 +52,7 @@ def kill_in(monkeypatch: pytest.MonkeyPatch, task: KillGuard, owner: object, nam
 
 
 def soon(does: Callable[[], object]) -> threading.Timer:
-    """Once the task under test waits, or a moment later."""
+    """Call ``does`` in 0.1 s, when the task under test waits."""
     timer = threading.Timer(0.1, does)
     timer.start()
     return timer

@@ -1,4 +1,4 @@
-"""A task waits until a job has made so many checkpoints: which ones count, and since when."""
+"""``CheckpointCompletedSensor(job=)`` waits for a number of checkpoints: which ones count, and since when."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def aborted(job: Job) -> None:
 
 
 def began_anew(job: Job) -> None:
-    """Another launch of the same run."""
+    """Launch the same run again."""
     job.end("failed")
     job.start(len(job.state.launches) + 1)
 
 
 def went_back(job: Job) -> None:
-    """To chk-1, which opens a branch; nothing has been launched there."""
+    """Restore from chk-1, which opens a branch without a launch."""
     token = Token(dag="", run="by hand", task="restore")
     job.coordinator.journal.append(c.Restore(token=token, base=Point(id=1), by="ann", reason="again"))
 
@@ -81,7 +81,9 @@ SINCE: list[tuple[tuple[Step, ...], Any, list[int]]] = [
 
 
 @pytest.mark.parametrize(("steps", "after", "counted"), SINCE)
-def test_which_ones_count(job: Job, steps: tuple[Step, ...], after: Any, counted: list[int]) -> None:
+def test_sensor_counts_checkpoints_since_after(
+    job: Job, steps: tuple[Step, ...], after: Any, counted: list[int]
+) -> None:
     for step in steps:
         step(job)
     if isinstance(after, str):
@@ -93,7 +95,7 @@ def test_which_ones_count(job: Job, steps: tuple[Step, ...], after: Any, counted
         run(waits(after=after, count=len(counted) + 1))
 
 
-def test_what_was_deleted_since_had_been_completed(job: Job) -> None:
+def test_deleted_checkpoints_count(job: Job) -> None:
     for _ in range(5):
         made(job)
         expire(job.coordinator, utc_now())
@@ -101,14 +103,14 @@ def test_what_was_deleted_since_had_been_completed(job: Job) -> None:
     assert run(waits(count=5))["id"] == 5
 
 
-def test_its_answer_is_the_newest_one_as_a_trigger_answers(job: Job) -> None:
+def test_sensor_returns_the_reference_of_the_newest_checkpoint(job: Job) -> None:
     made(job, 3)
     answer = run(waits(count=2))
     assert answer == {"job": "orders", "scope": "", "id": 3, "pointer": f"{job.store.uri}/jobs/orders/job/chk-3"}
     assert json.loads(json.dumps(answer)) == answer
 
 
-def test_what_it_waited_for_in_vain_stands_in_its_error(job: Job) -> None:
+def test_timeout_names_the_count_that_was_reached(job: Job) -> None:
     made(job)
     with pytest.raises(
         AirflowSensorTimeout, match="job 'orders' has completed 1 of 3 checkpoints in time; see timeout="
@@ -116,7 +118,7 @@ def test_what_it_waited_for_in_vain_stands_in_its_error(job: Job) -> None:
         run(waits(count=3))
 
 
-def test_a_job_that_was_never_heard_of_is_named_and_so_is_where_it_was_looked_for(store: Store) -> None:
+def test_unknown_job_is_named_with_the_root_that_was_searched(store: Store) -> None:
     Job(store, scope=RUN).start()
     for name, mend in (("orders", "its runs have histories of their own"), ("ordrs", "check the job id")):
         with pytest.raises(
@@ -126,7 +128,7 @@ def test_a_job_that_was_never_heard_of_is_named_and_so_is_where_it_was_looked_fo
 
 
 def delays(store: Store) -> Job:
-    """The job of a task of the same DAG; its run has finished with one checkpoint."""
+    """Return the job of a task of the same DAG; its run has finished with one checkpoint."""
     job = Job(store, f"{OTHER}.delays", RUN)
     job.start()
     made(job)
@@ -149,20 +151,20 @@ def waits_for_delays(**options: Any) -> CheckpointCompletedSensor:
         )
 
 
-def test_a_run_that_has_finished_makes_no_more(store: Store) -> None:
+def test_sensor_fails_at_once_if_the_run_has_finished(store: Store) -> None:
     delays(store)
     assert run(waits_for_delays())["id"] == 1
     with pytest.raises(AirflowFailException, match=rf"1 of 3 checkpoints: run {RUN} has finished.*CKP236"):
         run(waits_for_delays(count=3, timeout=600))
 
 
-def test_cleared_with_its_finished_job_it_waits(store: Store) -> None:
+def test_sensor_cleared_with_its_finished_job_waits(store: Store) -> None:
     delays(store)
     with pytest.raises(AirflowSensorTimeout):
         run(waits_for_delays(count=3), max_tries=1)
 
 
-def test_a_run_that_finishes_while_it_is_deferred_wakes_it(store: Store) -> None:
+def test_deferred_sensor_fails_when_the_run_finishes(store: Store) -> None:
     job = Job(store, f"{OTHER}.delays", RUN)
     job.start()
     options: dict[str, Any] = {"deferrable": True, "timeout": 600}
@@ -173,7 +175,7 @@ def test_a_run_that_finishes_while_it_is_deferred_wakes_it(store: Store) -> None
         waits_for_delays(**options).execute_complete({"ti": ti("healthy")}, event)
 
 
-def test_a_task_of_the_dag_means_its_job_in_this_run(store: Store) -> None:
+def test_submit_task_as_job_means_its_job_in_this_run(store: Store) -> None:
     job = Job(store, f"{OTHER}.delays", RUN)
     job.start()
     made(job)
@@ -184,7 +186,7 @@ def test_a_task_of_the_dag_means_its_job_in_this_run(store: Store) -> None:
     assert run(sensor)["scope"] == RUN
 
 
-def test_a_job_that_has_not_begun_is_waited_for(store: Store) -> None:
+def test_sensor_waits_for_a_job_that_has_not_begun(store: Store) -> None:
     with pytest.raises(AirflowSensorTimeout):
         run(waits())
 
@@ -199,7 +201,7 @@ def test_after_is_a_template() -> None:
 
 
 def deferred(sensor: CheckpointCompletedSensor) -> ProgressTrigger:
-    """What the triggerer makes of it: from text, in another process."""
+    """Return the trigger as the triggerer builds it: from stored text, in another process."""
     with pytest.raises(TaskDeferred) as stopped:
         run(sensor)
     path, arguments = stopped.value.trigger.serialize()
@@ -214,13 +216,13 @@ def fired(trigger: ProgressTrigger) -> TriggerEvent:
     return asyncio.run(asyncio.wait_for(first(), 30))
 
 
-def test_it_looks_once_before_it_defers(job: Job) -> None:
+def test_sensor_polls_once_before_it_defers(job: Job) -> None:
     made(job)
     assert run(waits(deferrable=True))["id"] == 1
 
 
 @pytest.mark.parametrize("after", [None, 1])
-def test_deferred_it_is_woken_and_looks_itself(job: Job, after: int | None) -> None:
+def test_deferred_sensor_polls_again_when_it_resumes(job: Job, after: int | None) -> None:
     made(job)
     options: dict[str, Any] = {"deferrable": True, "timeout": 600, "count": 2, "after": after}
     waiting = deferred(waits(**options))
@@ -229,14 +231,14 @@ def test_deferred_it_is_woken_and_looks_itself(job: Job, after: int | None) -> N
     assert waits(**options).execute_complete({"ti": ti("healthy")}, event)["id"] == 3
 
 
-def test_woken_for_nothing_it_defers_again_to_the_same_deadline(job: Job) -> None:
+def test_sensor_defers_again_with_the_same_deadline_if_resumed_too_early(job: Job) -> None:
     waiting = deferred(waits(deferrable=True, timeout=600))
     with pytest.raises(TaskDeferred) as again:
         waits(deferrable=True, timeout=600).execute_complete({"ti": ti("healthy")}, {"deadline": waiting.deadline})
     assert again.value.trigger.serialize() == waiting.serialize()
 
 
-def test_past_its_deadline_it_fails_as_a_sensor_does(job: Job) -> None:
+def test_deferred_sensor_times_out_at_its_deadline(job: Job) -> None:
     event = fired(deferred(waits(deferrable=True, timeout=0.2, count=3))).payload
     with pytest.raises(AirflowSensorTimeout, match="job 'orders' has completed 0 of 3 checkpoints in time"):
         waits(deferrable=True, count=3).execute_complete({"ti": ti("healthy")}, event)
@@ -246,12 +248,12 @@ def test_past_its_deadline_it_fails_as_a_sensor_does(job: Job) -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "3", True, None, KEPT_RECORDS + 1])
-def test_a_count_that_cannot_be_is_refused_where_it_is_written(count: Any) -> None:
+def test_invalid_count_is_refused(count: Any) -> None:
     with pytest.raises(InvalidConfig, match="count="):
         waits(count=count)
 
 
 @pytest.mark.parametrize("after", [{}, True, ["chk-1"], "yesterday", "chk-"])
-def test_what_is_no_checkpoint_is_refused(job: Job, after: Any) -> None:
+def test_value_of_after_that_is_no_checkpoint_is_refused(job: Job, after: Any) -> None:
     with pytest.raises(AirflowFailException):
         run(waits(after=after))

@@ -1,4 +1,4 @@
-"""What driving a checkpoint by tasks costs at an S3 service: requests per step, and per minute of waiting."""
+"""S3 requests of tasks that drive a checkpoint, per step and per minute of waiting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.lifecycle.stage import OTHER, run, ti, trigger
 
 
 class Counted:
-    """A job with its checkpoints in S3, and what is asked of that meanwhile."""
+    """A job with its checkpoints in S3, and the counter of its requests."""
 
     def __init__(self, server: S3Server, root: str) -> None:
         self.server, self.job = server, Job(open_store(root, s3=server.settings()))
@@ -50,13 +50,13 @@ def counted(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Count
     return Counted(s3, root)
 
 
-# A process that knows nothing reads the journal: its boundaries (0, 64), what follows, and the next boundary again, so that
+# A new process reads the journal: its boundaries (0, 64), what follows, and the next boundary again, so that
 # it can believe that. Here the journal has two entries before the trigger's, and three after it.
 COLD = 2  # the boundaries 0 and 64
 BELIEVED = 1
 
 
-def test_a_checkpoint(counted: Counted) -> None:
+def test_cost_of_a_completed_checkpoint(counted: Counted) -> None:
     with counted.costs(GET=COLD + 2 + BELIEVED + 1 + 1, PUT=1):  # and the driver's heartbeat
         asked = run(trigger(gated=True))
     counted.job.acknowledge(1)
@@ -70,15 +70,15 @@ def test_a_checkpoint(counted: Counted) -> None:
         run(counted.task(NotifyCheckpointCompleteOperator, asked))
 
 
-def test_one_that_is_aborted(counted: Counted) -> None:
+def test_cost_of_an_aborted_checkpoint(counted: Counted) -> None:
     asked = run(trigger(gated=True))
-    with counted.costs(GET=COLD + 3 + BELIEVED + 3, PUT=1):  # one to learn whether it still may
+    with counted.costs(GET=COLD + 3 + BELIEVED + 3, PUT=1):  # one to check whether the abort is still possible
         run(counted.task(AbortCheckpointOperator, asked))
 
 
 @pytest.mark.parametrize(("kind", "each"), [(CheckpointAcknowledgedSensor, 2), (NotifyCheckpointCompleteOperator, 1)])
-def test_a_minute_of_waiting(counted: Counted, kind: Any, each: int) -> None:
-    """Twelve looks. A trigger looks by the same code. The driver's heartbeat is looked at once in ten seconds: the first time."""
+def test_cost_of_a_minute_of_waiting(counted: Counted, kind: Any, each: int) -> None:
+    """Twelve polls; a trigger runs the same code. The heartbeat of the driver is read every ten seconds: here at the first poll."""
     sensor = counted.task(kind, run(trigger(gated=True)))
     assert sensor.poke_interval * 12 == 60
     with counted.costs(GET=COLD + 3 + BELIEVED + each - 1 + 1):
@@ -89,8 +89,8 @@ def test_a_minute_of_waiting(counted: Counted, kind: Any, each: int) -> None:
 
 
 @pytest.mark.parametrize("retained", [1, 40])
-def test_a_minute_of_waiting_for_checkpoints(counted: Counted, retained: int) -> None:
-    """One request for each look, however many checkpoints are kept; a trigger looks by the same code."""
+def test_cost_of_a_minute_of_waiting_for_checkpoints(counted: Counted, retained: int) -> None:
+    """Each poll costs one request, however many checkpoints are kept; a trigger runs the same code."""
     counted.job.end("failed")
     counted.job.start(2, retention=KeepAll())
     for number in range(retained):

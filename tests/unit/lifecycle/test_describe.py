@@ -1,4 +1,4 @@
-"""What the hook tells an audit of a checkpoint, without Spark."""
+"""``CheckpointStorageHook.describe`` shows a checkpoint to an audit, without Spark."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def asked(job: Job) -> dict[str, Any]:
     return answer
 
 
-def test_an_acknowledged_one_can_be_looked_at_before_it_is_sealed(job: Job, asked: dict[str, Any]) -> None:
+def test_acknowledged_checkpoint_is_described_before_it_is_sealed(job: Job, asked: dict[str, Any]) -> None:
     job.acknowledge(1, rows=42)
-    told = CheckpointStorageHook().describe(asked)
-    assert told == CheckpointStorageHook().describe(asked["pointer"])
-    assert json.loads(json.dumps(told)) == told
-    assert told.items() >= asked.items()
-    assert told["sealed"] is False
-    assert list(told["states"]) == ["clean", "rows"]
-    stage = told["states"]["clean"]
+    described = CheckpointStorageHook().describe(asked)
+    assert described == CheckpointStorageHook().describe(asked["pointer"])
+    assert json.loads(json.dumps(described)) == described
+    assert described.items() >= asked.items()
+    assert described["sealed"] is False
+    assert list(described["states"]) == ["clean", "rows"]
+    stage = described["states"]["clean"]
     assert (stage["kind"], stage["rows"], stage["bytes"], stage["value"]) == ("stage", 14, 2 * len(ROWS), None)
     assert stage["schema"] == {"type": "struct", "fields": []}
     assert [Path(uri.removeprefix("file://")).read_bytes() for uri in stage["files"]] == [ROWS, ROWS]
     value = {"kind": "value", "rows": 0, "bytes": 0, "files": [], "schema": None, "value": 42}
-    assert told["states"]["rows"] == value
+    assert described["states"]["rows"] == value
 
 
-def test_it_holds_the_same_when_it_is_sealed(job: Job, asked: dict[str, Any]) -> None:
+def test_sealed_checkpoint_has_the_description_of_the_acknowledged_one(job: Job, asked: dict[str, Any]) -> None:
     job.acknowledge(1)
     before = CheckpointStorageHook().describe(asked)
     job.coordinator.complete(1, finalize=True)
@@ -75,15 +75,15 @@ def test_value_that_is_no_checkpoint_is_refused(job: Job) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_a_savepoint_is_looked_at_where_it_lies(tmp_path: Path) -> None:
-    """Not below the connection's root, and without a journal."""
+def test_savepoint_is_described_at_its_target(tmp_path: Path) -> None:
+    """The savepoint lies outside the connection's root, without a journal."""
     saved = Saved(LocalStore(tmp_path / "savepoints"))
     saved.publish()
-    told = CheckpointStorageHook().describe({"pointer": str(saved.pointer)})
-    assert told == CheckpointStorageHook().describe(f"{saved.pointer}/_metadata")
+    described = CheckpointStorageHook().describe({"pointer": str(saved.pointer)})
+    assert described == CheckpointStorageHook().describe(f"{saved.pointer}/_metadata")
     about = {"job": "flights.delays", "scope": "", "id": 1, "pointer": str(saved.pointer), "sealed": True}
-    assert told.items() >= about.items()
-    files = told["states"]["s1"]["files"]
+    assert described.items() >= about.items()
+    files = described["states"]["s1"]["files"]
     assert [Path(uri.removeprefix("file://")).read_bytes() for uri in files] == [ROWS, ROWS]
     assert all(uri.startswith(f"{saved.pointer}/state/s1/") for uri in files)
     saved.dispose()

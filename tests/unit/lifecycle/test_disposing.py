@@ -1,4 +1,4 @@
-"""A task disposes of a savepoint: once, never of one that is needed, and of nothing else."""
+"""``DisposeSavepointOperator`` deletes a savepoint once, refuses one that is needed, and deletes nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dispose(pointer: Any, **options: Any) -> DisposeSavepointOperator:
 
 @pytest.fixture
 def pointer(job: Job) -> str:
-    """Of a savepoint that its history needs no more."""
+    """Return the target of a savepoint that its history no longer needs."""
     job.complete(
         job.coordinator.trigger(Request(token="one", kind="savepoint", origin="user", folder=f"{job.store.uri}/theirs"))
     )
@@ -37,25 +37,25 @@ def pointer(job: Job) -> str:
 
 
 @pytest.mark.parametrize("form", ["pointer", "reference"])
-def test_nothing_of_it_is_left_but_a_word_that_it_was(job: Job, pointer: str, form: str) -> None:
+def test_disposed_savepoint_leaves_only_its_markers(job: Job, pointer: str, form: str) -> None:
     given = pointer if form == "pointer" else {"job": "orders", "scope": "", "id": 1, "pointer": pointer}
     assert run(dispose(given)) is None
     assert job.checkpoint(1).status == "forgotten"
     where = target_of(job.checkpoint(1))
-    left = [one.key.rpartition("/")[2] for one in job.store.list(f"theirs/{where.name}")]
-    assert sorted(left) == ["_claimed", "_metadata"]
+    names = [listed.key.rpartition("/")[2] for listed in job.store.list(f"theirs/{where.name}")]
+    assert sorted(names) == ["_claimed", "_metadata"]
     with pytest.raises(SavepointDisposed, match=f"by {OTHER}.dispose"):
         open_savepoint(where, job.store)
 
 
-def test_disposed_of_twice_is_disposed_of_once(job: Job, pointer: str) -> None:
+def test_second_disposal_changes_nothing(job: Job, pointer: str) -> None:
     run(dispose(pointer))
     before = job.state
     run(dispose(pointer), try_number=2)
     assert job.state == before
 
 
-def test_one_that_its_history_may_still_need_is_held(job: Job) -> None:
+def test_disposal_is_refused_while_the_history_may_start_from_the_savepoint(job: Job) -> None:
     job.complete(
         job.coordinator.trigger(Request(token="one", kind="savepoint", origin="user", folder=f"{job.store.uri}/theirs"))
     )
@@ -66,8 +66,8 @@ def test_one_that_its_history_may_still_need_is_held(job: Job) -> None:
 
 
 @pytest.mark.parametrize("orphan", [False, True])
-def test_one_that_another_job_has_claimed(job: Job, pointer: str, orphan: bool) -> None:
-    """Its own history lists it no more: that is not to say that it is gone."""
+def test_disposal_is_refused_if_another_job_has_claimed_the_savepoint(job: Job, pointer: str, orphan: bool) -> None:
+    """The savepoint exists, although its own history no longer lists it."""
     other = Job(job.store, "payments")
     other.start()
     with DAG(OTHER, schedule=None):
@@ -78,7 +78,7 @@ def test_one_that_another_job_has_claimed(job: Job, pointer: str, orphan: bool) 
 
 @pytest.fixture(params=["another connection", "no connection"])
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> dict[str, str]:
-    """What leads a task to a root at which the history is not."""
+    """Return options that lead a task to a root without the history."""
     hook = "airflow_checkpoint_provider.hooks.checkpoint_storage"
     if request.param == "no connection":
         monkeypatch.setattr(f"{hook}.find_connection", lambda _: None)  # here is no Airflow to say so
@@ -89,8 +89,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.F
     return {"checkpoint_conn_id": "another"}
 
 
-def test_where_its_history_is_not_found_nobody_could_be_asked(job: Job, elsewhere: dict[str, str]) -> None:
-    """Its history would have said that it is held."""
+def test_disposal_is_refused_if_the_history_is_not_found(job: Job, elsewhere: dict[str, str]) -> None:
+    """The history, if it were found, would hold the savepoint."""
     job.complete(
         job.coordinator.trigger(Request(token="one", kind="savepoint", origin="user", folder=f"{job.store.uri}/theirs"))
     )
@@ -100,14 +100,16 @@ def test_where_its_history_is_not_found_nobody_could_be_asked(job: Job, elsewher
     assert open_savepoint(target_of(job.checkpoint(1)), job.store).verify() == 2
 
 
-def test_an_orphan_goes_if_somebody_says_that_it_is_one(job: Job, pointer: str, elsewhere: dict[str, str]) -> None:
+def test_savepoint_without_its_history_is_disposed_of_with_orphan(
+    job: Job, pointer: str, elsewhere: dict[str, str]
+) -> None:
     run(dispose(pointer, orphan=True, **elsewhere))
     with pytest.raises(SavepointDisposed):
         open_savepoint(target_of(job.checkpoint(1)), job.store)
     run(dispose(pointer, **elsewhere), try_number=2)
 
 
-def test_an_orphan_that_is_none_is_held_all_the_same(job: Job) -> None:
+def test_orphan_does_not_overrule_a_history_that_is_found(job: Job) -> None:
     job.complete(
         job.coordinator.trigger(Request(token="one", kind="savepoint", origin="user", folder=f"{job.store.uri}/theirs"))
     )
@@ -116,7 +118,7 @@ def test_an_orphan_that_is_none_is_held_all_the_same(job: Job) -> None:
         run(dispose(job.checkpoint(1).target, orphan=True))
 
 
-def test_a_checkpoint_is_refused_by_name(job: Job) -> None:
+def test_disposal_of_a_checkpoint_is_refused(job: Job) -> None:
     asked = run(trigger())
     job.complete(1)
     with pytest.raises(AirflowFailException, match="is no savepoint: its history deletes it"):
@@ -124,7 +126,7 @@ def test_a_checkpoint_is_refused_by_name(job: Job) -> None:
     assert job.checkpoint(1).status == "retained"
 
 
-def test_killed_while_it_looks_it_disposes_of_nothing(job: Job, pointer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_task_disposes_of_nothing(job: Job, pointer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disposes = dispose(pointer)
     kill_in(monkeypatch, disposes, CheckpointStorageHook, "get_store_beside")
     with pytest.raises(AirflowException, match="was killed"):
@@ -133,7 +135,7 @@ def test_killed_while_it_looks_it_disposes_of_nothing(job: Job, pointer: str, mo
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (None, r"pointer=None is no savepoint: write pointer=savepoint\.output, .* or its directory"),
         (7, "pointer=7 is no savepoint"),
@@ -141,20 +143,25 @@ def test_killed_while_it_looks_it_disposes_of_nothing(job: Job, pointer: str, mo
         ("yesterday", "is no pointer"),
     ],
 )
-def test_what_is_no_savepoint_is_refused(job: Job, wrong: object, said: str) -> None:
-    with pytest.raises(AirflowFailException, match=said):
+def test_value_that_is_no_savepoint_is_refused(job: Job, wrong: object, message: str) -> None:
+    with pytest.raises(AirflowFailException, match=message):
         run(dispose(wrong))
 
 
-def test_where_nothing_was_published_there_is_nothing_to_dispose_of(job: Job) -> None:
+def test_disposal_of_an_unpublished_savepoint_is_refused(job: Job) -> None:
     with pytest.raises(AirflowFailException, match="there is no savepoint"):
         run(dispose(f"{job.store.uri}/theirs/savepoint-orders-9-abc"))
 
 
-def test_the_pointer_is_the_one_template() -> None:
+def test_only_pointer_is_a_template() -> None:
     assert tuple(dispose("x").template_fields) == ("pointer",)
 
 
-def test_an_audit_can_look_at_a_savepoint(pointer: str) -> None:
-    told = CheckpointStorageHook().describe(pointer)
-    assert (told["job"], told["id"], told["sealed"], list(told["states"])) == ("orders", 1, True, ["clean", "rows"])
+def test_savepoint_is_described_by_its_pointer(pointer: str) -> None:
+    described = CheckpointStorageHook().describe(pointer)
+    assert (described["job"], described["id"], described["sealed"], list(described["states"])) == (
+        "orders",
+        1,
+        True,
+        ["clean", "rows"],
+    )

@@ -1,4 +1,4 @@
-"""Finalize and abort: what they do, to what they do it, and what they do the second time."""
+"""``FinalizeCheckpointOperator`` and ``AbortCheckpointOperator``: effect, conditions and repetition."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_second_finalize_changes_nothing(job: Job, asked: dict[str, Any]) -> Non
     assert job.state == before
 
 
-def test_finalize_of_one_that_the_driver_has_completed(job: Job) -> None:
+def test_finalize_of_a_completed_checkpoint_changes_nothing(job: Job) -> None:
     asked = run(trigger())
     job.complete(1)
     before = job.state
@@ -58,7 +58,7 @@ def test_finalize_of_one_that_the_driver_has_completed(job: Job) -> None:
     assert job.state == before
 
 
-def test_finalize_of_one_that_was_deleted_since(job: Job) -> None:
+def test_finalize_of_a_deleted_checkpoint_succeeds(job: Job) -> None:
     asked = run(trigger())
     for number in (1, 2, 3):
         job.coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0)) if number > 1 else None
@@ -68,7 +68,7 @@ def test_finalize_of_one_that_was_deleted_since(job: Job) -> None:
     assert run(finalize(asked)) == asked
 
 
-def test_finalize_too_early_is_an_error_that_a_retry_may_mend(job: Job, asked: dict[str, Any]) -> None:
+def test_finalize_before_the_acknowledgement_fails_until_a_retry(job: Job, asked: dict[str, Any]) -> None:
     with pytest.raises(NotPending, match="put a CheckpointAcknowledgedSensor before this task"):
         run(finalize(asked))
     assert job.checkpoint(1).status == "pending"
@@ -77,21 +77,21 @@ def test_finalize_too_early_is_an_error_that_a_retry_may_mend(job: Job, asked: d
     assert run(finalize(asked), try_number=2) == asked
 
 
-def test_finalize_of_an_aborted_one_fails_for_good(job: Job, asked: dict[str, Any]) -> None:
+def test_finalize_of_an_aborted_checkpoint_fails_without_retry(job: Job, asked: dict[str, Any]) -> None:
     job.acknowledge(1)
     job.abort(1, "expired")
     with pytest.raises(AirflowFailException, match=r"was aborted: expired\. Clear task orders_audited\.trigger"):
         run(finalize(asked))
 
 
-def test_abort_says_who_and_why(job: Job, asked: dict[str, Any]) -> None:
+def test_abort_records_task_and_reason(job: Job, asked: dict[str, Any]) -> None:
     assert run(abort(asked, reason="audit failed")) == asked
     found = job.checkpoint(1)
     assert (found.status, found.reason, found.phase, found.missing) == ("aborted", "audit failed", "acknowledge", ("",))
     assert found.words == "by task orders_audited.abort of run manual__1"
 
 
-def test_abort_after_all_acknowledged(job: Job, asked: dict[str, Any]) -> None:
+def test_abort_after_the_acknowledgement_records_the_finalize_phase(job: Job, asked: dict[str, Any]) -> None:
     job.acknowledge(1)
     run(abort(asked))
     found = job.checkpoint(1)
@@ -105,7 +105,7 @@ def test_second_abort_changes_nothing(job: Job, asked: dict[str, Any]) -> None:
     assert job.state == before
 
 
-def test_abort_of_what_somebody_else_aborted_is_done_already(job: Job, asked: dict[str, Any]) -> None:
+def test_abort_of_an_aborted_checkpoint_succeeds(job: Job, asked: dict[str, Any]) -> None:
     job.abort(1, "expired")
     assert run(abort(asked)) == asked
     assert job.checkpoint(1).reason == "expired"
@@ -130,7 +130,7 @@ def test_abort_of_an_unknown_checkpoint_fails(job: Job) -> None:
 
 
 @pytest.mark.parametrize("task", [finalize, abort])
-def test_killed_while_it_looks_it_changes_nothing(
+def test_killed_task_changes_nothing(
     job: Job, asked: dict[str, Any], task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job.acknowledge(1)
@@ -154,5 +154,5 @@ def test_finalize_of_none_is_refused(job: Job) -> None:
 
 
 @pytest.mark.parametrize("task", [finalize, abort])
-def test_the_checkpoint_is_the_one_template(task: Any) -> None:
+def test_only_checkpoint_is_a_template(task: Any) -> None:
     assert tuple(task(None).template_fields) == ("checkpoint",)

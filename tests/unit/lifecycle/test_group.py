@@ -1,4 +1,4 @@
-"""The task group: its tasks, its edges, its one leaf. What becomes of it on a scheduler is in tests/e2e."""
+"""``CheckpointTaskGroup``: its tasks, edges and leaf. tests/e2e runs it on a scheduler."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def audit(asked: Any) -> None:
     """Nothing."""
 
 
-def made(dag: DAG, task_id: str) -> Any:
+def task_of(dag: DAG, task_id: str) -> Any:
     return dag.get_task(task_id)
 
 
 def edges(dag: DAG) -> dict[str, set[str]]:
     return {
-        one.task_id.removeprefix("checkpoint."): {to.removeprefix("checkpoint.") for to in one.downstream_task_ids}
-        for one in dag.tasks
+        task_.task_id.removeprefix("checkpoint."): {to.removeprefix("checkpoint.") for to in task_.downstream_task_ids}
+        for task_ in dag.tasks
     }
 
 
-def test_without_a_gate() -> None:
+def test_group_without_a_gate_has_five_tasks_and_one_leaf() -> None:
     with DAG("audited", schedule=None) as dag:
         group = CheckpointTaskGroup(job="orders")
     assert edges(dag) == {
@@ -39,24 +39,24 @@ def test_without_a_gate() -> None:
         "abort": {"notify"},
         "notify": set(),
     }
-    assert [one.node_id for one in group.leaves] == ["checkpoint.notify"]
-    trigger = made(dag, "checkpoint.trigger")
+    assert [leaf.node_id for leaf in group.leaves] == ["checkpoint.notify"]
+    trigger = task_of(dag, "checkpoint.trigger")
     assert (trigger.gated, trigger.confirm_commits) == (False, True)
-    assert made(dag, "checkpoint.notify").awaited == "committed"
+    assert task_of(dag, "checkpoint.notify").awaited == "committed"
 
 
-def test_a_gate_stands_between_acknowledged_and_finalize() -> None:
+def test_gate_stands_between_acknowledged_and_finalize() -> None:
     with DAG("audited", schedule=None) as dag:
         group = CheckpointTaskGroup(job="orders", gate=audit)
     found = edges(dag)
     assert found["acknowledged"] == {"audit", "abort"}
     assert found["audit"] == {"finalize", "abort"}
     assert "audit" in found["trigger"]
-    assert [one.node_id for one in group.leaves] == ["checkpoint.notify"]
-    assert made(dag, "checkpoint.trigger").gated is True
+    assert [leaf.node_id for leaf in group.leaves] == ["checkpoint.notify"]
+    assert task_of(dag, "checkpoint.trigger").gated is True
 
 
-def test_a_gate_can_be_an_operator_or_a_group() -> None:
+def test_gate_can_be_an_operator_or_a_group() -> None:
     def several(asked: Any) -> TaskGroup:
         with TaskGroup("audits") as audits:
             audit.override(task_id="one")(asked) >> audit.override(task_id="two")(asked)
@@ -65,36 +65,36 @@ def test_a_gate_can_be_an_operator_or_a_group() -> None:
     with DAG("audited", schedule=None) as dag:
         CheckpointTaskGroup("first", job="orders", gate=lambda asked: BaseOperator(task_id="looks"))
         CheckpointTaskGroup("second", job="orders", gate=several)
-    assert made(dag, "first.acknowledged").downstream_task_ids == {"first.looks", "first.abort"}
-    assert "second.audits.one" in made(dag, "second.acknowledged").downstream_task_ids
-    assert made(dag, "second.audits.two").downstream_task_ids == {"second.finalize", "second.abort"}
+    assert task_of(dag, "first.acknowledged").downstream_task_ids == {"first.looks", "first.abort"}
+    assert "second.audits.one" in task_of(dag, "second.acknowledged").downstream_task_ids
+    assert task_of(dag, "second.audits.two").downstream_task_ids == {"second.finalize", "second.abort"}
 
 
 @pytest.mark.parametrize("gate", [lambda asked: None, lambda asked: 7, lambda asked: [], "audit", 7])
-def test_a_gate_that_gives_no_task_is_refused(gate: Any) -> None:
+def test_gate_that_returns_no_task_is_refused(gate: Any) -> None:
     with DAG("audited", schedule=None), pytest.raises(InvalidConfig, match="which is no task"):
         CheckpointTaskGroup(job="orders", gate=gate)
 
 
-def test_what_the_trigger_takes_reaches_all_that_need_it() -> None:
+def test_options_of_the_group_reach_the_tasks_that_need_them() -> None:
     with DAG("etl", schedule=None) as dag:
         delays = CheckpointedSparkSubmitOperator(task_id="delays", application="job.py", checkpoint_conn_id="mine")
         CheckpointTaskGroup(job=delays, start_timeout=600, timeout="5 min", deferrable=True, poke_interval=2)
     for name in ("trigger", "acknowledged", "finalize", "notify", "abort"):
-        assert made(dag, f"checkpoint.{name}").checkpoint_conn_id == "mine"
+        assert task_of(dag, f"checkpoint.{name}").checkpoint_conn_id == "mine"
     for name in ("trigger", "acknowledged", "notify"):
-        waits = made(dag, f"checkpoint.{name}")
+        waits = task_of(dag, f"checkpoint.{name}")
         assert (waits.deferrable, waits.poke_interval) == (True, 2)
-    asked = made(dag, "checkpoint.trigger")
+    asked = task_of(dag, "checkpoint.trigger")
     assert (asked.start_timeout_s, asked.timeout_s) == (600, 300)
     assert delays.downstream_task_ids == set()
 
 
-def test_other_kinds_are_refused_by_name() -> None:
+def test_kind_savepoint_is_refused() -> None:
     with DAG("audited", schedule=None), pytest.raises(InvalidConfig, match="write TriggerSavepointOperator"):
         CheckpointTaskGroup(job="orders", kind="savepoint")
 
 
-def test_a_trigger_that_waits_for_what_comes_behind_it_is_refused() -> None:
+def test_wait_for_completion_is_refused() -> None:
     with DAG("etl", schedule=None), pytest.raises(InvalidConfig, match="wait_for_completion"):
         CheckpointTaskGroup(job="orders", gate=audit, wait_for_completion=True)

@@ -1,4 +1,4 @@
-"""Tasks that wait for a checkpoint whose driver is lost: nobody else would ever say so."""
+"""Tasks that wait for a checkpoint of a lost driver settle it: no other process would."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAID = rf"chk-1 of orders was aborted: {LOST} \(nothing was heard of attempt 1 f
 
 @pytest.fixture(autouse=True)
 def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A still one is given up after 0.3 s, and looked at for 0.15 s."""
+    """Declare a silent driver lost after 0.3 s; watch it for 0.15 s."""
     monkeypatch.setenv(VARIABLE, "0.05")
 
 
@@ -45,7 +45,7 @@ def waits(kind: type[CheckpointSensor], checkpoint: Any, **options: Any) -> Chec
 
 
 @pytest.mark.parametrize("beat", [None, ELSEWHERE, GONE], ids=["never beat", "elsewhere", "process gone"])
-def test_it_is_aborted(job: Job, asked: dict[str, Any], beat: Process | None) -> None:
+def test_sensor_aborts_the_checkpoint_of_a_lost_driver(job: Job, asked: dict[str, Any], beat: Process | None) -> None:
     if beat:
         job.beat(beat)
     with pytest.raises(AirflowFailException, match=SAID):
@@ -55,13 +55,13 @@ def test_it_is_aborted(job: Job, asked: dict[str, Any], beat: Process | None) ->
     assert job.state.running(), "the attempt itself is not judged: it may be asleep"
 
 
-def test_what_all_have_acknowledged_is_completed(job: Job, asked: dict[str, Any]) -> None:
+def test_acknowledged_checkpoint_of_a_lost_driver_is_completed(job: Job, asked: dict[str, Any]) -> None:
     job.acknowledge(1)
     assert run(waits(NotifyCheckpointCompleteOperator, asked)) == asked
     assert job.checkpoint(1).completed_at
 
 
-def test_a_savepoint_that_is_acknowledged_is_completed_and_published(job: Job) -> None:
+def test_acknowledged_savepoint_of_a_lost_driver_is_published(job: Job) -> None:
     with DAG(OTHER, schedule=None):
         task = TriggerSavepointOperator(task_id="saves", job="orders", poke_interval=0.01)
     job.coordinator.trigger(
@@ -76,23 +76,23 @@ def request_of(task: TriggerSavepointOperator) -> str:
     return f"{OTHER}|manual__1|{task.task_id}|-1|0"
 
 
-def test_a_task_that_asked_may_be_retried(job: Job) -> None:
+def test_trigger_of_a_lost_driver_may_be_retried(job: Job) -> None:
     with pytest.raises(AirflowException, match=SAID) as raised:
         run(trigger(wait_for_completion=True, poke_interval=0.01))
     assert not isinstance(raised.value, AirflowFailException)
 
 
-# -- what is no reason -----------------------------------------------------------------------------------------------------
+# -- not lost --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_process_of_this_host_that_lives(job: Job, asked: dict[str, Any]) -> None:
+def test_checkpoint_of_a_living_process_stays_pending(job: Job, asked: dict[str, Any]) -> None:
     job.beat()
     with pytest.raises(AirflowSensorTimeout):
         run(waits(CheckpointAcknowledgedSensor, asked, timeout=1))
     assert job.state.pending
 
 
-def test_a_driver_elsewhere_that_beats(job: Job, asked: dict[str, Any]) -> None:
+def test_checkpoint_of_a_beating_driver_elsewhere_stays_pending(job: Job, asked: dict[str, Any]) -> None:
     heart = Heart(job.store, job.keys.attempt_beat(1), Beat(epoch=1))
     heart.update(lambda beat: replace(beat, process=ELSEWHERE))
     with heart, pytest.raises(AirflowSensorTimeout):
@@ -100,7 +100,7 @@ def test_a_driver_elsewhere_that_beats(job: Job, asked: dict[str, Any]) -> None:
     assert job.state.pending
 
 
-def test_a_gated_one_that_is_acknowledged_needs_its_driver_no_more(job: Job) -> None:
+def test_acknowledged_gated_checkpoint_stays_pending_without_its_driver(job: Job) -> None:
     asked = run(trigger(gated=True))
     job.acknowledge(1)
     with pytest.raises(AirflowSensorTimeout):
@@ -112,7 +112,7 @@ def test_a_gated_one_that_is_acknowledged_needs_its_driver_no_more(job: Job) -> 
 
 
 def fired(deferred: TaskDeferred) -> dict[str, Any]:
-    """What the trigger tells the task that it wakes up."""
+    """Return the event with which the trigger resumes its task."""
 
     async def first(trigger: CheckpointTrigger) -> TriggerEvent:
         return await asyncio.wait_for(anext(aiter(trigger.run())), 20)
@@ -138,7 +138,7 @@ def deferred(task: Any) -> TaskDeferred:
     ],
     ids=["sensor", "trigger"],
 )
-def test_a_trigger_wakes_its_task_and_only_that_acts(
+def test_trigger_changes_nothing_and_its_task_aborts_the_checkpoint(
     job: Job, asked: dict[str, Any], task: Callable[[Any], Any], error: type[Exception]
 ) -> None:
     event = fired(deferred(task(asked)))
@@ -148,7 +148,7 @@ def test_a_trigger_wakes_its_task_and_only_that_acts(
         task(asked).execute_complete({"ti": ti()}, event)
 
 
-def test_awake_its_task_looks_again_and_goes_on_waiting(job: Job, asked: dict[str, Any]) -> None:
+def test_resumed_sensor_defers_again_if_the_driver_beats(job: Job, asked: dict[str, Any]) -> None:
     sensor = waits(CheckpointAcknowledgedSensor, asked, deferrable=True)
     event = fired(deferred(sensor))
     job.beat()

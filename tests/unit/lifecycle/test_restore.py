@@ -1,4 +1,4 @@
-"""A task fixes where the next attempt starts: once, verified, and whatever ran is over."""
+"""``RestoreOperator`` decides where the next attempt starts: once, verified, and it fences what runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger
 
 @pytest.fixture
 def job(store: Store) -> Job:
-    """It runs, and has completed two checkpoints, which are kept."""
+    """Return a running job with two kept checkpoints."""
     job = Job(store)
     job.start(retention=KeepAll())
     for request in ("one", "two"):
@@ -44,7 +44,7 @@ def restore(where: Any, **options: Any) -> RestoreOperator:
         return RestoreOperator(task_id="restore", job="orders", restore=where, **options)
 
 
-def test_the_next_attempt_starts_there_and_what_ran_is_over(job: Job) -> None:
+def test_restore_fences_the_attempt_and_the_next_starts_from_the_point(job: Job) -> None:
     assert run(restore("chk-1")) == {"job": "orders", "scope": "", "branch": 1, "next_start": "chk-1"}
     assert job.state.over(1)
     assert job.state.branch.reason == f"task {OTHER}.restore of run {RUN}"
@@ -53,17 +53,17 @@ def test_the_next_attempt_starts_there_and_what_ran_is_over(job: Job) -> None:
 
 
 @pytest.mark.parametrize(("where", "start"), [("latest", "chk-2"), ("run-start", None), ("none", None), (1, "chk-1")])
-def test_where_it_can_go(job: Job, where: Any, start: str | None) -> None:
+def test_restore_accepts_ids_and_places_by_name(job: Job, where: Any, start: str | None) -> None:
     assert run(restore(where))["next_start"] == start
 
 
-def test_the_output_of_a_trigger(job: Job) -> None:
+def test_restore_accepts_the_output_of_a_trigger(job: Job) -> None:
     asked = run(trigger())
     job.complete(asked["id"])
     assert run(restore(asked))["next_start"] == "chk-3"
 
 
-def test_a_retry_is_the_same_restore_whatever_happened_since(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_retry_of_a_restore_changes_nothing(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     first = run(restore("chk-1"))
     job.start(try_number=2, retention=KeepAll())
     job.complete(job.coordinator.trigger(Request(token="three")))
@@ -73,7 +73,7 @@ def test_a_retry_is_the_same_restore_whatever_happened_since(job: Job, capsys: p
     assert job.state == before
 
 
-def test_a_retry_after_somebody_elses_restore_says_whose_stands(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_retry_names_a_later_restore_of_another_task(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     run(restore("chk-1"))
     run(restore("none"), dag_id="maintenance")
     assert run(restore("chk-1"), try_number=2)["next_start"] is None
@@ -82,7 +82,7 @@ def test_a_retry_after_somebody_elses_restore_says_whose_stands(job: Job, capsys
     )
 
 
-def test_killed_while_it_verifies_it_fences_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_restore_fences_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     restores = restore("chk-1")
     kill_in(monkeypatch, restores, restoring, "examine")
     with pytest.raises(AirflowException, match="was killed"):
@@ -90,26 +90,26 @@ def test_killed_while_it_verifies_it_fences_nothing(job: Job, monkeypatch: pytes
     assert job.state.branch.number == 0
 
 
-def test_a_clear_restores_anew(job: Job) -> None:
+def test_cleared_restore_restores_again(job: Job) -> None:
     run(restore("chk-1"))
     assert run(restore("chk-1"), try_number=2, max_tries=1)["branch"] == 2
 
 
-def test_a_damaged_one_is_refused_and_what_runs_goes_on(job: Job) -> None:
+def test_damaged_checkpoint_is_refused_and_the_attempt_goes_on(job: Job) -> None:
     job.store.delete([job.keys.seal(1)])
     with pytest.raises(AirflowFailException, match="chk-1 cannot be restored"):
         run(restore("chk-1"))
     assert not job.state.over(1)
 
 
-def test_what_is_not_there_is_refused_without_retry(job: Job) -> None:
+def test_absent_checkpoint_is_refused_without_retry(job: Job) -> None:
     with pytest.raises(AirflowFailException):
         run(restore("chk-9"))
     assert job.state.branch.number == 0
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"where": "lastest"}, "restore='lastest' is no place to start from: write \"latest\", "),
         ({"where": None}, "restore=None is no place to start from"),
@@ -121,12 +121,12 @@ def test_what_is_not_there_is_refused_without_retry(job: Job) -> None:
         ({"where": "latest", "rename": {"a": "c", "b": "c"}}, "two states would be called 'c'"),
     ],
 )
-def test_what_leads_nowhere_is_refused_where_it_is_written(options: dict[str, Any], said: str) -> None:
-    with pytest.raises((InvalidConfig, InvalidName, RenameConflict), match=said):
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((InvalidConfig, InvalidName, RenameConflict), match=message):
         restore(**options)
 
 
-def test_what_another_task_or_a_template_will_say_is_looked_at_when_it_has_said_it(job: Job) -> None:
+def test_templates_and_outputs_are_checked_when_the_task_runs(job: Job) -> None:
     with DAG(OTHER, schedule=None):
         saves = TriggerSavepointOperator(task_id="saves", job="orders")
         RestoreOperator(task_id="restore", job="orders", restore=saves.output, claim_mode="claim")
@@ -136,20 +136,20 @@ def test_what_another_task_or_a_template_will_say_is_looked_at_when_it_has_said_
         run(task)
 
 
-def test_a_job_without_history(store: Store) -> None:
+def test_restore_of_a_job_without_history_is_refused(store: Store) -> None:
     Job(store, scope=RUN).start()
     with pytest.raises(AirflowFailException, match=r"there is no history .* its runs have histories of their own"):
         run(restore("latest"))
 
 
 @pytest.mark.parametrize("mode", ["legacy", "mine"])
-def test_other_claim_modes_are_refused_where_they_are_written(mode: str) -> None:
+def test_invalid_claim_mode_is_refused(mode: str) -> None:
     with pytest.raises(InvalidConfig, match=f"claim_mode='{mode}'"):
         restore("latest", claim_mode=mode)
 
 
-def test_the_newest_is_the_newest_when_the_entry_is_written(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job completes another one while the first is verified: that is gone back to, and nothing is abandoned unseen."""
+def test_latest_is_decided_when_the_entry_is_written(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job completes chk-3 while chk-2 is verified: the restore takes chk-3, so no work is lost unseen."""
     verify = restoring.examine
     verified: list[str] = []
 
@@ -168,8 +168,8 @@ def test_the_newest_is_the_newest_when_the_entry_is_written(job: Job, monkeypatc
 
 
 @pytest.fixture
-def theirs(store: Store) -> str:
-    """A savepoint that another job made, whose id is 3, in the same store."""
+def others_savepoint(store: Store) -> str:
+    """Return the target of savepoint chk-3 of another job in the same store."""
     other = Job(store, "payments")
     other.start()
     for request in ("one", "two"):
@@ -183,7 +183,7 @@ def theirs(store: Store) -> str:
     return str(other.checkpoint(number).target)
 
 
-def test_its_own_savepoint_is_a_point_of_its_history(job: Job) -> None:
+def test_savepoint_of_the_job_is_restored_by_its_id(job: Job) -> None:
     number = job.coordinator.trigger(
         Request(token="save", kind="savepoint", origin="user", folder=f"{job.store.uri}/mine")
     )
@@ -193,65 +193,69 @@ def test_its_own_savepoint_is_a_point_of_its_history(job: Job) -> None:
     assert run(restore(saved))["next_start"] == f"chk-{number}"
 
 
-def test_anothers_is_read_where_it_lies_and_ids_go_on_above_it(job: Job, theirs: str) -> None:
+def test_savepoint_of_another_job_is_restored_from_its_target_and_raises_ids(job: Job, others_savepoint: str) -> None:
     assert job.state.next_id == 3
-    assert run(restore(theirs))["next_start"] == theirs
+    assert run(restore(others_savepoint))["next_start"] == others_savepoint
     assert job.state.next_id == 4
     assert job.state.claims == ()
     job.start(try_number=2)
-    assert str(job.state.attempts[-1].restore_point) == theirs
+    assert str(job.state.attempts[-1].restore_point) == others_savepoint
 
 
-def test_claimed_it_is_this_historys_from_then_on(job: Job, theirs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run(restore(theirs, claim_mode="claim"))
+def test_claimed_savepoint_belongs_to_the_job(
+    job: Job, others_savepoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(restore(others_savepoint, claim_mode="claim"))
     assert "claimed     the savepoint belongs to this job" in capsys.readouterr().out
-    assert [one.pointer for one in job.state.claims] == [theirs]
+    assert [claim.pointer for claim in job.state.claims] == [others_savepoint]
     with pytest.raises(AlreadyClaimed):
-        dispose(job.store, theirs, "ann", "2026-11-20T00:00:00Z")
+        dispose(job.store, others_savepoint, "ann", "2026-11-20T00:00:00Z")
 
 
-def test_claimed_twice_by_one_history_is_claimed_once(job: Job, theirs: str) -> None:
-    run(restore(theirs, claim_mode="claim"))
-    assert run(restore(theirs, claim_mode="claim"), try_number=2, max_tries=1)["branch"] == 2
+def test_second_claim_of_one_history_adds_no_claim(job: Job, others_savepoint: str) -> None:
+    run(restore(others_savepoint, claim_mode="claim"))
+    assert run(restore(others_savepoint, claim_mode="claim"), try_number=2, max_tries=1)["branch"] == 2
     assert len(job.state.claims) == 1
 
 
-def test_what_another_history_has_claimed_is_refused_and_what_runs_goes_on(job: Job, theirs: str, store: Store) -> None:
+def test_claim_of_a_claimed_savepoint_is_refused_and_the_attempt_goes_on(
+    job: Job, others_savepoint: str, store: Store
+) -> None:
     third = Job(store, "stock")
     third.start()
     with DAG(OTHER, schedule=None):
-        run(RestoreOperator(task_id="first", job="stock", restore=theirs, claim_mode="claim"))
+        run(RestoreOperator(task_id="first", job="stock", restore=others_savepoint, claim_mode="claim"))
     with pytest.raises(AirflowFailException, match="was claimed for another history"):
-        run(restore(theirs, claim_mode="claim"))
+        run(restore(others_savepoint, claim_mode="claim"))
     assert not job.state.over(1)
-    assert run(restore(theirs))["next_start"] == theirs  # several may start from it
+    assert run(restore(others_savepoint))["next_start"] == others_savepoint  # several may start from it
 
 
-def test_what_is_refused_claims_nothing(store: Store, theirs: str) -> None:
+def test_refused_restore_claims_nothing(store: Store, others_savepoint: str) -> None:
     closing = Job(store, "stock")
     closing.start()
     closing.end()
     closing.coordinator.journal.append(CloseHistory(why="the run finished", now="2027-01-01T00:00:00Z"))
     with DAG(OTHER, schedule=None), pytest.raises(HistoryClosed):
-        run(RestoreOperator(task_id="restore", job="stock", restore=theirs, claim_mode="claim"))
-    pointer = SavepointPointer.parse(theirs)
+        run(RestoreOperator(task_id="restore", job="stock", restore=others_savepoint, claim_mode="claim"))
+    pointer = SavepointPointer.parse(others_savepoint)
     assert store.read(f"theirs/{pointer.name}/_claimed") is None
     assert Job(store, "payments").checkpoint(3).status == RETAINED
 
 
-def test_only_a_savepoint_from_elsewhere_can_be_claimed(job: Job, theirs: str) -> None:
+def test_claim_of_an_own_checkpoint_is_refused(job: Job, others_savepoint: str) -> None:
     with pytest.raises(AirflowFailException, match="is no savepoint of another history"):
         run(restore("latest", claim_mode="claim"))
     assert not job.state.over(1)
-    run(restore(theirs))
+    run(restore(others_savepoint))
     run(restore("latest", claim_mode="claim"), max_tries=1)
-    assert [one.pointer for one in job.state.claims] == [theirs]
+    assert [claim.pointer for claim in job.state.claims] == [others_savepoint]
 
 
-# -- other names -----------------------------------------------------------------------------------------------------------
+# -- renamed states --------------------------------------------------------------------------------------------------------
 
 
-def test_the_new_names_of_states_stand_in_the_branch(job: Job) -> None:
+def test_renamed_states_are_recorded_in_the_branch(job: Job) -> None:
     run(restore("chk-1", rename={"rows": "counted"}))
     assert job.state.branch.rename == {"rows": "counted"}
     run(restore("latest"), max_tries=1)
@@ -260,7 +264,7 @@ def test_the_new_names_of_states_stand_in_the_branch(job: Job) -> None:
 
 
 @pytest.mark.parametrize("rename", [{"nobody": "counted"}, {"rows": "clean"}, {"rows": ""}])
-def test_names_that_cannot_be_are_refused_and_what_runs_goes_on(job: Job, rename: dict[str, str]) -> None:
+def test_invalid_renames_are_refused_and_the_attempt_goes_on(job: Job, rename: dict[str, str]) -> None:
     with pytest.raises(AirflowFailException):
         run(restore("chk-1", rename=rename))
     assert not job.state.over(1)

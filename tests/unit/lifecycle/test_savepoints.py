@@ -1,4 +1,4 @@
-"""A task takes a savepoint: where it lies, whose it is, what is done where nothing runs, and which older ones go."""
+"""``TriggerSavepointOperator``: target, owner, jobs that do not run, and disposal of older savepoints."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def asks(**options: Any) -> TriggerSavepointOperator:
 
 
 def taken(job: Job, **options: Any) -> dict[str, Any]:
-    """What the task of a new run returns, its driver taking the savepoint meanwhile."""
+    """Run the task in a new run while a driver takes the savepoint; return the task's result."""
     number = job.state.next_id
     takes = soon(lambda: job.serve(number))
     try:
@@ -53,7 +53,7 @@ def taken(job: Job, **options: Any) -> dict[str, Any]:
 # -- where it lies ---------------------------------------------------------------------------------------------------------
 
 
-def test_it_lies_whole_at_its_target_when_the_task_succeeds(job: Job, tmp_path: Path) -> None:
+def test_savepoint_is_complete_at_its_target_when_the_task_succeeds(job: Job, tmp_path: Path) -> None:
     answer = taken(job, target=str(tmp_path / "saved"))
     (folder,) = (tmp_path / "saved").iterdir()
     assert folder.name.startswith("savepoint-orders-1-")
@@ -63,35 +63,35 @@ def test_it_lies_whole_at_its_target_when_the_task_succeeds(job: Job, tmp_path: 
     assert job.checkpoint(1).published
 
 
-def test_without_a_target_it_lies_below_the_root(job: Job) -> None:
+def test_savepoint_lies_below_the_root_without_a_target(job: Job) -> None:
     assert taken(job)["pointer"].startswith(f"{job.store.uri}/savepoints/savepoint-orders-1-")
 
 
 @pytest.mark.parametrize("target", ["{root}", "{root}/", "file://{root}"])
-def test_however_the_target_is_written(job: Job, tmp_path: Path, target: str) -> None:
+def test_target_may_be_a_path_or_a_uri(job: Job, tmp_path: Path, target: str) -> None:
     answer = taken(job, target=target.format(root=tmp_path / "saved"))
     assert answer["pointer"].startswith(f"file://{tmp_path}/saved/savepoint-")
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         ("hdfs://lake/savepoints", "checkpoints on hdfs are not supported"),
         ("savepoints", "target='savepoints': write an absolute path or a URI"),
         ("~/savepoints", "write an absolute path or a URI"),
     ],
 )
-def test_a_target_that_cannot_hold_one_is_refused_where_it_is_written(job: Job, target: str, said: str) -> None:
-    with pytest.raises((InvalidConfig, StoreMisconfigured), match=said):
+def test_invalid_target_is_refused(job: Job, target: str, message: str) -> None:
+    with pytest.raises((InvalidConfig, StoreMisconfigured), match=message):
         asks(target=target)
     task = asks(target="{{ params.target }}")
     task.render_template_fields({"params": {"target": target}})
-    with pytest.raises(AirflowFailException, match=said):
+    with pytest.raises(AirflowFailException, match=message):
         run(task)
     assert job.state.checkpoints == ()
 
 
-def test_the_journal_knows_who_asked_and_for_what(job: Job) -> None:
+def test_journal_records_owner_name_and_pin(job: Job) -> None:
     taken(job, name="before price change", pinned=True)
     found = job.checkpoint(1)
     assert (found.kind, found.request.name, found.request.pinned) == ("savepoint", "before price change", True)
@@ -104,7 +104,7 @@ def test_target_and_name_are_templates() -> None:
     assert (task.target, task.name) == ("s3://lake/2026-11-20", RUN)
 
 
-def test_one_that_is_only_asked_for(job: Job) -> None:
+def test_task_without_wait_returns_a_pending_savepoint(job: Job) -> None:
     answer = run(asks(wait_for_completion=False))
     assert answer["pointer"] == job.checkpoint(1).target
     assert job.checkpoint(1).status == "pending"
@@ -112,12 +112,12 @@ def test_one_that_is_only_asked_for(job: Job) -> None:
 
 @pytest.fixture
 def asked(job: Job) -> dict[str, Any]:
-    """The XCom of a task that does not wait: its pointer is a directory in which there is nothing yet."""
+    """Return the XCom of a task that does not wait: its pointer names a directory that is still empty."""
     answer: dict[str, Any] = run(asks(wait_for_completion=False))
     return answer
 
 
-def test_one_that_was_asked_for_can_be_awaited_by_another_task(job: Job, asked: dict[str, Any]) -> None:
+def test_pending_savepoint_can_be_awaited_by_another_task(job: Job, asked: dict[str, Any]) -> None:
     with DAG(OTHER, schedule=None):
         waits = CheckpointCompletedSensor(task_id="waits", checkpoint=asked, deferrable=False, poke_interval=0.01)
     takes = soon(lambda: job.complete(1))
@@ -130,12 +130,14 @@ def aborts(checkpoint: Any, **options: Any) -> AbortCheckpointOperator:
         return AbortCheckpointOperator(task_id="aborts", checkpoint=checkpoint, **options)
 
 
-def test_one_that_was_asked_for_can_be_aborted_by_another_task(job: Job, asked: dict[str, Any]) -> None:
+def test_pending_savepoint_can_be_aborted_by_its_reference(job: Job, asked: dict[str, Any]) -> None:
     assert run(aborts(asked)) == asked
     assert job.checkpoint(1).status == "aborted"
 
 
-def test_also_by_the_pointer_in_the_log_of_who_asked(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pending_savepoint_can_be_aborted_by_the_pointer_in_the_log(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(asks(wait_for_completion=False))
     pointer = f"{job.store.uri}/{job.keys.checkpoint(1)}"
     assert f"Pointer for tasks: {pointer}" in capsys.readouterr().out
@@ -143,7 +145,7 @@ def test_also_by_the_pointer_in_the_log_of_who_asked(job: Job, capsys: pytest.Ca
     assert job.checkpoint(1).status == "aborted"
 
 
-def test_what_another_root_calls_by_its_id_is_not_touched(
+def test_abort_with_another_root_is_refused(
     job: Job, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "elsewhere")}}
@@ -159,7 +161,7 @@ def test_what_another_root_calls_by_its_id_is_not_touched(
 # -- done twice ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_retry_gets_the_savepoint_of_the_try_before_it(job: Job) -> None:
+def test_retry_returns_the_savepoint_of_the_earlier_try(job: Job) -> None:
     run(asks(wait_for_completion=False))
     job.complete(1)
     first = run(asks(), try_number=2)
@@ -167,7 +169,7 @@ def test_a_retry_gets_the_savepoint_of_the_try_before_it(job: Job) -> None:
     assert len(job.state.checkpoints) == 1
 
 
-def test_an_aborted_one_is_an_error_and_a_retry_asks_anew(job: Job) -> None:
+def test_aborted_savepoint_fails_the_try_and_a_retry_requests_another(job: Job) -> None:
     def declines() -> None:
         job.wait_asked(1)
         job.abort(1)
@@ -182,8 +184,8 @@ def test_an_aborted_one_is_an_error_and_a_retry_asks_anew(job: Job) -> None:
     takes.join()
 
 
-def test_a_retry_after_its_driver_died_publishes_it_itself(job: Job) -> None:
-    """Completed by the entry; the driver was killed before it put ``_metadata`` at the target."""
+def test_retry_publishes_the_savepoint_if_the_driver_died(job: Job) -> None:
+    """The driver was killed after the entry of the completion and before it wrote ``_metadata`` at the target."""
     run(asks(wait_for_completion=False))
     job.complete(1)
     job.end("failed")
@@ -191,7 +193,7 @@ def test_a_retry_after_its_driver_died_publishes_it_itself(job: Job) -> None:
     assert open_savepoint(SavepointPointer.parse(answer["pointer"]), job.store).verify() == 2
 
 
-def test_deferred_it_is_resumed_when_it_is_completed(job: Job) -> None:
+def test_deferred_task_resumes_when_the_savepoint_is_completed(job: Job) -> None:
     with pytest.raises(TaskDeferred) as stopped:
         run(asks(deferrable=True))
     arguments = stopped.value.trigger.serialize()[1]
@@ -203,7 +205,7 @@ def test_deferred_it_is_resumed_when_it_is_completed(job: Job) -> None:
     assert job.checkpoint(1).published
 
 
-# -- where nothing runs ----------------------------------------------------------------------------------------------------
+# -- jobs that do not run --------------------------------------------------------------------------------------------------
 
 
 def saved(job: Job) -> None:
@@ -218,7 +220,7 @@ def went_on(job: Job) -> None:
 
 
 def went_back(job: Job) -> None:
-    """To what is no savepoint."""
+    """Restore from the beginning, which is no savepoint."""
     asks = job.state.launches[-1].spec.token
     job.coordinator.journal.append(c.Restore(token=asks, base=None, by="ann", reason="again"))
 
@@ -233,7 +235,7 @@ def went_to(pointer: str) -> Callable[[Job], None]:
 
 
 def nothing(job: Job) -> None:
-    """It has just been started."""
+    """Do nothing: the job has just started."""
 
 
 UNCHANGED: list[tuple[tuple[Callable[[Job], None], ...], bool]] = [
@@ -248,8 +250,10 @@ UNCHANGED: list[tuple[tuple[Callable[[Job], None], ...], bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("steps", "unchanged"), UNCHANGED, ids=lambda one: str(getattr(one, "__name__", "")))
-def test_where_nothing_runs_and_nothing_has_changed_it_is_skipped(
+@pytest.mark.parametrize(
+    ("steps", "unchanged"), UNCHANGED, ids=lambda step: str(getattr(step, "__name__", ""))
+)
+def test_task_is_skipped_if_an_ended_job_has_not_changed(
     job: Job, steps: tuple[Callable[[Job], None], ...], unchanged: bool
 ) -> None:
     for step in steps:
@@ -262,7 +266,7 @@ def test_where_nothing_runs_and_nothing_has_changed_it_is_skipped(
             AirflowSkipException, match=r"nothing has changed since savepoint .*/theirs/savepoint-orders"
         ):
             run(asks())
-        assert all(one.published for one in job.state.savepoints), "somebody must, and this task can"
+        assert all(savepoint.published for savepoint in job.state.savepoints), "the task publishes what a driver left"
     else:
         with pytest.raises(NotRunning):
             run(asks())
@@ -281,8 +285,8 @@ def test_running_job_always_gets_a_savepoint(job: Job) -> None:
     assert taken(job)["id"] == 2
 
 
-def test_a_suspended_job_is_not_running(job: Job) -> None:
-    """Also in the moment before its attempt has ended."""
+def test_task_is_skipped_for_a_suspended_job_whose_attempt_has_not_ended(job: Job) -> None:
+    """The journal says *suspended* a moment before the attempt ends."""
     job.complete(
         job.coordinator.trigger(
             Request(token="stop", kind="suspend_savepoint", origin="user", folder=f"{job.store.uri}/theirs")
@@ -293,8 +297,8 @@ def test_a_suspended_job_is_not_running(job: Job) -> None:
         run(asks())
 
 
-def test_a_job_that_may_start_again_is_waited_for_though_nothing_has_changed(job: Job) -> None:
-    """After a stop and a restore, say: what is skipped at once never saves what the job does from now on."""
+def test_unchanged_job_is_waited_for_during_start_timeout(job: Job) -> None:
+    """After a stop and a restore, say, the job may start again and change."""
     saved(job)
     job.end("failed")
     starts = soon(lambda: job.start(2))
@@ -302,32 +306,32 @@ def test_a_job_that_may_start_again_is_waited_for_though_nothing_has_changed(job
     starts.join()
 
 
-def test_one_that_does_not_start_in_time_is_skipped_then(job: Job) -> None:
+def test_unchanged_job_is_skipped_after_start_timeout(job: Job) -> None:
     saved(job)
     job.end("failed")
     with pytest.raises(AirflowSkipException, match="nothing has changed"):
         run(asks(start_timeout=0.2))
 
 
-def test_a_job_that_may_start_is_waited_for(store: Store) -> None:
+def test_task_waits_for_the_first_start_of_the_job(store: Store) -> None:
     job = Job(store)
     starts = soon(job.start)
     assert run(asks(start_timeout="30 s", wait_for_completion=False))["id"] == 1
     starts.join()
 
 
-# -- older ones ------------------------------------------------------------------------------------------------------------
+# -- older savepoints ------------------------------------------------------------------------------------------------------
 
 
 def left(job: Job) -> list[int]:
-    """Ids of the savepoints that the journal has, and that lie at their targets, whole."""
-    there = [one.id for one in job.state.savepoints]
-    for one in job.state.savepoints:
-        assert open_savepoint(target_of(one), job.store).verify() == 2
+    """Return the ids of the savepoints in the journal; assert that each is complete at its target."""
+    there = [saved.id for saved in job.state.savepoints]
+    for saved in job.state.savepoints:
+        assert open_savepoint(target_of(saved), job.store).verify() == 2
     return there
 
 
-def test_after_a_new_one_those_that_the_policy_does_not_keep_are_disposed_of(job: Job) -> None:
+def test_older_savepoints_are_disposed_of_by_the_retention_policy(job: Job) -> None:
     for _ in range(4):
         answer = taken(job, retention=KeepLatest(2))
     assert left(job) == [3, 4]
@@ -352,7 +356,7 @@ def test_retention_policy_keeps_its_savepoints(job: Job, policy: Any, kept: list
     assert left(job) == kept
 
 
-def test_only_what_this_task_made_goes_and_nothing_that_is_pinned(job: Job) -> None:
+def test_savepoints_of_others_and_pinned_savepoints_are_kept(job: Job) -> None:
     saved(job)
     publish_due(job.coordinator)
     taken(job, task_id="another")
@@ -362,7 +366,7 @@ def test_only_what_this_task_made_goes_and_nothing_that_is_pinned(job: Job) -> N
     assert left(job) == [1, 2, 3, 5]
 
 
-def test_a_disposal_that_was_killed_is_finished_by_the_next_one(job: Job) -> None:
+def test_killed_disposal_is_finished_by_the_next_task(job: Job) -> None:
     for _ in range(2):
         taken(job)
     job.coordinator.journal.append(c.Condemn(ids=(1,), now="2026-11-20T00:00:00Z", disposing=True))
@@ -377,7 +381,7 @@ def test_a_disposal_that_was_killed_is_finished_by_the_next_one(job: Job) -> Non
 @pytest.mark.parametrize(
     ("step", "published"), [((CheckpointRequest, "resolve"), False), ((savepoint, "superfluous"), True)]
 )
-def test_killed_meanwhile_it_changes_nothing_any_more(
+def test_killed_task_publishes_and_disposes_of_nothing_more(
     job: Job, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str], published: bool
 ) -> None:
     taken(job)
@@ -401,9 +405,7 @@ def test_killed_meanwhile_it_changes_nothing_any_more(
     assert left(job) == [1, 2]
 
 
-def test_one_that_cannot_be_disposed_of_is_a_warning(
-    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_disposal_is_logged(job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = taken(job, target=str(tmp_path / "saved"))
     pointer = SavepointPointer.parse(first["pointer"])
     (tmp_path / "saved" / pointer.name / "_claimed").write_text(
@@ -417,11 +419,11 @@ def test_one_that_cannot_be_disposed_of_is_a_warning(
 # -- what is refused where it is written -----------------------------------------------------------------------------------
 
 
-def test_a_policy_that_is_none_is_refused() -> None:
+def test_value_that_is_no_retention_policy_is_refused() -> None:
     with pytest.raises(InvalidConfig, match=r"write e\.g\. KeepLatest"):
         asks(retention=7)
 
 
-def test_a_policy_for_one_that_nobody_waits_for_is_refused() -> None:
+def test_retention_without_wait_for_completion_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="needs wait_for_completion=True"):
         asks(retention=KeepLatest(2), wait_for_completion=False)

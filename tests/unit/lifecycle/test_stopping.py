@@ -1,4 +1,4 @@
-"""A task stops a job with a savepoint: when it succeeds, what it says when it cannot, and what a second one finds."""
+"""``StopWithSavepointOperator``: success, refusals, repetition, and drivers that do not end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stops(**options: Any) -> StopWithSavepointOperator:
 
 
 def obeys(job: Job, number: int = 1, how: str = "suspended") -> Callable[[], None]:
-    """The driver takes the savepoint and ends."""
+    """Return a driver's reaction: it takes the savepoint and ends."""
 
     def does() -> None:
         job.serve(number)
@@ -53,12 +53,12 @@ def stopped(job: Job, **options: Any) -> dict[str, Any]:
 # -- success ---------------------------------------------------------------------------------------------------------------
 
 
-def test_drain_is_refused_where_it_is_written() -> None:
+def test_drain_is_refused() -> None:
     with pytest.raises(NotSupportedYet, match="drain=True: this version does not have it"):
         stops(drain=True)
 
 
-def test_it_succeeds_when_the_savepoint_lies_there_and_the_attempt_has_ended(job: Job) -> None:
+def test_stop_succeeds_when_the_savepoint_is_published_and_the_attempt_has_ended(job: Job) -> None:
     answer = stopped(job)
     found = job.checkpoint(1)
     assert (found.kind, found.published, found.request.owner) == ("suspend_savepoint", True, f"{OTHER}.stop")
@@ -69,7 +69,7 @@ def test_it_succeeds_when_the_savepoint_lies_there_and_the_attempt_has_ended(job
         job.start(2)
 
 
-def test_an_attempt_that_failed_after_its_savepoint_has_ended_too(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stop_succeeds_if_the_attempt_failed_after_its_savepoint(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     ends = soon(obeys(job, how="failed"))
     assert run(stops())["id"] == 1
     ends.join()
@@ -77,7 +77,7 @@ def test_an_attempt_that_failed_after_its_savepoint_has_ended_too(job: Job, caps
     assert "attempt 1 ended failed" in capsys.readouterr().out
 
 
-def test_what_it_returns_is_what_a_restore_takes(job: Job) -> None:
+def test_restore_accepts_the_output_of_a_stop(job: Job) -> None:
     answer = stopped(job)
     with DAG(OTHER, schedule=None):
         restore = RestoreOperator(task_id="restore", job="orders", restore=answer)
@@ -91,14 +91,14 @@ def test_what_it_returns_is_what_a_restore_takes(job: Job) -> None:
 
 
 @pytest.mark.parametrize("again", [{"try_number": 2}, {"try_number": 2, "max_tries": 1}], ids=["retry", "clear"])
-def test_suspended_by_this_task_already_it_is_done(job: Job, again: dict[str, int]) -> None:
+def test_second_stop_of_the_same_task_changes_nothing(job: Job, again: dict[str, int]) -> None:
     first = stopped(job)
     before = job.state
     assert run(stops(), **again) == first
     assert job.state == before
 
 
-def test_a_clear_after_the_job_went_on_stops_it_again(job: Job) -> None:
+def test_cleared_stop_stops_a_resumed_job_again(job: Job) -> None:
     answer = stopped(job)
     with DAG(OTHER, schedule=None):
         run(RestoreOperator(task_id="restore", job="orders", restore=answer))
@@ -111,7 +111,7 @@ def test_a_clear_after_the_job_went_on_stops_it_again(job: Job) -> None:
 # -- refused, aborted ------------------------------------------------------------------------------------------------------
 
 
-def test_an_aborted_one_is_an_error_and_the_job_goes_on(job: Job) -> None:
+def test_aborted_savepoint_fails_the_stop_and_the_job_goes_on(job: Job) -> None:
     def declines() -> None:
         job.wait_asked(1)
         job.abort(1, "declined")
@@ -126,18 +126,18 @@ def test_an_aborted_one_is_an_error_and_the_job_goes_on(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"wait_for_completion": False}, "the attempt has ended; leave it out"),
         ({"start_timeout": "10 min"}, "a job that does not run needs no stop; leave it out"),
     ],
 )
-def test_what_is_no_stop_is_refused_where_it_is_written(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidConfig, match=said):
+def test_options_without_effect_on_a_stop_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfig, match=message):
         stops(**options)
 
 
-def test_a_job_that_does_not_run_is_refused(store: Store) -> None:
+def test_stop_of_a_job_that_does_not_run_is_refused(store: Store) -> None:
     job = Job(store)
     job.start()
     job.complete(job.coordinator.trigger(Request(token="barrier")))
@@ -147,7 +147,7 @@ def test_a_job_that_does_not_run_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("other", [{"task_id": "another"}, {"run_id": "manual__2"}])
-def test_suspended_by_another_task_it_is_refused(job: Job, other: dict[str, str]) -> None:
+def test_stop_is_refused_if_another_task_has_suspended_the_job(job: Job, other: dict[str, str]) -> None:
     ends = soon(obeys(job))
     stops_first = stops(task_id=other.get("task_id", "stop"))
     run(stops_first, **{name: value for name, value in other.items() if name != "task_id"})
@@ -156,7 +156,7 @@ def test_suspended_by_another_task_it_is_refused(job: Job, other: dict[str, str]
         run(stops())
 
 
-def test_a_run_that_has_finished_needs_no_stop(store: Store) -> None:
+def test_stop_of_a_finished_run_fails_without_retry(store: Store) -> None:
     job = Job(store, "orders_audited.delays", RUN)
     job.start()
     job.end()
@@ -171,7 +171,7 @@ def test_a_run_that_has_finished_needs_no_stop(store: Store) -> None:
 # -- a driver that goes on -------------------------------------------------------------------------------------------------
 
 
-def test_an_attempt_that_does_not_end_is_an_error_with_the_savepoints_path(job: Job) -> None:
+def test_stop_fails_with_the_savepoint_path_if_the_attempt_does_not_end(job: Job) -> None:
     takes = soon(lambda: job.serve(1))
     with pytest.raises(NotStopped) as error:
         run(stops(timeout="0.3 s"))
@@ -179,22 +179,22 @@ def test_an_attempt_that_does_not_end_is_an_error_with_the_savepoints_path(job: 
     target = job.checkpoint(1).target
     assert error.value.about["pointer"] == target
     assert not error.value.permanent
-    for said in (
+    for message in (
         f"Savepoint {target} is completed",
         "the job is suspended",
         "its driver has not ended within 0.3 s",
         "--from chk-1",
     ):
-        assert said in str(error.value)
+        assert message in str(error.value)
     assert job.checkpoint(1).published
     job.end("suspended")
     assert run(stops(timeout="0.3 s"), try_number=2)["pointer"] == target
 
 
-def test_a_storage_that_fails_while_the_attempt_ends_does_not_end_the_wait(
+def test_stop_waits_on_while_the_store_fails(
     job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The job is suspended by then: a task that failed here would leave its DAG in the middle."""
+    """The job is already suspended: a stop that failed here would leave the DAG half done."""
     faulty, failing = FaultyStore(job.store), list[int]()
     monkeypatch.setattr(CheckpointStorageHook, "_connected", lambda _: faulty)
 

@@ -1,4 +1,4 @@
-"""A task asks for a checkpoint: of whom, once, and what it waits for meanwhile."""
+"""``TriggerCheckpointOperator``: which job it asks, that it asks once, and what it waits for."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def submits(**options: Any) -> CheckpointedSparkSubmitOperator:
     return CheckpointedSparkSubmitOperator(task_id="delays", application="job.py", **options)
 
 
-# -- what it asks for ------------------------------------------------------------------------------------------------------
+# -- the request -----------------------------------------------------------------------------------------------------------
 
 
-def test_it_answers_with_where_the_checkpoint_will_be(job: Job) -> None:
+def test_trigger_returns_the_pointer_of_its_checkpoint(job: Job) -> None:
     answer = run(trigger())
     pointer = f"{job.store.uri}/jobs/orders/job/chk-1"
     assert answer == {"job": "orders", "scope": "", "id": 1, "pointer": pointer}
@@ -49,38 +49,38 @@ def test_it_answers_with_where_the_checkpoint_will_be(job: Job) -> None:
     )
 
 
-def test_it_asks_for_what_it_was_told(job: Job) -> None:
+def test_trigger_passes_gated_and_timeout_on(job: Job) -> None:
     run(trigger(gated=True, timeout="2 min"))
     assert (job.checkpoint(1).request.gated, job.checkpoint(1).timeout_s) == (True, 120.0)
 
 
-def test_a_full_one_writes_every_state_anew(job: Job) -> None:
+def test_trigger_passes_the_kind_on(job: Job) -> None:
     run(trigger(kind="full_checkpoint"))
     assert job.checkpoint(1).kind == "full_checkpoint"
 
 
-def test_the_jobs_own_timeout_counts_if_it_was_told_none(store: Store) -> None:
+def test_timeout_of_the_job_is_used_if_the_trigger_has_none(store: Store) -> None:
     job = Job(store)
     job.start(timeout="3 min")
     run(trigger())
     assert job.checkpoint(1).timeout_s == 180.0
 
 
-def test_a_retry_gets_the_checkpoint_of_the_try_before_it(job: Job) -> None:
+def test_retry_returns_the_checkpoint_of_the_earlier_try(job: Job) -> None:
     first = run(trigger())
     assert run(trigger(), try_number=2) == first
     job.complete(1)
     assert run(trigger(), try_number=3) == first
 
 
-def test_a_repeated_try_gets_an_aborted_one_again_and_a_retry_another_one(job: Job) -> None:
+def test_retry_triggers_a_new_checkpoint_after_an_abort(job: Job) -> None:
     first = run(trigger())
     job.abort(1)
     assert run(trigger()) == first
     assert run(trigger(), try_number=2)["id"] == 2
 
 
-def test_a_clear_asks_for_another_one(job: Job) -> None:
+def test_cleared_task_triggers_a_new_checkpoint(job: Job) -> None:
     run(trigger())
     job.complete(1)
     assert run(trigger(), try_number=2, max_tries=1)["id"] == 2
@@ -89,7 +89,7 @@ def test_a_clear_asks_for_another_one(job: Job) -> None:
 @pytest.mark.parametrize(
     "other", [{"map_index": 1}, {"run_id": "manual__2"}, {"task_id": "other"}, {"dag_id": "other"}]
 )
-def test_another_task_asks_for_another_one(job: Job, other: dict[str, Any]) -> None:
+def test_other_task_triggers_a_new_checkpoint(job: Job, other: dict[str, Any]) -> None:
     run(trigger())
     job.complete(1)
     operator = trigger()
@@ -97,10 +97,10 @@ def test_another_task_asks_for_another_one(job: Job, other: dict[str, Any]) -> N
     assert operator.execute(context)["id"] == 2
 
 
-# -- of whom -----------------------------------------------------------------------------------------------------------------
+# -- which job ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_of_the_dag_means_its_job_in_this_run(store: Store) -> None:
+def test_submit_task_as_job_means_its_job_in_this_run(store: Store) -> None:
     job = Job(store, "orders_audited.delays", RUN)
     job.start()
     with DAG("orders_audited", schedule=None):
@@ -112,7 +112,7 @@ def test_a_task_of_the_dag_means_its_job_in_this_run(store: Store) -> None:
     assert json.dumps(asks.job_task_id) == '"delays"'
 
 
-def test_job_id_scope_and_connection_are_the_tasks(
+def test_job_id_scope_and_connection_of_the_submit_task_are_used(
     store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     elsewhere = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "elsewhere")}}
@@ -128,13 +128,11 @@ def test_job_id_scope_and_connection_are_the_tasks(
     assert run(asks)["scope"] == "2026-11-20"
 
 
-def test_a_connection_of_its_own_wins() -> None:
+def test_connection_of_the_trigger_wins() -> None:
     assert trigger(submits(), checkpoint_conn_id="own").checkpoint_conn_id == "own"
 
 
-def test_without_a_connection_the_folder_of_local_jobs_is_used_if_it_holds_the_job(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_folder_of_local_jobs_is_used_without_a_connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hook = "airflow_checkpoint_provider.hooks.checkpoint_storage"
     monkeypatch.setattr(f"{hook}.get_airflow_home", lambda: str(tmp_path))
     monkeypatch.setattr(f"{hook}.find_connection", lambda _: None)  # here is no Airflow to say so
@@ -146,10 +144,10 @@ def test_without_a_connection_the_folder_of_local_jobs_is_used_if_it_holds_the_j
     starts.join()
 
 
-# -- when there is nobody to take it -------------------------------------------------------------------------------------------
+# -- when no driver runs -------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_does_not_run_is_refused_and_a_retry_may_help(store: Store) -> None:
+def test_trigger_fails_with_a_retry_if_the_job_does_not_run(store: Store) -> None:
     with pytest.raises(NotRunning):
         run(trigger())
     job = Job(store)
@@ -160,7 +158,7 @@ def test_a_job_that_does_not_run_is_refused_and_a_retry_may_help(store: Store) -
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_job_that_may_start_is_waited_for(store: Store, begun: bool) -> None:
+def test_trigger_waits_for_the_start_of_the_job(store: Store, begun: bool) -> None:
     job = Job(store)
     if begun:
         job.start()
@@ -170,7 +168,7 @@ def test_a_job_that_may_start_is_waited_for(store: Store, begun: bool) -> None:
     starts.join()
 
 
-def test_a_run_that_has_finished_is_not_waited_for(store: Store) -> None:
+def test_trigger_fails_at_once_if_the_run_has_finished(store: Store) -> None:
     job = Job(store, "orders_audited.delays", RUN)
     job.start()
     job.end()
@@ -178,7 +176,7 @@ def test_a_run_that_has_finished_is_not_waited_for(store: Store) -> None:
         run(trigger(submits(), start_timeout=60))
 
 
-def test_cleared_with_its_finished_job_it_may_be_retried_until_that_runs(store: Store) -> None:
+def test_trigger_cleared_with_its_finished_job_may_be_retried(store: Store) -> None:
     job = Job(store, scope=RUN)
     job.start()
     job.end()
@@ -189,7 +187,7 @@ def test_cleared_with_its_finished_job_it_may_be_retried_until_that_runs(store: 
     assert not refused.value.permanent
 
 
-def test_cleared_together_with_the_job_it_waits_for_the_jobs_new_start(store: Store) -> None:
+def test_trigger_cleared_with_its_job_waits_for_the_new_start(store: Store) -> None:
     job = Job(store, "orders_audited.delays", RUN)
     job.start()
     job.end()
@@ -198,15 +196,15 @@ def test_cleared_together_with_the_job_it_waits_for_the_jobs_new_start(store: St
     starts.join()
 
 
-def test_a_checkpoint_in_the_way_is_waited_for(job: Job) -> None:
+def test_trigger_waits_while_another_checkpoint_is_pending(job: Job) -> None:
     run(trigger())
     other = soon(lambda: job.complete(1))
     assert run(trigger(), max_tries=1)["id"] == 2
     other.join()
 
 
-def test_for_longer_than_its_timeout_which_counts_from_the_barrier(job: Job) -> None:
-    """Given up, its request would be served all the same."""
+def test_trigger_waits_in_the_queue_longer_than_the_checkpoint_timeout(job: Job) -> None:
+    """The timeout counts from the barrier; a request that its trigger left would be served all the same."""
     run(trigger())
     other = threading.Timer(0.5, lambda: job.complete(1))
     other.start()
@@ -214,15 +212,15 @@ def test_for_longer_than_its_timeout_which_counts_from_the_barrier(job: Job) -> 
     other.join()
 
 
-def test_but_not_for_longer_than_its_task_may_last(job: Job) -> None:
+def test_trigger_waits_in_the_queue_until_its_execution_timeout(job: Job) -> None:
     run(trigger())
     with pytest.raises(Queued):
         run(trigger(execution_timeout=timedelta(milliseconds=50)), max_tries=1)
     assert len(job.state.checkpoints) == 1
 
 
-def test_a_job_that_was_never_heard_of_is_named_and_so_is_where_it_was_looked_for(store: Store) -> None:
-    """By its id a job means the history that its runs share."""
+def test_unknown_job_is_refused_with_the_root_that_was_searched(store: Store) -> None:
+    """A job given by its id has ``scope="job"``: all its runs share one history."""
     Job(store, scope=RUN).start()
     for name, mend in (
         ("orders", "its runs have histories of their own: give the"),
@@ -231,13 +229,13 @@ def test_a_job_that_was_never_heard_of_is_named_and_so_is_where_it_was_looked_fo
         for kind in (TriggerCheckpointOperator, StopWithSavepointOperator):
             with DAG(OTHER, schedule=None):
                 asks = kind(task_id="asks", job=name)
-            said = f'no history of job .{name}. with scope="job" under {store.uri}; {mend}'
-            with pytest.raises(NotRunning, match=said) as refused:
+            message = f'no history of job .{name}. with scope="job" under {store.uri}; {mend}'
+            with pytest.raises(NotRunning, match=message) as refused:
                 run(asks)
             assert not refused.value.permanent
 
 
-def test_a_connection_that_was_mistyped_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_connection_fails_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_checkpoint_provider.hooks.checkpoint_storage.find_connection", lambda _: None)
     with DAG(OTHER, schedule=None):
         waits = CheckpointCompletedSensor(task_id="waits", job="orders", checkpoint_conn_id="mien", timeout=600)
@@ -246,7 +244,7 @@ def test_a_connection_that_was_mistyped_is_not_waited_for(store: Store, monkeypa
             run(task)
 
 
-def test_killed_while_it_waits_it_asks_for_nothing_any_more(store: Store) -> None:
+def test_trigger_killed_while_it_waits_for_the_job_requests_nothing(store: Store) -> None:
     asks = trigger(start_timeout=60)
     job = Job(store)
 
@@ -272,7 +270,7 @@ def once_asked(job: Job, does: Callable[[], object]) -> threading.Timer:
 # -- waiting for completion ------------------------------------------------------------------------------------------------------
 
 
-def test_it_waits_until_the_checkpoint_is_completed(job: Job) -> None:
+def test_trigger_waits_for_completion(job: Job) -> None:
     completes = soon(lambda: job.serve(1))
     answer = run(trigger(wait_for_completion=True))
     completes.join()
@@ -280,7 +278,7 @@ def test_it_waits_until_the_checkpoint_is_completed(job: Job) -> None:
     assert job.checkpoint(1).status == "retained"
 
 
-def test_an_aborted_one_is_an_error_that_a_retry_mends(job: Job) -> None:
+def test_aborted_checkpoint_fails_the_try_and_a_retry_triggers_another(job: Job) -> None:
     aborts = once_asked(job, lambda: job.abort(1, "expired"))
     with pytest.raises(AirflowException, match=r"was aborted: expired\. Clear task orders_audited.trigger") as error:
         run(trigger(wait_for_completion=True))
@@ -291,7 +289,7 @@ def test_an_aborted_one_is_an_error_that_a_retry_mends(job: Job) -> None:
     completes.join()
 
 
-def test_one_that_nobody_waits_for_any_longer_is_aborted(job: Job) -> None:
+def test_checkpoint_is_aborted_when_its_trigger_times_out(job: Job) -> None:
     with pytest.raises(AirflowTaskTimeout, match="see execution_timeout="):
         run(trigger(wait_for_completion=True, execution_timeout=timedelta(milliseconds=50)))
     found = job.checkpoint(1)
@@ -299,8 +297,8 @@ def test_one_that_nobody_waits_for_any_longer_is_aborted(job: Job) -> None:
     assert found.words == f"by task {OTHER}.trigger of run {RUN}"
 
 
-def test_so_is_one_whose_task_was_deferred_and_a_retry_asks_for_another_one(job: Job) -> None:
-    """It ends as Airflow ends a task that is not deferred."""
+def test_checkpoint_is_aborted_when_its_deferred_trigger_times_out(job: Job) -> None:
+    """The error is the one that Airflow raises in a task that is not deferred."""
     with pytest.raises(TaskDeferred) as deferred:
         run(trigger(wait_for_completion=True, deferrable=True))
     event = deferred.value.trigger.event() | {"deadline": "2026-11-20T00:00:00+00:00"}
@@ -310,7 +308,7 @@ def test_so_is_one_whose_task_was_deferred_and_a_retry_asks_for_another_one(job:
     assert run(trigger(), try_number=2)["id"] == 2
 
 
-def test_so_is_one_whose_task_airflow_times_out(job: Job) -> None:
+def test_checkpoint_is_aborted_when_airflow_times_its_trigger_out(job: Job) -> None:
     with pytest.raises(AirflowTaskTimeout), TimeoutPosix(1):  # type: ignore[no-untyped-call]
         run(trigger(wait_for_completion=True))
     assert job.checkpoint(1).reason == "nobody waits for it any longer"
@@ -323,10 +321,10 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("ends", "error"), ENDS)
-def test_one_that_gets_its_outcome_in_that_very_instant(
+def test_outcome_at_the_moment_of_the_timeout_wins(
     job: Job, monkeypatch: pytest.MonkeyPatch, ends: Callable[[Job], None], error: type[BaseException] | None
 ) -> None:
-    """Completed, it is what was asked for; aborted, it needs no abort, and a retry asks for another one."""
+    """A completed checkpoint is returned; an aborted one is not aborted again."""
     abort = CheckpointRequest.abort
 
     def late(*arguments: Any) -> Any:
@@ -343,7 +341,7 @@ def test_one_that_gets_its_outcome_in_that_very_instant(
             run(asks)
 
 
-def test_killed_before_it_has_asked_it_asks_for_nothing(job: Job) -> None:
+def test_trigger_killed_before_its_request_requests_nothing(job: Job) -> None:
     asks = trigger()
     asks.on_kill()
     with pytest.raises(AirflowException, match="was killed"):
@@ -351,7 +349,7 @@ def test_killed_before_it_has_asked_it_asks_for_nothing(job: Job) -> None:
     assert job.state.checkpoints == ()
 
 
-def test_killed_while_it_waits_for_completion_it_takes_its_request_back(job: Job) -> None:
+def test_trigger_killed_while_it_waits_for_completion_aborts_its_checkpoint(job: Job) -> None:
     asks = trigger(wait_for_completion=True)
     kills = once_asked(job, asks.on_kill)
     with pytest.raises(AirflowException, match="was killed"):
@@ -360,7 +358,7 @@ def test_killed_while_it_waits_for_completion_it_takes_its_request_back(job: Job
     assert job.checkpoint(1).status == "aborted"
 
 
-def test_killed_long_before_its_next_look_it_takes_its_request_back_at_once(job: Job) -> None:
+def test_killed_trigger_does_not_wait_for_its_next_poll(job: Job) -> None:
     """Five seconds after the signal Airflow ends the process for good."""
     asks = trigger(wait_for_completion=True, poke_interval=60)
     kills = once_asked(job, asks.on_kill)
@@ -376,17 +374,17 @@ def test_killed_long_before_its_next_look_it_takes_its_request_back_at_once(job:
 
 
 @pytest.mark.parametrize("job", [None, 7, ["orders"], {"job": "orders"}, object()])
-def test_what_is_no_job_is_refused(job: object) -> None:
+def test_value_that_is_no_job_is_refused(job: object) -> None:
     with pytest.raises(InvalidConfig, match="write a CheckpointedSparkSubmitOperator of this DAG, or a job id"):
         trigger(job)
 
 
-def test_a_name_that_is_no_job_id_is_refused() -> None:
+def test_template_as_job_id_is_refused() -> None:
     with pytest.raises(InvalidName, match="job id is static"):
         trigger("{{ params.job }}")
 
 
-def test_groups_and_mapped_tasks_are_refused_by_name() -> None:
+def test_task_groups_and_mapped_tasks_are_refused() -> None:
     with DAG("etl", schedule=None):
         with pytest.raises(NotSupportedYet, match="no group"):
             TriggerCheckpointOperator(task_id="a", job=TaskGroup("nightly"))
@@ -404,23 +402,23 @@ def test_groups_and_mapped_tasks_are_refused_by_name() -> None:
         ("snapshot", "write one of 'checkpoint', 'full_checkpoint'"),
     ],
 )
-def test_other_kinds_are_refused_by_name(kind: str, says: str) -> None:
+def test_kinds_that_are_no_checkpoint_are_refused(kind: str, says: str) -> None:
     with pytest.raises(InvalidConfig, match=says):
         trigger(kind=kind)
 
 
-def test_a_gated_one_that_waits_for_what_comes_behind_it_is_refused() -> None:
+def test_gated_with_wait_for_completion_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="gated=True with wait_for_completion=True"):
         trigger(gated=True, wait_for_completion=True)
 
 
 @pytest.mark.parametrize("name", ["timeout", "start_timeout"])
-def test_what_is_no_duration_is_refused(name: str) -> None:
+def test_invalid_duration_is_refused(name: str) -> None:
     with pytest.raises(InvalidConfig, match=f"{name}='soon'"):
         trigger(**{name: "soon"})
 
 
-def test_a_task_of_another_dag_is_refused() -> None:
+def test_submit_task_of_another_dag_is_refused() -> None:
     with DAG("etl", schedule=None):
         other = submits()
     with pytest.raises(InvalidConfig, match="of DAG 'etl'"):

@@ -1,4 +1,4 @@
-"""The example DAG that upgrades a job: when it rolls back, to where, and whether somebody must start the job again."""
+"""The example DAG that upgrades a job: when it rolls back, to which savepoint, and whether it starts the job again."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ def tally(store: Store) -> Job:
 
 
 def suspend(job: Job, owner: str) -> None:
-    """With a savepoint; the task that asked for it does not see the end."""
+    """Suspend the job with a savepoint whose task does not see the end."""
     number = job.coordinator.trigger(
         Request(token="stop", kind="suspend_savepoint", origin="task", owner=owner, folder=f"{job.store.uri}/saved")
     )
     job.complete(number)
 
 
-def test_a_stop_that_succeeded_is_gone_back_to(example: ModuleType, tally: Job) -> None:
+def test_rollback_restores_the_savepoint_of_a_successful_stop(example: ModuleType, tally: Job) -> None:
     assert example.stopped.function(XCOM) == XCOM
 
 
-def test_a_stop_that_was_refused_is_no_reason_to_fence_a_healthy_job(example: ModuleType, tally: Job) -> None:
+def test_refused_stop_causes_no_rollback_of_a_running_job(example: ModuleType, tally: Job) -> None:
     assert example.stopped.function(None) is None
 
 
-def test_nor_is_one_of_a_job_that_never_ran(example: ModuleType, store: Store) -> None:
+def test_refused_stop_causes_no_rollback_of_a_job_that_never_ran(example: ModuleType, store: Store) -> None:
     assert example.stopped.function(None) is None
 
 
-def test_a_stop_that_failed_behind_its_suspension_is_gone_back_to_as_well(example: ModuleType, tally: Job) -> None:
-    """Killed, or the driver did not end: there is no XCom, and without a rollback nobody resumes the job."""
+def test_rollback_resumes_a_job_whose_stop_failed_after_the_suspension(example: ModuleType, tally: Job) -> None:
+    """A killed stop has no XCom; without a rollback the job would stay suspended."""
     suspend(tally, "tally_upgrade.stop")
     where = example.stopped.function(None)
     with DAG(OTHER, schedule=None):
@@ -68,24 +68,24 @@ def test_a_stop_that_failed_behind_its_suspension_is_gone_back_to_as_well(exampl
     assert tally.state.suspended is None
 
 
-def test_who_stopped_a_job_when_and_with_what(tally: Job) -> None:
+def test_suspended_returns_time_owner_and_savepoint(tally: Job) -> None:
     assert CheckpointStorageHook().suspended("tally_deployed") is None
     suspend(tally, "tally_upgrade.stop")
     found = tally.checkpoint(1)
-    told = {"at": found.completed_at, "by": "tally_upgrade.stop", "savepoint": found.target}
-    assert CheckpointStorageHook().suspended("tally_deployed") == told
+    suspension = {"at": found.completed_at, "by": "tally_upgrade.stop", "savepoint": found.target}
+    assert CheckpointStorageHook().suspended("tally_deployed") == suspension
     with DAG(OTHER, schedule=None):
         run(RestoreOperator(task_id="restore", job="tally_deployed", restore="latest"))
     assert CheckpointStorageHook().suspended("tally_deployed") is None
 
 
-def test_what_somebody_else_has_suspended_stays_so(example: ModuleType, tally: Job) -> None:
+def test_suspension_by_another_task_causes_no_rollback(example: ModuleType, tally: Job) -> None:
     suspend(tally, "maintenance.stop")
     assert example.stopped.function(None) is None
 
 
 @pytest.mark.parametrize(("running", "starts"), [(0, True), (1, False)])
-def test_a_job_whose_run_is_over_is_started_again(example: ModuleType, running: int, starts: bool) -> None:
+def test_job_is_started_again_if_no_run_is_running(example: ModuleType, running: int, starts: bool) -> None:
     def counts(dag_id: str, states: list[str]) -> int:
         assert (dag_id, states) == ("tally_deployed", ["queued", "running"])
         return running
@@ -94,7 +94,7 @@ def test_a_job_whose_run_is_over_is_started_again(example: ModuleType, running: 
     assert example.ended.function(ti) is starts
 
 
-def test_the_rollback_ends_with_that(example: ModuleType) -> None:
+def test_start_is_the_last_task_of_the_rollback(example: ModuleType) -> None:
     start = example.upgrade.get_task("start")
     assert start.trigger_dag_id == "tally_deployed"
     assert start.upstream_task_ids == {"ended"}

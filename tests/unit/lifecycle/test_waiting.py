@@ -1,4 +1,4 @@
-"""Tasks that wait for a checkpoint: what ends the wait, what does not, and what it costs."""
+"""Sensors that wait for a checkpoint: what ends the wait, what does not, and its cost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def waits(kind: type[JournalSensor], checkpoint: Any, **options: Any) -> Journal
 
 @pytest.fixture
 def asked(job: Job) -> dict[str, Any]:
-    """The XCom of a trigger."""
+    """Return the XCom of a trigger."""
     answer: dict[str, Any] = run(trigger())
     return answer
 
@@ -46,7 +46,7 @@ def asked(job: Job) -> dict[str, Any]:
 # -- what ends the wait ----------------------------------------------------------------------------------------------------
 
 
-def test_acknowledged_is_enough_for_the_sensor_and_not_for_notify(job: Job, asked: dict[str, Any]) -> None:
+def test_acknowledged_sensor_succeeds_before_notify(job: Job, asked: dict[str, Any]) -> None:
     sensor, notify = CheckpointAcknowledgedSensor, NotifyCheckpointCompleteOperator
     for kind in (sensor, notify):
         with pytest.raises(AirflowSensorTimeout):
@@ -71,7 +71,7 @@ def test_notify_waits_until_the_commits_are_confirmed(job: Job, asked: dict[str,
     assert run(waits(NotifyCheckpointCompleteOperator, asked)) == asked
 
 
-def test_notify_succeeds_and_says_so_where_the_attempt_has_ended(
+def test_notify_succeeds_with_a_log_line_if_the_attempt_has_ended(
     job: Job, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     job.acknowledge(1)
@@ -81,7 +81,7 @@ def test_notify_succeeds_and_says_so_where_the_attempt_has_ended(
     assert "Its commits are not confirmed: attempt 1, which took it, has ended." in capsys.readouterr().out
 
 
-def test_notify_refuses_a_checkpoint_whose_request_asks_for_no_confirmation(job: Job) -> None:
+def test_notify_refuses_a_checkpoint_without_confirm_commits(job: Job) -> None:
     asked = run(trigger(confirm_commits=False))
     job.complete(1)
     with pytest.raises(
@@ -107,15 +107,15 @@ def test_aborted_checkpoint_fails_at_once_and_names_the_task_to_clear(
     job: Job, asked: dict[str, Any], kind: type[JournalSensor]
 ) -> None:
     job.abort(1, "expired", "batch 412 has been running for 14 min")
-    said = (
+    message = (
         r"chk-1 of orders was aborted: expired \(batch 412 has been running for 14 min\)\."
         r" Clear task orders_audited\.trigger of run manual__1 with its downstream tasks .*CKP201"
     )
-    with pytest.raises(AirflowFailException, match=said):
+    with pytest.raises(AirflowFailException, match=message):
         run(waits(kind, asked, timeout=600))
 
 
-def test_one_that_no_task_asked_for_cannot_be_cleared(job: Job) -> None:
+def test_error_of_a_barriers_checkpoint_names_no_task_to_clear(job: Job) -> None:
     number = job.coordinator.trigger(Request(token="barrier 1", timeout_s=600.0))
     job.abort(number)
     pointer = f"{job.store.uri}/{job.keys.checkpoint(number)}"
@@ -130,7 +130,7 @@ def test_sensor_accepts_a_pointer(job: Job, asked: dict[str, Any], kind: type[Jo
 
 
 @pytest.mark.parametrize("options", [{"soft_fail": True}, {"soft_fail": True, "deferrable": True}])
-def test_soft_fail_means_skipped(job: Job, asked: dict[str, Any], options: dict[str, Any]) -> None:
+def test_sensor_with_soft_fail_is_skipped(job: Job, asked: dict[str, Any], options: dict[str, Any]) -> None:
     job.abort(1)
     with pytest.raises(AirflowSkipException):
         run(waits(CheckpointAcknowledgedSensor, asked, **options))
@@ -154,19 +154,19 @@ def test_text_that_is_no_pointer_is_refused(store: Store) -> None:
 
 
 def test_unknown_checkpoint_is_refused(job: Job) -> None:
-    for history, said in (("orders/job", "never heard of it"), ("other/job", "no such history")):
-        with pytest.raises(AirflowFailException, match=said):
+    for history, message in (("orders/job", "never heard of it"), ("other/job", "no such history")):
+        with pytest.raises(AirflowFailException, match=message):
             run(waits(CheckpointAcknowledgedSensor, f"{job.store.uri}/jobs/{history}/chk-7"))
 
 
-def test_another_root_than_the_connections_is_refused_and_both_are_named(asked: dict[str, Any], tmp_path: Any) -> None:
+def test_pointer_to_another_root_is_refused_with_both_roots(asked: dict[str, Any], tmp_path: Any) -> None:
     elsewhere = asked["pointer"].replace("checkpoints/jobs", "elsewhere/jobs")
     with pytest.raises(AirflowFailException, match=f"{tmp_path}/elsewhere, .* leads to file://{tmp_path}/checkpoints"):
         run(waits(CheckpointAcknowledgedSensor, elsewhere))
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({}, "write exactly one of checkpoint=, .* and job="),
         ({"checkpoint": "chk", "job": "orders"}, "write exactly one of checkpoint=, .* and job="),
@@ -174,33 +174,33 @@ def test_another_root_than_the_connections_is_refused_and_both_are_named(asked: 
         ({"checkpoint": "chk", "count": 2}, "after= and count= need job="),
     ],
 )
-def test_the_completed_sensor_takes_a_checkpoint_or_a_job(options: dict[str, Any], words: str) -> None:
-    with DAG(OTHER, schedule=None), pytest.raises(InvalidConfig, match=words):
+def test_completed_sensor_takes_a_checkpoint_or_a_job(options: dict[str, Any], message: str) -> None:
+    with DAG(OTHER, schedule=None), pytest.raises(InvalidConfig, match=message):
         CheckpointCompletedSensor(task_id="waits", **options)
 
 
-# -- what does not end it ---------------------------------------------------------------------------------------------------------
+# -- what does not end the wait-----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def faulty(store: Store, monkeypatch: pytest.MonkeyPatch) -> FaultyStore:
-    """The connection's store, behind a network."""
+    """Return the store of the connection, with planned faults."""
     made = FaultyStore(store)
     monkeypatch.setattr(CheckpointStorageHook, "_connected", lambda _: made)
     return made
 
 
-def test_a_store_that_does_not_answer_is_waited_for(job: Job, asked: dict[str, Any], faulty: FaultyStore) -> None:
+def test_sensor_waits_while_the_store_does_not_answer(job: Job, asked: dict[str, Any], faulty: FaultyStore) -> None:
     job.acknowledge(1)
     faulty.plan = lambda call: (Fault.NOT_SENT, Fault.DENIED)[call.nth % 2] if call.nth < 5 else Fault.NONE
     assert run(waits(CheckpointAcknowledgedSensor, asked, timeout=60)) == asked
     assert faulty.requests["read"] > 5
 
 
-def test_a_store_that_denies_is_looked_for_anew(
+def test_connection_is_read_again_after_a_denial(
     job: Job, asked: dict[str, Any], faulty: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its token has expired, and somebody gives the connection another one."""
+    """A user replaces the expired token in the connection."""
     faulty.plan = lambda _: Fault.DENIED
     request = CheckpointStorageHook().get_checkpoint(asked, "test")
     with pytest.raises(StoreDenied):
@@ -221,7 +221,9 @@ def test_sensor_fails_at_once_if_the_store_is_misconfigured(asked: dict[str, Any
         run(waits(CheckpointAcknowledgedSensor, asked, timeout=60))
 
 
-def test_a_look_costs_two_requests_and_for_completion_one(job: Job, asked: dict[str, Any], faulty: FaultyStore) -> None:
+def test_poll_costs_two_requests_for_acknowledged_and_one_for_completed(
+    job: Job, asked: dict[str, Any], faulty: FaultyStore
+) -> None:
     for kind, each in ((CheckpointAcknowledgedSensor, 2), (NotifyCheckpointCompleteOperator, 1)):
         sensor = waits(kind, asked)
         sensor.poke({"ti": ti()})
@@ -236,7 +238,7 @@ def test_a_look_costs_two_requests_and_for_completion_one(job: Job, asked: dict[
 
 
 def deferred(operator: Any, **instance: Any) -> CheckpointTrigger:
-    """The trigger with which it defers, as the triggerer makes it: from what is stored."""
+    """Return the trigger as the triggerer builds it: from stored arguments."""
     with pytest.raises(TaskDeferred) as stopped:
         run(operator, **instance)
     assert (stopped.value.method_name, stopped.value.kwargs, stopped.value.timeout) == ("execute_complete", None, None)
@@ -253,13 +255,15 @@ def fired(trigger: CheckpointTrigger) -> TriggerEvent:
 
 
 @ALL
-def test_it_looks_once_before_it_defers(job: Job, asked: dict[str, Any], kind: type[JournalSensor]) -> None:
+def test_sensor_polls_once_before_it_defers(job: Job, asked: dict[str, Any], kind: type[JournalSensor]) -> None:
     job.complete(1)
     assert run(waits(kind, asked, deferrable=True)) == asked
 
 
 @ALL
-def test_deferred_it_is_woken_and_looks_itself(job: Job, asked: dict[str, Any], kind: type[JournalSensor]) -> None:
+def test_deferred_sensor_polls_again_when_it_resumes(
+    job: Job, asked: dict[str, Any], kind: type[JournalSensor]
+) -> None:
     waiting = deferred(waits(kind, asked, deferrable=True, timeout=600))
     job.complete(1)
     event = fired(waiting).payload
@@ -275,7 +279,7 @@ def test_abort_wakes_a_deferred_sensor(job: Job, asked: dict[str, Any]) -> None:
         waits(CheckpointAcknowledgedSensor, asked, deferrable=True).execute_complete({"ti": ti()}, event)
 
 
-def test_woken_for_nothing_it_defers_again_to_the_same_deadline(job: Job, asked: dict[str, Any]) -> None:
+def test_sensor_defers_again_with_the_same_deadline_if_resumed_too_early(job: Job, asked: dict[str, Any]) -> None:
     waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600))
     event = {"checkpoint": asked, "deadline": waiting.deadline, "acknowledged": True}
     with pytest.raises(TaskDeferred) as again:
@@ -289,7 +293,7 @@ def test_trigger_keeps_an_absolute_deadline(asked: dict[str, Any]) -> None:
     assert timedelta(minutes=9) < left <= timedelta(minutes=10)
 
 
-def test_past_its_deadline_it_fails_as_a_sensor_does(asked: dict[str, Any]) -> None:
+def test_deferred_sensor_times_out_at_its_deadline(asked: dict[str, Any]) -> None:
     waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=0.2))
     event = fired(waiting).payload
     with pytest.raises(AirflowSensorTimeout, match="not acknowledged in time"):
@@ -297,10 +301,10 @@ def test_past_its_deadline_it_fails_as_a_sensor_does(asked: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("fault", [Fault.NOT_SENT, Fault.DENIED, Fault.MISCONFIGURED])
-def test_what_a_triggerer_cannot_see_does_not_wake_the_task(
+def test_store_errors_in_the_triggerer_do_not_resume_the_task(
     job: Job, asked: dict[str, Any], faulty: FaultyStore, fault: Fault
 ) -> None:
-    """Also what is wrong with the triggerer's host alone: the task would look, and defer again, and again."""
+    """An error of the triggerer's host alone would make the task resume and defer again and again."""
     waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600))
     job.acknowledge(1)
     until = faulty.requests["read"] + 5
@@ -309,8 +313,8 @@ def test_what_a_triggerer_cannot_see_does_not_wake_the_task(
     assert faulty.requests["read"] > until
 
 
-def test_what_the_journal_has_forgotten_wakes_it(job: Job) -> None:
-    """The task would fail at once, and must not learn so at its deadline."""
+def test_forgotten_checkpoint_resumes_the_task(job: Job) -> None:
+    """The task fails when it resumes, so it must not wait until its deadline."""
     token = Token(dag="", run="by hand", task="restore")
     elsewhere = Point(pointer="file:///lake/savepoint-payments-7-abc")
     job.coordinator.journal.append(c.Restore(token=token, base=elsewhere, by="ann", reason="move", above=7))
@@ -324,7 +328,7 @@ def test_what_the_journal_has_forgotten_wakes_it(job: Job) -> None:
         waits(CheckpointAcknowledgedSensor, pointer, deferrable=True).execute_complete({"ti": ti()}, event)
 
 
-def test_a_trigger_that_cannot_read_its_connection_waits_until_its_deadline(
+def test_trigger_without_a_readable_connection_waits_until_its_deadline(
     monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
 ) -> None:
     waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=0.3))
@@ -333,7 +337,7 @@ def test_a_trigger_that_cannot_read_its_connection_waits_until_its_deadline(
     assert datetime.now(UTC) >= datetime.fromisoformat(waiting.deadline)
 
 
-def test_a_trigger_task_that_waits_can_be_deferred(job: Job) -> None:
+def test_trigger_operator_with_wait_can_be_deferred(job: Job) -> None:
     waiting = deferred(trigger(wait_for_completion=True, deferrable=True))
     assert waiting.awaited == "completed"
     job.complete(1)
@@ -342,12 +346,12 @@ def test_a_trigger_task_that_waits_can_be_deferred(job: Job) -> None:
     assert resumed.execute_complete({"ti": ti()}, event)["pointer"] == event["checkpoint"]
 
 
-def test_there_is_nothing_secret_in_what_airflow_stores(asked: dict[str, Any]) -> None:
+def test_serialized_trigger_holds_no_secret(asked: dict[str, Any]) -> None:
     _, arguments = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600)).serialize()
     assert set(arguments) == {"checkpoint", "checkpoint_conn_id", "awaited", "deadline", "poll_interval"}
 
 
-def test_looks_are_five_seconds_apart_if_nobody_says_otherwise() -> None:
+def test_poke_interval_is_five_seconds_by_default() -> None:
     with DAG(OTHER, schedule=None):
         sensor = CheckpointAcknowledgedSensor(task_id="acks", checkpoint="x")
     assert sensor.poke_interval == EVERY == 5.0
