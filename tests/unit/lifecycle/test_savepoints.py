@@ -250,9 +250,7 @@ UNCHANGED: list[tuple[tuple[Callable[[Job], None], ...], bool]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("steps", "unchanged"), UNCHANGED, ids=lambda step: str(getattr(step, "__name__", ""))
-)
+@pytest.mark.parametrize(("steps", "unchanged"), UNCHANGED, ids=lambda step: str(getattr(step, "__name__", "")))
 def test_task_is_skipped_if_an_ended_job_has_not_changed(
     job: Job, steps: tuple[Callable[[Job], None], ...], unchanged: bool
 ) -> None:
