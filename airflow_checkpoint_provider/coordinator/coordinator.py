@@ -49,9 +49,8 @@ class Coordinator:
     def __init__(self, journal: Journal, epoch: int | None = None) -> None:
         self.journal, self.epoch = journal, epoch
         self.store, self.keys = journal.store, journal.keys
-        self._own: dict[
-            tuple[int, str], Acknowledgement
-        ] = {}  # acknowledgements put by this process, so not read again
+        # Acknowledgements put by this process, so not read again
+        self._own: dict[tuple[int, str], Acknowledgement] = {}
 
     @property
     def state(self) -> State:

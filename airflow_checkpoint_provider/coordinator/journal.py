@@ -130,9 +130,8 @@ class Journal:
     def _tail(self, hint: int = 0) -> State:
         """Return the state at the last boundary, from its snapshot. ``hint`` is a segment whose boundary probably exists."""
         last = self._last_boundary(hint)
-        while (
-            last is not None and last.stub and last.closed is None
-        ):  # overwritten during the search: there are newer boundaries
+        # A stub was overwritten during the search: there are newer boundaries.
+        while last is not None and last.stub and last.closed is None:
             newer = self._last_boundary(last.n // self.segment)
             if newer is None or newer.n == last.n:
                 raise HistoryClosed(

@@ -146,9 +146,8 @@ def _collect(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun
         return OlderRun(state.scope)
     with contextlib.suppress(CheckpointError):  # a savepoint that cannot be published only keeps the history open
         publish_due(coordinator)
-    collected = collect(
-        unshared(coordinator), now
-    )  # before it is closed: a closed history is not searched for leftovers
+    # This comes before closing: a closed history is not searched for leftovers.
+    collected = collect(unshared(coordinator), now)
     return OlderRun(state.scope, collected.ids, collected.leftovers, close_if_due(coordinator, now))
 
 

@@ -131,9 +131,8 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
         savepoint = savepoint_target.open_savepoint(pointer, home)
     except SavepointDisposed:
         return _finish(home, pointer, by, now, dry_run=dry_run)
-    savepoint_target.check_claim(
-        savepoint.store, pointer, DISPOSAL
-    )  # its own history has forgotten a claimed savepoint
+    # Its own history has forgotten a claimed savepoint.
+    savepoint_target.check_claim(savepoint.store, pointer, DISPOSAL)
     origin = _own_history(home, savepoint.seal, pointer)
     if origin is not None:
         _refuse_held(origin[0], origin[1], now)

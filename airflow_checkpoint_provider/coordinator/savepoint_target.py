@@ -128,9 +128,8 @@ def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, poin
     """
     body = history.read(seal_key)
     if body is None:
-        published = target.read(
-            pointer.metadata
-        )  # the seal was deleted: the savepoint has been published, or never will be
+        # The seal was deleted: the savepoint has been published, or never will be
+        published = target.read(pointer.metadata)
         if published is None:
             raise Damaged(f"{seal_key} is missing, so {pointer} cannot be published; take another savepoint")
         return _published(published, sealed, pointer)

@@ -86,9 +86,8 @@ class Request(Record):
     name: str | None = None
     pinned: bool = False
     owner: str = ""  # DAG and task that asks
-    confirm_commits: bool = (
-        False  # a task waits until every participant was told: the driver writes ``CommitsConfirmed``
-    )
+    # A task waits until every participant was told: the driver writes ``CommitsConfirmed``
+    confirm_commits: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

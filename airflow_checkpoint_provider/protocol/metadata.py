@@ -72,9 +72,8 @@ class StageDetail(Record):
     sorted: bool = False
     version: str | None = None
     function: bool = False
-    before: dict[str, str] = field(
-        default_factory=dict
-    )  # uid -> file set of each stage handed out earlier in its attempt
+    # uid -> file set of each stage handed out earlier in its attempt
+    before: dict[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
 
 

@@ -23,10 +23,8 @@ LONGEST_QUEUE = 1000
 MOST_PENDING = 100  # forced and gated ones included: one entry must be able to abort them all
 AT_ONCE = 16  # requests that one entry may take from the queue
 PAUSE = "the pause between two checkpoints"
-PERIODIC, BARRIER = (
-    "periodic",
-    "barrier",
-)  # origins: the driver's timer, and the end of a stage; any other origin is a user
+# Origins: the driver's timer, and the end of a stage; any other origin is a user
+PERIODIC, BARRIER = "periodic", "barrier"
 
 
 def trigger(state: State, command: c.Trigger) -> Decision:

@@ -174,9 +174,8 @@ class State(Record):
     launches: tuple[Launch, ...] = ()
     attempts: tuple[AttemptRecord, ...] = ()
     runs: tuple[Run, ...] = ()
-    dropped_run_after: str = (
-        ""  # the latest position of runs evicted from ``runs`` that belong (or may belong) to this branch
-    )
+    # The latest position of runs evicted from ``runs`` that belong (or may belong) to this branch
+    dropped_run_after: str = ""
     dropped_elsewhere: str = added("")  # the same of all evicted runs: a step back may make them belong again
     branch: Branch = field(default_factory=Branch)
     next_launch: int = 1
@@ -185,9 +184,8 @@ class State(Record):
     next_file_set: int = 1
     checkpoints: tuple[Checkpoint, ...] = ()
     file_sets: tuple[FileSetEntry, ...] = ()
-    tokens: dict[str, int] = field(
-        default_factory=dict
-    )  # text of a launch's token -> launch; of a branch's token -> next launch
+    # text of a launch's token -> launch; of a branch's token -> next launch
+    tokens: dict[str, int] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)  # request token -> newest checkpoint
     suspended: str | None = None
     counts: dict[str, int] = field(default_factory=dict)  # completed, aborted; restored: only of evicted attempts

@@ -177,9 +177,8 @@ class CheckpointedJob:
                 self._finish()
             else:
                 self._end.fail(error)
-                if (
-                    isinstance(error, SystemExit) and exit_code(error, self._launched) == 0
-                ):  # sys.exit(256) would be success
+                # ``sys.exit(256)`` would be success.
+                if isinstance(error, SystemExit) and exit_code(error, self._launched) == 0:
                     raise SystemExit(int(ExitCode.FAILED))
         finally:
             self._watchdog.stop()

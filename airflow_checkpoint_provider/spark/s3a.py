@@ -78,9 +78,8 @@ def prepare(spark: SparkSession, store: Store) -> None:
     if not isinstance(store, S3Store):
         return
     access = store.access()
-    next(
-        iter(store.folders("jobs")), None
-    )  # boto3 first: its errors say more, and S3A waits long for a store that does not answer
+    # boto3 first: its errors say more, and S3A waits long for a store that does not answer
+    next(iter(store.folders("jobs")), None)
     _check_jars(spark, {**NEEDED, **FOR_ROLES} if access.role_arn or access.renewed else NEEDED)
     _configure(spark, store, access)
     _check_access(spark, store)
@@ -200,9 +199,8 @@ def _assume_role(access: Access, options: dict[str, str]) -> dict[str, str]:
         "assumed.role.credentials.provider": options[PROVIDER],
     }
     address = urlsplit(access.sts_endpoint or "")
-    if (
-        address.scheme == "https" and access.sts_region
-    ):  # S3A takes a host; without one the SDK asks its own environment
+    # S3A takes a host; without one the SDK asks its own environment
+    if address.scheme == "https" and access.sts_region:
         role |= {"assumed.role.sts.endpoint": address.netloc, "assumed.role.sts.endpoint.region": access.sts_region}
     return {**options, **role}
 

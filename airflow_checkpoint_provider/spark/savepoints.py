@@ -95,9 +95,8 @@ class Savepoints:
     def _copy_and_complete(self, savepoint: Checkpoint, snapshots: BarrierSnapshots) -> None:
         began = time.monotonic()
         self._refuse_unwanted(savepoint)
-        if self._attempt.missing(
-            savepoint
-        ):  # else acknowledged at an earlier barrier, and the store did not tell the end
+        # Otherwise it was acknowledged at an earlier barrier, and the store did not tell the outcome.
+        if self._attempt.missing(savepoint):
             records = self._copy(savepoint, snapshots, began + savepoint.timeout_s)
             self._refuse_unwanted(savepoint)
             self._attempt.acknowledge(self._acknowledgement(savepoint.id, records))

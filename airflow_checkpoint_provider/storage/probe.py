@@ -21,9 +21,8 @@ def probe(store: Store) -> None:
     try:
         _put_twice(store, f"{scratch}/once")
     finally:
-        with suppress(
-            StoreError
-        ):  # a few bytes that no listing shows; checkpoints can be written without the right to delete
+        # A few bytes that no listing shows; checkpoints can be written without the right to delete
+        with suppress(StoreError):
             store.delete_under(scratch)
 
 

@@ -256,10 +256,8 @@ class S3Store(StoreBase):
                     Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in batch], "Quiet": True}
                 )
             except Exception as error:
-                if meaning(error) in (
-                    Meaning.UNSUPPORTED,
-                    Meaning.UNKNOWN,
-                ):  # not supported, or too slow for so many keys
+                # Not supported, or too slow for so many keys
+                if meaning(error) in (Meaning.UNSUPPORTED, Meaning.UNKNOWN):
                     return batch
                 raise
         return [failed["Key"] for failed in answer.get("Errors", ())]

@@ -32,9 +32,8 @@ class States:
     run_values: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     claimed_values: set[str] = field(default_factory=set)  # uids of the values that the script uses
-    object_states: dict[str, Any] = field(
-        default_factory=dict
-    )  # of registered objects, at the last barrier; None: no state
+    # Of registered objects, at the last barrier; None: no state
+    object_states: dict[str, Any] = field(default_factory=dict)
     handed_out: dict[str, str] = field(default_factory=dict)  # uid -> file set of each stage, in the script's order
     dropped: set[str] = field(default_factory=set)  # uids of restored states that were dropped on purpose
     _completed: bytes = b""  # fingerprint of the newest completed checkpoint, to tell whether anything changed
