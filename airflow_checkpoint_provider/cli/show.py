@@ -272,12 +272,7 @@ def _story_data(state: State, launch: Launch, attempt: AttemptRecord | None, res
         "not_run_again": [{"uid": state.uid, "work_s": state.measures.work_s} for state in kept],
         "completed": [checkpoint.id for checkpoint in own if checkpoint.completed_at],
         "aborted": [
-            {
-                "id": checkpoint.id,
-                "reason": checkpoint.reason,
-                "phase": checkpoint.phase,
-                "words": checkpoint.words,
-            }
+            {"id": checkpoint.id, "reason": checkpoint.reason, "phase": checkpoint.phase, "words": checkpoint.words}
             for checkpoint in own
             if checkpoint.status == ABORTED
         ],

@@ -11,12 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_checkpoint_provider.errors import (
-    InvalidConfig,
-    KindChanged,
-    RenameConflict,
-    StateNotFound,
-)
+from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged, RenameConflict, StateNotFound
 from airflow_checkpoint_provider.protocol.keys import check_uid
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateSnapshot, kind_in_words
 

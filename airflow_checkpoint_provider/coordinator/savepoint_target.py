@@ -197,10 +197,7 @@ def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None
     if owner == DISPOSAL:
         advice = "That deletes it when its retention keeps it no more"
     raise AlreadyClaimed(
-        f"{pointer} was claimed {whose} at {lock.at} by {lock.by}. {advice}",
-        owner=lock.owner,
-        by=lock.by,
-        at=lock.at,
+        f"{pointer} was claimed {whose} at {lock.at} by {lock.by}. {advice}", owner=lock.owner, by=lock.by, at=lock.at
     )
 
 

@@ -20,14 +20,7 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
 from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
-from airflow_checkpoint_provider.errors import (
-    Busy,
-    CheckpointError,
-    CommitStateUnknown,
-    Fenced,
-    NotPending,
-    StoreError,
-)
+from airflow_checkpoint_provider.errors import Busy, CheckpointError, CommitStateUnknown, Fenced, NotPending, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.handover import ExitCode

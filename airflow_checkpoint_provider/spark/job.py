@@ -24,12 +24,7 @@ from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.progress import Progress
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
 from airflow_checkpoint_provider.spark.settings import Settings, launched, script, settings_of
-from airflow_checkpoint_provider.spark.stages.application import (
-    Application,
-    check_versions,
-    digest,
-    refuse_connect,
-)
+from airflow_checkpoint_provider.spark.stages.application import Application, check_versions, digest, refuse_connect
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.start import Program, begin
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered

@@ -10,9 +10,7 @@ from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.protocol.wording import title
 from airflow_checkpoint_provider.text.units import day_and_time, headline, labelled, plural, sealed, size, some
 
-CODES = {
-    "CKP104": "A restore set the checkpoint from which the next attempt starts. Running attempts are fenced.",
-}
+CODES = {"CKP104": "A restore set the checkpoint from which the next attempt starts. Running attempts are fenced."}
 
 
 def restored(

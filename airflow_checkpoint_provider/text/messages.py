@@ -11,13 +11,7 @@ from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.kinds import COUNTED, DECLINED, EXPIRED, STORE_FAILED, kind_named
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
-from airflow_checkpoint_provider.protocol.state import (
-    ABORTED,
-    PENDING,
-    AttemptRecord,
-    Checkpoint,
-    State,
-)
+from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, AttemptRecord, Checkpoint, State
 from airflow_checkpoint_provider.protocol.wording import restore, title
 from airflow_checkpoint_provider.text.units import (
     ENDED,

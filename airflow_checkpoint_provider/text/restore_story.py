@@ -10,12 +10,7 @@ from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored,
 from airflow_checkpoint_provider.coordinator.statistics import failure
 from airflow_checkpoint_provider.protocol.events import Point, StateEntry
 from airflow_checkpoint_provider.protocol.metadata import kind_in_words
-from airflow_checkpoint_provider.protocol.state import (
-    ABORTED,
-    AttemptRecord,
-    Launch,
-    State,
-)
+from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Launch, State
 from airflow_checkpoint_provider.protocol.wording import command, title
 from airflow_checkpoint_provider.text.messages import closed
 from airflow_checkpoint_provider.text.units import (
@@ -136,8 +131,7 @@ def _adopted(state: State, launch: Launch, seen: Seen) -> str:
     details += [_doing(seen.beat)] if seen.beat and seen.beat.doing else []
     detail = f" ({', '.join(details)})" if details else ""
     return coded(
-        f"ADOPT {title(state)}: {observed} is alive{detail}. Not submitted again; this try follows it.",
-        "CKP110",
+        f"ADOPT {title(state)}: {observed} is alive{detail}. Not submitted again; this try follows it.", "CKP110"
     )
 
 

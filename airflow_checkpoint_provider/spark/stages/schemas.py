@@ -6,15 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    ArrayType,
-    CalendarIntervalType,
-    DataType,
-    MapType,
-    StructType,
-    TimeType,
-    UserDefinedType,
-)
+from pyspark.sql.types import ArrayType, CalendarIntervalType, DataType, MapType, StructType, TimeType, UserDefinedType
 
 from airflow_checkpoint_provider.errors import UnsupportedType
 
