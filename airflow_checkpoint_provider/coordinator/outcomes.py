@@ -27,6 +27,16 @@ class Outcome:
 
     over: ClassVar[bool] = False
 
+    def __init_subclass__(cls, *, over: bool = False) -> None:
+        cls.over = over
+
+
+@dataclass(frozen=True)
+class CheckpointOutcome(Outcome):
+    """The result of a look that found the checkpoint of the request."""
+
+    checkpoint: Checkpoint
+
 
 @dataclass(frozen=True)
 class InQueue(Outcome):
@@ -37,40 +47,28 @@ class InQueue(Outcome):
 
 
 @dataclass(frozen=True)
-class Pending(Outcome):
+class Pending(CheckpointOutcome):
     """The driver takes the checkpoint at its next barrier. ``beat`` is the driver's newest, None if none is seen."""
 
-    checkpoint: Checkpoint
     beat: Beat | None
 
 
-@dataclass(frozen=True)
-class DriverLost(Outcome):
+class DriverLost(CheckpointOutcome):
     """The checkpoint needs its driver, which has been silent for too long. ``resolve`` aborts or completes it."""
 
-    checkpoint: Checkpoint
 
-
-@dataclass(frozen=True)
-class Ending(Outcome):
+class Ending(CheckpointOutcome):
     """The savepoint of a stop is completed, and its attempt has not ended yet."""
 
-    checkpoint: Checkpoint
 
-
-@dataclass(frozen=True)
-class Committing(Outcome):
+class Committing(CheckpointOutcome):
     """The checkpoint is completed, and the driver has not confirmed yet that every participant was told."""
 
-    checkpoint: Checkpoint
-
 
 @dataclass(frozen=True)
-class Unconfirmed(Outcome):
+class Unconfirmed(CheckpointOutcome, over=True):
     """Completed, but its driver will not confirm the commits any more, because of ``why``. A restore notifies the participants."""
 
-    over: ClassVar[bool] = True
-    checkpoint: Checkpoint
     why: str
 
 
@@ -81,59 +79,41 @@ class Unreadable(Outcome):
     error: errors.CheckpointError
 
 
-@dataclass(frozen=True)
-class Acknowledged(Outcome):
+class Acknowledged(CheckpointOutcome, over=True):
     """All applications have acknowledged the checkpoint, and it is not sealed yet."""
 
-    over: ClassVar[bool] = True
-    checkpoint: Checkpoint
 
-
-@dataclass(frozen=True)
-class Completed(Outcome):
+class Completed(CheckpointOutcome, over=True):
     """The checkpoint is completed; it may have been deleted since."""
 
-    over: ClassVar[bool] = True
-    checkpoint: Checkpoint
-
 
 @dataclass(frozen=True)
-class Ended(Outcome):
+class Ended(CheckpointOutcome, over=True):
     """The savepoint of a stop is completed, and its attempt has ended; ``how`` is None if it was replaced."""
 
-    over: ClassVar[bool] = True
-    checkpoint: Checkpoint
     how: str | None
 
 
 @dataclass(frozen=True)
-class NotEnded(Outcome):
+class NotEnded(CheckpointOutcome, over=True):
     """The savepoint of a stop is completed, but its attempt does not end, because of ``why``."""
 
-    over: ClassVar[bool] = True
-    checkpoint: Checkpoint
     why: str
 
 
-@dataclass(frozen=True)
-class Aborted(Outcome):
+class Aborted(CheckpointOutcome, over=True):
     """The checkpoint was aborted; its ``reason`` and ``words`` say why."""
 
-    over: ClassVar[bool] = True
-    checkpoint: Checkpoint
-
 
 @dataclass(frozen=True)
-class Dropped(Outcome):
+class Dropped(Outcome, over=True):
     """The request was taken out of the queue."""
 
-    over: ClassVar[bool] = True
     why: str
 
 
 @dataclass(frozen=True)
-class Refused(Outcome):
+class Refused(Outcome, over=True):
     """The request was refused; nothing was written."""
 
-    over: ClassVar[bool] = True
     error: errors.Refused

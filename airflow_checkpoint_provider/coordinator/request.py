@@ -21,26 +21,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.coordinator import outcomes
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness
-from airflow_checkpoint_provider.coordinator.outcomes import (
-    Aborted,
-    Acknowledged,
-    Awaited,
-    Committing,
-    Completed,
-    DriverLost,
-    Dropped,
-    Ended,
-    Ending,
-    InQueue,
-    NotEnded,
-    Outcome,
-    Pending,
-    Refused,
-    Unconfirmed,
-    Unreadable,
-)
+from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Outcome
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.protocol import requests
 from airflow_checkpoint_provider.protocol.keys import Pointer
@@ -116,9 +100,9 @@ class CheckpointRequest:
         except errors.Queued:
             return self._unserved(self.state)
         except errors.RequestDropped as error:
-            return Dropped(str(error.about["reason"]))
+            return outcomes.Dropped(str(error.about["reason"]))
         except errors.Refused as error:
-            return Refused(error)
+            return outcomes.Refused(error)
         return self._seen(self.state)
 
     def _trigger_settled(self, trigger: Callable[[Coordinator], int]) -> int:
@@ -131,10 +115,10 @@ class CheckpointRequest:
         """Return the outcome of a request that was in the queue."""
         waiting = [request.request.token for request in requests.in_order(state.queue)]
         if self._token in waiting:
-            return InQueue(waiting.index(self._token) + 1, len(waiting))
+            return outcomes.InQueue(waiting.index(self._token) + 1, len(waiting))
         dropped = next((request for request in reversed(state.dropped) if request.token == self._token), None)
         if dropped:
-            return Dropped(dropped.why)
+            return outcomes.Dropped(dropped.why)
         self.number = state.requests[self._token]
         return self._seen(state)
 
@@ -188,7 +172,7 @@ class CheckpointRequest:
             if self._liveness:
                 self._liveness.excuse()
             self._error = self._error or error
-            return Unreadable(self._error)
+            return outcomes.Unreadable(self._error)
         self._error = None
         return outcome
 
@@ -225,16 +209,16 @@ class CheckpointRequest:
     def _seen(self, state: State) -> Outcome:
         checkpoint = self._listed(state)
         if checkpoint.status == ABORTED:
-            return Aborted(checkpoint)
+            return outcomes.Aborted(checkpoint)
         if checkpoint.status != PENDING:
-            if self._awaited is Awaited.COMMITTED:
-                return self._commits(checkpoint)
-            return self._after_completion(checkpoint) if self._awaited is Awaited.ENDED else Completed(checkpoint)
+            if self._awaited is Awaited.ENDED:
+                return self._after_completion(checkpoint)
+            return self._commits(checkpoint) if self._awaited is Awaited.COMMITTED else outcomes.Completed(checkpoint)
         if self._awaited is Awaited.ACKNOWLEDGED and not self.coordinator.missing(checkpoint):
-            return Acknowledged(checkpoint)
+            return outcomes.Acknowledged(checkpoint)
         if self._driver_lives(checkpoint) is not False:
-            return Pending(checkpoint, self._beat)
-        return DriverLost(checkpoint) if self._needs_driver(checkpoint) else Pending(checkpoint, None)
+            return outcomes.Pending(checkpoint, self._beat)
+        return outcomes.DriverLost(checkpoint) if self._needs_driver(checkpoint) else outcomes.Pending(checkpoint, None)
 
     def _after_completion(self, checkpoint: Checkpoint) -> Outcome:
         if self._completed is None:
@@ -243,28 +227,26 @@ class CheckpointRequest:
         state = self.coordinator.journal.catch_up() if lost else self.state  # it may have ended since
         if all(state.over(epoch) for epoch in checkpoint.epochs):
             attempts = [attempt for attempt in map(state.attempt, checkpoint.epochs) if attempt]
-            return Ended(checkpoint, attempts[-1].how if attempts else None)
+            return outcomes.Ended(checkpoint, attempts[-1].how if attempts else None)
         if lost:
-            return NotEnded(checkpoint, "its driver was lost before it had ended")
+            return outcomes.NotEnded(checkpoint, "its driver was lost before it had ended")
         if time.monotonic() - self._completed >= checkpoint.timeout_s:
-            return NotEnded(checkpoint, f"its driver has not ended within {checkpoint.timeout_s:g} s")
-        return Ending(checkpoint)
+            return outcomes.NotEnded(checkpoint, f"its driver has not ended within {checkpoint.timeout_s:g} s")
+        return outcomes.Ending(checkpoint)
 
     def _commits(self, checkpoint: Checkpoint) -> Outcome:
         if checkpoint.commits_confirmed:
-            return Completed(checkpoint)
+            return outcomes.Completed(checkpoint)
         lost = self._driver_lives(checkpoint) is False
         state = self.coordinator.journal.catch_up() if lost else self.state  # it may have confirmed since
         checkpoint = self._listed(state)
         if checkpoint.commits_confirmed:
-            return Completed(checkpoint)
+            return outcomes.Completed(checkpoint)
         if all(state.over(epoch) for epoch in checkpoint.epochs):
-            return Unconfirmed(checkpoint, f"attempt {checkpoint.epochs[-1]}, which took it, has ended")
-        return (
-            Unconfirmed(checkpoint, f"the driver of attempt {checkpoint.epochs[-1]} was lost")
-            if lost
-            else Committing(checkpoint)
-        )
+            return outcomes.Unconfirmed(checkpoint, f"attempt {checkpoint.epochs[-1]}, which took it, has ended")
+        if lost:
+            return outcomes.Unconfirmed(checkpoint, f"the driver of attempt {checkpoint.epochs[-1]} was lost")
+        return outcomes.Committing(checkpoint)
 
     # -- the driver ----------------------------------------------------------------------------------------------------
 
@@ -289,14 +271,14 @@ class CheckpointRequest:
 
     def _resolve(self, suspected: bool) -> Outcome:
         outcome = self._look()
-        lost = isinstance(outcome, DriverLost)
-        if suspected and isinstance(outcome, Pending) and self._needs_driver(outcome.checkpoint):
+        lost = isinstance(outcome, outcomes.DriverLost)
+        if suspected and isinstance(outcome, outcomes.Pending) and self._needs_driver(outcome.checkpoint):
             lost = not self._observer().wait(self._heartbeats(outcome.checkpoint))
-        if lost and isinstance(outcome, Pending | DriverLost):
+        if lost and isinstance(outcome, outcomes.Pending | outcomes.DriverLost):
             self._give_up(outcome.checkpoint)
             outcome = self._look()
         if self._awaited in (Awaited.PUBLISHED, Awaited.ENDED) and isinstance(
-            outcome, Completed | Ending | Ended | NotEnded
+            outcome, outcomes.Completed | outcomes.Ending | outcomes.Ended | outcomes.NotEnded
         ):
             publish_due(self.coordinator, outcome.checkpoint.id)
             outcome = replace(outcome, checkpoint=self._listed(self.state))

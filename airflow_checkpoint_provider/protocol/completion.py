@@ -27,20 +27,11 @@ def complete(state: State, command: c.Complete) -> Decision:
     if fenced := launches.fenced(state, command.epoch):
         return fenced
     if checkpoint is None or checkpoint.status != PENDING:
-        return Refusal(
-            errors.NotPending(
-                f"chk-{command.id} is not pending: {outcome(checkpoint)}; nothing was changed",
-                status=checkpoint and checkpoint.status,
-            )
-        )
+        return _not_pending(checkpoint, f"chk-{command.id} is not pending: {outcome(checkpoint)}; nothing was changed")
     if checkpoint.request.gated and not command.finalize:
-        return Refusal(
-            errors.NotPending(f"chk-{command.id} is gated: only its finalize task completes it", status=PENDING)
-        )
+        return _not_pending(checkpoint, f"chk-{command.id} is gated: only its finalize task completes it")
     if missing := set(checkpoint.plan) - set(command.acknowledged):
-        return Refusal(
-            errors.NotPending(f"chk-{command.id} is not acknowledged by {sorted(missing)}; wait for it", status=PENDING)
-        )
+        return _not_pending(checkpoint, f"chk-{command.id} is not acknowledged by {sorted(missing)}; wait for it")
     completed = e.CheckpointCompleted(
         id=command.id,
         digest=command.digest,
@@ -50,6 +41,10 @@ def complete(state: State, command: c.Complete) -> Decision:
         suspended=_suspended_by(checkpoint),
     )
     return (completed,)
+
+
+def _not_pending(checkpoint: Checkpoint | None, text: str) -> Refusal:
+    return Refusal(errors.NotPending(text, status=checkpoint and checkpoint.status))
 
 
 def _suspended_by(checkpoint: Checkpoint) -> str:
@@ -84,11 +79,8 @@ def confirm_commits(state: State, command: c.ConfirmCommits) -> Decision:
     if fenced := launches.fenced(state, command.epoch):
         return fenced
     if checkpoint is None or checkpoint.status not in (RETAINED, CONDEMNED, FORGOTTEN):
-        return Refusal(
-            errors.NotPending(
-                f"chk-{command.id} is not completed: {outcome(checkpoint)}; no commit was confirmed",
-                status=checkpoint and checkpoint.status,
-            )
+        return _not_pending(
+            checkpoint, f"chk-{command.id} is not completed: {outcome(checkpoint)}; no commit was confirmed"
         )
     return (e.CommitsConfirmed(id=command.id),)
 
@@ -99,11 +91,8 @@ def confirm_published(state: State, command: c.ConfirmPublished) -> Decision:
     if checkpoint and (checkpoint.published or checkpoint.status in (CONDEMNED, FORGOTTEN)):
         return DoneAlready(command.id)
     if checkpoint is None or not checkpoint.savepoint or checkpoint.status != RETAINED:
-        return Refusal(
-            errors.NotPending(
-                f"chk-{command.id} is no completed savepoint: {outcome(checkpoint)}; nothing was published",
-                status=checkpoint and checkpoint.status,
-            )
+        return _not_pending(
+            checkpoint, f"chk-{command.id} is no completed savepoint: {outcome(checkpoint)}; nothing was published"
         )
     return (e.SavepointPublished(id=command.id),)
 
@@ -116,11 +105,7 @@ def abort(state: State, command: c.Abort) -> Decision:
     if fenced := launches.fenced(state, command.epoch):
         return fenced
     if checkpoint is None or checkpoint.status != PENDING:
-        return Refusal(
-            errors.NotPending(
-                f"chk-{command.id} cannot be aborted: {outcome(checkpoint)}", status=checkpoint and checkpoint.status
-            )
-        )
+        return _not_pending(checkpoint, f"chk-{command.id} cannot be aborted: {outcome(checkpoint)}")
     return (
         e.CheckpointAborted(
             id=command.id, reason=command.reason, phase=command.phase, missing=command.missing, words=command.words
