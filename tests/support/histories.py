@@ -1,4 +1,4 @@
-"""Histories made by commands, as a journal makes them but without a store, and decisions in short words. Runs anywhere."""
+"""Histories built by commands, as a journal builds them but without a store, and decisions as short text. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Error = TypeVar("Error", bound=Refused)
 
 
 def at(minutes: float) -> str:
-    """Minutes after the history's first entry, as the journal writes it."""
+    """Return the time ``minutes`` after the first entry, as the journal writes it."""
     return (BEGIN + timedelta(minutes=minutes)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -36,7 +36,7 @@ def token(run: str = "day-1", *, task: str = "delays", generation: int = 0) -> e
 def launch(
     run: str = "day-1", try_number: int = 1, *, task: str = "delays", generation: int = 0, **other: Any
 ) -> c.PlanLaunch:
-    """A submit task's wish. Runs called ``day-<n>`` come after each other; any other has no date, so it starts when it starts."""
+    """Return the command of a submit task. A run called ``day-<n>`` has that date; any other run has none."""
     asks = token(run, task=task, generation=generation)
     day = run.removeprefix("day-")
     spec = e.LaunchSpec(
@@ -53,7 +53,7 @@ def launch(
 
 
 def clear(run: str = "day-1", try_number: int = 2, **other: Any) -> c.PlanLaunch:
-    """As a person's clear of the task makes it: the next try, of another generation."""
+    """Return the launch of a cleared task: the next try, in a new generation."""
     return launch(run, try_number, generation=1, **other)
 
 
@@ -70,7 +70,7 @@ Given = Callable[["History"], object]
 
 
 def in_turn(*steps: Given) -> Given:
-    """One after the other."""
+    """Return a step that takes ``steps`` one after the other."""
 
     def given(history: History) -> None:
         for step in steps:
@@ -82,7 +82,7 @@ def in_turn(*steps: Given) -> Given:
 class History:
     """A state, and the commands that made it.
 
-    ``do`` asks each command a second time and wants to hear *done already* (docs/protocol.md, P11), and takes the state through
+    ``do`` repeats each command and expects *done already* (docs/protocol.md, P11), and takes the state through
     its JSON, as a snapshot does.
     """
 
@@ -95,19 +95,19 @@ class History:
 
     def do(self, command: c.Command) -> tuple[e.Event, ...]:
         decision = self.ask(command)
-        assert isinstance(decision, tuple), said(decision)
+        assert isinstance(decision, tuple), described(decision)
         self.write(*decision)
-        assert isinstance(self.ask(command), c.DoneAlready), f"{command}, asked again: {said(self.ask(command))}"
+        assert isinstance(self.ask(command), c.DoneAlready), f"{command}, asked again: {described(self.ask(command))}"
         return decision
 
     def write(self, *events: e.Event) -> None:
-        """One entry, decided by nobody."""
+        """Append one entry without a decision."""
         n = self.state.n + 1
         events = tuple(e.event_from_json(json.loads(canonical(e.event_to_json(event)))) for event in events)
         self.state = fold(self.state, n, at(n), events)
         assert State.from_json(json.loads(canonical(self.state.to_json()))) == self.state
 
-    # -- what happens to a job, in short ---------------------------------------------------------------------------
+    # -- the life of a job -----------------------------------------------------------------------------------------
 
     def launched(self, run: str = "day-1", try_number: int = 1, **other: Any) -> int:
         self.do(launch(run, try_number, scope=self.scope, **other))
@@ -116,7 +116,7 @@ class History:
     def started(
         self, run: str = "day-1", try_number: int = 1, *, checkpointing: dict[str, Any] | None = None, **other: Any
     ) -> int:
-        """A launch, and the attempt that it brought about; returns the epoch."""
+        """Launch a run and start its attempt; return the epoch."""
         self.launched(run, try_number, **other)
         generation = other.get("generation", 0)
         self.do(start(run, try_number, generation=generation, checkpointing=checkpointing or {}))
@@ -131,7 +131,7 @@ class History:
         return self.state.next_id - 1
 
     def completed(self, *handed_on: str, number: int | None = None) -> int:
-        """A checkpoint with one new file set of state ``s<id>``, and with the file sets at the paths ``handed_on``."""
+        """Complete a checkpoint with one new file set of state ``s<id>`` and the file sets at ``handed_on``; return its id."""
         number = number or self.triggered()
         checkpoint = self.state.checkpoint(number)
         assert checkpoint
@@ -147,12 +147,12 @@ class History:
         self.do(c.Condemn(ids=ids, now=at(self.state.n)))
 
     def suspended(self) -> None:
-        """As a stop with a savepoint leaves the job."""
+        """Suspend the job, as a stop with a savepoint does."""
         self.state = replace(self.state, suspended="task upgrade.stop: savepoint 41")
 
 
 def file_set(number: int, epoch: int) -> str:
-    """Where the new file set of ``History.completed`` is written."""
+    """Return the path of the new file set of ``History.completed``."""
     return file_set_path(f"s{number}", epoch, f"nonce{number}")
 
 
@@ -175,7 +175,7 @@ def complete(number: int, *entries: e.StateEntry, **other: Any) -> c.Complete:
 
 
 def stopped(number: int, epoch: int) -> tuple[e.Event, ...]:
-    """The events of a stop with a savepoint, checkpoint ``number``: it is completed, published, and suspends the job."""
+    """Return the events of a stop with savepoint ``number``: triggered, completed and published."""
     request = e.Request(token="stop", kind="suspend_savepoint", folder="s3://lake/savepoints", nonce="9f3c")
     return (
         e.CheckpointTriggered(
@@ -192,26 +192,26 @@ def stopped(number: int, epoch: int) -> tuple[e.Event, ...]:
     )
 
 
-# -- decisions in short words --------------------------------------------------------------------------------------------
+# -- decisions as short text ---------------------------------------------------------------------------------------------
 
 
-def said(decision: Decision) -> str:
-    """``"branch 1 from chk-3, launch 4 from chk-3, abort chk-5"``, ``"done 2"``, or the refusal's name."""
+def described(decision: Decision) -> str:
+    """Return e.g. ``"branch 1 from chk-3, launch 4 from chk-3, abort chk-5"``, ``"done 2"``, or the name of the error."""
     if isinstance(decision, c.DoneAlready):
         return f"done {decision.number}"
     if isinstance(decision, c.Refusal):
         return type(decision.error).__name__
-    return ", ".join(_words(event) for event in decision)
+    return ", ".join(_event(event) for event in decision)
 
 
 def refusal(decision: Decision, error: type[Error]) -> Error:
-    """The error of a decision that refuses."""
-    assert isinstance(decision, c.Refusal), said(decision)
+    """Return the error of a refusal; assert that it is an ``error``."""
+    assert isinstance(decision, c.Refusal), described(decision)
     assert isinstance(decision.error, error), repr(decision.error)
     return decision.error
 
 
-def _words(event: e.Event) -> str:
+def _event(event: e.Event) -> str:
     match event:
         case e.HistoryOpened():
             return "open"
@@ -230,7 +230,7 @@ def _words(event: e.Event) -> str:
         case e.CheckpointTriggered(id=number):
             return f"trigger chk-{number}"
         case e.CheckpointCompleted(id=number, subsumed=subsumed):
-            return f"complete chk-{number}" + "".join(f" subsuming chk-{one}" for one in subsumed)
+            return f"complete chk-{number}" + "".join(f" subsuming chk-{older}" for older in subsumed)
         case e.CommitsConfirmed(id=number):
             return f"confirm chk-{number}"
         case e.CheckpointAborted(id=number):

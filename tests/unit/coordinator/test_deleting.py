@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.deletion import held, policy_of
 from airflow_checkpoint_provider.protocol.events import Point
-from tests.support.histories import Given, History, at, clear, file_set, in_turn, refusal, said, start
+from tests.support.histories import Given, History, at, clear, described, file_set, in_turn, refusal, start
 
 
 def keeping(retention: Retention, checkpoints: int) -> Given:
@@ -77,7 +77,7 @@ def condemn(*ids: int, minute: float = 1) -> c.Condemn:
 def test_condemn_and_forget(given: Given, asked: c.Command, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
 def test_a_refusal_names_what_is_held() -> None:
@@ -162,7 +162,7 @@ def test_a_clear_takes_back_that_the_run_had_finished() -> None:
     three(history)
     history.ended()
     history.do(clear(on_clear="continue"))
-    assert said(history.ask(condemn(1, 2, 3))) == "Held"
+    assert described(history.ask(condemn(1, 2, 3))) == "Held"
 
 
 def test_the_policy_in_force_is_that_of_the_newest_attempt() -> None:
@@ -213,8 +213,8 @@ def test_nobody_goes_on_from_what_was_condemned() -> None:
     three(history)
     history.ended()
     history.condemned(1, 2, 3)
-    assert said(history.ask(clear(on_clear="continue"))) == "StateRequired"
-    assert said(history.ask(clear())) == "branch 1 from nothing, launch 2 from nothing"
+    assert described(history.ask(clear(on_clear="continue"))) == "StateRequired"
+    assert described(history.ask(clear())) == "branch 1 from nothing, launch 2 from nothing"
 
 
 @pytest.mark.parametrize(

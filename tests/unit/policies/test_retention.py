@@ -31,7 +31,7 @@ class Taken:
 
 
 def taken(*hours_ago: float) -> tuple[Taken, ...]:
-    """chk-1, chk-2, … as old as told."""
+    """Return chk-1, chk-2, … with the given ages in hours."""
     return tuple(
         Taken(n, (NOW - timedelta(hours=age)).isoformat().replace("+00:00", "Z"))
         for n, age in enumerate(hours_ago, start=1)
@@ -56,18 +56,18 @@ FIVE = taken(48, 24, 3, 2, 1)
         pytest.param(KeepLatest(4) & KeepWithin(hours=3) | KeepLatest(1), {3, 4, 5}, id="joined further"),
     ],
 )
-def test_what_is_kept(policy: Retention, kept: set[int]) -> None:
+def test_policy_keeps_the_checkpoints_of_its_row(policy: Retention, kept: set[int]) -> None:
     assert policy.keeps(FIVE, NOW) == kept
     assert policy.keeps(FIVE[::-1], NOW) == kept, "in any order"
     assert policy.keeps((), NOW) == frozenset()
 
 
-def test_newest_is_the_highest_id_and_not_the_latest_time() -> None:
-    """Order comes from the journal; times are of several machines (trap 11)."""
+def test_newest_checkpoint_is_the_highest_id() -> None:
+    """Times come from clocks of several machines (trap 11)."""
     assert KeepLatest(1).keeps(taken(1, 48), NOW) == {2}
 
 
-def test_a_clock_that_runs_ahead_costs_no_checkpoint() -> None:
+def test_checkpoint_with_a_future_time_is_kept() -> None:
     assert KeepWithin(hours=1).keeps(taken(-5), NOW) == {1}
 
 
@@ -85,7 +85,7 @@ def test_a_clock_that_runs_ahead_costs_no_checkpoint() -> None:
         ((KeepLatest(1) | KeepWithin(days=1)) & KeepAll(), KeepWithin(days=1) & KeepAll()),
     ],
 )
-def test_after_the_end_only_age_counts(policy: Retention, after: Retention | None) -> None:
+def test_after_end_leaves_only_policies_of_age(policy: Retention, after: Retention | None) -> None:
     assert policy.after_end() == after
 
 
@@ -102,31 +102,31 @@ policies = st.recursive(
 
 
 @given(policies)
-def test_a_policy_survives_the_journal(policy: Retention) -> None:
+def test_policy_is_equal_after_json(policy: Retention) -> None:
     assert retention_from_json(json.loads(canonical(policy.to_json()))) == policy
 
 
 @given(policies, policies, st.lists(st.floats(0, 99), max_size=12))
-def test_joins_are_union_and_intersection(one: Retention, other: Retention, ages: list[float]) -> None:
+def test_joined_policies_keep_union_and_intersection(first: Retention, other: Retention, ages: list[float]) -> None:
     all_taken = taken(*ages)
-    assert (one | other).keeps(all_taken, NOW) == one.keeps(all_taken, NOW) | other.keeps(all_taken, NOW)
-    assert (one & other).keeps(all_taken, NOW) == one.keeps(all_taken, NOW) & other.keeps(all_taken, NOW)
+    assert (first | other).keeps(all_taken, NOW) == first.keeps(all_taken, NOW) | other.keeps(all_taken, NOW)
+    assert (first & other).keeps(all_taken, NOW) == first.keeps(all_taken, NOW) & other.keeps(all_taken, NOW)
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "2", None, True])
-def test_latest_of_how_many(count: Any) -> None:
+def test_invalid_count_is_refused(count: Any) -> None:
     with pytest.raises(InvalidConfig, match="how many checkpoints to keep, 1 or more"):
         KeepLatest(count)
 
 
 @pytest.mark.parametrize("age", [timedelta(0), timedelta(days=-1), None, "7 days", 7])
-def test_within_which_time(age: Any) -> None:
+def test_invalid_age_is_refused(age: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"e\.g\. KeepWithin\(days=7\)"):
         KeepWithin(age)
 
 
 @pytest.mark.parametrize("other", [5, "KeepAll()", None])
-def test_only_policies_join(other: Any) -> None:
+def test_policy_joins_only_policies(other: Any) -> None:
     with pytest.raises(TypeError):
         KeepLatest(2) | other
     with pytest.raises(TypeError):
@@ -143,7 +143,7 @@ def test_only_policies_join(other: Any) -> None:
         {"keep": "latest", "count": 0},
     ],
 )
-def test_a_policy_of_a_newer_version_is_refused(data: dict[str, Any]) -> None:
-    """Taken for "keep nothing", it would delete the last checkpoint."""
+def test_policy_of_a_newer_version_is_refused(data: dict[str, Any]) -> None:
+    """If it were read as "keep nothing", the last checkpoint would be deleted."""
     with pytest.raises(InvalidConfig):
         retention_from_json(data)

@@ -1,4 +1,4 @@
-"""Attempts: who starts, who is stopped, who ends how (docs/protocol.md). Runs anywhere."""
+"""Attempts: start, stop request and end (docs/protocol.md). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.events import Point
-from tests.support.histories import Given, History, at, clear, in_turn, launch, refusal, said, start, token
+from tests.support.histories import Given, History, at, clear, described, in_turn, launch, refusal, start, token
 
 
 def planned(h: History) -> None:
@@ -27,19 +27,19 @@ def ended(how: str) -> Given:
 
 
 def replaced(h: History) -> None:
-    """Attempt 1 runs; try 2 was planned and has not started."""
+    """Start attempt 1; plan try 2, which has not started."""
     running(h)
     h.launched(try_number=2)
 
 
 def branched(h: History) -> None:
-    """Another run opened a branch."""
+    """Start attempt 1; another run opens a branch."""
     running(h)
     h.launched("day-2", restore="none")
 
 
 def by_hand(h: History) -> None:
-    """A person opens a branch: nothing but that entry, so there is no current launch."""
+    """Open a branch by hand, without a launch."""
     h.write(e.BranchOpened(branch=1, application="", base=None, token=token(), by="cli", reason="restore"))
 
 
@@ -48,7 +48,7 @@ def stop_requested(h: History) -> None:
 
 
 def second_driver(h: History) -> None:
-    """The cluster started the driver again under one launch: attempt 2 of launch 1."""
+    """Start the driver of launch 1 again, as a cluster may: attempt 2 of launch 1."""
     running(h)
     h.do(start(driver="again"))
 
@@ -84,14 +84,14 @@ def second_driver(h: History) -> None:
                      id="the restore point is that of its own entry (P9)"),
     ],
 )  # fmt: skip
-def test_start(given: Given, asked: c.StartAttempt, answer: str) -> None:
+def test_start_attempt_by_situation(given: Given, asked: c.StartAttempt, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
 def test_epochs_rise_through_launches_runs_and_branches() -> None:
-    """P2; B12: a second driver under one launch takes a new epoch, too."""
+    """P2, B12: a second driver under one launch takes a new epoch, too."""
     history = History()
     history.started("day-1")
     history.do(start("day-1", driver="again"))
@@ -99,12 +99,12 @@ def test_epochs_rise_through_launches_runs_and_branches() -> None:
     history.started("day-1", 2)
     history.ended()
     history.started("day-2", restore="none")
-    assert [one.epoch for one in history.state.attempts] == [1, 2, 3, 4]
+    assert [attempt.epoch for attempt in history.state.attempts] == [1, 2, 3, 4]
 
 
-def test_the_restore_point_is_not_that_of_the_launch() -> None:
-    """B14: the old driver completed a checkpoint after the entry that planned the launch could have seen it: it could not,
-    because that entry fenced it. But a driver that starts again under the launch begins after its own checkpoints."""
+def test_restore_point_of_a_second_driver_is_not_that_of_the_launch() -> None:
+    """B14: the entry of the launch fences older drivers, so none of them completes a checkpoint after it. A driver that starts
+    again under the launch starts from the checkpoints of the first one."""
     history = History()
     history.started()
     history.completed()
@@ -131,10 +131,12 @@ def test_the_restore_point_is_not_that_of_the_launch() -> None:
         pytest.param(lambda h: None, 1, "Superseded", id="no such launch"),
     ],
 )  # fmt: skip
-def test_request_stop(given: Given, by_try: int, answer: str) -> None:
+def test_request_stop_by_situation(given: Given, by_try: int, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(c.RequestStop(launch=1, try_number=by_try, by="task", reason="marked failed"))) == answer
+    assert (
+        described(history.ask(c.RequestStop(launch=1, try_number=by_try, by="task", reason="marked failed"))) == answer
+    )
 
 
 def end(how: str, epoch: int = 1, *, from_task: bool = False) -> c.EndAttempt:
@@ -164,10 +166,10 @@ def end(how: str, epoch: int = 1, *, from_task: bool = False) -> c.EndAttempt:
         pytest.param(running, end("finished", 9), "Fenced", id="no such attempt"),
     ],
 )  # fmt: skip
-def test_end(given: Given, asked: c.EndAttempt, answer: str) -> None:
+def test_end_attempt_by_situation(given: Given, asked: c.EndAttempt, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
 @pytest.mark.parametrize(
@@ -191,9 +193,7 @@ def test_end(given: Given, asked: c.EndAttempt, answer: str) -> None:
         pytest.param(lambda h: h.ended("lost"), id="taken for lost"),
     ],
 )
-def test_an_attempt_that_is_over_is_refused_whatever_it_sends(
-    fence: Given, late: Callable[[History], c.Command]
-) -> None:
+def test_ended_attempt_is_fenced_whatever_it_sends(fence: Given, late: Callable[[History], c.Command]) -> None:
     """P3; B42, B43."""
     history = History()
     history.started()
@@ -212,14 +212,14 @@ def test_an_attempt_that_is_over_is_refused_whatever_it_sends(
         (lambda h: h.ended("lost"), "it ended lost"),
     ],
 )
-def test_a_fence_says_who_made_it(fence: Given, why: str) -> None:
+def test_fenced_attempt_is_told_the_cause(fence: Given, why: str) -> None:
     history = History()
     running(history)
     fence(history)
     assert why in refusal(history.ask(c.Trigger(request=e.Request(token="late"), epoch=1)), errors.Fenced).message
 
 
-def test_a_run_is_as_its_newest_launch_ended() -> None:
+def test_run_has_the_end_of_its_newest_launch() -> None:
     history = History()
     history.started()
     history.ended("failed")
@@ -237,9 +237,9 @@ def alone(try_number: int, driver: str, **other: Any) -> c.StartAlone:
     return c.StartAlone(plan=plan, start=c.StartAttempt(token=plan.spec.token, try_number=try_number, driver=driver))
 
 
-def test_a_script_takes_launch_and_attempt_in_one_entry() -> None:
+def test_script_writes_launch_and_attempt_in_one_entry() -> None:
     history = History()
-    assert said(history.ask(alone(1, "first"))) == "open, launch 1 from nothing, attempt 1 from nothing"
+    assert described(history.ask(alone(1, "first"))) == "open, launch 1 from nothing, attempt 1 from nothing"
     history.do(alone(1, "first"))
     assert history.state.n == 0
 
@@ -258,16 +258,16 @@ def test_a_script_takes_launch_and_attempt_in_one_entry() -> None:
         pytest.param(lambda h: h.suspended(), False, "JobSuspended", id="suspended"),
     ],
 )
-def test_a_script_that_is_run_again(given: Given, seen_alive: bool, answer: str) -> None:
+def test_second_script_by_situation(given: Given, seen_alive: bool, answer: str) -> None:
     history = History()
     history.do(alone(1, "first"))
     history.completed()
     given(history)
-    assert said(history.ask(alone(2, "second", seen_alive=seen_alive))) == answer
+    assert described(history.ask(alone(2, "second", seen_alive=seen_alive))) == answer
 
 
-def test_two_scripts_at_once_are_not_one() -> None:
-    """Both counted the same try; the second to write hears that it was superseded, not that it is done."""
+def test_second_script_of_the_same_try_is_superseded() -> None:
+    """Both scripts count the same try; the second to write is superseded, not answered with the launch of the first."""
     history = History()
     history.do(alone(1, "first"))
-    assert said(history.ask(alone(1, "second"))) == "Superseded"
+    assert described(history.ask(alone(1, "second"))) == "Superseded"

@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.completion import outcome, subsumed_by
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
-from tests.support.histories import Given, History, complete, entry, in_turn, refusal, said
+from tests.support.histories import Given, History, complete, described, entry, in_turn, refusal
 
 
 def running(h: History) -> None:
@@ -38,7 +38,7 @@ def aborted(h: History) -> None:
 
 
 def condemned(h: History) -> None:
-    """chk-1 of three; the default keeps two."""
+    """Complete three checkpoints and condemn chk-1; the default keeps two."""
     completed(h)
     h.completed()
     h.completed()
@@ -97,10 +97,10 @@ def triggered(
                      id="by an attempt that is over"),
     ],
 )  # fmt: skip
-def test_trigger(given: Given, asked: c.Trigger, answer: str) -> None:
+def test_trigger_by_situation(given: Given, asked: c.Trigger, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_trigger(given: Given, asked: c.Trigger, answer: str) -> None:
         pytest.param(gated, complete(1, epoch=1), "NotPending", id="gated: only its finalize task (B30)"),
     ],
 )  # fmt: skip
-def test_complete(given: Given, asked: c.Complete, answer: str) -> None:
+def test_complete_by_situation(given: Given, asked: c.Complete, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
 @pytest.mark.parametrize(
@@ -144,19 +144,17 @@ def test_complete(given: Given, asked: c.Complete, answer: str) -> None:
         pytest.param(running, 1, "NotPending", id="never triggered"),
     ],
 )
-def test_confirm_commits(given: Given, epoch: int, answer: str) -> None:
+def test_confirm_commits_by_situation(given: Given, epoch: int, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(c.ConfirmCommits(id=1, epoch=epoch))) == answer
+    assert described(history.ask(c.ConfirmCommits(id=1, epoch=epoch))) == answer
 
 
-def test_confirm_commits_of_a_request_stays_with_its_checkpoint() -> None:
+def test_confirm_commits_flag_of_a_queued_request_is_kept() -> None:
     history = History()
     running(history)
     history.do(c.Trigger(request=e.Request(token="first", origin="task")))
-    history.do(
-        c.Trigger(request=e.Request(token="asked", origin="task", confirm_commits=True))
-    )  # waits, and keeps the flag meanwhile
+    history.do(c.Trigger(request=e.Request(token="asked", origin="task", confirm_commits=True)))  # queued
     history.completed(number=1)
     found = history.state.checkpoint(2)
     assert found
@@ -181,13 +179,13 @@ def test_confirm_commits_of_a_request_stays_with_its_checkpoint() -> None:
         pytest.param(running, c.Abort(id=9, reason="expired"), "NotPending", id="never triggered"),
     ],
 )  # fmt: skip
-def test_abort(given: Given, asked: c.Abort, answer: str) -> None:
+def test_abort_by_situation(given: Given, asked: c.Abort, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
-def test_an_incomplete_one_names_who_is_missing() -> None:
+def test_refused_completion_names_missing_applications() -> None:
     history = History()
     running(history)
     history.write(triggered(1, plan=("orders", "payments")))
@@ -196,7 +194,7 @@ def test_an_incomplete_one_names_who_is_missing() -> None:
     assert "orders" not in error.message
 
 
-def test_ids_rise_and_are_never_counted_from_what_is_kept() -> None:
+def test_ids_rise_after_checkpoints_were_forgotten() -> None:
     """P2; B13."""
     history = History()
     condemned(history)
@@ -205,8 +203,8 @@ def test_ids_rise_and_are_never_counted_from_what_is_kept() -> None:
     assert history.triggered() == 5
 
 
-def test_the_newest_is_the_highest_id_of_the_branch() -> None:
-    """B44: not the one whose entry came last."""
+def test_restore_point_is_the_highest_id_of_the_branch() -> None:
+    """B44: the order of the entries does not count."""
     history = History()
     running(history)
     history.write(triggered(1, gated=True))
@@ -216,8 +214,8 @@ def test_the_newest_is_the_highest_id_of_the_branch() -> None:
     assert history.state.restore_point() == Point(id=2)
 
 
-def test_completing_subsumes_the_older_pending_ones_that_lie_within() -> None:
-    """B44: but no savepoint and no gated one; those may complete later, as older points. Nor one that waits for others as well."""
+def test_completion_subsumes_older_pending_checkpoints_of_its_plan() -> None:
+    """B44: savepoints and gated checkpoints may complete later, as older points; so may a checkpoint with more applications."""
     history = History()
     running(history)
     history.write(
@@ -231,15 +229,15 @@ def test_completing_subsumes_the_older_pending_ones_that_lie_within() -> None:
     five = history.state.checkpoint(5)
     assert five
     assert subsumed_by(history.state, five) == (1,)
-    assert said(history.ask(complete(5))) == "complete chk-5 subsuming chk-1"
+    assert described(history.ask(complete(5))) == "complete chk-5 subsuming chk-1"
     history.do(complete(5))
-    assert [one.id for one in history.state.pending] == [2, 3, 4, 6]
-    one = history.state.checkpoint(1)
-    assert one
-    assert (outcome(one), one.words) == ("aborted (subsumed)", "by chk-5")
+    assert [checkpoint.id for checkpoint in history.state.pending] == [2, 3, 4, 6]
+    first = history.state.checkpoint(1)
+    assert first
+    assert (outcome(first), first.words) == ("aborted (subsumed)", "by chk-5")
 
 
-def test_what_an_abort_says_is_kept_for_people() -> None:
+def test_details_of_an_abort_are_kept() -> None:
     history = History()
     pending(history)
     history.do(
@@ -258,8 +256,8 @@ def test_what_an_abort_says_is_kept_for_people() -> None:
     assert history.state.counts == {"aborted": 1}
 
 
-def test_a_completed_one_keeps_its_measures_and_interns_its_file_sets() -> None:
-    """File sets stand once in a table and checkpoints refer to them by number; so a snapshot does not grow with what is handed on."""
+def test_completed_checkpoint_keeps_measures_and_interns_file_sets() -> None:
+    """Checkpoints refer to file sets by number, so a snapshot does not grow with reused file sets."""
     history = History()
     running(history)
     for _ in range(2):
@@ -275,23 +273,23 @@ def test_a_completed_one_keeps_its_measures_and_interns_its_file_sets() -> None:
     assert [(state.uid, state.measures.checkpoint) for state in second.states] == [("clean", 1), ("joined", 2)]
 
 
-def test_a_request_is_answered_the_same_when_its_checkpoint_is_no_longer_listed() -> None:
-    """P11: a trigger that is repeated after a hundred others must not take another checkpoint."""
+def test_repeated_request_gets_its_checkpoint_after_the_record_was_dropped() -> None:
+    """P11: a trigger repeated after a hundred others must not take another checkpoint."""
     history = History()
     aborted(history)
     for _ in range(KEPT_RECORDS):
         history.do(c.Abort(id=history.triggered(), reason="expired"))
     assert history.state.checkpoint(1) is None
-    assert said(history.ask(c.Trigger(request=e.Request(token="asked")))) == "done 1"
+    assert described(history.ask(c.Trigger(request=e.Request(token="asked")))) == "done 1"
 
 
-def test_an_attempt_remembers_its_first_own_checkpoint() -> None:
+def test_attempt_remembers_its_first_own_checkpoint() -> None:
     history = History()
     completed(history)
     history.completed()
     history.ended("failed")
     history.started(try_number=2)
-    assert [one.first for one in history.state.attempts] == [1, None]
+    assert [attempt.first for attempt in history.state.attempts] == [1, None]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +304,9 @@ def test_an_attempt_remembers_its_first_own_checkpoint() -> None:
         (running, c.Abort(id=9, reason="expired"), None),
     ],
 )
-def test_who_comes_too_late_hears_of_the_outcome(given: Given, command: c.Command, status: str | None) -> None:
+def test_refused_command_names_the_status_of_the_checkpoint(
+    given: Given, command: c.Command, status: str | None
+) -> None:
     history = History()
     given(history)
     assert refusal(history.ask(command), errors.NotPending).about["status"] == status

@@ -1,4 +1,4 @@
-"""``CheckpointConfig``: durations, and every option refused by name that does nothing yet (docs/behaviour.md). Runs anywhere."""
+"""``CheckpointConfig``: durations, validation, and options refused because they do nothing yet. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.histories import History
         (timedelta(minutes=2, milliseconds=500), 120.5),
     ],
 )
-def test_durations(value: str | float | timedelta, expected: float) -> None:
+def test_duration_is_read_in_seconds(value: str | float | timedelta, expected: float) -> None:
     assert seconds(value, "timeout") == expected
 
 
@@ -48,14 +48,14 @@ def test_durations(value: str | float | timedelta, expected: float) -> None:
         *(-1, -0.1, float("nan"), float("inf"), True, None, [], timedelta(seconds=-1)),
     ],
 )
-def test_what_is_no_duration(value: Any) -> None:
+def test_invalid_duration_is_refused(value: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"^timeout=.*'10 min' or '500 ms'") as caught:
         seconds(value, "timeout")
     assert repr(value) in caught.value.message
 
 
-def test_defaults() -> None:
-    """Flink's, but for retention: somebody must be able to name another when the newest is damaged."""
+def test_defaults_are_those_of_flink_except_retention() -> None:
+    """The default retention keeps two, so that an older checkpoint is left if the newest is damaged."""
     config = CheckpointConfig()
     assert config.timeout_s == 600.0
     assert config.retention == KeepLatest(2)
@@ -82,21 +82,21 @@ def test_defaults() -> None:
         ({"aligned_timeout": "10 s", "max_concurrent": 2}, "max_concurrent=1"),
     ],
 )
-def test_options_are_checked_as_flink_checks_them(option: dict[str, Any], advice: str) -> None:
-    """Each names what to write instead."""
+def test_invalid_option_is_refused_with_advice(option: dict[str, Any], advice: str) -> None:
+    """The checks are Flink's; each error names a valid value."""
     with pytest.raises(InvalidConfig) as caught:
         CheckpointConfig(**option)
     assert advice in caught.value.message
 
 
-def test_the_pause_raises_the_interval_and_lasts_a_year_at_most() -> None:
+def test_min_pause_raises_the_interval_and_is_at_most_a_year() -> None:
     assert CheckpointConfig(interval="1 min", min_pause="5 min").interval_s == 300.0
     assert CheckpointConfig(interval="10 ms").interval_s == 0.01
     assert CheckpointConfig(min_pause=timedelta(days=5000)).min_pause_s == 365 * 86400.0
 
 
 @pytest.mark.parametrize(("name", "value"), [("mode", "at_least_once"), ("aligned_timeout", "10 s")])
-def test_an_option_that_does_nothing_is_refused_by_name(name: str, value: Any) -> None:
+def test_option_without_effect_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(NotSupportedYet, match=rf"CheckpointConfig\({name}={value!r}\).*leave it out") as caught:
         CheckpointConfig(**{name: value})
     assert caught.value.permanent
@@ -105,24 +105,24 @@ def test_an_option_that_does_nothing_is_refused_by_name(name: str, value: Any) -
 @pytest.mark.parametrize(
     "name", ["interval", "min_pause", "max_concurrent", "tolerable_failures", "mode", "aligned_timeout"]
 )
-def test_its_default_may_be_written(name: str) -> None:
+def test_default_of_an_option_without_effect_is_accepted(name: str) -> None:
     default = getattr(CheckpointConfig(), name)
     assert CheckpointConfig(**{name: default}) == CheckpointConfig()
 
 
 @pytest.mark.parametrize("timeout", ["5 ms", 0, 0.001, timedelta(0)])
-def test_a_timeout_that_nobody_can_meet(timeout: Any) -> None:
+def test_timeout_below_10_ms_is_refused(timeout: Any) -> None:
     with pytest.raises(InvalidConfig, match="shorter than 10 ms; write"):
         CheckpointConfig(timeout=timeout)
 
 
 @pytest.mark.parametrize("retention", [2, None, "KeepLatest(2)", KeepLatest, timedelta(days=7)])
-def test_what_is_no_retention(retention: Any) -> None:
+def test_value_that_is_no_retention_is_refused(retention: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"write KeepLatest\(2\), KeepWithin\(days=7\) or KeepAll\(\)"):
         CheckpointConfig(retention=retention)
 
 
-def test_an_unknown_option_is_no_option() -> None:
+def test_unknown_option_raises_a_type_error() -> None:
     with pytest.raises(TypeError, match="unaligned"):
         CheckpointConfig(unaligned=True)  # type: ignore[call-arg]
 
@@ -135,7 +135,7 @@ def test_an_unknown_option_is_no_option() -> None:
         CheckpointConfig(timeout=0.5, retention=KeepAll() & KeepWithin(hours=1)),
     ],
 )
-def test_it_survives_the_way_to_the_driver_and_into_the_journal(config: CheckpointConfig) -> None:
+def test_config_is_equal_after_json(config: CheckpointConfig) -> None:
     read = CheckpointConfig.from_json(json.loads(canonical(config.to_json())))
     assert (read.timeout_s, read.retention) == (config.timeout_s, config.retention)
 
@@ -143,7 +143,7 @@ def test_it_survives_the_way_to_the_driver_and_into_the_journal(config: Checkpoi
 @pytest.mark.parametrize(
     "changed", [{"interval_s": 60.0}, {"min_pause_s": 5.0}, {"max_concurrent": 3}, {"tolerable_failures": 0}, {}]
 )
-def test_what_is_as_always_is_left_out_of_what_is_stored(changed: dict[str, Any]) -> None:
+def test_defaults_are_not_stored(changed: dict[str, Any]) -> None:
     config = CheckpointConfig(**{name.removesuffix("_s"): value for name, value in changed.items()})
     stored = config.to_json()
     assert set(stored) == {"timeout_s", "retention", *changed}
@@ -151,7 +151,7 @@ def test_what_is_as_always_is_left_out_of_what_is_stored(changed: dict[str, Any]
     assert CheckpointConfig.from_json(stored).to_json() == stored
 
 
-def test_the_newest_attempts_is_in_force() -> None:
+def test_config_of_the_newest_attempt_is_in_force() -> None:
     history = History()
     assert config_of(history.state) == CheckpointConfig()
     history.started(checkpointing=CheckpointConfig(timeout="1 min").to_json())
@@ -159,4 +159,4 @@ def test_the_newest_attempts_is_in_force() -> None:
     history.started(try_number=3, checkpointing=CheckpointConfig(timeout="3 min").to_json())
     assert config_of(history.state).timeout_s == 180.0
     history.started(try_number=4)
-    assert config_of(history.state) == CheckpointConfig(), "which says nothing of it"
+    assert config_of(history.state) == CheckpointConfig(), "attempt 4 has no config"

@@ -1,4 +1,4 @@
-"""Failures in a row: which count, and against which attempt."""
+"""The number of checkpoint failures in a row: which failures count, and for which attempt. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def failing(history: History, *reasons: str) -> int:
         (("expired", "attempt replaced", "expired"), 2),
     ],
 )
-def test_which_reasons_count(reasons: tuple[str, ...], count: int) -> None:
-    """Flink's failure manager: five reasons count, each id once, everything else says nothing."""
+def test_failure_counts_by_its_reason(reasons: tuple[str, ...], count: int) -> None:
+    """As in Flink's failure manager, five reasons count, each id once."""
     assert failing(running(), *reasons) == count
 
 
-def test_a_newer_success_begins_the_count_anew() -> None:
+def test_newer_success_resets_the_count() -> None:
     history = running()
     failing(history, "expired", "expired")
     history.completed()
@@ -48,8 +48,8 @@ def test_a_newer_success_begins_the_count_anew() -> None:
     assert failing(history, "declined") == 1
 
 
-def test_an_older_success_does_not() -> None:
-    """An id below one that failed since completes late."""
+def test_older_success_does_not_reset_the_count() -> None:
+    """A checkpoint completes late; its id is lower than that of the failed one."""
     history = running()
     gated = history.triggered(gated=True)
     failing(history, "expired")
@@ -57,7 +57,7 @@ def test_an_older_success_does_not() -> None:
     assert len(history.state.failed()) == 1
 
 
-def test_a_late_failure_of_an_older_id_does_not_count() -> None:
+def test_late_failure_of_an_older_id_does_not_count() -> None:
     history = running()
     gated = history.triggered(gated=True)
     history.completed()
@@ -66,22 +66,22 @@ def test_a_late_failure_of_an_older_id_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(("reason", "count"), [("expired", 0), ("declined", 1), ("store failed", 1)])
-def test_a_savepoint_that_took_too_long_does_not_count(reason: str, count: int) -> None:
+def test_expired_savepoint_does_not_count(reason: str, count: int) -> None:
     history = running()
     number = history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task")
     history.do(c.Abort(id=number, reason=reason))
     assert len(history.state.failed()) == count
 
 
-def test_a_completed_savepoint_is_a_success() -> None:
+def test_completed_savepoint_resets_the_count() -> None:
     history = running()
     failing(history, "expired")
     history.completed(number=history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task"))
     assert not history.state.failed()
 
 
-def test_those_of_an_attempt_are_its_own() -> None:
-    """Else the retry of one that ended for them would end at once."""
+def test_failures_are_counted_per_attempt() -> None:
+    """Otherwise the retry of an attempt that ended for its failures would end at once."""
     history = running()
     failing(history, "expired", "expired")
     history.started(try_number=2)

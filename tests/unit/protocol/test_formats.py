@@ -1,7 +1,7 @@
-"""Golden files of format version 1: what was ever written is read for ever (docs/protocol.md). Runs anywhere.
+"""Golden files of format version 1: every later version reads them (docs/protocol.md). Runs anywhere.
 
-They were written once, by this module with ``WRITE_GOLDEN_FILES=1``; it never overwrites one that is there. A later format
-gets files of its own beside them. One that must be rewritten means that something stored can no longer be read.
+This module writes missing files with ``WRITE_GOLDEN_FILES=1`` and never overwrites one. A later format gets its own files.
+A golden file that must be rewritten means that stored data can no longer be read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PROCESS = Process(host="worker-3", boot="b4f0c2", pidns="pid:[4026531836]", pid=
 
 
 def detailed(number: int) -> Acknowledgement:
-    """An acknowledgement in which every field of version 1 says something."""
+    """Return an acknowledgement in which every field of version 1 is set."""
     clean = stage("clean", number, made_of=file_set("clean", files=2))
     detail = StageDetail(
         plan="p1an", inputs="1nputs",
@@ -63,7 +63,7 @@ def detailed(number: int) -> Acknowledgement:
 
 
 def life(store: MemoryStore) -> None:
-    """One of everything: checkpoints with every outcome, an adoption, a stop, a retry and a clear; entries 0 to 18."""
+    """Write entries 0 to 18: checkpoints with every outcome, an adoption, a stop, a retry and a clear."""
     nonces = iter(f"{number:032x}" for number in range(1, 99))
     times = iter(at(minute) for minute in range(99))
     by = By("task", "flights.delays", "worker-3")
@@ -102,7 +102,7 @@ def lived() -> MemoryStore:
 
 
 def life_with_savepoints(store: MemoryStore) -> None:
-    """Requests that wait and are dropped, a savepoint, a stop with one, and a restore from one that is claimed."""
+    """Write queued and dropped requests, a savepoint, a stop with a savepoint, and a restore from a claimed savepoint."""
     nonces = iter(f"{number:032x}" for number in range(1 << 100, (1 << 100) + 99))
     times = iter(at(minute) for minute in range(99))
     by = By("task", "flights.delays", "worker-3")
@@ -156,7 +156,7 @@ def with_savepoints() -> MemoryStore:
 
 
 def short_life(store: MemoryStore) -> None:
-    """A run that finished, and whose history was closed; entries 0 to 4, and 64."""
+    """Write a finished run whose history is closed: entries 0 to 4, and 64."""
     nonces = iter(f"{number:032x}" for number in range(1, 99))
     times = iter(at(minute) for minute in range(99))
     by = By("task", "flights.delays", "worker-3")
@@ -221,7 +221,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
 
 
 def rewritten(body: bytes) -> bytes:
-    return canonical([[e.event_to_json(e.event_from_json(one)) for one in entry] for entry in json.loads(body)])
+    return canonical([[e.event_to_json(e.event_from_json(event)) for event in entry] for entry in json.loads(body)])
 
 
 REWRITERS: dict[str, Callable[[bytes], bytes]] = {
@@ -258,32 +258,32 @@ def written_once() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(WRITERS))
-def test_what_was_written_is_read_and_written_back_the_same(name: str) -> None:
-    """A field that is added, renamed or dropped shows here. Added ones get a golden file of their own; this one stays."""
+def test_golden_file_is_read_and_written_back_unchanged(name: str) -> None:
+    """Fails if a field is added, renamed or dropped. An added field gets a golden file of its own."""
     assert REWRITERS[name](golden(name)) == golden(name)
 
 
-def test_every_kind_of_event_that_is_written_is_there() -> None:
+def test_golden_files_hold_every_kind_of_event() -> None:
     entries = [
         *json.loads(golden("events")),
         *json.loads(golden("events-savepoints")),
         *(json.loads(golden(f"entry-{name}"))["events"] for name in ("closing", "closed")),
     ]
-    kinds = {one["kind"] for entry in entries for one in entry}
+    kinds = {event["kind"] for entry in entries for event in entry}
     assert kinds == set(e.KINDS)
 
 
 def fields(data: object) -> Iterator[str]:
     if isinstance(data, dict):
-        for key, one in data.items():
+        for key, item in data.items():
             yield key
-            yield from fields(one)
+            yield from fields(item)
     elif isinstance(data, list):
-        for one in data:
-            yield from fields(one)
+        for item in data:
+            yield from fields(item)
 
 
-def test_the_first_entry() -> None:
+def test_first_entry_opens_the_history_and_plans_a_launch() -> None:
     entry = Entry.from_bytes(golden("entry-0"), "entry 0")
     assert (entry.inc, entry.n, entry.at, entry.stub) == ("1ncarnation", 0, at(0), False)
     assert entry.by == {"place": "task", "owner": "flights.delays", "host": "worker-3", "epoch": None}
@@ -301,24 +301,24 @@ def test_the_first_entry() -> None:
     assert planned.spec.token == e.Token(dag="flights", run="scheduled__2026-11-20", task="delays")
 
 
-def test_a_boundary_holds_the_state_before_it() -> None:
+def test_boundary_holds_the_state_before_it() -> None:
     entry = Entry.from_bytes(golden("entry-boundary"), "a boundary")
     assert entry.n == BOUNDARY
     state = entry.snapshot
     assert state
     assert (state.n, state.incarnation, state.job) == (BOUNDARY - 1, "1ncarnation", "flights.delays")
-    assert [(one.id, one.status, one.reason) for one in state.checkpoints] == [
+    assert [(checkpoint.id, checkpoint.status, checkpoint.reason) for checkpoint in state.checkpoints] == [
         (1, "forgotten", ""),
         (2, "retained", ""),
         (3, "aborted", "expired"),
         (4, "aborted", "attempt cancelled"),
     ]
-    assert [(one.epoch, one.how, one.first) for one in state.attempts] == [
+    assert [(attempt.epoch, attempt.how, attempt.first) for attempt in state.attempts] == [
         (1, "cancelled", 1),
         (2, None, None),
         (3, None, None),
     ]
-    assert [(one.number, one.adopted_by, one.stop) for one in state.launches] == [
+    assert [(launch.number, launch.adopted_by, launch.stop) for launch in state.launches] == [
         (1, 2, "task: marked failed"),
         (2, 0, None),
         (3, 0, None),
@@ -334,13 +334,13 @@ def test_a_boundary_holds_the_state_before_it() -> None:
     assert (triggered.id, triggered.epochs, triggered.plan, triggered.timeout_s) == (5, (3,), ("",), 600.0)
 
 
-def test_a_stub_keeps_its_number_and_the_names() -> None:
+def test_stub_keeps_its_number_and_the_names() -> None:
     entry = Entry.from_bytes(golden("entry-stub"), "entry 0")
     assert (entry.stub, entry.n, entry.inc, entry.events) == (True, 0, "1ncarnation", ())
     assert entry.extra == {"job": "flights.delays", "scope": "scheduled__2026-11-20", "item": None}
 
 
-def test_a_closed_history_is_the_same_to_who_reads_its_boundary_and_to_who_reads_the_stub() -> None:
+def test_closed_history_is_equal_from_its_boundary_and_its_stub() -> None:
     entry = Entry.from_bytes(golden("entry-closed"), "entry 64")
     stub = Entry.from_bytes(golden("entry-closed-stub"), "entry 64")
     assert (entry.n, stub.n, stub.stub, entry.events) == (64, 64, True, (e.HistoryClosed(why="the run finished"),))
@@ -354,38 +354,40 @@ def test_a_closed_history_is_the_same_to_who_reads_its_boundary_and_to_who_reads
 
 
 @pytest.mark.parametrize(("kind", "boundary"), [("", BOUNDARY), ("-savepoints", SAVEPOINTS_BOUNDARY)])
-def test_the_events_fold_to_the_state_of_the_boundary(kind: str, boundary: int) -> None:
-    """Golden histories replayed against new code."""
+def test_events_fold_to_the_state_of_the_boundary(kind: str, boundary: int) -> None:
+    """Replay golden histories with the code of today."""
     state = State()
     for n, entry in enumerate(json.loads(golden(f"events{kind}"))[:boundary]):
-        state = fold(state, n, at(n), (e.event_from_json(one) for one in entry))
+        state = fold(state, n, at(n), (e.event_from_json(event) for event in entry))
     assert state == Entry.from_bytes(golden(f"entry-boundary{kind}"), "a boundary").snapshot
 
 
-def test_a_boundary_holds_what_waits_and_what_is_owned() -> None:
+def test_boundary_holds_dropped_requests_savepoints_and_claims() -> None:
     state = Entry.from_bytes(golden("entry-boundary-savepoints"), "a boundary").snapshot
     assert state
-    assert [(one.token, one.why) for one in state.dropped] == [
+    assert [(drop.token, drop.why) for drop in state.dropped] == [
         ("timer", "the pause between two checkpoints"),
         ("four", "the job was suspended"),
     ]
-    assert [(one.id, one.kind, one.status, one.published) for one in state.checkpoints if one.savepoint] == [
+    assert [
+        (point.id, point.kind, point.status, point.published) for point in state.checkpoints if point.savepoint
+    ] == [
         (1, "savepoint", "condemned", True),
         (5, "suspend_savepoint", "retained", False),
     ]
-    assert [(one.pointer[-7:], one.status) for one in state.claims] == [
+    assert [(claim.pointer[-7:], claim.status) for claim in state.claims] == [
         ("41-9f3c", "condemned"),
         ("42-77aa", "retained"),
     ]
     assert (state.next_id, state.branch.rename, state.suspended) == (42, {"sum": "total"}, None)
-    told = [one.id for one in state.checkpoints if one.request.confirm_commits and one.commits_confirmed]
-    assert told == [2]
+    confirmed = [point.id for point in state.checkpoints if point.request.confirm_commits and point.commits_confirmed]
+    assert confirmed == [2]
     waited = state.checkpoint(3)
     assert waited
     assert (waited.request.token, waited.request.owner, waited.queued_at != "") == ("two", "ops.checkpoint", True)
 
 
-def test_an_acknowledgement_and_the_seal_of_it() -> None:
+def test_seal_holds_its_acknowledgement() -> None:
     ack = Acknowledgement.from_bytes(golden("acknowledgement"))
     assert (ack.inc, ack.id, ack.application, ack.epoch, ack.nonce, ack.run) == (
         "1ncarnation", 2, "", 1, "ours", "scheduled__2026-11-20"
@@ -416,21 +418,21 @@ def test_an_acknowledgement_and_the_seal_of_it() -> None:
     ]
 
 
-def test_a_heartbeat() -> None:
+def test_heartbeat_is_read() -> None:
     beat = Beat.from_json(json.loads(golden("heartbeat")))
     assert (beat.counter, beat.at, beat.process, beat.epoch, beat.launch) == (41, at(3), PROCESS, 2, 3)
     assert (beat.doing, beat.fraction, beat.reused, beat.computed) == ("stage 'joined'", 0.61, ("clean",), ("raw",))
     assert beat.refused == RefusedStart(code="CKP131", text="another driver is alive")
 
 
-def test_what_lies_beside_a_savepoint() -> None:
+def test_markers_beside_a_savepoint_are_read() -> None:
     claimed, stub = (json.loads(golden(f"savepoint-{name}")) for name in ("claimed", "stub"))
     assert ClaimLock.from_json(claimed) == ClaimLock(owner="1ncarnation", by="orders, task restore", at=at(4))
     assert DisposedStub.from_json(stub) == DisposedStub(by="task savepoint", at=at(5), stub=True)
 
 
 @pytest.mark.parametrize("name", sorted(set(WRITERS) - {"events", "events-savepoints"}))
-def test_each_says_its_version_and_nothing_secret(name: str) -> None:
+def test_golden_file_has_its_version_and_no_secret(name: str) -> None:
     data = json.loads(golden(name))
     assert data["v"] == 1
     assert not {"password", "login", "secret", "token_secret", "credentials"} & set(fields(data))

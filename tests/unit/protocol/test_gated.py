@@ -1,4 +1,4 @@
-"""Gated checkpoints: acknowledged by the driver, completed by whoever finalizes them (docs/protocol.md, P1, P4, P11). Runs anywhere."""
+"""Gated checkpoints: the driver acknowledges them, a finalize task completes them (docs/protocol.md, P1, P4, P11). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
 from tests.support.faults import virtual_time
 from tests.support.garbage import expire
-from tests.support.histories import Given, History, complete, in_turn, launch, refusal, said
+from tests.support.histories import Given, History, complete, described, in_turn, launch, refusal
 from tests.support.journals import KEYS
 
 AUDIT = c.Trigger(request=Request(token="audit", gated=True, origin="task"))
@@ -71,39 +71,39 @@ def barrier(h: History) -> None:
         pytest.param(in_turn(running, barrier), complete(1, finalize=True), "complete chk-1", id="finalize of one without gate"),
     ],
 )  # fmt: skip
-def test_what_may_happen_to_it(given: Given, asked: c.Command, answer: str) -> None:
+def test_command_on_a_gated_checkpoint(given: Given, asked: c.Command, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
-def test_it_waits_as_long_as_its_job_says_or_as_its_trigger_does() -> None:
+def test_timeout_of_a_gated_checkpoint_is_that_of_its_request_or_job() -> None:
     history = History()
     gated(history)
     history.do(c.Trigger(request=Request(token="patient", gated=True, timeout_s=7200.0)))
-    assert [one.timeout_s for one in history.state.pending] == [120.0, 7200.0]
+    assert [checkpoint.timeout_s for checkpoint in history.state.pending] == [120.0, 7200.0]
 
 
-def test_newer_ones_pass_it_and_it_completes_as_an_older_point() -> None:
-    """No later checkpoint subsumes it, and no restore goes back to it because its entry came last (B44)."""
+def test_gated_checkpoint_completes_as_an_older_point_than_newer_ones() -> None:
+    """No later checkpoint subsumes it, and ``latest`` is the higher id although its entry came earlier (B44)."""
     history = History()
     gated(history)
     history.completed()
     history.do(complete(1, finalize=True))
-    assert [one.id for one in history.state.retained] == [1, 2]
+    assert [checkpoint.id for checkpoint in history.state.retained] == [1, 2]
     assert history.state.restore_point() == Point(id=2)
 
 
-def test_the_end_of_its_attempt_aborts_it() -> None:
+def test_gated_checkpoint_is_aborted_when_its_attempt_ends() -> None:
     history = History()
     gated(history)
     history.ended("failed")
-    one = history.state.checkpoint(1)
-    assert one
-    assert one.status == ABORTED
+    checkpoint = history.state.checkpoint(1)
+    assert checkpoint
+    assert checkpoint.status == ABORTED
 
 
-# -- asked for when nothing runs -----------------------------------------------------------------------------------------
+# -- requests when nothing runs ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,9 @@ def test_the_end_of_its_attempt_aborts_it() -> None:
         pytest.param("day-1", in_turn(running, lambda h: h.ended("failed")), "day-1", errors.NotRunning, id="a retry may come"),
     ],
 )  # fmt: skip
-def test_what_is_said_when_nothing_runs(scope: str, given: Given, run: str | None, error: type[errors.Refused]) -> None:
+def test_request_without_a_running_attempt_is_refused(
+    scope: str, given: Given, run: str | None, error: type[errors.Refused]
+) -> None:
     history = History(scope=scope)
     given(history)
     refused = refusal(history.ask(c.Trigger(request=Request(token="task"), run=run)), error)
@@ -132,7 +134,7 @@ def test_what_is_said_when_nothing_runs(scope: str, given: Given, run: str | Non
 
 
 def audited(store: MemoryStore) -> Coordinator:
-    """A driver that has acknowledged the gated chk-1."""
+    """Return a driver that has acknowledged the gated chk-1."""
     coordinator = driver(store)
     bystander(store).trigger(Request(token="audit", gated=True, origin="task"))
     coordinator.journal.catch_up()
@@ -140,64 +142,64 @@ def audited(store: MemoryStore) -> Coordinator:
     return coordinator
 
 
-def one(coordinator: Coordinator) -> Checkpoint:
+def first_checkpoint(coordinator: Coordinator) -> Checkpoint:
     found = coordinator.journal.catch_up().checkpoint(1)
     assert found
     return found
 
 
-def test_nobody_seals_it_before_its_finalize() -> None:
+def test_gated_checkpoint_is_not_sealed_before_its_finalize() -> None:
     store = MemoryStore()
     coordinator = audited(store)
     for anyone in (coordinator, bystander(store)):
         with pytest.raises(NotPending, match="only its finalize task"):
             anyone.complete(1)
     assert KEYS.seal(1) not in store.objects
-    assert one(coordinator).status == PENDING
+    assert first_checkpoint(coordinator).status == PENDING
 
 
-def test_finalizing_seals_what_was_acknowledged() -> None:
+def test_finalize_seals_the_acknowledged_states() -> None:
     store = MemoryStore()
     coordinator = audited(store)
     assert bystander(store).complete(1, finalize=True).done is None
     assert bystander(store).complete(1, finalize=True).done == c.DoneAlready(1)
-    assert one(coordinator).status == RETAINED
-    assert one(coordinator).digest == digest(store.objects[KEYS.seal(1)])
+    assert first_checkpoint(coordinator).status == RETAINED
+    assert first_checkpoint(coordinator).digest == digest(store.objects[KEYS.seal(1)])
 
 
-def test_finalizing_before_the_acknowledgement_seals_nothing() -> None:
+def test_finalize_before_the_acknowledgement_seals_nothing() -> None:
     store = MemoryStore()
     driver(store)
     task = bystander(store)
     task.trigger(Request(token="audit", gated=True))
-    assert task.missing(one(task)) == ("",)
+    assert task.missing(first_checkpoint(task)) == ("",)
     with pytest.raises(NotPending, match="not acknowledged"):
         task.complete(1, finalize=True)
     assert KEYS.seal(1) not in store.objects
 
 
-def test_it_can_be_looked_at_once_it_is_acknowledged() -> None:
+def test_contents_can_be_read_after_the_acknowledgement() -> None:
     store = MemoryStore()
     coordinator = driver(store)
     task = bystander(store)
     task.trigger(Request(token="audit", gated=True))
     coordinator.journal.catch_up()
     with pytest.raises(NotPending, match="not acknowledged yet"):
-        task.contents(one(task))
+        task.contents(first_checkpoint(task))
     coordinator.acknowledge(acknowledgement(1, stage("clean", 1)))
-    assert task.missing(one(task)) == ()
-    seal, sealed = task.contents(one(task))
+    assert task.missing(first_checkpoint(task)) == ()
+    seal, sealed = task.contents(first_checkpoint(task))
     assert (list(seal.states), sealed) == (["clean"], False)
     task.complete(1, finalize=True)
-    assert bystander(store).contents(one(task)) == (seal, True)
+    assert bystander(store).contents(first_checkpoint(task)) == (seal, True)
 
 
-def test_an_aborted_or_deleted_one_cannot_be_looked_at() -> None:
+def test_contents_of_an_aborted_or_deleted_checkpoint_cannot_be_read() -> None:
     store = MemoryStore()
     coordinator = audited(store)
     bystander(store).abort(1, "audit failed", phase="gate")
     with pytest.raises(NotPending, match=r"aborted \(audit failed\)"):
-        coordinator.contents(one(coordinator))
+        coordinator.contents(first_checkpoint(coordinator))
     for _ in range(3):
         take(coordinator)
     expire(coordinator)
@@ -207,7 +209,7 @@ def test_an_aborted_or_deleted_one_cannot_be_looked_at() -> None:
         coordinator.contents(two)
 
 
-def test_a_retry_of_the_job_aborts_it_and_a_finalize_hears_so() -> None:
+def test_finalize_fails_after_a_retry_aborted_the_checkpoint() -> None:
     store = MemoryStore()
     coordinator = audited(store)
     coordinator.journal.append(launch(try_number=2))

@@ -1,4 +1,4 @@
-"""What the task hands over to its driver, there and back. Runs anywhere."""
+"""The launch settings that a task hands over to its driver as Spark confs. Runs anywhere."""
 
 from __future__ import annotations
 

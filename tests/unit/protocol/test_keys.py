@@ -1,4 +1,4 @@
-"""Names become keys that leave no root and mean nothing to Hadoop (docs/protocol.md). Runs anywhere."""
+"""Keys made of names stay below the root and hold no special characters of Hadoop (docs/protocol.md). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ names = st.text(min_size=1) | st.sampled_from(
 
 
 @given(names)
-def test_a_token_is_one_plain_segment(name: str) -> None:
+def test_token_is_one_plain_segment(name: str) -> None:
     token = safe_token(name)
     assert TOKEN.fullmatch(token)
     assert len(token) <= LONGEST
@@ -104,7 +104,7 @@ def test_no_key_leaves_the_root(job: str, run: str, item: str | None, uid: str, 
 
 
 @given(names, st.integers(1, 10**9), st.text(alphabet="0123456789abcdef", min_size=32, max_size=32))
-def test_a_group_says_which_attempt_wrote_it(uid: str, epoch: int, nonce: str) -> None:
+def test_path_of_a_file_set_holds_the_epoch_of_its_attempt(uid: str, epoch: int, nonce: str) -> None:
     assert file_set_epoch(file_set_path(uid, epoch, nonce)) == epoch
 
 
@@ -125,16 +125,16 @@ def test_a_group_says_which_attempt_wrote_it(uid: str, epoch: int, nonce: str) -
         ("a" * 200, "a" * 200),
     ],
 )
-def test_tokens_are_fixed_for_ever(name: str, token: str) -> None:
+def test_tokens_never_change(name: str, token: str) -> None:
     """Keys are read back by later versions."""
     assert safe_token(name) == token
 
 
-def test_a_long_name_keeps_its_beginning_and_a_digest() -> None:
+def test_long_name_keeps_its_beginning_and_a_digest() -> None:
     assert safe_token("run " * 60) == "run~20" * 26 + "run~~.d6a56b0d5612fac73848a9189f9b926d"
 
 
-def test_an_empty_name_is_no_name() -> None:
+def test_empty_name_is_refused() -> None:
     with pytest.raises(InvalidName, match="at least one character"):
         safe_token("")
 
@@ -149,11 +149,11 @@ def test_an_empty_name_is_no_name() -> None:
         (History("orders", "job"), "jobs/orders/runs/job"),
     ],
 )
-def test_where_a_history_lies(history: History, prefix: str) -> None:
+def test_prefix_of_a_history(history: History, prefix: str) -> None:
     assert history.prefix == prefix
 
 
-def test_where_things_lie_in_a_history() -> None:
+def test_keys_of_a_history() -> None:
     keys = Keys("jobs/orders/job")
     assert keys.entry(41) == "jobs/orders/job/journal/0000000000000041"
     assert keys.attempt_beat(3) == "jobs/orders/job/heartbeat/3"
@@ -172,13 +172,13 @@ def test_entries_sort_as_their_numbers_do() -> None:
 
 
 @pytest.mark.parametrize("job", ["orders", "flights_etl.delays", "a", "0-1", "a" * 200])
-def test_job_ids(job: str) -> None:
+def test_valid_job_id_is_accepted(job: str) -> None:
     assert check_job_id(job) == job
     assert safe_token(job) == job
 
 
 @pytest.mark.parametrize("job", ["", "_a", ".a", "-a", "a b", "a/b", "{{ ds }}", "ä", "a\n", "a" * 201, None, 7])
-def test_job_ids_that_are_refused(job: str) -> None:
+def test_invalid_job_id_is_refused(job: str) -> None:
     with pytest.raises(InvalidName, match=r"scope= or item=") as caught:
         check_job_id(job)
     assert repr(job) in caught.value.message
@@ -186,12 +186,12 @@ def test_job_ids_that_are_refused(job: str) -> None:
 
 
 @pytest.mark.parametrize("uid", ["clean", "Größe", "a b", "1", "a/b", "..", "x" * 200])
-def test_uids(uid: str) -> None:
+def test_valid_uid_is_accepted(uid: str) -> None:
     assert check_uid(uid) == uid
 
 
 @pytest.mark.parametrize("uid", ["", " ", "a\nb", "\0", "x" * 201, None, 7, "\ud800"])
-def test_uids_that_are_refused(uid: str) -> None:
+def test_invalid_uid_is_refused(uid: str) -> None:
     with pytest.raises(InvalidName, match="1 to 200 characters"):
         check_uid(uid)
 
@@ -204,7 +204,9 @@ roots = st.sampled_from(
 
 
 @given(roots, names, names | st.none(), names | st.none(), st.integers(1, 10**12))
-def test_a_pointer_survives_its_text(root: str, job: str, run: str | None, item: str | None, number: int) -> None:
+def test_pointer_is_equal_after_parsing_its_text(
+    root: str, job: str, run: str | None, item: str | None, number: int
+) -> None:
     pointer = Pointer(root, History(job, run, item).prefix, number)
     assert Pointer.parse(str(pointer)) == pointer
     assert Pointer.parse(f"{pointer}/") == pointer
@@ -230,7 +232,7 @@ def test_a_pointer_survives_its_text(root: str, job: str, run: str | None, item:
         "file:///lake/savepoints/savepoint-orders-41-9f3c",
     ],
 )
-def test_what_is_no_pointer(text: str) -> None:
+def test_text_that_is_no_checkpoint_pointer_is_refused(text: str) -> None:
     with pytest.raises(InvalidName, match=r"<root>/jobs/<job>/job/chk-7"):
         Pointer.parse(text)
 
@@ -238,7 +240,7 @@ def test_what_is_no_pointer(text: str) -> None:
 # -- savepoints ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_name_tells_job_id_and_nonce() -> None:
+def test_savepoint_name_holds_job_id_and_nonce() -> None:
     assert savepoint_name("orders", 41, "9f3c") == "savepoint-orders-41-9f3c"
     assert savepoint_name("a/b", 1, "0") == "savepoint-a~2fb-1-0"
 
@@ -260,14 +262,14 @@ def test_a_name_tells_job_id_and_nonce() -> None:
         ("s3://lake/a..b/..c", "s3://lake/a..b", "..c"),
     ],
 )
-def test_a_directory_with_or_without_what_ends_it(text: str, root: str, name: str) -> None:
+def test_savepoint_pointer_is_read_from_its_directory_or_metadata_file(text: str, root: str, name: str) -> None:
     pointer = pointer_of(text)
     assert pointer == SavepointPointer(root, name)
     assert pointer_of(str(pointer)) == pointer
 
 
 @pytest.mark.parametrize("end", ["", "/", "//", "/_metadata", "/_metadata/"])
-def test_a_checkpoint_of_a_history_is_told_apart(end: str) -> None:
+def test_checkpoint_pointer_is_no_savepoint_pointer(end: str) -> None:
     pointer = Pointer("s3://lake", "jobs/orders/job", 7)
     assert pointer_of(f"{pointer}{end}") == pointer
 
@@ -280,7 +282,7 @@ def test_a_checkpoint_of_a_history_is_told_apart(end: str) -> None:
         "/data/.", "/data/x\0",
     ],
 )  # fmt: skip
-def test_nonsense(text: str) -> None:
+def test_text_that_is_no_pointer_is_refused(text: str) -> None:
     with pytest.raises(InvalidName, match="is no pointer: write <root>/jobs/<job>/job/chk-7 or"):
         pointer_of(text)
 
@@ -294,8 +296,8 @@ def test_nonsense(text: str) -> None:
         ("by hand", None),
     ],
 )
-def test_the_time_in_the_name_of_a_run(run: str, time: str | None) -> None:
-    """Also where the name became part of a key."""
+def test_time_in_the_name_of_a_run(run: str, time: str | None) -> None:
+    """The time is found in the run id, in its token and in the prefix."""
     assert time_in(History("job", run).prefix) == time_in(safe_token(run)) == time
 
 
@@ -309,6 +311,6 @@ def test_the_time_in_the_name_of_a_run(run: str, time: str | None) -> None:
         (".tmp-host-1-a", None, False),
     ],
 )
-def test_whose_heartbeat_it_is(name: str, number: int | None, attempt: bool) -> None:
+def test_heartbeat_key_holds_number_and_owner(name: str, number: int | None, attempt: bool) -> None:
     key = f"{Keys('jobs/j/job').heartbeats}/{name}"
     assert (beat_number(key), is_attempt_beat(key)) == (number, attempt)

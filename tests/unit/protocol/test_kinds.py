@@ -1,4 +1,4 @@
-"""What each kind of checkpoint may do: Flink's table of types, row by row. Runs anywhere."""
+"""The properties of each kind of checkpoint, as in Flink's table of types. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ROWS = {  # name: savepoint, forced, full, subsumes, suspends, drains
 }
 
 
-def test_there_are_no_others() -> None:
+def test_table_lists_all_kinds() -> None:
     assert set(KINDS) == set(ROWS)
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_kind(name: str) -> None:
+def test_kind_has_the_properties_of_its_row(name: str) -> None:
     kind = kind_named(name)
     assert (kind.savepoint, kind.forced, kind.full, kind.subsumes, kind.suspends, kind.drains) == ROWS[name]
     assert is_savepoint(name) is kind.savepoint
     assert kind.name == name
 
 
-def test_a_name_that_is_none_is_answered_with_those_there_are() -> None:
+def test_unknown_kind_is_refused_with_the_known_kinds() -> None:
     with pytest.raises(InvalidConfig, match=r"kind='full': write one of 'checkpoint', 'full_checkpoint', 'savepoint'"):
         kind_named("full")

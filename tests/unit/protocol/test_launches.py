@@ -1,4 +1,4 @@
-"""What a launch says besides who may start: places in the order of runs, names, applications of one history, scripts."""
+"""Launches: the order of runs, names, several applications of one history, and scripts. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.events import Point
-from tests.support.histories import Given, History, at, clear, launch, refusal, said, start, token
+from tests.support.histories import Given, History, at, clear, described, launch, refusal, start, token
 
 LATER = "2026-11-21T00:00:00Z"
 KEEPS_ALL = CheckpointConfig(retention=KeepAll()).to_json()
@@ -26,26 +26,26 @@ def day(history: History, run: str, **other: Any) -> None:
     history.ended()
 
 
-def test_a_script_is_the_newest_whatever_clocks_say() -> None:
+def test_newest_script_goes_on_whatever_its_clock_says() -> None:
     history = History()
     plan = launch("alone-1", alone=True, started_at=LATER)
     history.do(c.StartAlone(plan=plan, start=start("alone-1")))
     history.ended()
     earlier = launch("alone-2", alone=True, started_at="2026-11-19T00:00:00Z")
     assert (
-        said(history.ask(c.StartAlone(plan=earlier, start=start("alone-2"))))
+        described(history.ask(c.StartAlone(plan=earlier, start=start("alone-2"))))
         == "launch 2 from nothing, attempt 2 from nothing"
     )
 
 
-def test_runs_of_one_scope_key_come_in_any_order() -> None:
+def test_older_run_of_a_scope_key_may_start_after_a_newer_one() -> None:
     history = History(scope="DE")
     day(history, "day-2")
-    assert said(history.ask(launch("day-1", scope="DE"))) == "launch 2 from chk-1"
+    assert described(history.ask(launch("day-1", scope="DE"))) == "launch 2 from chk-1"
 
 
-def test_a_run_without_date_has_its_place_by_its_first_start() -> None:
-    """A retry is no later run than it was."""
+def test_run_without_date_is_ordered_by_its_first_start() -> None:
+    """A retry does not move its run to a later place."""
     history = History()
     history.started("by hand")
     history.ended("failed")
@@ -58,13 +58,13 @@ def test_a_run_without_date_has_its_place_by_its_first_start() -> None:
 
 @pytest.fixture
 def three_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs, launches, attempts and checkpoints, instead of 100."""
+    """Keep three runs, launches, attempts and checkpoints instead of 100."""
     monkeypatch.setattr("airflow_checkpoint_provider.protocol.updates.KEPT_RECORDS", 3)
 
 
 @pytest.mark.usefixtures("three_listed")
-def test_a_run_that_is_no_longer_listed_counts_as_older() -> None:
-    """The greatest place of those dropped that are inside the state is remembered."""
+def test_run_no_longer_listed_counts_as_older() -> None:
+    """The state keeps the latest ``run_after`` of dropped runs inside the branch."""
     history = History()
     history.started("nothing came of it", run_after="2025-12-31T00:00:00Z")
     history.ended("failed")
@@ -79,11 +79,11 @@ def test_a_run_that_is_no_longer_listed_counts_as_older() -> None:
 
 
 @pytest.mark.usefixtures("three_listed")
-def test_who_begins_anew_computes_all_runs_again_however_many_they_were() -> None:
+def test_all_runs_may_be_computed_again_after_a_restore_from_nothing() -> None:
     history = History()
     for number in range(7):
         day(history, f"run {number}", run_after=f"2026-01-01T00:00:00Z+{number:04d}")
-    old = max(one.id for one in history.state.retained)
+    old = max(checkpoint.id for checkpoint in history.state.retained)
     history.do(c.Restore(token=token("later", task="anew"), base=None, by="ops", reason="wrong prices"))
     for number in range(7):
         day(history, f"again {number}", run_after=f"2026-01-01T00:00:00Z+{number:04d}")
@@ -92,18 +92,18 @@ def test_who_begins_anew_computes_all_runs_again_however_many_they_were() -> Non
     refusal(history.ask(launch("run 0", 2, run_after="2026-01-01T00:00:00Z+0000")), errors.OlderRun)
 
 
-def test_of_two_runs_of_one_moment_the_second_is_not_newer() -> None:
+def test_second_run_of_the_same_moment_is_not_newer() -> None:
     history = History()
     day(history, "day-2")
     same = launch("the same day", run_after="2026-11-02T00:00:00Z")
     assert refusal(history.ask(same), errors.OlderRun).about["newer"] == ["day-2"]
 
 
-# -- who asks again ------------------------------------------------------------------------------------------------------
+# -- repeated launches ---------------------------------------------------------------------------------------------------
 
 
-def test_a_task_that_waited_for_a_suspended_job_launches_what_stands_then() -> None:
-    """The same try: it was rescheduled, not retried."""
+def test_rescheduled_task_launches_from_the_restore_that_resumed_the_job() -> None:
+    """The try is the same: the task was rescheduled, not retried."""
     history = History()
     history.started()
     history.completed()
@@ -111,7 +111,7 @@ def test_a_task_that_waited_for_a_suspended_job_launches_what_stands_then() -> N
     history.suspended()
     refusal(history.ask(launch()), errors.JobSuspended)
     history.do(c.Restore(token=token("later", task="resume"), base=Point(id=1), by="ops", reason="go on"))
-    assert said(history.ask(launch())) == "launch 2 from chk-1"
+    assert described(history.ask(launch())) == "launch 2 from chk-1"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_task_that_waited_for_a_suspended_job_launches_what_stands_then() -> N
     ],
     ids=["its driver was there", "a later try", "finished", "another run lives"],
 )  # fmt: skip
-def test_a_refusal_names_the_run(
+def test_refused_launch_names_the_run(
     given: Given, asks: c.PlanLaunch, error: type[errors.Refused], about: dict[str, Any]
 ) -> None:
     history = History()
@@ -135,17 +135,17 @@ def test_a_refusal_names_the_run(
     assert refusal(history.ask(asks), error).about == about
 
 
-def test_a_history_says_who_opened_it() -> None:
+def test_history_records_its_opener() -> None:
     opened = History().do(launch())[0]
     assert isinstance(opened, e.HistoryOpened)
     assert opened.why == launch().spec.owner
 
 
-def test_on_clear_continue_needs_the_state_only_of_a_finished_run() -> None:
+def test_on_clear_continue_needs_state_only_for_a_finished_run() -> None:
     history = History()
     history.started()
     history.ended("failed")
-    assert said(history.ask(clear(on_clear="continue"))) == "launch 2 from nothing"
+    assert described(history.ask(clear(on_clear="continue"))) == "launch 2 from nothing"
     history = History(scope="day-1")
     day(history, "day-1")
     history.condemned(1)
@@ -155,8 +155,8 @@ def test_on_clear_continue_needs_the_state_only_of_a_finished_run() -> None:
 # -- several applications of one history -----------------------------------------------------------------------------------
 
 
-def test_what_one_application_does_is_not_the_others() -> None:
-    """Each has its launch and its attempts; only what both were to acknowledge ends with either."""
+def test_applications_of_a_history_are_launched_and_restored_apart() -> None:
+    """Each application has its own launch and attempts; only a checkpoint of both ends with either."""
     history = History()
     for name in ("orders", "stock"):
         history.do(launch(task=name, application=name, owner="both"))
@@ -165,7 +165,7 @@ def test_what_one_application_does_is_not_the_others() -> None:
         history.do(
             c.Trigger(request=e.Request(token=name, application=name, gated=True), epoch=1 if name == "orders" else 2)
         )
-    assert said(history.ask(launch(try_number=2, task="stock", application="stock", owner="both"))) == (
+    assert described(history.ask(launch(try_number=2, task="stock", application="stock", owner="both"))) == (
         "launch 3 from nothing, abort chk-2"
     )
     assert history.state.running("orders")
@@ -176,7 +176,7 @@ def test_what_one_application_does_is_not_the_others() -> None:
     assert (history.state.restore_point("orders"), history.state.restore_point("stock")) == (Point(id=1), None)
 
 
-def test_what_is_aborted_with_its_attempt_says_who_was_missing() -> None:
+def test_checkpoint_aborted_with_its_attempt_names_missing_applications() -> None:
     history = History()
     history.started()
     history.triggered()
@@ -188,13 +188,13 @@ def test_what_is_aborted_with_its_attempt_says_who_was_missing() -> None:
 # -- scripts -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_script_that_was_replaced_meanwhile_hears_so() -> None:
-    """The answer to its entry was lost, and another took over before it asked again."""
+def test_script_that_was_replaced_is_fenced_when_it_asks_again() -> None:
+    """The answer to its entry was lost, and another script took over before it asked again."""
     history = History()
-    mine = c.StartAlone(plan=launch("alone-1", alone=True), start=start("alone-1", driver="mine"))
-    history.do(mine)
+    command = c.StartAlone(plan=launch("alone-1", alone=True), start=start("alone-1", driver="first"))
+    history.do(command)
     history.do(c.StartAlone(plan=launch("alone-1", 2, alone=True), start=start("alone-1", 2, driver="another")))
-    refusal(history.ask(mine), errors.Fenced)
+    refusal(history.ask(command), errors.Fenced)
 
 
 # -- a history of one key --------------------------------------------------------------------------------------------------
@@ -207,9 +207,10 @@ def went_back(history: History, base: Point | None, task: str = "back", **other:
 
 
 def all_gone(history: History) -> None:
-    """As the task does that reports success."""
+    """Delete all checkpoints and claims, as the task of a finished run does."""
     now = at(history.state.n)
-    ids, claims = tuple(one.id for one in history.state.retained), tuple(one.pointer for one in history.state.claims)
+    ids = tuple(checkpoint.id for checkpoint in history.state.retained)
+    claims = tuple(claim.pointer for claim in history.state.claims)
     history.do(c.Condemn(ids=ids, claims=claims, now=now))
     history.do(c.Forget(ids=ids, claims=claims))
 
@@ -219,8 +220,8 @@ def all_gone(history: History) -> None:
     [(Point(id=1), False), (Point(pointer=SAVEPOINT), True), (Point(pointer=SAVEPOINT), False)],
     ids=["own", "claimed", "not claimed"],
 )
-def test_the_next_run_does_not_start_from_what_one_before_it_had_gone_back_to(base: Point, claimed: bool) -> None:
-    """The state of that went with it."""
+def test_next_run_does_not_start_from_the_base_of_a_finished_run(base: Point, claimed: bool) -> None:
+    """The state of the base was deleted with that run."""
     history = History(scope="acme")
     history.started("day-1")
     history.completed()
@@ -231,39 +232,39 @@ def test_the_next_run_does_not_start_from_what_one_before_it_had_gone_back_to(ba
     history.ended()
     all_gone(history)
     for run in ("day-2", "day-3"):
-        events = said(history.ask(launch(run, scope="acme")))
+        events = described(history.ask(launch(run, scope="acme")))
         assert events.endswith("from nothing"), events
         day(history, run)
         all_gone(history)
 
 
-def test_it_starts_from_what_somebody_went_back_to_just_now() -> None:
+def test_next_run_starts_from_a_restore_after_the_last_run() -> None:
     history = History(scope="acme")
     day(history, "day-1")
     went_back(history, Point(id=1))
-    assert said(history.ask(launch("day-2", scope="acme"))) == "launch 2 from chk-1"
+    assert described(history.ask(launch("day-2", scope="acme"))) == "launch 2 from chk-1"
 
 
-def test_what_age_keeps_the_next_run_of_the_key_starts_from() -> None:
+def test_next_run_starts_from_a_base_kept_by_age() -> None:
     history = History(scope="acme")
     day(history, "day-1", checkpointing=KEEPS_ALL)
     went_back(history, Point(id=1))
     history.started("day-2", checkpointing=KEEPS_ALL)
     history.ended()
-    assert said(history.ask(launch("day-3", scope="acme"))) == "launch 3 from chk-1"
+    assert described(history.ask(launch("day-3", scope="acme"))) == "launch 3 from chk-1"
 
 
 @pytest.mark.parametrize("base", [Point(id=1), Point(pointer=SAVEPOINT)], ids=["own", "claimed"])
-def test_what_somebody_went_back_to_is_held_though_the_newest_run_finished(base: Point) -> None:
+def test_base_of_a_restore_is_held_after_the_newest_run_finished(base: Point) -> None:
     history = History(scope="day-1")
     day(history, "day-1")
     went_back(history, base, claimed=bool(base.pointer))
     asks = c.Condemn(ids=(1,) if base.id else (), claims=(SAVEPOINT,) if base.pointer else (), now=at(60))
     refusal(history.ask(asks), errors.Held)
-    assert said(history.ask(clear("day-1", scope="day-1"))) == f"launch 2 from {base}"
+    assert described(history.ask(clear("day-1", scope="day-1"))) == f"launch 2 from {base}"
 
 
-def test_a_clear_does_not_start_from_a_savepoint_that_is_being_deleted() -> None:
+def test_clear_is_refused_if_its_base_is_being_deleted() -> None:
     history = History(scope="acme")
     history.launched("day-1")
     went_back(history, Point(pointer=SAVEPOINT), claimed=True)
@@ -274,8 +275,8 @@ def test_a_clear_does_not_start_from_a_savepoint_that_is_being_deleted() -> None
 
 
 @pytest.mark.parametrize("base", [None, Point(pointer=SAVEPOINT)], ids=["own", "claimed"])
-def test_a_driver_that_comes_after_its_run_was_given_up_does_not_start_from_nothing(base: Point | None) -> None:
-    """It waited in a cluster's queue for longer than what is kept of a failed run."""
+def test_late_driver_is_refused_after_its_restore_point_was_deleted(base: Point | None) -> None:
+    """The driver waited in the queue of the cluster longer than the state of a failed run is kept."""
     history = History(scope="day-1")
     history.started()
     history.completed()

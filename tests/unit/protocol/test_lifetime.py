@@ -1,4 +1,4 @@
-"""How long a history is needed, and what keeps it from being closed. Runs anywhere."""
+"""How long a history is needed, and what prevents closing it. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.protocol.lifetime import (
     why,
 )
 from airflow_checkpoint_provider.protocol.state import Claim, State
-from tests.support.histories import Given, History, at, clear, in_turn, refusal, said, start, token
+from tests.support.histories import Given, History, at, clear, described, in_turn, refusal, start, token
 from tests.unit.protocol.test_checkpoints import triggered
 
 NEVER = 10_000
@@ -32,12 +32,12 @@ BACK = c.Restore(token=token(task="restore"), base=None, by="ann", reason="wrong
 
 
 def moment(history: History, days: float) -> datetime:
-    """So many days after something last happened."""
+    """Return the time ``days`` after the last event of the runs."""
     return datetime.fromisoformat(last_moved(history.state) or at(0)) + timedelta(days=days)
 
 
 def nothing(h: History) -> None:
-    """Nobody was there."""
+    """Leave the history empty."""
 
 
 def running(h: History) -> None:
@@ -89,7 +89,7 @@ def aborted(h: History) -> None:
         pytest.param(in_turn(ended("finished"), restored), KeepLatest(2), 7, "day-1", id="finished, then went back: a start is to come"),
     ],
 )  # fmt: skip
-def test_how_long_somebody_may_still_go_on_with_it(given: Given, policy: Retention, held_for: int, scope: str) -> None:
+def test_history_is_over_for_good_after_its_period(given: Given, policy: Retention, held_for: int, scope: str) -> None:
     history = History(scope)
     given(history)
     if held_for:
@@ -99,17 +99,17 @@ def test_how_long_somebody_may_still_go_on_with_it(given: Given, policy: Retenti
 
 
 @pytest.mark.parametrize(
-    ("how", "kept_for", "said_why"), [("finished", 30, FINISHED), ("failed", 7, GIVEN_UP), ("lost", 7, GIVEN_UP)]
+    ("how", "kept_for", "reason"), [("finished", 30, FINISHED), ("failed", 7, GIVEN_UP), ("lost", 7, GIVEN_UP)]
 )
-def test_how_long_its_table_is_kept(how: str, kept_for: int, said_why: str) -> None:
+def test_history_is_outlived_after_its_period(how: str, kept_for: int, reason: str) -> None:
     history = History("day-1")
     ended(how)(history)
     assert not outlived(history.state, KeepLatest(2), moment(history, kept_for - 0.01))
     assert outlived(history.state, KeepLatest(2), moment(history, kept_for + 0.01))
-    assert why(history.state) == said_why
+    assert why(history.state) == reason
 
 
-def test_of_several_runs_of_one_key_the_newest_counts() -> None:
+def test_newest_run_of_a_scope_key_decides() -> None:
     history = History("DE")
     ended("finished")(history)
     history.started("day-2")
@@ -118,14 +118,14 @@ def test_of_several_runs_of_one_key_the_newest_counts() -> None:
     assert not over_for_good(history.state, KeepLatest(2), moment(history, 6))
 
 
-def test_one_in_which_nothing_happened_yet_is_neither_quiet_nor_over() -> None:
+def test_empty_history_is_neither_quiet_nor_over() -> None:
     empty = State(scope="day-1")
     later = datetime.fromisoformat(at(NEVER * 24 * 60))
     assert not quiet(empty, later)
     assert not over_for_good(empty, KeepLatest(2), later)
 
 
-def test_to_the_moment_it_is_kept() -> None:
+def test_periods_end_after_their_last_moment() -> None:
     history = History("day-1")
     ended("finished")(history)
     then = moment(history, 0)
@@ -153,7 +153,7 @@ def test_to_the_moment_it_is_kept() -> None:
         pytest.param(lambda h: h.write(e.StopRequested(launch=1, by="t", reason="r")), False, id="a stop is asked for"),
     ],
 )
-def test_what_happens_to_its_runs_counts_and_what_is_deleted_does_not(step: Given, moves: bool) -> None:
+def test_events_of_runs_move_the_history_and_deletions_do_not(step: Given, moves: bool) -> None:
     history = History("day-1")
     completed(history)
     history.completed()
@@ -169,11 +169,11 @@ CLEARED = clear(scope="day-1")
 ALONE = c.StartAlone(plan=clear(scope="day-1", alone=True), start=start("day-1", 2, generation=1, driver="script"))
 
 
-# -- what keeps it from being closed -------------------------------------------------------------------------------------
+# -- what prevents closing -----------------------------------------------------------------------------------------------
 
 
 def over(h: History) -> None:
-    """With one savepoint that was completed, and not published."""
+    """Finish a run with one completed savepoint that is not published."""
     running(h)
     h.write(replace(triggered(1, kind="savepoint"), target=TARGET))
     h.completed(number=1)
@@ -201,7 +201,7 @@ def closed(h: History) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said_why"),
+    ("given", "reason"),
     [
         pytest.param(nothing, "this history is not closed: there is no history", id="nothing"),
         pytest.param(running, "attempt 1 is not over", id="an attempt"),
@@ -214,15 +214,15 @@ def closed(h: History) -> None:
         pytest.param(over, "chk-1 is retained", id="a savepoint that stands nowhere else yet"),
     ],
 )
-def test_what_is_needed(given: Given, said_why: str) -> None:
+def test_close_is_refused_while_the_history_is_needed(given: Given, reason: str) -> None:
     history = History("day-1")
     given(history)
     error = refusal(history.ask(c.CloseHistory(why="over", now=at(60))), errors.StillNeeded)
-    assert said_why in error.message
+    assert reason in error.message
 
 
 def waited(h: History) -> None:
-    """A driver that never came, for longer than a day."""
+    """Close a history whose driver has not come for more than a day."""
     h.launched()
     h.do(c.CloseHistory(why="over", now=moment(h, 1.01).isoformat()))
 
@@ -240,7 +240,7 @@ def waited(h: History) -> None:
         ),
     ],
 )
-def test_what_is_not_in_the_way(given: Given) -> None:
+def test_close_is_accepted_if_nothing_needs_the_history(given: Given) -> None:
     history = History("day-1")
     given(history)
     assert history.do(c.CloseHistory(why="over", now=at(60))) == (e.HistoryClosing(why="over"),)
@@ -269,15 +269,15 @@ def test_what_is_not_in_the_way(given: Given) -> None:
         pytest.param(closing, c.ConfirmPublished(id=1), "done 1", id="what was done before is done"),
     ],
 )
-def test_what_is_asked_of_one_that_is_closing_or_closed(given: Given, asked: c.Command, answer: str) -> None:
+def test_command_on_a_closing_or_closed_history(given: Given, asked: c.Command, answer: str) -> None:
     history = History("day-1")
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
-@pytest.mark.parametrize("asked", [c.FinishClosing(), CLEARED, ALONE], ids=lambda one: type(one).__name__)
-def test_who_finishes_a_closing_says_why_it_was_begun(asked: c.Command) -> None:
-    """Also who opens it again: that comes second."""
+@pytest.mark.parametrize("asked", [c.FinishClosing(), CLEARED, ALONE], ids=lambda command: type(command).__name__)
+def test_finished_closing_keeps_its_first_reason(asked: c.Command) -> None:
+    """A launch that opens the history again finishes the closing first."""
     history = History("day-1")
     closing(history)
     assert history.ask(asked) == (e.HistoryClosed(why="the run finished"),)

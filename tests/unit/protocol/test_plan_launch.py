@@ -1,4 +1,4 @@
-"""PlanLaunch, rule by rule (docs/protocol.md), and what stands in front of all rules. Runs anywhere."""
+"""PlanLaunch, rule by rule (docs/protocol.md), and the checks before all rules. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.text import messages
-from tests.support.histories import JOB, Given, History, at, clear, in_turn, launch, refusal, said, start
+from tests.support.histories import JOB, Given, History, at, clear, described, in_turn, launch, refusal, start
 
 
 def nothing(_: History) -> None:
@@ -16,7 +16,7 @@ def nothing(_: History) -> None:
 
 
 def queued(h: History) -> None:
-    """Planned; the driver has not started."""
+    """Plan a launch whose driver has not started."""
     h.launched()
 
 
@@ -25,7 +25,7 @@ def running(h: History) -> None:
 
 
 def sealed(h: History) -> None:
-    """Running, with one checkpoint completed."""
+    """Start an attempt and complete one checkpoint."""
     h.started()
     h.completed()
 
@@ -153,13 +153,13 @@ def two_days(h: History) -> None:
         pytest.param(failed, launch("day-2", restore="none", require_state=True), "StateRequired", id="7: require_state beside none"),
     ],
 )  # fmt: skip
-def test_rules_in_their_order(given: Given, asked: c.PlanLaunch, answer: str) -> None:
+def test_rules_are_applied_in_order(given: Given, asked: c.PlanLaunch, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
-def test_two_owners_are_both_named() -> None:
+def test_refusal_of_a_second_owner_names_both() -> None:
     history = History()
     failed(history)
     error = refusal(history.ask(launch(try_number=2, task="report")), errors.TwoOwners)
@@ -169,17 +169,17 @@ def test_two_owners_are_both_named() -> None:
     assert error.permanent
 
 
-def test_a_superseded_try_does_not_retry_and_names_its_successor() -> None:
+def test_superseded_try_is_permanent_and_names_the_latest_try() -> None:
     history = History()
     history.launched(try_number=3)
     error = refusal(history.ask(launch(try_number=2)), errors.Superseded)
     assert error.permanent
     assert error.about == {"run": "day-1", "latest_try": 3}
-    assert error.message == messages.superseded(history.state, "day-1"), "as its task says it"
+    assert error.message == messages.superseded(history.state, "day-1"), "the task logs the same sentence"
 
 
 @pytest.mark.parametrize("command", [launch(try_number=2), start()], ids=["a task", "a driver"])
-def test_who_waits_for_a_suspended_job_is_told_how_to_resume_it(command: c.Command) -> None:
+def test_refusal_of_a_suspended_job_gives_the_resume_command(command: c.Command) -> None:
     history = History()
     history.launched()
     history.suspended()
@@ -187,15 +187,15 @@ def test_who_waits_for_a_suspended_job_is_told_how_to_resume_it(command: c.Comma
     assert error.message.endswith("to resume it: `airflow checkpoints restore flights.delays --from latest`")
 
 
-def test_a_restore_leaves_the_known_launch_replaced() -> None:
-    """A branch opened by hand leaves no current launch; the try that was current must not go on as if nothing had happened."""
+def test_known_launch_is_superseded_by_a_branch() -> None:
+    """A branch opened by hand leaves no current launch, so the try that was current must not go on."""
     history = History()
     failed(history)
     history.do(launch("day-2", restore="none"))
-    assert said(history.ask(launch())) == "Superseded"
+    assert described(history.ask(launch())) == "Superseded"
 
 
-def test_an_older_run_is_told_which_runs_stand_in_its_way() -> None:
+def test_refusal_of_an_older_run_names_the_newer_runs() -> None:
     history = History()
     two_days(history)
     error = refusal(history.ask(clear("day-1")), errors.OlderRun)
@@ -203,7 +203,7 @@ def test_an_older_run_is_told_which_runs_stand_in_its_way() -> None:
     assert "There is no checkpoint from before it to go back to" in error.message
 
 
-def test_an_older_run_is_told_the_checkpoint_before_it() -> None:
+def test_refusal_of_an_older_run_names_the_checkpoint_before_it() -> None:
     history = History()
     two_days(history)
     assert history.state.retained
@@ -212,35 +212,35 @@ def test_an_older_run_is_told_the_checkpoint_before_it() -> None:
     assert f"`airflow checkpoints restore flights.delays --from chk-{error.about['before']}`" in error.message
 
 
-def test_runs_of_one_scope_key_come_in_any_order() -> None:
-    """``scope="{{ ds }}"``: a scheduled and a manual run of one day, the older of which is cleared."""
+def test_clear_of_an_older_run_of_a_scope_key_is_allowed() -> None:
+    """``scope="{{ ds }}"``: of a scheduled and a manual run of one day, the older one is cleared."""
     history = History("2026-11-20")
     two_days(history)
-    assert said(history.ask(clear("day-1", scope="2026-11-20"))) == "branch 1 from nothing, launch 3 from nothing"
+    assert described(history.ask(clear("day-1", scope="2026-11-20"))) == "branch 1 from nothing, launch 3 from nothing"
 
 
-def test_adopting_changes_nothing_for_the_driver() -> None:
-    """The launch keeps the token it was planned with: the driver that still queues starts under that, not the adopter's."""
+def test_adopted_launch_keeps_its_token_for_the_driver() -> None:
+    """The driver that still queues starts with the planned token, not with that of the adopter."""
     history = History()
     queued(history)
     history.do(launch(try_number=2, seen_alive=True))
-    assert said(history.ask(start(try_number=2))) == "Fenced"
-    assert said(history.ask(start(try_number=1))) == "attempt 1 from nothing"
+    assert described(history.ask(start(try_number=2))) == "Fenced"
+    assert described(history.ask(start(try_number=1))) == "attempt 1 from nothing"
 
 
-def test_tokens_are_remembered_for_a_thousand_launches() -> None:
-    """B51: with only the last one remembered, a sleeping try would plan anew."""
+def test_tokens_of_a_thousand_launches_are_kept() -> None:
+    """B51: with only the last token kept, a sleeping try would plan another launch."""
     history = History()
     for number in range(1, 1002):
         decision = history.ask(launch(try_number=number))
         assert isinstance(decision, tuple)
         history.state = fold(history.state, number - 1, at(number), decision)
     assert len(history.state.tokens) == 1000
-    assert said(history.ask(launch(try_number=2))) == "Superseded"
+    assert described(history.ask(launch(try_number=2))) == "Superseded"
     assert len(history.state.launches) == 100
 
 
-def test_a_history_knows_its_names_from_its_first_entry() -> None:
+def test_history_gets_its_names_from_its_first_entry() -> None:
     history = History("day-1")
     history.do(launch(scope="day-1", item="table a"))
     assert (history.state.job, history.state.scope, history.state.item) == (JOB, "day-1", "table a")

@@ -60,13 +60,13 @@ def test_canonical_json_has_no_nan() -> None:
         b'{"v":1.5}',
     ],
 )
-def test_what_is_no_object_with_a_version_is_damaged(body: bytes) -> None:
+def test_body_without_a_version_is_damaged(body: bytes) -> None:
     with pytest.raises(Damaged, match=r"^chk-7/_metadata"):
         parse(body, "chk-7/_metadata")
 
 
-def test_a_newer_format_is_refused_by_name() -> None:
-    """Never skipped, never guessed at."""
+def test_newer_format_is_refused_by_name() -> None:
+    """An unknown format is never skipped."""
     with pytest.raises(
         FormatTooNew, match=rf"^chk-7/_metadata has format {VERSION + 1}.*upgrade airflow-checkpoint-provider"
     ):
@@ -76,7 +76,7 @@ def test_a_newer_format_is_refused_by_name() -> None:
             read(canonical({"v": VERSION + 1}))
 
 
-def test_an_event_of_an_unknown_kind_is_refused_by_name() -> None:
+def test_event_of_an_unknown_kind_is_refused_by_name() -> None:
     with pytest.raises(FormatTooNew, match="'commits_undone'"):
         e.event_from_json({"kind": "commits_undone", "id": 7})
     with pytest.raises(FormatTooNew, match="None"):
@@ -84,13 +84,13 @@ def test_an_event_of_an_unknown_kind_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(e.KINDS))
-def test_kinds_are_named_as_the_protocol_names_them(kind: str) -> None:
+def test_kind_of_an_event_class_is_its_name(kind: str) -> None:
     assert kind == kind.lower()
     assert e.kind_of(e.KINDS[kind]) == kind
 
 
-def test_the_kinds_of_this_version() -> None:
-    """A list that grows; what left it could not be read any more."""
+def test_kinds_of_this_version() -> None:
+    """The list may grow; without a kind that was written, stored entries could not be read."""
     assert set(e.KINDS) == {
         *("history_opened", "launch_planned", "launch_adopted", "stop_requested", "attempt_started", "attempt_ended"),
         *("branch_opened", "checkpoint_triggered", "checkpoint_completed", "checkpoint_aborted"),
@@ -129,7 +129,7 @@ OUTER = {
 }
 
 
-def test_a_record_is_read_by_its_types() -> None:
+def test_record_is_read_by_its_types() -> None:
     outer = Outer.from_json(OUTER)
     assert outer.several == (Inner(name="b", size=2),)
     assert outer.named == {"c": Inner(name="c", size=3)}
@@ -142,8 +142,8 @@ def test_unknown_fields_are_kept_at_every_depth() -> None:
         part["later"] = {"since": 2}
     outer = Outer.from_json(later)
     assert outer.to_json() == later
-    assert outer == Outer.from_json(OUTER), "but they make no difference"
-    assert replace(outer, anything=None).to_json()["later"] == {"since": 2}, "and stay with a changed copy"
+    assert outer == Outer.from_json(OUTER), "unknown fields do not count in a comparison"
+    assert replace(outer, anything=None).to_json()["later"] == {"since": 2}, "a changed copy keeps them"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_unknown_fields_are_kept_at_every_depth() -> None:
         {"inner": "a"},
     ],
 )
-def test_a_record_of_other_types_is_damaged(data: dict[str, Any]) -> None:
+def test_record_of_other_types_is_damaged(data: dict[str, Any]) -> None:
     with pytest.raises(Damaged, match="Outer"):
         Outer.from_json(data)
 
@@ -170,11 +170,11 @@ def test_a_record_of_other_types_is_damaged(data: dict[str, Any]) -> None:
 
 
 def later_fields(data: Any) -> Any:
-    """What a newer version would have written: one more field in every object that is a record."""
+    """Return ``data`` with one more field in every record, as a newer version would write it."""
     if isinstance(data, list):
-        return [later_fields(one) for one in data]
+        return [later_fields(item) for item in data]
     if isinstance(data, dict):
-        return {name: later_fields(one) for name, one in data.items()} | {"later": "kept"}
+        return {name: later_fields(item) for name, item in data.items()} | {"later": "kept"}
     return data
 
 
@@ -235,14 +235,14 @@ EVENTS: tuple[e.Event, ...] = (
 )
 
 
-def test_an_event_keeps_what_it_does_not_know() -> None:
+def test_event_keeps_unknown_fields() -> None:
     for event in EVENTS:
         data = {"kind": e.kind_of(type(event)), **later_fields(event.to_json())}
         assert e.event_to_json(e.event_from_json(data)) == data
 
 
-def test_a_snapshot_keeps_what_a_newer_version_put_into_it() -> None:
-    """A newer writer's boundary, an older writer's entries and next boundary, a newer reader."""
+def test_snapshot_keeps_unknown_fields_over_the_next_boundary() -> None:
+    """A newer version writes a boundary, this version the entries and the next boundary."""
     store = written(SHORT + 2, segment=SHORT)
     snapshot = raw(store, SHORT)["snapshot"]
     snapshot["later"] = [1]
@@ -259,7 +259,7 @@ def test_a_snapshot_keeps_what_a_newer_version_put_into_it() -> None:
     assert snapshot["branch"]["later"] == 4
 
 
-def test_a_seal_keeps_what_a_newer_driver_acknowledged() -> None:
+def test_seal_keeps_unknown_fields_of_an_acknowledgement() -> None:
     body = canonical(later_fields(acknowledgement(1, stage("clean", 1), value("count", 1, 7)).to_json()))
     ack = Acknowledgement.from_bytes(body)
     assert ack.to_bytes() == body
@@ -278,7 +278,7 @@ def test_a_seal_keeps_what_a_newer_driver_acknowledged() -> None:
     assert Seal.from_bytes(seal.to_bytes()).applications[""].to_bytes() == body
 
 
-def test_what_stands_in_a_store_is_canonical() -> None:
+def test_stored_objects_are_canonical_json() -> None:
     store = MemoryStore()
     coordinator = driver(store)
     take(coordinator)
@@ -295,29 +295,29 @@ class Grown(Record):
     lists: tuple[int, ...] = added(factory=tuple)
 
 
-def test_a_field_that_was_added_is_written_only_where_it_says_something() -> None:
+def test_added_field_is_written_only_if_it_is_set() -> None:
     assert Grown(name="a").to_json() == {"name": "a"}
     assert Grown.from_json({"name": "a"}) == Grown(name="a")
-    said = Grown(name="a", later="b", lists=(1,))
-    assert said.to_json() == {"name": "a", "later": "b", "lists": [1]}
-    assert Grown.from_json(said.to_json()) == said
+    grown = Grown(name="a", later="b", lists=(1,))
+    assert grown.to_json() == {"name": "a", "later": "b", "lists": [1]}
+    assert Grown.from_json(grown.to_json()) == grown
 
 
-def test_what_is_known_is_not_kept_as_unknown_too() -> None:
-    """Else what a field said before would come back where it says nothing any more."""
-    said = Grown.from_json({"name": "a", "later": "b", "lists": [1], "newest": 2})
-    assert said.extra == {"newest": 2}
-    assert replace(said, later=None, lists=()).to_json() == {"name": "a", "newest": 2}
+def test_known_field_is_not_kept_as_unknown() -> None:
+    """Otherwise the old value of a field would come back after the field was unset."""
+    grown = Grown.from_json({"name": "a", "later": "b", "lists": [1], "newest": 2})
+    assert grown.extra == {"newest": 2}
+    assert replace(grown, later=None, lists=()).to_json() == {"name": "a", "newest": 2}
 
 
 @pytest.mark.parametrize(("field", "value"), [("queued_at", 7), ("id", "7"), ("epochs", ["1"])])
-def test_an_event_of_other_types_is_damaged(field: str, value: Any) -> None:
-    (event,) = (one for one in EVENTS if isinstance(one, e.CheckpointTriggered) and one.id == 1)
+def test_event_of_other_types_is_damaged(field: str, value: Any) -> None:
+    (event,) = (candidate for candidate in EVENTS if isinstance(candidate, e.CheckpointTriggered) and candidate.id == 1)
     with pytest.raises(Damaged, match=r"CheckpointTriggered cannot be read: .* is no "):
         e.event_from_json(e.event_to_json(event) | {field: value})
 
 
 @pytest.mark.parametrize(("field", "value"), [("gated", "yes"), ("token", 7), ("try_number", "1")])
-def test_a_request_of_other_types_is_damaged(field: str, value: Any) -> None:
+def test_request_of_other_types_is_damaged(field: str, value: Any) -> None:
     with pytest.raises(Damaged, match=r"Request cannot be read: .* is no "):
         e.Request.from_json(e.Request(token="asked").to_json() | {field: value})

@@ -1,4 +1,4 @@
-"""Requests for checkpoints: the queue and its decider, rule by rule as Flink's users know it. Runs anywhere."""
+"""Requests for checkpoints: the queue and its decider, rule by rule as Flink has them. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def savepoint(history: History, token: str, *, kind: str = "savepoint") -> None:
 
 
 def waiting(state: State) -> list[str]:
-    return [one.request.token for one in requests.in_order(state.queue)]
+    return [entry.request.token for entry in requests.in_order(state.queue)]
 
 
 def pending(state: State) -> list[str]:
@@ -48,7 +48,7 @@ def pending(state: State) -> list[str]:
 
 
 def queued(token: str, *, n: int = 0, **other: Any) -> QueuedRequest:
-    """``n`` only says in which order they were asked for."""
+    """Return a queued request; a table may give ``n``, the order of the requests."""
     request = e.Request(token=token, timeout_s=1.0, **{"origin": "task", **other})
     return QueuedRequest(request=request, epoch=1)
 
@@ -60,11 +60,11 @@ def waits(token: str, **other: Any) -> e.RequestQueued:
 # -- what is triggered at once -----------------------------------------------------------------------------------------
 
 
-def test_a_request_with_nothing_in_the_way_is_triggered_at_once() -> None:
+def test_request_is_triggered_at_once_if_nothing_is_pending() -> None:
     history = running()
     ask(history, "a", name="before the change", owner="dag.task")
-    (one,) = history.state.pending
-    assert (one.request.token, one.request.name, one.request.owner, one.queued_at) == (
+    (checkpoint,) = history.state.pending
+    assert (checkpoint.request.token, checkpoint.request.name, checkpoint.request.owner, checkpoint.queued_at) == (
         "a",
         "before the change",
         "dag.task",
@@ -73,23 +73,23 @@ def test_a_request_with_nothing_in_the_way_is_triggered_at_once() -> None:
     assert not history.state.queue
 
 
-def test_a_second_one_waits() -> None:
-    """Rule 4: as many are pending as may be."""
+def test_rule_4_second_request_waits() -> None:
+    """As many checkpoints are pending as the job allows."""
     history = running()
     ask(history, "a")
     ask(history, "b")
     assert (pending(history.state), waiting(history.state)) == (["a"], ["b"])
 
 
-def test_as_many_as_the_job_allows_are_pending_at_once() -> None:
+def test_max_concurrent_checkpoints_are_pending_at_once() -> None:
     history = running(max_concurrent=2)
     for token in "abc":
         ask(history, token)
     assert (pending(history.state), waiting(history.state)) == (["a", "b"], ["c"])
 
 
-def test_a_savepoint_is_forced() -> None:
-    """Rule 7: it does not wait for others; those after it wait for it."""
+def test_rule_7_savepoint_is_triggered_at_once() -> None:
+    """A savepoint does not wait for others; later requests wait for it."""
     history = running()
     ask(history, "a")
     savepoint(history, "s")
@@ -99,13 +99,13 @@ def test_a_savepoint_is_forced() -> None:
     assert (pending(history.state), waiting(history.state)) == (["s"], ["b"])
 
 
-def test_a_savepoint_has_a_folder_of_its_own() -> None:
+def test_savepoint_gets_its_own_target_below_the_folder() -> None:
     history = running()
     savepoint(history, "s")
     assert history.state.pending[0].target == f"{TARGET}/savepoint-flights.delays-1-9f3c"
 
 
-def test_a_checkpoint_has_none() -> None:
+def test_checkpoint_gets_no_target() -> None:
     history = running()
     ask(history, "a", folder=TARGET, nonce="9f3c")
     assert history.state.pending[0].target is None
@@ -117,27 +117,27 @@ ASKED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_what_was_asked_for_is_what_is_triggered(waits: bool) -> None:
+def test_triggered_checkpoint_keeps_all_fields_of_its_request(waits: bool) -> None:
     history = running()
     if waits:
         ask(history, "a")
     ask(history, "b", **ASKED)
     if waits:
         history.completed(number=1)
-    (one,) = history.state.pending
-    assert one.request == e.Request(token="b", **{"origin": "task", **ASKED})
-    assert bool(one.queued_at) is waits
+    (checkpoint,) = history.state.pending
+    assert checkpoint.request == e.Request(token="b", **{"origin": "task", **ASKED})
+    assert bool(checkpoint.queued_at) is waits
 
 
-def test_a_gated_one_is_in_nobodys_way() -> None:
+def test_gated_checkpoint_delays_no_other() -> None:
     history = running()
     ask(history, "g", gated=True)
     ask(history, "a")
     assert pending(history.state) == ["g", "a"]
 
 
-def test_a_barrier_serves_what_waits_for_it() -> None:
-    """It cannot wait: its moment is now."""
+def test_barrier_request_is_refused_while_another_checkpoint_is_pending() -> None:
+    """A barrier cannot wait in the queue: it takes its checkpoint now or never."""
     history = running()
     ask(history, "a")
     refused = history.ask(c.Trigger(request=e.Request(token="barrier"), epoch=1))
@@ -149,7 +149,7 @@ def test_a_barrier_serves_what_waits_for_it() -> None:
     assert pending(savepoints.state) == ["s", "barrier"]
 
 
-def test_a_barrier_is_told_of_the_oldest_that_waits_for_it() -> None:
+def test_refused_barrier_names_the_oldest_pending_checkpoint() -> None:
     history = running(max_concurrent=2)
     ask(history, "a")
     ask(history, "b")
@@ -157,8 +157,8 @@ def test_a_barrier_is_told_of_the_oldest_that_waits_for_it() -> None:
     assert "chk-1 is pending" in busy.message
 
 
-def test_an_earlier_try_hears_what_the_later_one_asked_for() -> None:
-    """Its aborted checkpoint is the answer; only a try after that one asks anew."""
+def test_earlier_try_gets_the_aborted_checkpoint_of_the_later_try() -> None:
+    """The answer is the aborted checkpoint; only a try after both requests a new one."""
     history = running()
     ask(history, "a", try_number=2)
     history.do(c.Abort(id=1, reason="expired"))
@@ -171,7 +171,7 @@ def test_an_earlier_try_hears_what_the_later_one_asked_for() -> None:
 # -- when nothing runs -------------------------------------------------------------------------------------------------
 
 
-def test_without_a_job_there_is_nothing_to_ask() -> None:
+def test_request_without_a_running_job_is_refused() -> None:
     nothing = refusal(History().ask(c.Trigger(request=e.Request(token="a", origin="task"))), errors.NotRunning)
     assert nothing.message.startswith("this job: no driver is running")
     history = running()
@@ -180,7 +180,7 @@ def test_without_a_job_there_is_nothing_to_ask() -> None:
     assert ended.message.startswith("flights.delays: no driver is running")
 
 
-def test_a_run_that_has_finished_takes_none() -> None:
+def test_request_for_a_finished_run_is_refused() -> None:
     history = running()
     history.ended()
     found = refusal(
@@ -189,7 +189,7 @@ def test_a_run_that_has_finished_takes_none() -> None:
     assert found.about["run"] == "day-1"
 
 
-def test_in_run_scope_the_newest_run_is_meant() -> None:
+def test_request_in_run_scope_means_the_newest_run() -> None:
     history = History("weekly")
     history.started("day-1")
     history.ended()
@@ -213,11 +213,11 @@ def test_in_run_scope_the_newest_run_is_meant() -> None:
         pytest.param({"n": 1, "origin": "periodic"}, {"n": 2, "origin": "periodic"}, id="of periodic ones, too"),
     ],
 )
-def test_rule_1_the_order(first: dict[str, Any], second: dict[str, Any]) -> None:
-    one, other = queued("first", **first), queued("second", **second)
-    queues = [(one, other)] if "n" in first else [(one, other), (other, one)]
+def test_rule_1_queue_is_ordered_by_kind_origin_and_age(first: dict[str, Any], second: dict[str, Any]) -> None:
+    older, newer = queued("first", **first), queued("second", **second)
+    queues = [(older, newer)] if "n" in first else [(older, newer), (newer, older)]
     for queue in queues:
-        assert [each.request.token for each in requests.in_order(queue)] == ["first", "second"]
+        assert [entry.request.token for entry in requests.in_order(queue)] == ["first", "second"]
 
 
 # -- admission ---------------------------------------------------------------------------------------------------------
@@ -232,13 +232,13 @@ def full(monkeypatch: pytest.MonkeyPatch, *origins: str) -> History:
     return history
 
 
-def test_the_queue_holds_a_thousand() -> None:
+def test_queue_holds_a_thousand_requests() -> None:
     assert requests.LONGEST_QUEUE == 1000
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "savepoint"])
-def test_rule_2_a_queue_of_users_takes_no_more(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Nobody whose request was taken loses it to another person, not even to one who would be served before."""
+def test_rule_2_full_queue_of_users_refuses_requests(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """No queued request of a user is dropped for another user, not even for a request with priority."""
     history = full(monkeypatch, "task", "task")
     refusal(
         history.ask(c.Trigger(request=e.Request(token="one more", origin="task", kind=kind, folder=TARGET))),
@@ -246,14 +246,14 @@ def test_rule_2_a_queue_of_users_takes_no_more(monkeypatch: pytest.MonkeyPatch, 
     )
 
 
-def test_rule_2_a_periodic_one_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_2_user_request_replaces_a_periodic_one_in_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     history = full(monkeypatch, "task", "periodic")
     ask(history, "one more")
     assert waiting(history.state) == ["task 0", "one more"]
-    assert [(one.token, one.why) for one in history.state.dropped] == [("periodic 1", "too many requests")]
+    assert [(drop.token, drop.why) for drop in history.state.dropped] == [("periodic 1", "too many requests")]
 
 
-def test_rule_2_the_new_one_may_be_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_2_periodic_request_is_refused_by_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     history = full(monkeypatch, "task", "periodic")
     refused = history.ask(c.Trigger(request=e.Request(token="one more", origin="periodic")))
     assert isinstance(refused, Refusal)
@@ -264,7 +264,7 @@ def test_rule_2_the_new_one_may_be_the_least(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("outcome", ["completed", "aborted"])
-def test_rule_8_an_outcome_makes_room_in_the_same_entry(outcome: str) -> None:
+def test_rule_8_outcome_triggers_the_next_request_in_the_same_entry(outcome: str) -> None:
     history = running()
     ask(history, "a")
     ask(history, "b")
@@ -278,28 +278,28 @@ def test_rule_8_an_outcome_makes_room_in_the_same_entry(outcome: str) -> None:
     assert history.state.pending[0].queued_at == at(3)
 
 
-def test_what_is_served_first_is_what_comes_first() -> None:
+def test_requests_are_triggered_in_the_order_of_the_queue() -> None:
     history = running()
     ask(history, "a")
     for token, origin in (("p", "periodic"), ("b", "task"), ("c", "task")):
         ask(history, token, origin=origin)
-    for served, left in (("b", ["c", "p"]), ("c", ["p"]), ("p", [])):
+    for served, still_waiting in (("b", ["c", "p"]), ("c", ["p"]), ("p", [])):
         history.completed(number=history.state.pending[0].id)
-        assert (pending(history.state), waiting(history.state)) == ([served], left)
+        assert (pending(history.state), waiting(history.state)) == ([served], still_waiting)
 
 
-def test_a_forced_one_waits_behind_nobody_and_is_said_once() -> None:
+def test_savepoint_beside_a_queue_is_written_as_one_event() -> None:
     history = running()
     ask(history, "a")
     ask(history, "b")
     events = history.do(
         c.Trigger(request=e.Request(token="s", origin="task", kind="savepoint", folder=TARGET, nonce="9f3c"))
     )
-    assert [type(one) for one in events] == [e.CheckpointTriggered]
+    assert [type(event) for event in events] == [e.CheckpointTriggered]
 
 
-def test_rule_3_periodic_ones_wait_until_deleting_has_caught_up() -> None:
-    """A deletion that fails stays condemned, here: nobody else is kept from a checkpoint by it."""
+def test_rule_3_periodic_requests_wait_while_condemned_checkpoints_are_left() -> None:
+    """A checkpoint whose deletion fails stays condemned; it delays periodic requests only."""
     history = running(max_concurrent=1)
     for _ in range(4):
         history.completed()
@@ -313,7 +313,7 @@ def test_rule_3_periodic_ones_wait_until_deleting_has_caught_up() -> None:
     assert pending(history.state) == ["p"]
 
 
-def test_an_entry_takes_sixteen_from_the_queue_and_the_next_one_goes_on() -> None:
+def test_entry_triggers_at_most_sixteen_queued_requests() -> None:
     history = running(max_concurrent=1)
     ask(history, "a")
     for n in range(20):
@@ -324,7 +324,7 @@ def test_an_entry_takes_sixteen_from_the_queue_and_the_next_one_goes_on() -> Non
     assert (len(pending(history.state)), len(waiting(history.state))) == (19, 0)
 
 
-def test_a_full_queue_is_dropped_in_an_entry_that_fits() -> None:
+def test_full_queue_is_dropped_in_one_entry() -> None:
     history = running()
     ask(history, "a")
     history.write(*(waits(f"{'long ' * 40}{n}") for n in range(requests.LONGEST_QUEUE)))
@@ -332,7 +332,7 @@ def test_a_full_queue_is_dropped_in_an_entry_that_fits() -> None:
     assert (len(history.state.dropped), waiting(history.state)) == (1000, [])
 
 
-def test_rule_5_a_periodic_one_inside_the_pause_is_refused_or_dropped() -> None:
+def test_rule_5_periodic_request_inside_the_pause_is_refused_or_dropped() -> None:
     history = running(min_pause="5 s")
     refused = history.ask(c.Trigger(request=e.Request(token="p", origin="periodic"), pause_left_s=3.0))
     assert isinstance(refused, Refusal)
@@ -341,18 +341,20 @@ def test_rule_5_a_periodic_one_inside_the_pause_is_refused_or_dropped() -> None:
     ask(history, "p", origin="periodic")
     history.completed(number=1)
     assert (pending(history.state), waiting(history.state)) == ([], [])
-    assert [one.why for one in history.state.dropped] == ["the pause between two checkpoints"]
+    assert [drop.why for drop in history.state.dropped] == ["the pause between two checkpoints"]
 
 
 @pytest.mark.parametrize(("left", "taken"), [(0.5, False), (0.0, True), (-0.5, True)])
-def test_rule_5_the_pause_is_over_when_nothing_of_it_is_left(left: float, taken: bool) -> None:
+def test_rule_5_periodic_request_is_triggered_when_the_pause_is_over(left: float, taken: bool) -> None:
     history = running(min_pause="5 s")
     decision = history.ask(c.Trigger(request=e.Request(token="p", origin="periodic"), pause_left_s=left))
     assert isinstance(decision, tuple) is taken
 
 
 @pytest.mark.parametrize(("pause", "origin", "served"), [("500 ms", "periodic", []), ("5 s", "task", ["b"])])
-def test_rule_5_the_pause_is_for_periodic_ones_and_however_short(pause: str, origin: str, served: list[str]) -> None:
+def test_rule_5_queued_periodic_request_is_dropped_and_a_user_request_served(
+    pause: str, origin: str, served: list[str]
+) -> None:
     history = running(min_pause=pause)
     ask(history, "a")
     ask(history, "b", origin=origin)
@@ -360,13 +362,13 @@ def test_rule_5_the_pause_is_for_periodic_ones_and_however_short(pause: str, ori
     assert pending(history.state) == served
 
 
-def test_rule_6_a_users_ignores_the_pause() -> None:
+def test_rule_6_user_request_ignores_the_pause() -> None:
     history = running(min_pause="5 s")
     ask(history, "a", pause_left_s=3.0)
     assert pending(history.state) == ["a"]
 
 
-def test_a_periodic_one_without_a_pause_has_its_turn() -> None:
+def test_queued_periodic_request_is_triggered_without_a_pause() -> None:
     history = running()
     ask(history, "a")
     ask(history, "p", origin="periodic")
@@ -374,12 +376,12 @@ def test_a_periodic_one_without_a_pause_has_its_turn() -> None:
     assert pending(history.state) == ["p"]
 
 
-# -- the end of what would serve them ----------------------------------------------------------------------------------
+# -- the end of the attempt --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["ended", "replaced", "launched", "restored"])
-def test_the_queue_goes_with_its_attempt(end: str) -> None:
-    """The schedule runs while the job runs: what ends or replaces the attempt ends what waits."""
+def test_queue_is_dropped_with_its_attempt(end: str) -> None:
+    """The schedule runs while the job runs: the end of the attempt drops its queue."""
     history = running()
     ask(history, "a")
     ask(history, "b")
@@ -395,10 +397,10 @@ def test_the_queue_goes_with_its_attempt(end: str) -> None:
         history.do(c.Restore(token=token, base=None, by="ops", reason="by hand"))
     assert history.state.n == before + 1
     assert (pending(history.state), waiting(history.state)) == ([], [])
-    assert [(one.token, one.why) for one in history.state.dropped] == [("b", "its attempt is over")]
+    assert [(drop.token, drop.why) for drop in history.state.dropped] == [("b", "its attempt is over")]
 
 
-def test_a_dropped_request_is_asked_anew_by_a_later_try_alone() -> None:
+def test_dropped_request_is_triggered_only_by_a_later_try() -> None:
     history = running()
     ask(history, "a")
     ask(history, "b")
@@ -411,14 +413,14 @@ def test_a_dropped_request_is_asked_anew_by_a_later_try_alone() -> None:
     assert not history.state.dropped
 
 
-def test_a_request_that_waits_is_known() -> None:
+def test_queued_request_is_known_to_a_later_try() -> None:
     history = running()
     ask(history, "a")
     ask(history, "b")
     assert history.ask(c.Trigger(request=e.Request(token="b", origin="task", try_number=2))) == DoneAlready(0)
 
 
-def test_another_runs_driver_does_not_answer_for_this_run() -> None:
+def test_request_for_a_finished_run_is_refused_beside_a_running_run() -> None:
     history = running()
     history.ended("finished")
     history.started("day-2")
@@ -432,20 +434,20 @@ def test_another_runs_driver_does_not_answer_for_this_run() -> None:
 
 
 @pytest.mark.parametrize("kind", ["suspend_savepoint", "terminate_savepoint"])
-def test_a_stop_savepoint_completes_and_suspends_in_one_entry(kind: str) -> None:
+def test_stop_savepoint_completes_and_suspends_in_one_entry(kind: str) -> None:
     history = running()
     ask(history, "stop", kind=kind, folder=TARGET, nonce="9f3c", owner="upgrade.stop")
     ask(history, "b")
     history.completed(number=1)
     assert history.state.suspended == f"{at(history.state.n)} (upgrade.stop, {TARGET}/savepoint-flights.delays-1-9f3c)"
-    assert [one.why for one in history.state.dropped] == ["the job was suspended"]
+    assert [drop.why for drop in history.state.dropped] == ["the job was suspended"]
     refused = history.ask(c.Trigger(request=e.Request(token="c", origin="task")))
     assert isinstance(refused, Refusal)
     assert isinstance(refused.error, errors.JobSuspended)
 
 
-def test_a_job_that_was_suspended_and_has_ended_is_suspended() -> None:
-    """Not merely not running: to start it is not what is to be done."""
+def test_request_for_an_ended_suspended_job_reports_the_suspension() -> None:
+    """*Not running* would advise to start the job, but it must be restored."""
     history = running()
     savepoint(history, "stop", kind="suspend_savepoint")
     history.completed(number=1)
@@ -455,8 +457,8 @@ def test_a_job_that_was_suspended_and_has_ended_is_suspended() -> None:
     assert isinstance(refused.error, errors.JobSuspended)
 
 
-def test_what_waits_goes_with_a_stop_though_another_is_pending() -> None:
-    """One with a higher id is not subsumed, and takes the room."""
+def test_stop_drops_the_queue_though_a_checkpoint_is_pending() -> None:
+    """A checkpoint with a higher id is not subsumed and occupies the only place."""
     history = running()
     savepoint(history, "stop", kind="suspend_savepoint")
     ask(history, "barrier", origin="barrier", epoch=1)
@@ -465,7 +467,7 @@ def test_what_waits_goes_with_a_stop_though_another_is_pending() -> None:
     assert (pending(history.state), waiting(history.state)) == (["barrier"], [])
 
 
-def test_an_aborted_stop_suspends_nothing() -> None:
+def test_aborted_stop_suspends_nothing() -> None:
     history = running()
     savepoint(history, "stop", kind="suspend_savepoint")
     history.do(c.Abort(id=1, reason="expired"))
@@ -474,13 +476,13 @@ def test_an_aborted_stop_suspends_nothing() -> None:
     assert pending(history.state) == ["a"]
 
 
-# -- whatever comes ----------------------------------------------------------------------------------------------------
+# -- any sequence ------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.sampled_from(["ask", "periodic", "savepoint", "complete", "abort"]), max_size=30), st.integers(1, 3))
-def test_no_request_is_lost(steps: list[str], most: int) -> None:
-    """Each is pending, waits, was dropped or has its outcome; no more wait for a barrier than may; nobody waits for room
-    that there is."""
+def test_every_request_is_pending_queued_dropped_or_settled(steps: list[str], most: int) -> None:
+    """Each request is pending, queued, dropped or settled; never more than ``max_concurrent`` are pending for a barrier; no
+    request waits while a place is free."""
     history = running(max_concurrent=most)
     asked = set()
     for n, step in enumerate(steps):
@@ -498,17 +500,17 @@ def test_no_request_is_lost(steps: list[str], most: int) -> None:
         else:
             ask(history, f"{step} {n}", origin="periodic" if step == "periodic" else "task")
         state = history.state
-        known = {*state.requests, *waiting(state), *(one.token for one in state.dropped)}
+        known = {*state.requests, *waiting(state), *(drop.token for drop in state.dropped)}
         assert asked <= known
         assert len(requests.ungated(state)) <= most
         assert not state.queue or len(state.pending) >= most
 
 
-# -- how many may be pending at all ------------------------------------------------------------------------------------
+# -- the bound of pending checkpoints ----------------------------------------------------------------------------------
 
 
-def test_all_that_is_pending_can_be_aborted_in_one_entry() -> None:
-    """Savepoints and gated ones are triggered however many are pending; a launch, an end and a restore abort them all."""
+def test_all_pending_checkpoints_fit_into_one_aborting_entry() -> None:
+    """Savepoints and gated checkpoints are always triggered; a launch, an end and a restore abort them all in one entry."""
     history = running()
     for number in range(requests.MOST_PENDING):
         if number % 2:
@@ -526,4 +528,4 @@ def test_all_that_is_pending_can_be_aborted_in_one_entry() -> None:
         assert len(events) > requests.MOST_PENDING
         assert events_size(events) < LARGEST_EVENTS
     history.do(c.Abort(id=1, reason="by hand"))
-    assert pending(history.state)[-1] == "one more", "its turn came in that entry"
+    assert pending(history.state)[-1] == "one more", "the entry of the abort triggers it"

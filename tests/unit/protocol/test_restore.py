@@ -1,4 +1,4 @@
-"""Going back on purpose: one entry, once, and who counts in what it begins (docs/protocol.md, P3, P9, P11). Runs anywhere."""
+"""Restore: one entry, once, and which runs count in its branch (docs/protocol.md, P3, P9, P11). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
-from tests.support.histories import Given, History, in_turn, launch, refusal, said, start
+from tests.support.histories import Given, History, described, in_turn, launch, refusal, start
 
 ALL = CheckpointConfig(retention=KeepAll()).to_json()
 
@@ -21,7 +21,7 @@ def restore(number: int | None, generation: int = 0) -> c.Restore:
 
 
 def two(h: History) -> None:
-    """An attempt that has completed two, which are kept."""
+    """Start an attempt and complete two checkpoints, which are kept."""
     h.started(checkpointing=ALL)
     h.completed()
     h.completed()
@@ -55,51 +55,51 @@ def restored(h: History) -> None:
         pytest.param(in_turn(restored, lambda h: h.launched(try_number=2)), restore(1), "done 2", id="by a retry, the next attempt has begun"),
     ],
 )  # fmt: skip
-def test_what_may_be_restored(given: Given, asked: c.Restore, answer: str) -> None:
+def test_restore_by_situation(given: Given, asked: c.Restore, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
-def test_whatever_runs_is_over_and_the_next_attempt_starts_there() -> None:
-    """B35: no launch is current, so the old one's driver cannot start again either."""
+def test_restore_fences_the_attempt_and_the_next_launch_starts_there() -> None:
+    """B35: no launch is current, so the driver of the old launch cannot start again either."""
     history = History()
     restored(history)
     assert history.state.over(1)
     assert history.state.current_launch() is None
-    assert said(history.ask(start(driver="its second driver"))) == "Fenced"
-    assert said(history.ask(c.Trigger(request=Request(token="late"), epoch=1))) == "Fenced"
-    assert said(history.ask(launch(try_number=2))) == "launch 2 from chk-1"
+    assert described(history.ask(start(driver="its second driver"))) == "Fenced"
+    assert described(history.ask(c.Trigger(request=Request(token="late"), epoch=1))) == "Fenced"
+    assert described(history.ask(launch(try_number=2))) == "launch 2 from chk-1"
 
 
-def test_the_retries_after_it_neither_go_back_again_nor_see_what_lies_beyond() -> None:
+def test_retry_after_a_restore_starts_from_its_newest_checkpoint() -> None:
     history = History()
     restored(history)
     history.started(try_number=2, checkpointing=ALL)
     history.completed()
     history.ended("failed")
-    assert said(history.ask(launch(try_number=3))) == "launch 3 from chk-3"
+    assert described(history.ask(launch(try_number=3))) == "launch 3 from chk-3"
 
 
-def test_a_finished_run_whose_branch_was_left_goes_on_from_the_restore_point() -> None:
+def test_cleared_run_goes_on_from_the_point_of_a_restore() -> None:
     history = History()
     two(history)
     history.ended()
     history.do(restore(1))
-    assert said(history.ask(launch(try_number=2, generation=1))) == "launch 2 from chk-1"
+    assert described(history.ask(launch(try_number=2, generation=1))) == "launch 2 from chk-1"
 
 
-def test_a_suspension_is_lifted() -> None:
+def test_restore_ends_a_suspension() -> None:
     history = History()
     two(history)
     history.suspended()
     history.do(restore(2))
     assert history.state.suspended is None
-    assert said(history.ask(launch(try_number=2))) == "launch 2 from chk-2"
+    assert described(history.ask(launch(try_number=2))) == "launch 2 from chk-2"
 
 
 def three_days(h: History) -> None:
-    """One checkpoint each: chk-1, chk-2, chk-3."""
+    """Finish three runs with one checkpoint each: chk-1, chk-2, chk-3."""
     for day in (1, 2, 3):
         h.started(f"day-{day}", checkpointing=ALL)
         h.completed()
@@ -122,17 +122,19 @@ def three_days(h: History) -> None:
         ((3, 3, 2), 3, "launch 4 from chk-2"),
     ],
 )
-def test_only_runs_inside_the_base_are_counted(bases: tuple[int | None, ...], day: int, answer: str) -> None:
-    """A day that the base holds would be counted twice; one that lies beyond it was taken back and may run again. However
-    often somebody goes back."""
+def test_run_inside_the_base_is_refused_and_a_later_one_may_run(
+    bases: tuple[int | None, ...], day: int, answer: str
+) -> None:
+    """A day inside the base would be counted twice; a later day was taken back and may run again, after any number of
+    restores."""
     history = History()
     three_days(history)
     for generation, base in enumerate(bases):
         history.do(restore(base, generation))
-    assert said(history.ask(launch(f"day-{day}", try_number=2, generation=1))) == answer
+    assert described(history.ask(launch(f"day-{day}", try_number=2, generation=1))) == answer
 
 
-def test_what_ran_again_after_a_step_back_is_inside_too() -> None:
+def test_run_repeated_after_a_restore_is_inside_the_base() -> None:
     history = History()
     three_days(history)
     history.do(restore(2))
@@ -140,13 +142,13 @@ def test_what_ran_again_after_a_step_back_is_inside_too() -> None:
     history.completed()
     history.ended()
     history.do(restore(2, 1))
-    assert said(history.ask(launch("day-1", try_number=2, generation=1))) == "OlderRun"
+    assert described(history.ask(launch("day-1", try_number=2, generation=1))) == "OlderRun"
     history.do(restore(4, 2))
-    assert said(history.ask(launch("day-2", try_number=2, generation=1))) == "OlderRun"
-    assert said(history.ask(launch("day-4"))) == "launch 5 from chk-4"
+    assert described(history.ask(launch("day-2", try_number=2, generation=1))) == "OlderRun"
+    assert described(history.ask(launch("day-4"))) == "launch 5 from chk-4"
 
 
-def test_an_error_says_that_nothing_was_changed() -> None:
+def test_refused_restore_says_that_nothing_was_changed() -> None:
     history = History()
     deleted(history)
     decision = history.ask(restore(1))
@@ -155,5 +157,5 @@ def test_an_error_says_that_nothing_was_changed() -> None:
     assert "chk-1 was deleted; nothing was changed" in decision.error.message
 
 
-def test_where_there_is_no_history_there_is_nothing_to_go_back_in() -> None:
+def test_restore_without_a_history_is_refused() -> None:
     assert "there is no history" in refusal(History().ask(restore(1)), errors.StateRequired).message

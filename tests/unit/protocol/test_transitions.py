@@ -1,4 +1,4 @@
-"""What an event does to the state, whoever decided it: what arrives, what stays, what is not there any more. Runs anywhere."""
+"""How each event changes the state: new records, kept fields, and records that are no longer listed. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ EXPIRED = e.CheckpointAborted(id=2, reason="expired", phase="acknowledge", missi
 
 
 def lived() -> State:
-    """Attempt 1 with chk-1 retained, chk-2 pending, a request in the queue, and a savepoint from elsewhere that it owns."""
+    """Return a state with attempt 1, chk-1 retained, chk-2 pending, a queued request, and a claimed savepoint."""
     history = History()
     history.started()
     history.completed()
@@ -96,7 +96,7 @@ def at_place(snapshot: Any, place: str) -> Any:
     return snapshot
 
 
-# -- what a newer version says -----------------------------------------------------------------------------------------
+# -- fields of a newer version -----------------------------------------------------------------------------------------
 
 MADE: dict[str, tuple[e.Event, str]] = {
     "launch_planned": (PLANNED, "launches -1"),
@@ -119,26 +119,26 @@ CHANGED: dict[str, tuple[e.Event, str]] = {
     "savepoint_published": (e.SavepointPublished(id=1), "checkpoints 0"),
     "checkpoint_aborted": (EXPIRED, "checkpoints 1"),
 }
-NO_RECORD = {  # a mark or a line of text is all that they leave
+NO_RECORD = {  # these events set a flag or a text and leave no record
     *("checkpoints_condemned", "checkpoints_forgotten", "resumed")
 }
 
 
 def of_a_newer_version(state: State) -> State:
-    """The same, suspended, from a snapshot in which a newer version says more of everything."""
+    """Return ``state``, suspended, read from a snapshot to which a newer version added a field in every record."""
     data = json.loads(canonical(state.to_json())) | {"suspended": "ann: an upgrade"}
-    for one in (data, data["branch"], *data["launches"], *data["attempts"], *data["checkpoints"]):
-        one["earlier"] = "kept"
+    for record in (data, data["branch"], *data["launches"], *data["attempts"], *data["checkpoints"]):
+        record["earlier"] = "kept"
     return State.from_json(data)
 
 
-def test_every_kind_of_event_either_keeps_what_it_does_not_know_or_leaves_no_record() -> None:
+def test_every_kind_of_event_is_in_a_table_of_this_module() -> None:
     assert {*MADE, *CHANGED, *NO_RECORD} == set(e.KINDS)
 
 
 @pytest.mark.parametrize("kind", [*MADE, *CHANGED])
-def test_what_a_newer_version_says_of_something_stays_with_it(kind: str) -> None:
-    """This version folds a newer one's entries and writes the next boundary: nothing that stood in them may be gone."""
+def test_unknown_fields_of_an_event_stay_in_its_record(kind: str) -> None:
+    """This version folds entries of a newer one and writes the next boundary: no field of them may be lost."""
     event, place = (MADE | CHANGED)[kind]
     state = apply(of_a_newer_version(lived()), replace(event, extra={"later": "kept"}))
     record = at_place(json.loads(canonical(state.to_json())), place)
@@ -146,7 +146,7 @@ def test_what_a_newer_version_says_of_something_stays_with_it(kind: str) -> None
     assert kind in MADE or record["earlier"] == "kept"
 
 
-# -- what arrives ------------------------------------------------------------------------------------------------------
+# -- new records -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -162,18 +162,18 @@ def test_what_a_newer_version_says_of_something_stays_with_it(kind: str) -> None
         (COMPLETED, "checkpoints 1", {}, {"states", "subsumed", "suspended"}),
         (EXPIRED, "checkpoints 1", {}, set()),
     ],
-    ids=lambda one: f"{type(one).__name__}" if isinstance(one, e.Event) else None,
+    ids=lambda value: type(value).__name__ if isinstance(value, e.Event) else None,
 )  # fmt: skip
-def test_what_an_event_says_stands_in_the_state(
+def test_fields_of_an_event_are_in_its_record(
     event: e.Event, place: str, named: dict[str, str], elsewhere: set[str]
 ) -> None:
-    """Field by field, under the same name where no other is given."""
+    """``named`` gives the names that differ; ``elsewhere`` the fields that are kept in other records."""
     record = at_place(apply(lived(), event).to_json(), place)
-    said = {name: value for name, value in event.to_json().items() if name not in elsewhere}
-    assert said == {name: record[named.get(name, name)] for name in said}
+    written = {name: value for name, value in event.to_json().items() if name not in elsewhere}
+    assert written == {name: record[named.get(name, name)] for name in written}
 
 
-def test_a_run_says_what_its_launch_asks_for() -> None:
+def test_run_has_the_fields_of_its_launch() -> None:
     record = at_place(apply(lived(), PLANNED).to_json(), "runs -1")
     asked = PLANNED.spec.to_json()
     assert record["key"] == asked["run"]
@@ -195,27 +195,27 @@ def test_a_run_says_what_its_launch_asks_for() -> None:
         (COMPLETED, {"checkpoints 1 completed_at", "checkpoints 1 ended_at"}),
         (EXPIRED, {"checkpoints 1 ended_at"}),
     ],
-    ids=lambda one: f"{type(one).__name__}" if isinstance(one, e.Event) else None,
+    ids=lambda value: type(value).__name__ if isinstance(value, e.Event) else None,
 )
-def test_what_happened_has_the_time_of_its_entry(event: e.Event, moments: set[str]) -> None:
+def test_records_have_the_time_of_their_entry(event: e.Event, moments: set[str]) -> None:
     snapshot = fold(lived(), 20, at(20), (event,)).to_json()
     assert snapshot["at"] == at(20)
-    assert {one: at_place(snapshot, one) for one in moments} == dict.fromkeys(moments, at(20))
+    assert {place: at_place(snapshot, place) for place in moments} == dict.fromkeys(moments, at(20))
 
 
-def test_a_run_has_the_generation_of_its_newest_launch_or_adopter() -> None:
-    """By it a clear is told from a retry."""
+def test_run_has_the_generation_of_its_newest_launch_or_adopter() -> None:
+    """The generation tells a clear from a retry."""
     state = apply(lived(), PLANNED)
-    assert [one.generation for one in state.runs] == [0, 3]
-    assert [one.generation for one in apply(state, ADOPTED).runs] == [5, 3]
+    assert [run.generation for run in state.runs] == [0, 3]
+    assert [run.generation for run in apply(state, ADOPTED).runs] == [5, 3]
 
 
-def test_an_earlier_try_that_adopts_late_is_not_the_latest() -> None:
+def test_latest_try_is_not_lowered_by_a_late_adoption() -> None:
     state = apply(apply(lived(), ADOPTED), replace(ADOPTED, try_number=2))
     assert state.launches[0].latest_try == 6
 
 
-def test_a_closed_history_keeps_its_names_and_counts_on() -> None:
+def test_closed_history_keeps_names_and_counters_only() -> None:
     named = apply(lived(), replace(OPENED, incarnation="i"))
     closed = fold(named, 9, at(9), (e.HistoryClosed(why="finished"),))
     kept = {"job", "scope", "item", "incarnation", "next_launch", "next_id", "last_epoch", "next_file_set"}
@@ -223,7 +223,7 @@ def test_a_closed_history_keeps_its_names_and_counts_on() -> None:
     assert changed(State(), closed) == kept | {"n", "at", "closing", "closed"}
 
 
-# -- what is not listed any more -----------------------------------------------------------------------------------------
+# -- records no longer listed --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -244,14 +244,14 @@ def test_a_closed_history_keeps_its_names_and_counts_on() -> None:
     ],
     ids=lambda event: e.kind_of(type(event)),
 )
-def test_what_is_said_of_something_that_is_not_listed_does_nothing(event: e.Event) -> None:
-    """A version that keeps longer lists wrote it, or the lists have moved on."""
+def test_event_of_an_unlisted_record_changes_nothing(event: e.Event) -> None:
+    """A version that keeps longer lists wrote the event, or the record was dropped since."""
     before = lived()
     assert changed(before, apply(before, event)) == set()
 
 
 @pytest.mark.parametrize(
-    ("gone", "event", "changes"),
+    ("dropped", "event", "changes"),
     [
         ("launches", STARTED, {"attempts", "last_epoch"}),
         ("runs", ADOPTED, {"launches", "tokens"}),
@@ -262,21 +262,21 @@ def test_what_is_said_of_something_that_is_not_listed_does_nothing(event: e.Even
         ("runs", COMPLETED, {"checkpoints", "counts", "file_sets", "next_file_set"}),
     ],
 )
-def test_what_it_belonged_to_need_not_be_listed(gone: str, event: e.Event, changes: set[str]) -> None:
-    """Launches, attempts and runs are dropped each from a list of its own."""
-    before = replace(lived(), **{gone: ()})  # type: ignore[arg-type]  # of any of them
+def test_event_is_applied_without_the_record_it_belongs_to(dropped: str, event: e.Event, changes: set[str]) -> None:
+    """Launches, attempts and runs are dropped from separate lists."""
+    before = replace(lived(), **{dropped: ()})  # type: ignore[arg-type]  # of any of them
     assert changed(before, apply(before, event)) == changes
 
 
-def test_an_attempt_whose_launch_is_not_listed_belongs_to_the_only_application() -> None:
+def test_attempt_of_an_unlisted_launch_belongs_to_the_only_application() -> None:
     assert apply(replace(lived(), launches=()), STARTED).attempts[-1].application == ""
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_oldest_checkpoint_that_is_over_is_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never one that is pending, retained or condemned, however old."""
+def test_settled_checkpoints_are_dropped_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pending, retained and condemned checkpoints are never dropped."""
     monkeypatch.setattr("airflow_checkpoint_provider.protocol.updates.KEPT_RECORDS", 2)
     state = lived()
     for number in range(3, 8):
@@ -284,32 +284,31 @@ def test_the_oldest_checkpoint_that_is_over_is_dropped_first(monkeypatch: pytest
     for number in (3, 5, 4, 6):
         state = apply(state, replace(EXPIRED, id=number))
     state = apply(state, e.CheckpointsCondemned(ids=(1,)))
-    assert [(one.id, one.status) for one in state.checkpoints] == [
+    assert [(checkpoint.id, checkpoint.status) for checkpoint in state.checkpoints] == [
         (1, CONDEMNED), (2, "pending"), (5, ABORTED), (6, ABORTED), (7, "pending"),
     ]  # fmt: skip
 
 
-def test_of_attempts_that_are_dropped_those_are_counted_that_were_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_restored_attempts_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_checkpoint_provider.protocol.updates.KEPT_RECORDS", 1)
     state = apply(lived(), STARTED)
     assert "restored" not in state.counts, "attempt 1 began with nothing"
     state = apply(apply(state, replace(STARTED, epoch=3)), replace(STARTED, epoch=4))
-    assert [one.epoch for one in state.attempts] == [4]
+    assert [attempt.epoch for attempt in state.attempts] == [4]
     assert state.counts["restored"] == 2
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
-def test_the_token_of_the_oldest_launch_is_forgotten_first(newest_first: bool) -> None:
-    """By number, and of two of one launch by their text: in whatever order somebody has them, who folded all entries or who
-    read them in a snapshot."""
+def test_tokens_are_dropped_oldest_launch_first(newest_first: bool) -> None:
+    """Order: number of the launch, then text of the token; the order of the dict, which a snapshot changes, does not count."""
     tokens = {f"t{10_000 - number}": number for number in range(3, KEPT_TOKENS + 1)} | {"z": 2, "y": 2}
-    known = dict(sorted(tokens.items(), key=lambda one: one[1], reverse=newest_first))
+    known = dict(sorted(tokens.items(), key=lambda token_and_launch: token_and_launch[1], reverse=newest_first))
     state = apply(replace(State(), tokens=known), replace(PLANNED, launch=5000))
     assert set(tokens) - set(state.tokens) == {"y"}
 
 
-def test_the_greatest_place_of_the_runs_that_are_dropped_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those inside the branch, and of all: a step back may make any of them count."""
+def test_latest_run_after_of_dropped_runs_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One value for runs inside the branch and one for all: after a restore any dropped run may be inside."""
     monkeypatch.setattr("airflow_checkpoint_provider.protocol.updates.KEPT_RECORDS", 1)
     state = apply(replace(lived(), runs=(run("inside", 1, 0), run("not inside", 3, None))), PLANNED)
     assert (state.dropped_run_after, state.dropped_elsewhere) == (at(1), at(3))
@@ -322,7 +321,7 @@ def test_the_greatest_place_of_the_runs_that_are_dropped_is_remembered(monkeypat
     assert apply(first, replace(BRANCHED, base=None)).dropped_elsewhere == at(1)
 
 
-# -- branches, runs and what belongs to which ---------------------------------------------------------------------------
+# -- branches and their runs --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -335,9 +334,9 @@ def test_the_greatest_place_of_the_runs_that_are_dropped_is_remembered(monkeypat
         (None, True, [(ELSEWHERE, at(0))]),
     ],
 )
-def test_what_was_claimed_is_owned_once(base: e.Point | None, claimed: bool, owned: list[tuple[str, str]]) -> None:
+def test_claimed_savepoint_is_owned_once(base: e.Point | None, claimed: bool, owned: list[tuple[str, str]]) -> None:
     state = fold(lived(), 20, at(20), (replace(BRANCHED, base=base, claimed=claimed),))
-    assert [(one.pointer, one.at) for one in state.claims] == owned
+    assert [(claim.pointer, claim.at) for claim in state.claims] == owned
 
 
 RUNS = {  # name: day, the branch inside which it counts, and whether chk-7 of branch 1, made by "its own", holds it
@@ -352,9 +351,9 @@ RUNS = {  # name: day, the branch inside which it counts, and whether chk-7 of b
 
 
 @pytest.mark.parametrize("whose", ["known", "unknown", "listed anew"])
-def test_runs_that_a_base_holds_count_in_its_branch(whose: str) -> None:
-    """Where nobody knows any more whose checkpoint it was, all that may be inside. A run that had been dropped from the list
-    and was launched again counts in its own checkpoint."""
+def test_runs_inside_the_base_count_in_its_branch(whose: str) -> None:
+    """If the run of the base is unknown, every run that may be inside counts. A run that was dropped and launched again counts
+    in its own checkpoint."""
     state = fold(
         State(), 0, at(0), (PLANNED, replace(STARTED, launch=2), replace(TRIGGERED, id=7, branch=1, epochs=(2,)))
     )
@@ -368,60 +367,61 @@ def test_runs_that_a_base_holds_count_in_its_branch(whose: str) -> None:
     )
     before = replace(state, runs=tuple(runs.values()), launches=launches)
     after = apply(before, replace(BRANCHED, base=e.Point(id=7)))
-    counted = {one.key for one in after.runs if one.inside == 4}
+    counted = {listed.key for listed in after.runs if listed.inside == 4}
     assert counted == {name for name, (_, _, held) in RUNS.items() if held or (whose, name) == ("unknown", "after it")}
 
 
-def test_only_the_clear_that_opened_a_branch_puts_its_run_inside() -> None:
-    """A retry in a branch that somebody else opened has completed nothing there."""
+def test_clear_that_opens_a_branch_puts_its_run_inside() -> None:
+    """A retry in a branch that another task opened has completed nothing there."""
     for by, inside in (("day-2", None), ("day-1", 4)):
         opened = replace(BRANCHED, base=None, claimed=False, token=token(by))
         again = replace(PLANNED, spec=replace(PLANNED.spec, run="day-1", token=token("day-1"), try_number=2))
         state = apply(apply(replace(lived(), runs=(run("day-1", 1, None),)), opened), again)
-        assert [one.inside for one in state.runs] == [inside]
+        assert [listed.inside for listed in state.runs] == [inside]
 
 
 @pytest.mark.parametrize(("point", "rename"), [(e.Point(pointer=ELSEWHERE), {"old": "new"}), (e.Point(id=1), {})])
-def test_a_run_renames_what_it_started_from_only_at_the_branchs_base(point: e.Point, rename: dict[str, str]) -> None:
-    """Checkpoints of the branch itself bear the new names already."""
+def test_run_renames_states_only_at_the_base_of_the_branch(point: e.Point, rename: dict[str, str]) -> None:
+    """Checkpoints of the branch itself already have the new names."""
     state = apply(apply(lived(), BRANCHED), replace(PLANNED, restore_point=point))
     assert state.runs[-1].rename == rename
 
 
-def test_a_run_is_as_its_newest_launch_ended_and_not_an_older_one() -> None:
+def test_run_has_the_end_of_its_newest_launch() -> None:
     state = apply(lived(), replace(PLANNED, spec=replace(PLANNED.spec, run="day-1")))
     assert apply(state, ENDED).runs[0].how is None
     newest = apply(state, replace(STARTED, launch=2))
     assert apply(newest, replace(ENDED, epoch=2)).runs[0].how == "failed"
 
 
-def test_only_attempts_of_its_epochs_have_completed_a_checkpoint() -> None:
-    """Another keeps what it restored until it has one of its own (P9)."""
+def test_first_checkpoint_is_set_once_for_attempts_of_its_epochs() -> None:
+    """An attempt keeps what it restored until it has a checkpoint of its own (P9)."""
     state = apply(
         apply(lived(), STARTED),
         replace(TRIGGERED, id=5, request=replace(TRIGGERED.request, kind="checkpoint"), epochs=(2,)),
     )
     state = apply(
-        replace(state, attempts=tuple(replace(one, first=None) for one in state.attempts)), replace(COMPLETED, id=5)
+        replace(state, attempts=tuple(replace(attempt, first=None) for attempt in state.attempts)),
+        replace(COMPLETED, id=5),
     )
-    assert [one.first for one in state.attempts] == [None, 5]
-    assert [one.first for one in apply(state, COMPLETED).attempts] == [2, 5], "once"
+    assert [attempt.first for attempt in state.attempts] == [None, 5]
+    assert [attempt.first for attempt in apply(state, COMPLETED).attempts] == [2, 5], "it is set once"
 
 
 # -- tokens --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("part", [{"dag": "d2"}, {"run": "r2"}, {"task": "t2"}, {"item": "i2"}, {"generation": 2}])
-def test_who_differs_in_any_part_of_a_token_is_another(part: dict[str, Any]) -> None:
-    one = e.Token(dag="d", run="r", task="t", item="i", generation=1)
-    other = replace(one, **part)
-    assert one.text != other.text
-    assert one.launch_text(1) != other.launch_text(1) != other.launch_text(2)
-    assert replace(one, item=None).text == "d|r|t||1"
+def test_tokens_differ_if_any_part_differs(part: dict[str, Any]) -> None:
+    first = e.Token(dag="d", run="r", task="t", item="i", generation=1)
+    other = replace(first, **part)
+    assert first.text != other.text
+    assert first.launch_text(1) != other.launch_text(1) != other.launch_text(2)
+    assert replace(first, item=None).text == "d|r|t||1"
 
 
-def test_who_opens_a_branch_is_remembered_by_it_or_by_the_launch_in_it() -> None:
-    """A clear does both in one entry, and is answered with its launch; a restore opens a branch and launches nothing."""
+def test_token_of_a_branch_is_kept_unless_its_launch_has_it() -> None:
+    """A clear opens the branch and plans the launch in one entry; a restore opens a branch only."""
     branched = apply(lived(), replace(BRANCHED, token=PLANNED.spec.token))
     assert branched.tokens[PLANNED.spec.token.text] == 2
     launched = apply(branched, PLANNED)

@@ -1,4 +1,4 @@
-"""Where a launch starts: the table of events and defaults (docs/behaviour.md), row by row, as far as there is something. Runs anywhere."""
+"""Where a launch starts: the table of events and defaults in docs/behaviour.md, row by row. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
-from tests.support.histories import Given, History, at, clear, in_turn, launch, refusal, said
+from tests.support.histories import Given, History, at, clear, described, in_turn, launch, refusal
 
 SEED = "file:///lake/ckp/jobs/orders/job/chk-7"
 
 
 def retire(h: History) -> None:
-    """What the task does at success: everything goes that nothing holds."""
-    ids = tuple(one.id for one in h.state.retained)
+    """Delete all checkpoints, as the task of a finished run does."""
+    ids = tuple(checkpoint.id for checkpoint in h.state.retained)
     h.condemned(*ids)
     h.do(c.Forget(ids=ids))
 
 
 def run_ended(how: str, *, seed: str | None = None, kept: bool = True) -> Given:
-    """One run in a history of its own, with chk-1 completed."""
+    """Return a step: one run completes chk-1 and ends as ``how``."""
 
     def given(h: History) -> None:
         seeded: dict[str, Any] = {"restore": seed, "base": Point(pointer=seed)} if seed else {}
@@ -49,7 +49,7 @@ def two_days(h: History) -> None:
 
 
 def left(h: History) -> None:
-    """Finished; then another run opened a branch that begins before it."""
+    """Finish day-1; then day-2 opens a branch that begins before it."""
     run_ended("finished")(h)
     h.launched("day-2", restore="none")
 
@@ -119,10 +119,10 @@ def nothing_completed(h: History) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_run_with_a_history_of_its_own(given: Given, asked: c.PlanLaunch, answer: str) -> None:
+def test_start_of_a_run_with_its_own_history(given: Given, asked: c.PlanLaunch, answer: str) -> None:
     history = History("day-1")
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
 @pytest.mark.parametrize(
@@ -160,28 +160,28 @@ def test_a_run_with_a_history_of_its_own(given: Given, asked: c.PlanLaunch, answ
         ),
     ],
 )  # fmt: skip
-def test_runs_that_share_a_history(given: Given, asked: c.PlanLaunch, answer: str) -> None:
+def test_start_of_a_run_in_a_shared_history(given: Given, asked: c.PlanLaunch, answer: str) -> None:
     history = History()
     given(history)
-    assert said(history.ask(asked)) == answer
+    assert described(history.ask(asked)) == answer
 
 
-def test_a_clear_of_the_clear_restarts_again() -> None:
+def test_each_clear_of_a_finished_run_restarts_and_its_retry_continues() -> None:
     """Each clear of a finished run opens a branch of its own; a retry in between only continues."""
     history = History("day-1")
     run_ended("finished")(history)
     history.started(try_number=2, generation=1)
     history.completed()
     history.ended("failed")
-    assert said(history.ask(launch(try_number=3, generation=1))) == "launch 3 from chk-2"
+    assert described(history.ask(launch(try_number=3, generation=1))) == "launch 3 from chk-2"
     history.started(try_number=3, generation=1)
     history.ended("finished")
-    assert said(history.ask(launch(try_number=4, generation=1))) == "AlreadyFinished"
-    assert said(history.ask(launch(try_number=4, generation=2))) == "branch 2 from nothing, launch 4 from nothing"
+    assert described(history.ask(launch(try_number=4, generation=1))) == "AlreadyFinished"
+    assert described(history.ask(launch(try_number=4, generation=2))) == "branch 2 from nothing, launch 4 from nothing"
 
 
-def test_what_lies_beyond_a_rewind_is_abandoned_but_kept() -> None:
-    """P5 and docs/behaviour.md: never again "latest", still listed, still restorable by name."""
+def test_checkpoints_after_the_base_are_kept_but_never_latest() -> None:
+    """P5 and docs/behaviour.md: such a checkpoint is listed and can be restored by name."""
     history = History()
     history.started("day-1")
     for _ in range(3):
@@ -189,12 +189,12 @@ def test_what_lies_beyond_a_rewind_is_abandoned_but_kept() -> None:
     history.ended()
     history.started("day-2", restore="chk-1", base=Point(id=1))
     assert history.state.restore_point() == Point(id=1)
-    assert [one.id for one in history.state.retained] == [1, 2, 3]
+    assert [checkpoint.id for checkpoint in history.state.retained] == [1, 2, 3]
     history.completed()
     assert history.state.restore_point() == Point(id=4)
 
 
-def test_a_retry_does_not_see_what_a_rewind_left_behind() -> None:
+def test_retry_does_not_start_from_checkpoints_after_the_base() -> None:
     history = History()
     history.started("day-1")
     history.completed()
@@ -202,20 +202,20 @@ def test_a_retry_does_not_see_what_a_rewind_left_behind() -> None:
     history.ended()
     history.started("day-2", restore="chk-1", base=Point(id=1))
     history.ended("failed")
-    assert said(history.ask(launch("day-2", 2, restore="chk-1", base=Point(id=1)))) == "launch 3 from chk-1"
+    assert described(history.ask(launch("day-2", 2, restore="chk-1", base=Point(id=1)))) == "launch 3 from chk-1"
 
 
 def gone(h: History) -> None:
-    """day-2 started from chk-1 and finished with chk-3. day-3 started from that, and failed; chk-1 and chk-2 went."""
-    one = CheckpointConfig(retention=KeepLatest(1)).to_json()
-    h.started("day-1", checkpointing=one)
+    """day-2 starts from chk-1 and finishes with chk-3; day-3 starts from chk-3 and fails; chk-1 and chk-2 are condemned."""
+    checkpointing = CheckpointConfig(retention=KeepLatest(1)).to_json()
+    h.started("day-1", checkpointing=checkpointing)
     h.completed()
     h.ended()
-    h.started("day-2", checkpointing=one)
+    h.started("day-2", checkpointing=checkpointing)
     h.completed()
     h.completed()
     h.ended()
-    h.started("day-3", checkpointing=one)
+    h.started("day-3", checkpointing=checkpointing)
     h.ended("failed")
     h.condemned(1, 2)
 
@@ -230,17 +230,17 @@ def gone(h: History) -> None:
         pytest.param(launch("day-4", restore="chk-9", base=Point(id=9)), id="restore=<id>, never there"),
     ],
 )
-def test_nothing_starts_from_what_is_not_kept_any_more(asked: c.PlanLaunch) -> None:
-    """P5: refused, and the old state untouched; planned, it would stand in the way of every retry as damaged."""
+def test_launch_from_a_deleted_checkpoint_is_refused(asked: c.PlanLaunch) -> None:
+    """P5: the launch is refused and the state unchanged; a planned launch would fail every retry as damaged."""
     history = History()
     gone(history)
     error = refusal(history.ask(asked), errors.StateRequired)
     assert "restore=" in error.message
     assert error.permanent
-    assert said(history.ask(launch("day-4"))) == "launch 4 from chk-3"
+    assert described(history.ask(launch("day-4"))) == "launch 4 from chk-3"
 
 
-def test_continue_says_which_retention_would_have_kept_the_state() -> None:
+def test_refused_continue_names_a_retention_that_keeps_the_state() -> None:
     history = History("day-1")
     run_ended("finished", kept=False)(history)
     error = refusal(history.ask(clear(on_clear="continue")), errors.StateRequired)
@@ -248,7 +248,7 @@ def test_continue_says_which_retention_would_have_kept_the_state() -> None:
     assert error.permanent
 
 
-def test_a_run_keeps_the_time_of_its_first_launch() -> None:
+def test_run_keeps_the_time_of_its_first_launch() -> None:
     """``started_at`` is equal in every retry: scripts use it instead of ``now()`` (trap 8)."""
     history = History()
     history.started(started_at=at(0))
@@ -259,7 +259,7 @@ def test_a_run_keeps_the_time_of_its_first_launch() -> None:
     assert run.started_at == at(0)
 
 
-def test_ids_go_on_above_that_of_what_another_history_made() -> None:
+def test_restore_from_another_history_raises_the_next_id() -> None:
     history = History()
     history.started("day-1", restore=SEED, base=Point(pointer=SEED), above=7)
     assert history.state.next_id == 8
