@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
-from airflow_checkpoint_provider.text.summary_table import how, row
+from airflow_checkpoint_provider.text.summary_table import row, status
 from airflow_checkpoint_provider.text.units import NONE, between, day_and_time, duration, plural, size
 
 MANY = 10_000  # more checkpoints than a history lists
@@ -53,7 +53,7 @@ def _job(found: FoundHistory, now: str, *, silent: bool) -> dict[str, Any]:
     completed = (checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at)
     last = max(completed, key=lambda checkpoint: checkpoint.id, default=None)
     run = state.run(found.newest_run)
-    ends_here = bool(state.scope and run and run.how == "finished")
+    ends_here = bool(state.scope and run and run.outcome == "finished")
     point = None if ends_here else state.restore_point()
     return {
         "job": state.job,
@@ -75,11 +75,11 @@ def _job_cells(job: dict[str, Any]) -> list[str]:
 
 def _state(found: FoundHistory) -> str:
     """Return what the journal says of the newest run. A driver that it says is at work may be dead."""
-    if found.state.closing is not None:
+    if found.state.closing_reason is not None:
         return "closed"
     if found.state.suspended:
         return "suspended"
-    return how(found.state, found.state.run(found.newest_run))
+    return status(found.state, found.state.run(found.newest_run))
 
 
 # -- list ----------------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
     rows = [row for history in found for row in _checkpoints(store, history, key)]
     notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
     notes += [f"{plural(not_read, 'run')} with older names not read; name a run, or see --limit"] if not_read else []
-    closed = [history for history in found if history.state.closing is not None]
+    closed = [history for history in found if history.state.closing_reason is not None]
     notes += [messages.closed(history.state) for history in closed[:CLOSED]]
     notes += [f"{plural(len(closed) - CLOSED, 'more run')} closed"] if len(closed) > CLOSED else []
     notes += [] if rows or closed else [f"{job} has no checkpoints"]
@@ -129,7 +129,7 @@ def entry(store: Store, found: FoundHistory, checkpoint: Checkpoint) -> dict[str
         "ended_at": checkpoint.ended_at or None,
         "phase": checkpoint.phase or None,
         "missing": list(checkpoint.missing),
-        "words": checkpoint.words or None,
+        "details": checkpoint.details or None,
     }
 
 

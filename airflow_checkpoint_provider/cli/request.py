@@ -165,8 +165,8 @@ class _Dialogue:
                 raise errors.RequestDropped(f"{self.state.job}: the request was dropped: {why}", reason=why)
             case outcomes.NotEnded(checkpoint, why):
                 raise errors.NotStopped(messages.not_stopped(self.state, checkpoint, why), pointer=checkpoint.target)
-            case outcomes.Ended(checkpoint, how) if how != "suspended":
-                why = f"its driver {ENDED[how] if how else 'was replaced'}"
+            case outcomes.Ended(checkpoint, end) if end != "suspended":
+                why = f"its driver {ENDED[end] if end else 'was replaced'}"
                 raise errors.NotStopped(messages.not_stopped(self.state, checkpoint, why), pointer=checkpoint.target)
             case _ if not outcome.over:
                 self._show(outcome)
@@ -186,7 +186,7 @@ class _Dialogue:
             case outcomes.Pending(checkpoint, None):
                 return f"chk-{checkpoint.id} of {job}: triggered, no heartbeat of its driver is seen"
             case outcomes.Pending(checkpoint, beat):
-                doing = f"; now: {beat.doing}" if beat and beat.doing else ""
+                doing = f"; now: {beat.activity}" if beat and beat.activity else ""
                 return f"chk-{checkpoint.id} of {job}: triggered, its driver takes it at the next barrier{doing}"
             case outcomes.Ending(checkpoint):
                 return f"chk-{checkpoint.id} of {job}: completed, its driver ends"

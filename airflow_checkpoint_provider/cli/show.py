@@ -63,8 +63,8 @@ def _names_a_run(store: Store, job: str, text: str) -> bool:
 
 
 def _table(found: FoundHistory, run: str) -> Report:
-    if found.state.closing is not None:
-        data = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing}
+    if found.state.closing_reason is not None:
+        data = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing_reason}
         return Report(tuple(data), [list(data.values())], data, [messages.closed(found.state)])
     about = summary_table.summarize(found.state, run)
     data = asdict(about) | {"next_start": str(about.next_start) if about.next_start else None}
@@ -272,12 +272,12 @@ def _story_data(state: State, launch: Launch, attempt: AttemptRecord | None, res
         "not_run_again": [{"uid": state.uid, "work_s": state.measures.work_s} for state in kept],
         "completed": [checkpoint.id for checkpoint in own if checkpoint.completed_at],
         "aborted": [
-            {"id": checkpoint.id, "reason": checkpoint.reason, "phase": checkpoint.phase, "words": checkpoint.words}
+            {"id": checkpoint.id, "reason": checkpoint.reason, "phase": checkpoint.phase, "details": checkpoint.details}
             for checkpoint in own
             if checkpoint.status == ABORTED
         ],
         "stop": launch.stop,
-        "how": attempt.how if attempt else None,
+        "outcome": attempt.outcome if attempt else None,
         "exit_code": attempt.exit_code if attempt else None,
         "ended_at": attempt.ended_at if attempt else None,
     }

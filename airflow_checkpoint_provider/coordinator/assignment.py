@@ -109,7 +109,9 @@ def _under(state: StateSnapshot, name: str, rename: Mapping[str, str]) -> StateS
     """Return the state under its new name. Its files stay where they are, below the old name."""
     detail = state.stage
     if detail is not None:
-        detail = replace(detail, before=_keys(detail.before, rename), values=_keys(detail.values, rename))
+        detail = replace(
+            detail, earlier_stages=_keys(detail.earlier_stages, rename), values=_keys(detail.values, rename)
+        )
     return replace(state, uid=name, stage=detail)
 
 

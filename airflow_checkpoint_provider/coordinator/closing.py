@@ -33,14 +33,14 @@ def close_if_due(coordinator: Coordinator, now: str) -> bool:
 
     If the journal moves meanwhile, the question is asked again.
     """
-    if coordinator.state.closing is not None:
+    if coordinator.state.closing_reason is not None:
         finish(coordinator)
         return True
 
     def command(state: State) -> c.CloseHistory:
         if not garbage.closable(state, now):
             raise StillNeeded(f"{state.job}, run {state.scope}: the history cannot be closed yet; nothing was changed")
-        return c.CloseHistory(why=why(state), now=now)
+        return c.CloseHistory(reason=why(state), now=now)
 
     try:
         close(coordinator, command)

@@ -155,7 +155,7 @@ class Coordinator:
         try:
             return self.journal.append(command)
         except TooLarge as error:
-            self.abort(number, TOO_LARGE, phase="complete", words=error.message)
+            self.abort(number, TOO_LARGE, phase="complete", details=error.message)
             raise
 
     def _unsealed(self, number: int, finalize: bool) -> Answer:
@@ -175,9 +175,11 @@ class Coordinator:
         return self.journal.append(completion)
 
     def abort(
-        self, number: int, reason: str, *, phase: str = "acknowledge", missing: Iterable[str] = (), words: str = ""
+        self, number: int, reason: str, *, phase: str = "acknowledge", missing: Iterable[str] = (), details: str = ""
     ) -> Answer:
-        command = c.Abort(id=number, reason=reason, phase=phase, missing=tuple(missing), words=words, epoch=self.epoch)
+        command = c.Abort(
+            id=number, reason=reason, phase=phase, missing=tuple(missing), details=details, epoch=self.epoch
+        )
         return self.journal.append(command)
 
     def confirm_commits(self, number: int) -> Answer:

@@ -47,26 +47,26 @@ class Process(Record):
     """A process of one host. Its start time distinguishes it from a later process with the same number."""
 
     host: str = ""
-    boot: str = ""
-    pidns: str = ""
+    boot_id: str = ""
+    pid_namespace: str = ""
     pid: int = 0
-    started: str = ""
+    start_ticks: str = ""
 
     @classmethod
     def this(cls) -> Process:
         return cls(
             host=socket.gethostname(),
-            boot=_boot(),
-            pidns=_pidns(),
+            boot_id=_boot(),
+            pid_namespace=_pidns(),
             pid=os.getpid(),
-            started=_started(os.getpid()) or "",
+            start_ticks=_started(os.getpid()) or "",
         )
 
     def lives(self) -> bool | None:
         """Return whether the process lives; None for a process of another host."""
-        if not self.boot or (self.boot, self.pidns) != (_boot(), _pidns()):
+        if not self.boot_id or (self.boot_id, self.pid_namespace) != (_boot(), _pidns()):
             return None
-        return _started(self.pid) == self.started
+        return _started(self.pid) == self.start_ticks
 
 
 def _boot() -> str:
@@ -107,14 +107,14 @@ class Beat(Record):
     process: Process = field(default_factory=Process)
     epoch: int | None = None
     launch: int | None = None
-    attached: str = ""  # when the driver had read its states
-    application: str = ""  # one line: whether the application changed
-    doing: str = ""
+    attached_at: str = ""  # when the driver had read its states
+    application_change: str = ""  # one line: whether the application changed
+    activity: str = ""
     fraction: float | None = None
     reused: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
     protected_since: str = ""
-    refused: RefusedStart | None = None
+    refusal: RefusedStart | None = None
     v: int = VERSION
 
 
@@ -176,7 +176,7 @@ def beats_of(keys: Keys, state: State, application: str = "") -> Sequence[str]:
     attempt = state.attempt_of(launch.number)
     if attempt is None:
         return (keys.driver_beat(launch.number), keys.launch_beat(launch.number))
-    return () if attempt.how else (keys.attempt_beat(attempt.epoch),)
+    return () if attempt.outcome else (keys.attempt_beat(attempt.epoch),)
 
 
 @dataclass
@@ -207,7 +207,7 @@ class _Sighting:
         """Return whether the process lives, if that is known without waiting; None otherwise."""
         if self.beat is None:
             return None if self.awaited else False
-        return False if self.beat.refused else self.beat.process.lives()
+        return False if self.beat.refusal else self.beat.process.lives()
 
     def alive(self, now: float, bound: float) -> bool | None:
         lives = self.process_lives()

@@ -133,7 +133,7 @@ def _collect(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun
     """Collect the garbage of a history that is over for good. Close it if its table has been kept for long enough."""
     moment = datetime.fromisoformat(now)
     state = coordinator.journal.catch_up()
-    if state.closing is not None:
+    if state.closing_reason is not None:
         return OlderRun(state.scope, closed=close_if_due(coordinator, now))
     if state.n < 0 or state.suspended or not quiet(state, moment):
         return OlderRun(state.scope)
@@ -158,5 +158,5 @@ def _end_lost_attempts(coordinator: Coordinator) -> bool:
     """
     living = [attempt.epoch for attempt in coordinator.state.living()]
     for epoch in living:
-        coordinator.journal.append(c.EndAttempt(epoch=epoch, how="lost", said_by="a later run"))
+        coordinator.journal.append(c.EndAttempt(epoch=epoch, outcome="lost", reported_by="a later run"))
     return bool(living)

@@ -89,9 +89,9 @@ class Completed(CheckpointOutcome, over=True):
 
 @dataclass(frozen=True)
 class Ended(CheckpointOutcome, over=True):
-    """The savepoint of a stop is completed, and its attempt has ended; ``how`` is None if it was replaced."""
+    """The savepoint of a stop is completed, and its attempt has ended; ``attempt_outcome`` is None if it was replaced."""
 
-    how: str | None
+    attempt_outcome: str | None
 
 
 @dataclass(frozen=True)

@@ -116,9 +116,9 @@ class CheckpointRequest:
         waiting = [request.request.token for request in requests.in_order(state.queue)]
         if self._token in waiting:
             return outcomes.InQueue(waiting.index(self._token) + 1, len(waiting))
-        dropped = next((request for request in reversed(state.dropped) if request.token == self._token), None)
+        dropped = next((request for request in reversed(state.dropped_requests) if request.token == self._token), None)
         if dropped:
-            return outcomes.Dropped(dropped.why)
+            return outcomes.Dropped(dropped.reason)
         self.number = state.requests[self._token]
         return self._seen(state)
 
@@ -227,7 +227,7 @@ class CheckpointRequest:
         state = self.coordinator.journal.catch_up() if lost else self.state  # it may have ended since
         if all(state.over(epoch) for epoch in checkpoint.epochs):
             attempts = [attempt for attempt in map(state.attempt, checkpoint.epochs) if attempt]
-            return outcomes.Ended(checkpoint, attempts[-1].how if attempts else None)
+            return outcomes.Ended(checkpoint, attempts[-1].outcome if attempts else None)
         if lost:
             return outcomes.NotEnded(checkpoint, "its driver was lost before it had ended")
         if time.monotonic() - self._completed >= checkpoint.timeout_s:
@@ -289,14 +289,14 @@ class CheckpointRequest:
         with contextlib.suppress(errors.NotPending):  # the driver lives after all, or another process was faster
             if missing:
                 seconds = self._observer().beats.still
-                words = f"nothing was heard of attempt {checkpoint.epochs[-1]} for {seconds:g} s"
-                self.coordinator.abort(checkpoint.id, LOST, missing=missing, words=words)
+                details = f"nothing was heard of attempt {checkpoint.epochs[-1]} for {seconds:g} s"
+                self.coordinator.abort(checkpoint.id, LOST, missing=missing, details=details)
             else:
                 self.coordinator.complete(checkpoint.id)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def abort(self, reason: str, words: str = "") -> Outcome:
+    def abort(self, reason: str, details: str = "") -> Outcome:
         """Abort the checkpoint. Return ``Aborted``, also if it was aborted before, or its other outcome.
 
         Raises ``CheckpointNotFound``, and the errors of connection and store.
@@ -306,5 +306,5 @@ class CheckpointRequest:
             missing = self.coordinator.missing(checkpoint)
             phase = "acknowledge" if missing else "finalize"
             with contextlib.suppress(errors.NotPending):
-                self.coordinator.abort(checkpoint.id, reason, phase=phase, missing=missing, words=words)
+                self.coordinator.abort(checkpoint.id, reason, phase=phase, missing=missing, details=details)
         return self._seen(self.state)

@@ -60,7 +60,7 @@ class Restored:
         return next((candidate for candidate in self.candidates if candidate.verdict == "chosen"), None)
 
     @property
-    def above(self) -> int:
+    def id_floor(self) -> int:
         """Return the id of a checkpoint of another history. The ids of this history continue above it."""
         return self.seal.id if self.seal and self.point and self.point.pointer else 0
 
@@ -92,7 +92,7 @@ def resolve(restore: str, state: State, store: Store) -> Point | None:
     return Point(pointer=str(pointer))
 
 
-def id_above(point: Point | None, home: Store) -> int:
+def id_floor_of(point: Point | None, home: Store) -> int:
     """Return the id of another history's checkpoint to which ``point`` leads, else 0. Raises an error if it does not exist."""
     if point is None or point.pointer is None:
         return 0
@@ -170,7 +170,7 @@ class RestoreTarget:
             base=self.restored.point,
             by=by,
             reason=reason,
-            above=self.restored.above,
+            id_floor=self.restored.id_floor,
             claimed=claim,
             rename=self.names(rename),
         )

@@ -75,7 +75,7 @@ def entry(checkpoint: Checkpoint) -> Answer:
 
 def failure(checkpoint: Checkpoint) -> str:
     """Return why the checkpoint was aborted."""
-    return f"{checkpoint.reason}: {checkpoint.words}" if checkpoint.words else checkpoint.reason
+    return f"{checkpoint.reason}: {checkpoint.details}" if checkpoint.details else checkpoint.reason
 
 
 def spread(values: Sequence[int]) -> Answer:

@@ -82,7 +82,7 @@ class JobProgress:
     def finished(self, run: str | None) -> bool:
         """Return whether the run has finished, so that it makes no more. Call it after a look."""
         found = self.coordinator.state.run(run) if run is not None else None
-        return found is not None and found.how == "finished"
+        return found is not None and found.outcome == "finished"
 
     def reference(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Return the XCom of a checkpoint. Call it after a look."""

@@ -52,7 +52,7 @@ class DriverMonitor:
     def ended_attempt(self) -> AttemptRecord | None:
         """Read the journal once more and return the attempt if it has ended; else None, for a driver that is silent."""
         self.attempt = self._attempt_in(self._journal.catch_up())
-        return self.attempt if self.attempt and self.attempt.how else None
+        return self.attempt if self.attempt and self.attempt.outcome else None
 
     def _attempt_in(self, state: State) -> AttemptRecord | None:
         record = self._launch.record
@@ -65,7 +65,7 @@ class DriverMonitor:
         if beat and beat != self._newest:
             self._launch.metrics.heard(beat)
             self._newest = beat
-        if beat and beat.attached:
+        if beat and beat.attached_at:
             self._see_driver(beat)
 
     def _see_driver(self, beat: Beat) -> None:
@@ -74,7 +74,7 @@ class DriverMonitor:
             self._on_attach()
             self._attached = time.monotonic()
         self._driver = beat
-        computes = bool(beat.computed) or beat.doing.startswith("stage ") or self._launch.adopted
+        computes = bool(beat.computed) or beat.activity.startswith("stage ") or self._launch.adopted
         if computes or time.monotonic() - self._attached >= LOG_DRIVER_AFTER:
             self.log_driver()
 
@@ -112,7 +112,7 @@ def follow(
     try:
         while not stop.is_set():
             attempt = monitor.poll()
-            if attempt is not None and attempt.how is not None:
+            if attempt is not None and attempt.outcome is not None:
                 return attempt
             if monitor.silent_for >= launch.beats.still:
                 return monitor.ended_attempt()

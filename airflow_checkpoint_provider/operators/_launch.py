@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Liveness, beats_of, read_beat
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect_older_runs
-from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_above, resolve
+from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_floor_of, resolve
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
@@ -131,7 +131,7 @@ class DriverLaunch:
             scope=parameters.history.run or "",
             item=parameters.history.item,
             base=base,
-            above=id_above(base, self.store),
+            id_floor=id_floor_of(base, self.store),
             on_clear=parameters.on_clear,
             require_state=parameters.require_state,
             durable=parameters.durable,
@@ -256,7 +256,7 @@ class DriverLaunch:
 
     def _heart(self) -> Heart:
         assert self.record is not None
-        beat = Beat(launch=self.record.number, doing="submitting")
+        beat = Beat(launch=self.record.number, activity="submitting")
         return Heart(self.store, self.keys.launch_beat(self.record.number), beat, self.beats)
 
     def request_stop(self, reason: str) -> None:
@@ -294,12 +294,14 @@ class DriverLaunch:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def record_end(self, how: str, exit_code: int | None, said_by: str = "task") -> None:
+    def record_end(self, outcome: str, exit_code: int | None, reported_by: str = "task") -> None:
         """Record how the driver ended, if it could not do so itself. Do nothing if it was replaced."""
         attempt = self.attempt()
         if attempt is None:
             return
-        end = c.EndAttempt(epoch=attempt.epoch, how=how, exit_code=exit_code, said_by=said_by, from_task=True)
+        end = c.EndAttempt(
+            epoch=attempt.epoch, outcome=outcome, exit_code=exit_code, reported_by=reported_by, from_task=True
+        )
         with contextlib.suppress(Fenced):
             self.coordinator.journal.append(end)
 
@@ -310,11 +312,13 @@ class DriverLaunch:
         may launch again once the job is resumed. If the job was resumed before that, only the next try may.
         """
         attempt = self.attempt()
-        if attempt is None or not (attempt.how == "suspended" or (attempt.how is None and self.state.suspended)):
+        if attempt is None or not (
+            attempt.outcome == "suspended" or (attempt.outcome is None and self.state.suspended)
+        ):
             return False
         self.record_end("suspended", ExitCode.OVER)
         attempt = self.attempt()
-        if attempt is None or attempt.how != "suspended":
+        if attempt is None or attempt.outcome != "suspended":
             return False
         self.publish_savepoints()
         return True

@@ -217,8 +217,8 @@ class RequestOperator(JobOperator):
 
     def _abort_request(self, request: CheckpointRequest, ti: Any) -> bool:
         """Abort a checkpoint that no task waits for any longer. Return False if it has just been completed."""
-        words = f"by task {owner_of(ti)} of run {ti.run_id}"
-        return isinstance(request.abort("nobody waits for it any longer", words), Aborted)
+        details = f"by task {owner_of(ti)} of run {ti.run_id}"
+        return isinstance(request.abort("nobody waits for it any longer", details), Aborted)
 
     def _defer(self, event: dict[str, Any]) -> None:
         trigger = CheckpointTrigger(

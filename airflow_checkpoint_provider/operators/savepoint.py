@@ -213,9 +213,9 @@ class StopWithSavepointOperator(SavepointRequestOperator):
             late = f"its driver has not ended within {savepoint.timeout_s:g} s"
             why = outcome.why if isinstance(outcome, NotEnded) else late
             raise NotStopped(messages.not_stopped(ending.state, savepoint, why), pointer=savepoint.target)
-        if outcome.how not in (None, "suspended"):
+        if outcome.attempt_outcome not in (None, "suspended"):
             self.log.warning(
-                "attempt %d ended %s, after its savepoint was completed", savepoint.epochs[-1], outcome.how
+                "attempt %d ended %s, after its savepoint was completed", savepoint.epochs[-1], outcome.attempt_outcome
             )
 
 

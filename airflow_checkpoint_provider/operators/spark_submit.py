@@ -262,7 +262,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 " latest checkpoint"
             )
         launch.wait_for_process()
-        return self._end(launch, 0 if attempt.how == "finished" else attempt.exit_code or 1, None)
+        return self._end(launch, 0 if attempt.outcome == "finished" else attempt.exit_code or 1, None)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         launch.metrics.tell(launch.state)  # what happened since the monitor's last poll
         if failure is None and exit_code == 0:
             return self._succeed(launch, attempt)
-        if exit_code not in (ExitCode.REFUSED, ExitCode.OVER) or (attempt and attempt.how == "finished"):
+        if exit_code not in (ExitCode.REFUSED, ExitCode.OVER) or (attempt and attempt.outcome == "finished"):
             launch.record_end("failed", exit_code)
         if attempt:
             self._log_lines(launch.summary())
@@ -290,7 +290,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 "the driver ended because it was replaced, stopped or suspended (exit code 79). The next try checks again"
             )
         raise failure or AirflowException(
-            f"the driver ended {attempt.how if attempt else 'before it attached'}, exit code {exit_code}"
+            f"the driver ended {attempt.outcome if attempt else 'before it attached'}, exit code {exit_code}"
         )
 
     def _wait_if_stopped(self, launch: DriverLaunch) -> None:
@@ -308,15 +308,17 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             for line in messages.not_attached():
                 self.log.warning(line)
             return self._result(launch)
-        if attempt.how is None:
+        if attempt.outcome is None:
             launch.record_end("failed", 0)
             self._log_lines(launch.summary())
             raise AirflowException(
                 "the driver exited with code 0 inside `with CheckpointedJob()`, so the job is not finished"
             )
-        if attempt.how != "finished":
+        if attempt.outcome != "finished":
             self._log_lines(launch.summary())
-            raise AirflowException(f"attempt {attempt.epoch} ended {attempt.how}, though its script exited with code 0")
+            raise AirflowException(
+                f"attempt {attempt.epoch} ended {attempt.outcome}, though its script exited with code 0"
+            )
         return self._finish(launch)
 
     def _finish(self, launch: DriverLaunch) -> dict[str, Any]:
@@ -336,15 +338,15 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             "run": run_id,
             "attempts": sum(attempt.launch in launches for attempt in state.attempts),
             "checkpoint": None,
-            "ended": run.how if run else None,
+            "ended": run.outcome if run else None,
         }
 
     def _refusal(self, launch: DriverLaunch) -> str | None:
         """Return why the driver refused to run, from the storage or from its log; None if the exit code was the script's own."""
         assert launch.record is not None
         beat = read_beat(launch.store, launch.keys.driver_beat(launch.record.number))
-        if beat and beat.refused:
-            return f"{beat.refused.text}  [{beat.refused.code}]"
+        if beat and beat.refusal:
+            return f"{beat.refusal.text}  [{beat.refusal.code}]"
         return self._hook.refusal if isinstance(self._hook, CheckpointedSparkSubmitHook) else None
 
     def on_kill(self) -> None:

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.state import (
     RETAINED,
     AttemptRecord,
     Checkpoint,
-    Dropped,
+    DroppedRequest,
     FileSetEntry,
     QueuedRequest,
     State,
@@ -47,13 +47,15 @@ def drop_queue(state: State, event: e.QueueDropped) -> State:
 def _drop(state: State, requests: Sequence[QueuedRequest], event: e.RequestDropped | e.QueueDropped) -> State:
     """Take ``requests`` from the queue and remember that they were dropped."""
     dropped = (
-        Dropped(token=queued.request.token, try_number=queued.request.try_number, why=event.why, extra=event.extra)
+        DroppedRequest(
+            token=queued.request.token, try_number=queued.request.try_number, reason=event.reason, extra=event.extra
+        )
         for queued in requests
     )
     return replace(
         state,
         queue=tuple(queued for queued in state.queue if queued not in requests),
-        dropped=remember_dropped((*state.dropped, *dropped)),
+        dropped_requests=remember_dropped((*state.dropped_requests, *dropped)),
     )
 
 
@@ -62,7 +64,7 @@ def _take_from_queue(state: State, token: str) -> State:
     return replace(
         state,
         queue=tuple(queued for queued in state.queue if queued.request.token != token),
-        dropped=tuple(dropped for dropped in state.dropped if dropped.token != token),
+        dropped_requests=tuple(dropped for dropped in state.dropped_requests if dropped.token != token),
     )
 
 
@@ -119,7 +121,7 @@ def complete(state: State, event: e.CheckpointCompleted) -> State:
         suspended=f"{state.at} ({event.suspended})" if event.suspended else state.suspended,
     )
     for number in event.subsumed:
-        subsumed = e.CheckpointAborted(id=number, reason="subsumed", phase="acknowledge", words=f"by chk-{event.id}")
+        subsumed = e.CheckpointAborted(id=number, reason="subsumed", phase="acknowledge", details=f"by chk-{event.id}")
         state = abort(state, subsumed)
     return _mark_runs(state, completed)
 
@@ -130,8 +132,8 @@ def _mark_attempts(state: State, checkpoint: Checkpoint) -> tuple[AttemptRecord,
     A savepoint does not count.
     """
     return tuple(
-        replace(attempt, first=checkpoint.id)
-        if attempt.epoch in checkpoint.epochs and attempt.first is None
+        replace(attempt, first_completed=checkpoint.id)
+        if attempt.epoch in checkpoint.epochs and attempt.first_completed is None
         else attempt
         for attempt in state.attempts
     )
@@ -144,7 +146,7 @@ def _mark_runs(state: State, completed: Checkpoint) -> State:
         launch = state.launch(attempt.launch) if attempt else None
         run = state.run(launch.spec.run) if launch else None
         if run:
-            state = replace(state, runs=swap(state.runs, run, replace(run, inside=completed.branch)))
+            state = replace(state, runs=swap(state.runs, run, replace(run, branch=completed.branch)))
     return state
 
 
@@ -169,7 +171,7 @@ def abort(state: State, event: e.CheckpointAborted) -> State:
         reason=event.reason,
         phase=event.phase,
         missing=event.missing,
-        words=event.words,
+        details=event.details,
         extra=merged_extra(checkpoint, event),
     )
     checkpoints = _without_oldest(swap(state.checkpoints, checkpoint, aborted))

@@ -39,7 +39,7 @@ class Command:
 class PlanLaunch(Command):
     """The command to start an attempt of a run, from a submit task or from a script without Airflow.
 
-    ``base`` is the point that ``spec.restore`` names, None for "latest" and "none"; ``above`` is the id of a base
+    ``base`` is the point that ``spec.restore`` names, None for "latest" and "none"; ``id_floor`` is the id of a base
     from another history. ``incarnation`` names the history if this is its first entry. ``alone`` marks a script:
     beside a living process it is refused; it neither adopts nor fences it.
     """
@@ -50,7 +50,7 @@ class PlanLaunch(Command):
     scope: str = ""
     item: str | None = None
     base: Point | None = None
-    above: int = 0
+    id_floor: int = 0
     on_clear: str = "auto"
     require_state: bool = False
     seen_alive: bool = False
@@ -95,9 +95,9 @@ class EndAttempt(Command):
     """
 
     epoch: int
-    how: str
+    outcome: str
     exit_code: int | None = None
-    said_by: str = "driver"
+    reported_by: str = "driver"
     from_task: bool = False
 
 
@@ -153,7 +153,7 @@ class Abort(Command):
     reason: str
     phase: str = "acknowledge"
     missing: tuple[str, ...] = ()
-    words: str = ""
+    details: str = ""
     epoch: int | None = None
 
 
@@ -162,7 +162,7 @@ class Restore(Command):
     """The command to go back: whatever runs is fenced, and the next attempt starts from ``base``, a verified
     checkpoint or None.
 
-    For a base from another history, ``above`` is its id, and ``claimed`` says that it is a savepoint whose lock this
+    For a base from another history, ``id_floor`` is its id, and ``claimed`` says that it is a savepoint whose lock this
     history holds.
     """
 
@@ -171,7 +171,7 @@ class Restore(Command):
     by: str
     reason: str
     application: str = ""
-    above: int = 0
+    id_floor: int = 0
     claimed: bool = False
     rename: dict[str, str] = field(default_factory=dict)
 
@@ -202,7 +202,7 @@ class Forget(Command):
 class CloseHistory(Command):
     """The command to close a history. ``now`` as in ``Condemn``."""
 
-    why: str
+    reason: str
     now: str
 
 

@@ -108,7 +108,7 @@ def abort(state: State, command: c.Abort) -> Decision:
         return _not_pending(checkpoint, f"chk-{command.id} cannot be aborted: {outcome(checkpoint)}")
     return (
         e.CheckpointAborted(
-            id=command.id, reason=command.reason, phase=command.phase, missing=command.missing, words=command.words
+            id=command.id, reason=command.reason, phase=command.phase, missing=command.missing, details=command.details
         ),
     )
 

@@ -25,10 +25,10 @@ from airflow_checkpoint_provider.protocol.transitions import apply
 
 def decide(state: State, command: c.Command) -> Decision:
     """Return the answer to ``command``. The events of queued requests that it makes possible stand in the same entry."""
-    if state.closing is not None and (finish := lifetime.finish_closing_first(state, command)):
+    if state.closing_reason is not None and (finish := lifetime.finish_closing_first(state, command)):
         return finish
     decision: Decision = HANDLERS[type(command)](state, command)
-    if state.closing is not None:
+    if state.closing_reason is not None:
         return lifetime.closed(state, command, decision)
     if not isinstance(decision, tuple):
         return decision

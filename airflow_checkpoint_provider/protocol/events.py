@@ -114,17 +114,17 @@ class HistoryOpened(Event):
     job: str
     scope: str  # the run's key, empty in job scope
     item: str | None = None
-    why: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryClosing(Event):
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryClosed(Event):
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,9 +162,9 @@ class AttemptStarted(Event):
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnded(Event):
     epoch: int
-    how: str  # finished, failed, cancelled, suspended, lost
+    outcome: str  # finished, failed, cancelled, suspended, lost
     exit_code: int | None
-    said_by: str
+    reported_by: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class BranchOpened(Event):
     token: Token
     by: str
     reason: str
-    above: int = added(0)  # ids go on above that of a base from elsewhere
+    id_floor: int = added(0)  # ids go on above that of a base from elsewhere
     claimed: bool = added(False)  # the base is a savepoint that belongs to this history from now on
     rename: dict[str, str] = added(factory=dict)  # uid in the base -> uid from now on
 
@@ -189,14 +189,14 @@ class RequestQueued(Event):
 @dataclass(frozen=True, kw_only=True)
 class RequestDropped(Event):
     token: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueDropped(Event):
     """All queued requests of attempts that are over are dropped, or all requests because the job was suspended."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,7 @@ class CheckpointAborted(Event):
     reason: str
     phase: str
     missing: tuple[str, ...] = ()
-    words: str = ""
+    details: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +257,7 @@ class CheckpointsForgotten(Event):
 @dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
     by: str
-    why: str
+    reason: str
 
 
 def kind_of(event: type[Event]) -> str:

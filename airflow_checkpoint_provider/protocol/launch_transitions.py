@@ -14,11 +14,11 @@ from airflow_checkpoint_provider.protocol.updates import bounded, counted, merge
 
 def open_history(state: State, event: e.HistoryOpened) -> State:
     names = replace(state, incarnation=event.incarnation, job=event.job, scope=event.scope, item=event.item)
-    return replace(names, closing=None, closed=False, extra=merged_extra(state, event))
+    return replace(names, closing_reason=None, closed=False, extra=merged_extra(state, event))
 
 
 def begin_closing(state: State, event: e.HistoryClosing) -> State:
-    return replace(state, closing=event.why, extra=merged_extra(state, event))
+    return replace(state, closing_reason=event.reason, extra=merged_extra(state, event))
 
 
 def close_history(state: State, event: e.HistoryClosed) -> State:
@@ -35,7 +35,7 @@ def close_history(state: State, event: e.HistoryClosed) -> State:
         next_id=state.next_id,
         last_epoch=state.last_epoch,
         next_file_set=state.next_file_set,
-        closing=event.why,
+        closing_reason=event.reason,
         closed=True,
         extra=merged_extra(state, event),
     )
@@ -53,7 +53,7 @@ def plan_launch(state: State, event: e.LaunchPlanned) -> State:
     state = replace(
         state,
         launches=bounded((*state.launches, launch))[1],
-        current={**state.current, event.spec.application: event.launch},
+        current_launches={**state.current_launches, event.spec.application: event.launch},
         next_launch=event.launch + 1,
         tokens=remember(
             _tokens_without_branch(state, event.spec.token),
@@ -83,17 +83,17 @@ def _list_run(state: State, event: e.LaunchPlanned) -> State:
         rename=state.branch.rename if event.restore_point == state.branch.base else {},
     )
     if listed:
-        run = replace(listed, launch=event.launch, generation=event.spec.token.generation, how=None, ended_at=None)
+        run = replace(listed, launch=event.launch, generation=event.spec.token.generation, outcome=None, ended_at=None)
         if state.branch.token == event.spec.token:  # its clear opened the branch: there it comes after the older runs
-            run = replace(run, inside=state.branch.number)
+            run = replace(run, branch=state.branch.number)
     runs = (*(other for other in state.runs if other is not listed), run)
     dropped, kept = bounded(runs)
-    in_branch = (other.position for other in dropped if other.inside == state.branch.number)
+    in_branch = (other.position for other in dropped if other.branch == state.branch.number)
     return replace(
         state,
         runs=kept,
-        dropped_run_after=max((state.dropped_run_after, *in_branch)),
-        dropped_elsewhere=max((state.dropped_elsewhere, *(other.position for other in dropped))),
+        evicted_run_after=max((state.evicted_run_after, *in_branch)),
+        evicted_run_after_anywhere=max((state.evicted_run_after_anywhere, *(other.position for other in dropped))),
     )
 
 
@@ -133,7 +133,7 @@ def start_attempt(state: State, event: e.AttemptStarted) -> State:
         versions=event.versions,
         checkpointing=event.checkpointing,
         at=state.at,
-        holds=restored.file_sets if restored else (),
+        held_file_sets=restored.file_sets if restored else (),
         extra=event.extra,
     )
     dropped, kept = bounded((*state.attempts, attempt))
@@ -151,9 +151,9 @@ def end_attempt(state: State, event: e.AttemptEnded) -> State:
         return state
     ended = replace(
         attempt,
-        how=event.how,
+        outcome=event.outcome,
         exit_code=event.exit_code,
-        said_by=event.said_by,
+        reported_by=event.reported_by,
         ended_at=state.at,
         extra=merged_extra(attempt, event),
     )
@@ -162,7 +162,7 @@ def end_attempt(state: State, event: e.AttemptEnded) -> State:
     run = state.run(launch.spec.run) if launch else None
     if run is None or launch is None or run.launch != launch.number:
         return state
-    return replace(state, runs=swap(state.runs, run, replace(run, how=event.how, ended_at=state.at)))
+    return replace(state, runs=swap(state.runs, run, replace(run, outcome=event.outcome, ended_at=state.at)))
 
 
 def open_branch(state: State, event: e.BranchOpened) -> State:
@@ -175,15 +175,15 @@ def open_branch(state: State, event: e.BranchOpened) -> State:
         rename=event.rename,
         extra=event.extra,
     )
-    dropped = max(state.dropped_run_after, state.dropped_elsewhere)
+    dropped = max(state.evicted_run_after, state.evicted_run_after_anywhere)
     return replace(
         state,
         branch=branch,
-        dropped_run_after=dropped if event.base and event.base.pointer is None else "",
-        dropped_elsewhere=dropped,
-        next_id=max(state.next_id, event.above + 1),
+        evicted_run_after=dropped if event.base and event.base.pointer is None else "",
+        evicted_run_after_anywhere=dropped,
+        next_id=max(state.next_id, event.id_floor + 1),
         claims=_claims(state, event),
-        current=dict.fromkeys(state.current),
+        current_launches=dict.fromkeys(state.current_launches),
         runs=_runs_inside(state, event),
         tokens=remember(state.tokens, event.token.text, state.next_launch),
     )
@@ -211,9 +211,9 @@ def _runs_inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
 
     def counts(run: Run) -> bool:
         within = newest is None or run.position <= newest.position
-        return run is newest or (run.inside is not None and run.inside >= base.branch and within)
+        return run is newest or (run.branch is not None and run.branch >= base.branch and within)
 
-    return tuple(replace(run, inside=event.branch) if counts(run) else run for run in state.runs)
+    return tuple(replace(run, branch=event.branch) if counts(run) else run for run in state.runs)
 
 
 def resume(state: State, event: e.Resumed) -> State:

@@ -48,9 +48,9 @@ def _known(state: State, command: c.PlanLaunch) -> Decision | None:
     if number is None:
         return None
     launch, attempt = state.launch(number), state.attempt_of(number)
-    if attempt and attempt.how == "suspended":
+    if attempt and attempt.outcome == "suspended":
         return None  # its task waited until the job was resumed, and submits the application as it is now
-    if number != state.current.get(command.spec.application):
+    if number != state.current_launches.get(command.spec.application):
         return refusals.superseded(state, command.spec.run)
     if attempt is None or (launch and launch.adopted_by == command.spec.try_number):
         return DoneAlready(number)
@@ -79,7 +79,7 @@ def _earlier_try(state: State, command: c.PlanLaunch) -> Decision | None:
 
 def _finished(state: State, command: c.PlanLaunch) -> Decision | None:
     run = state.run(command.spec.run)
-    if run is None or run.how != "finished" or is_clear(run, command):
+    if run is None or run.outcome != "finished" or is_clear(run, command):
         return None
     return refusals.already_finished(run, command)
 
@@ -87,7 +87,7 @@ def _finished(state: State, command: c.PlanLaunch) -> Decision | None:
 def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
     launch = state.current_launch(command.spec.application)
     attempt = state.attempt_of(launch.number) if launch else None
-    if launch is None or not command.seen_alive or (attempt and attempt.how):
+    if launch is None or not command.seen_alive or (attempt and attempt.outcome):
         return None
     if launch.spec.run != command.spec.run or command.alone:
         return refusals.already_running(state, launch)
@@ -106,11 +106,11 @@ def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
     """
     if command.alone or state.scope:
         return None
-    runs = [run for run in state.runs if run.inside == state.branch.number]
+    runs = [run for run in state.runs if run.branch == state.branch.number]
     newest = max(runs, key=lambda run: run.position, default=None)
     listed = state.run(command.spec.run)
     position = listed.position if listed else command.spec.run_after or command.spec.started_at
-    dropped = listed is None and position <= state.dropped_run_after
+    dropped = listed is None and position <= state.evicted_run_after
     if not dropped and (newest is None or newest.key == command.spec.run or position > newest.position):
         return None
     newer = [run.key for run in runs if run.position >= position and run.key != command.spec.run]
@@ -155,7 +155,7 @@ def _opened(state: State, command: c.PlanLaunch) -> e.HistoryOpened:
         job=command.job,
         scope=command.scope,
         item=command.item,
-        why=command.spec.owner,
+        by=command.spec.owner,
     )
 
 
@@ -166,10 +166,10 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
         if command.spec.restore == "latest":
             return _drop_deleted_base(state, command)
         opened = _branch_opened(state, command, command.base, f"restore={command.spec.restore}")
-        return (replace(opened, above=command.above),)
+        return (replace(opened, id_floor=command.id_floor),)
     launch = state.launch(run.launch)
     elsewhere = launch is not None and launch.branch != state.branch.number
-    restarts = is_clear(run, command) and (run.how == "finished" or command.on_clear == "restart")
+    restarts = is_clear(run, command) and (run.outcome == "finished" or command.on_clear == "restart")
     if not restarts or command.on_clear == "continue" or elsewhere:
         return ()
     opened = _branch_opened(state, command, run.started_from, "cleared: starts again from where the run started")
@@ -206,7 +206,7 @@ def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -
     if point and point.id is not None and point.id not in {checkpoint.id for checkpoint in state.retained}:
         return refusals.start_deleted(command, point)
     run = state.run(command.spec.run)
-    deleted = run and run.how == "finished" and run.inside == state.branch.number and point == state.branch.base
+    deleted = run and run.outcome == "finished" and run.branch == state.branch.number and point == state.branch.base
     if command.on_clear == "continue" and deleted:
         return refusals.state_finished(command)
     if command.require_state and point is None:
@@ -240,9 +240,9 @@ def start_attempt(state: State, command: c.StartAttempt) -> Decision:
     if refusal := suspended(state):
         return refusal
     previous = state.attempt_of(launch.number)
-    if previous and previous.how in ("finished", "cancelled", "suspended"):
-        return refusals.launch_ended(state, previous.epoch, previous.how)
-    if previous and previous.how is None and command.seen_alive:
+    if previous and previous.outcome in ("finished", "cancelled", "suspended"):
+        return refusals.launch_ended(state, previous.epoch, previous.outcome)
+    if previous and previous.outcome is None and command.seen_alive:
         return refusals.launch_alive(state, previous.epoch)
     if refusal := _restore_point_gone(state, launch):
         return refusal
@@ -289,7 +289,7 @@ def request_stop(state: State, command: c.RequestStop) -> Decision:
     launch = state.launch(command.launch)
     if launch and launch.stop:
         return DoneAlready(launch.number)
-    if launch is None or launch.number not in state.current.values() or launch.latest_try > command.try_number:
+    if launch is None or launch.number not in state.current_launches.values() or launch.latest_try > command.try_number:
         return refusals.launch_not_ours(state, command.launch)
     return (e.StopRequested(launch=command.launch, by=command.by, reason=command.reason),)
 
@@ -297,21 +297,23 @@ def request_stop(state: State, command: c.RequestStop) -> Decision:
 def end_attempt(state: State, command: c.EndAttempt) -> Decision:
     """Decide how an attempt ended. Only its task may turn *finished* into *failed*."""
     attempt = state.attempt(command.epoch)
-    if attempt and attempt.how == command.how:
+    if attempt and attempt.outcome == command.outcome:
         return DoneAlready(command.epoch)
     failed_after = (
         attempt is not None
-        and attempt.how == "finished"
+        and attempt.outcome == "finished"
         and command.from_task
-        and command.how == "failed"
-        and state.current.get(attempt.application) == attempt.launch
+        and command.outcome == "failed"
+        and state.current_launches.get(attempt.application) == attempt.launch
     )
     if state.over(command.epoch) and not failed_after:
         return refusals.over(state, command.epoch)
-    ended = e.AttemptEnded(epoch=command.epoch, how=command.how, exit_code=command.exit_code, said_by=command.said_by)
+    ended = e.AttemptEnded(
+        epoch=command.epoch, outcome=command.outcome, exit_code=command.exit_code, reported_by=command.reported_by
+    )
     aborted = tuple(
         e.CheckpointAborted(
-            id=checkpoint.id, reason=f"attempt {command.how}", phase="acknowledge", missing=checkpoint.plan
+            id=checkpoint.id, reason=f"attempt {command.outcome}", phase="acknowledge", missing=checkpoint.plan
         )
         for checkpoint in state.pending
         if command.epoch in checkpoint.epochs

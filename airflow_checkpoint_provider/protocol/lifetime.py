@@ -45,7 +45,7 @@ def ended_for_good(state: State) -> bool:
     The run can then only be cleared, and a clear starts again from its first restore point. A restore since then
     means that a start is still to come.
     """
-    if not state.scope or not state.runs or state.runs[-1].how != "finished":
+    if not state.scope or not state.runs or state.runs[-1].outcome != "finished":
         return False
     launch = state.launch(state.runs[-1].launch)
     return launch is None or launch.branch == state.branch.number
@@ -102,13 +102,13 @@ def _moments(state: State) -> Iterator[str | None]:
 
 def close(state: State, command: c.CloseHistory) -> Decision:
     """Decide whether a history begins to close. Refuse if it is still needed."""
-    if state.closing is not None:
+    if state.closing_reason is not None:
         return DoneAlready(state.n)
     if needed := _needed(state, datetime.fromisoformat(command.now)):
         return Refusal(
             errors.StillNeeded(f"{state.job or 'this history'} is not closed: {needed}; nothing was changed")
         )
-    return (e.HistoryClosing(why=command.why),)
+    return (e.HistoryClosing(reason=command.reason),)
 
 
 def _needed(state: State, now: datetime) -> str | None:
@@ -120,7 +120,7 @@ def _needed(state: State, now: datetime) -> str | None:
     if state.suspended:
         return f"it is suspended since {state.suspended}"
     started = {attempt.launch for attempt in state.attempts}
-    waiting = [number for number in state.current.values() if number is not None and number not in started]
+    waiting = [number for number in state.current_launches.values() if number is not None and number not in started]
     if waiting and not quiet(state, now):
         return f"launch {waiting[0]} waits for its driver"
     if state.claims:
@@ -142,16 +142,16 @@ def unsettled(state: State) -> tuple[Checkpoint, ...]:
 
 def finish(state: State, command: c.FinishClosing) -> Decision:
     """Decide the entry that closes the history. A history that is closed, or was opened again, needs none."""
-    if state.closing is None or state.closed:
+    if state.closing_reason is None or state.closed:
         return DoneAlready(state.n)
-    return (e.HistoryClosed(why=state.closing),)
+    return (e.HistoryClosed(reason=state.closing_reason),)
 
 
 def finish_closing_first(state: State, command: c.Command) -> tuple[e.Event, ...] | None:
     """Return the event that finishes closing before a launch opens the history again, or None."""
-    if state.closing is None or state.closed or not isinstance(command, c.PlanLaunch | c.StartAlone):
+    if state.closing_reason is None or state.closed or not isinstance(command, c.PlanLaunch | c.StartAlone):
         return None
-    return (e.HistoryClosed(why=state.closing),)
+    return (e.HistoryClosed(reason=state.closing_reason),)
 
 
 def closed(state: State, command: c.Command, decision: Decision) -> Decision:
@@ -167,7 +167,7 @@ def closed(state: State, command: c.Command, decision: Decision) -> Decision:
     if isinstance(decision, Refusal) and isinstance(decision.error, errors.Fenced | errors.NotRunning):
         return decision
     text = (
-        f"{state.job}{f', run {state.scope}' if state.scope else ''}: this history was closed at {state.at} ({state.closing});"
+        f"{state.job}{f', run {state.scope}' if state.scope else ''}: this history was closed at {state.at} ({state.closing_reason});"
         " nothing was changed. A clear of its task, or its next run, opens it again"
     )
     return Refusal(errors.Fenced(text) if isinstance(command, c.StartAttempt) else errors.HistoryClosed(text))

@@ -73,7 +73,7 @@ class StageDetail(Record):
     version: str | None = None
     function: bool = False
     # uid -> file set of each stage handed out earlier in its attempt
-    before: dict[str, str] = field(default_factory=dict)
+    earlier_stages: dict[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
 
 

@@ -17,8 +17,8 @@ def over(state: State, epoch: int) -> Refusal:
     application = attempt.application if attempt else ""
     newer, launch = state.running(application), state.current_launch(application)
     why = "a restore opened a new branch"
-    if attempt and attempt.how:
-        why = f"it ended {attempt.how}"
+    if attempt and attempt.outcome:
+        why = f"it ended {attempt.outcome}"
     elif newer:
         why = f"attempt {newer.epoch} replaced it"
     elif launch:
@@ -121,9 +121,9 @@ def launch_stopped(state: State, launch: Launch) -> Refusal:
     return Refusal(errors.Fenced(f"{state.job}: this launch was told to stop ({launch.stop})"))
 
 
-def launch_ended(state: State, epoch: int, how: str) -> Refusal:
+def launch_ended(state: State, epoch: int, outcome: str) -> Refusal:
     """Refuse a second driver of a launch whose attempt ``epoch`` has ended well or was stopped."""
-    return Refusal(errors.Fenced(f"{state.job}: attempt {epoch} of this launch has already ended {how}"))
+    return Refusal(errors.Fenced(f"{state.job}: attempt {epoch} of this launch has already ended {outcome}"))
 
 
 def launch_alive(state: State, epoch: int) -> Refusal:

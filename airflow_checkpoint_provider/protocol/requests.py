@@ -64,10 +64,10 @@ def _known(state: State, request: e.Request) -> Decision | None:
     """
     if any(queued.request.token == request.token for queued in state.queue):
         return DoneAlready(0)
-    dropped = next((dropped for dropped in reversed(state.dropped) if dropped.token == request.token), None)
+    dropped = next((dropped for dropped in reversed(state.dropped_requests) if dropped.token == request.token), None)
     if dropped and request.try_number <= dropped.try_number:
         return Refusal(
-            errors.RequestDropped(f"{state.job}: the request was dropped: {dropped.why}", reason=dropped.why)
+            errors.RequestDropped(f"{state.job}: the request was dropped: {dropped.reason}", reason=dropped.reason)
         )
     number = state.requests.get(request.token)
     checkpoint = state.checkpoint(number)
@@ -82,7 +82,7 @@ def _known(state: State, request: e.Request) -> Decision | None:
 def _not_running(state: State, run: str | None) -> Refusal:
     """Refuse a request without a driver. A run that has finished will not start another driver; any other run may."""
     newest = state.run(run) if run is not None else state.runs[-1] if state.scope and state.runs else None
-    if newest is not None and newest.how == "finished":
+    if newest is not None and newest.outcome == "finished":
         return Refusal(
             errors.RunFinished(
                 f"{state.job}, run {newest.key}: it finished at {newest.ended_at}, and nothing runs that could take a checkpoint",
@@ -159,7 +159,7 @@ def _admitted(state: State, candidate: QueuedRequest, pause_left_s: float) -> De
         return (queue_event,)
     if last is candidate:
         return _too_many(state)
-    return (e.RequestDropped(token=last.request.token, why="too many requests"), queue_event)
+    return (e.RequestDropped(token=last.request.token, reason="too many requests"), queue_event)
 
 
 def _too_many(state: State) -> Refusal:
@@ -174,14 +174,14 @@ def serve_queue(state: State) -> Iterator[e.Event]:
     timer, which knows, asks again.
     """
     if state.unserved():
-        dropped = e.QueueDropped(why="the job was suspended" if state.suspended else "its attempt is over")
+        dropped = e.QueueDropped(reason="the job was suspended" if state.suspended else "its attempt is over")
         state = apply(state, dropped)
         yield dropped
     for _ in range(AT_ONCE):
         if not state.queue or not may_run(state, first := in_order(state.queue)[0]):
             return
         paused = _is_periodic(first) and config_of(state).min_pause_s > 0
-        event = e.RequestDropped(token=first.request.token, why=PAUSE) if paused else _triggered(state, first)
+        event = e.RequestDropped(token=first.request.token, reason=PAUSE) if paused else _triggered(state, first)
         state = apply(state, event)
         yield event
 

@@ -28,15 +28,15 @@ def restore(state: State, command: c.Restore) -> Decision:
         token=command.token,
         by=command.by,
         reason=command.reason,
-        above=command.above,
+        id_floor=command.id_floor,
         claimed=command.claimed,
         rename=command.rename,
     )
     aborted = tuple(
         e.CheckpointAborted(
-            id=checkpoint.id, reason="restore", phase="acknowledge", missing=checkpoint.plan, words=command.reason
+            id=checkpoint.id, reason="restore", phase="acknowledge", missing=checkpoint.plan, details=command.reason
         )
         for checkpoint in state.pending
     )
-    resumed = (e.Resumed(by=command.by, why=command.reason),) if state.suspended else ()
+    resumed = (e.Resumed(by=command.by, reason=command.reason),) if state.suspended else ()
     return (opened, *aborted, *resumed)

@@ -51,12 +51,12 @@ class AttemptRecord(Record):
     versions: Versions
     checkpointing: dict[str, Any]
     at: str
-    how: str | None = None  # None until it ended
+    outcome: str | None = None  # None until it ended
     exit_code: int | None = None
-    said_by: str = ""
+    reported_by: str = ""
     ended_at: str | None = None
-    first: int | None = None  # its first own completed checkpoint
-    holds: tuple[int, ...] = ()  # the file sets of its restore point, by number
+    first_completed: int | None = None  # its first own completed checkpoint
+    held_file_sets: tuple[int, ...] = ()  # the file sets of its restore point, by number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,9 @@ class Run(Record):
     started_from: Point | None
     launch: int  # the newest
     generation: int = 0  # of its newest launch, or of the try that adopted it last
-    how: str | None = None
+    outcome: str | None = None
     ended_at: str | None = None
-    inside: int | None = None  # the branch in which it counts: it completed something there, or its clear opened it
+    branch: int | None = None  # the branch in which it counts: it completed something there, or its clear opened it
     rename: dict[str, str] = added(factory=dict)  # of the states of its restore point
 
     @property
@@ -108,12 +108,12 @@ class QueuedRequest(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dropped(Record):
+class DroppedRequest(Record):
     """A request that was dropped. A later try of its task may ask again."""
 
     token: str
     try_number: int
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class Checkpoint(Record):
     reason: str = ""
     phase: str = ""
     missing: tuple[str, ...] = ()
-    words: str = ""
+    details: str = ""
     ended_at: str = ""
     target: str | None = None  # a savepoint's own folder
     queued_at: str = added("")
@@ -170,13 +170,13 @@ class State(Record):
     job: str = ""
     scope: str = ""
     item: str | None = None
-    current: dict[str, int | None] = field(default_factory=dict)  # application -> its launch
+    current_launches: dict[str, int | None] = field(default_factory=dict)  # application -> its launch
     launches: tuple[Launch, ...] = ()
     attempts: tuple[AttemptRecord, ...] = ()
     runs: tuple[Run, ...] = ()
     # The latest position of runs evicted from ``runs`` that belong (or may belong) to this branch
-    dropped_run_after: str = ""
-    dropped_elsewhere: str = added("")  # the same of all evicted runs: a step back may make them belong again
+    evicted_run_after: str = ""
+    evicted_run_after_anywhere: str = added("")  # the same of all evicted runs: a step back may make them belong again
     branch: Branch = field(default_factory=Branch)
     next_launch: int = 1
     next_id: int = 1
@@ -190,9 +190,9 @@ class State(Record):
     suspended: str | None = None
     counts: dict[str, int] = field(default_factory=dict)  # completed, aborted; restored: only of evicted attempts
     queue: tuple[QueuedRequest, ...] = added(factory=tuple)  # in order of asking
-    dropped: tuple[Dropped, ...] = added(factory=tuple)
+    dropped_requests: tuple[DroppedRequest, ...] = added(factory=tuple)
     claims: tuple[Claim, ...] = added(factory=tuple)
-    closing: str | None = added(None)  # why, from *closing* until it is opened again
+    closing_reason: str | None = added(None)  # why, from *closing* until it is opened again
     closed: bool = added(False)
 
     # -- finding ---------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class State(Record):
         return next((launch for launch in self.launches if launch.number == number), None)
 
     def current_launch(self, application: str = "") -> Launch | None:
-        return self.launch(self.current.get(application))
+        return self.launch(self.current_launches.get(application))
 
     def attempt(self, epoch: int | None) -> AttemptRecord | None:
         return next((attempt for attempt in self.attempts if attempt.epoch == epoch), None)
@@ -261,14 +261,14 @@ class State(Record):
     def over(self, epoch: int) -> bool:
         """Return whether an attempt has ended or is fenced: its application has a newer launch, attempt or branch."""
         attempt = self.attempt(epoch)
-        if attempt is None or attempt.how is not None:
+        if attempt is None or attempt.outcome is not None:
             return True
         newest = self.attempt_of(attempt.launch)
-        return self.current.get(attempt.application) != attempt.launch or newest is not attempt
+        return self.current_launches.get(attempt.application) != attempt.launch or newest is not attempt
 
     def running(self, application: str = "") -> AttemptRecord | None:
         """Return the attempt of the current launch, unless it is over."""
-        attempt = self.attempt_of(self.current.get(application))
+        attempt = self.attempt_of(self.current_launches.get(application))
         return attempt if attempt and not self.over(attempt.epoch) else None
 
     def living(self) -> Iterator[AttemptRecord]:
@@ -288,11 +288,11 @@ class State(Record):
     def restoring(self) -> frozenset[int]:
         """Return the restore points of current launches whose attempt has not completed a checkpoint of its own."""
         chosen = set()
-        for number in self.current.values():
+        for number in self.current_launches.values():
             launch, attempt = self.launch(number), self.attempt_of(number)
             if launch and attempt is None and launch.restore_point:
                 chosen.add(launch.restore_point.id)
-            if attempt and not self.over(attempt.epoch) and attempt.first is None and attempt.restore_point:
+            if attempt and not self.over(attempt.epoch) and attempt.first_completed is None and attempt.restore_point:
                 chosen.add(attempt.restore_point.id)
         return frozenset(number for number in chosen if number is not None)
 
@@ -305,14 +305,14 @@ class State(Record):
         to these. The restore point of a launch is retained, or its run is over for good.
         """
         numbers = {number for checkpoint in self.retained for number in checkpoint.file_sets}
-        return frozenset(numbers | {number for attempt in self.living() for number in attempt.holds})
+        return frozenset(numbers | {number for attempt in self.living() for number in attempt.held_file_sets})
 
     def named(self) -> frozenset[int]:
         """Return the numbers of the file sets that the journal still lists: those of checkpoints until they are forgotten, and
         those of the restore points of living attempts. Any other file set is an orphan once the attempt that wrote it is over.
         """
         numbers = {number for checkpoint in self.checkpoints if not checkpoint.over for number in checkpoint.file_sets}
-        return frozenset(numbers | {number for attempt in self.living() for number in attempt.holds})
+        return frozenset(numbers | {number for attempt in self.living() for number in attempt.held_file_sets})
 
     def paths(self) -> Mapping[int, str]:
         return {file_set.number: file_set.path for file_set in self.file_sets}

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.records import Record
-from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS, KEPT_TOKENS, Dropped, State
+from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS, KEPT_TOKENS, DroppedRequest, State
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ def remember(tokens: dict[str, int], text: str, number: int) -> dict[str, int]:
     return dict(newest[-KEPT_TOKENS:])
 
 
-def remember_dropped(requests: tuple[Dropped, ...]) -> tuple[Dropped, ...]:
+def remember_dropped(requests: tuple[DroppedRequest, ...]) -> tuple[DroppedRequest, ...]:
     """Keep the newest of the dropped requests."""
     return requests[-KEPT_TOKENS:]
 

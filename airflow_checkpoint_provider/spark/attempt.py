@@ -76,7 +76,7 @@ class Attempt:
     def copying(self, source: str) -> Iterator[None]:
         """Show in the heartbeat that the driver copies ``source`` before it attaches."""
         self._copying = source
-        self.heart.update(lambda beat: replace(beat, doing=self.doing()))
+        self.heart.update(lambda beat: replace(beat, activity=self.doing()))
         try:
             yield
         finally:
@@ -86,7 +86,11 @@ class Attempt:
         """Show in the heartbeat that the states are read and the script's own code begins."""
         self.heart.update(
             lambda beat: replace(
-                beat, attached=utc_now(), application=application, doing=self.doing(), protected_since=utc_now()
+                beat,
+                attached_at=utc_now(),
+                application_change=application,
+                activity=self.doing(),
+                protected_since=utc_now(),
             )
         )
         self.heart.pulse()
@@ -156,18 +160,18 @@ class Attempt:
             coordinator.complete(number)
             return coordinator.state
 
-    def abort(self, number: int, reason: str, *, phase: str = "acknowledge", words: str = "") -> Checkpoint | None:
+    def abort(self, number: int, reason: str, *, phase: str = "acknowledge", details: str = "") -> Checkpoint | None:
         """Abort a checkpoint unless it has another outcome already. Return it as the journal lists it."""
         with self._journal() as coordinator:
             with contextlib.suppress(NotPending):
                 missing = (self.record.application,) if phase == "acknowledge" else ()
-                coordinator.abort(number, reason, phase=phase, missing=missing, words=words)
+                coordinator.abort(number, reason, phase=phase, missing=missing, details=details)
             return coordinator.state.checkpoint(number)
 
-    def abort_unless_ending(self, number: int, reason: str, *, phase: str, words: str) -> Checkpoint | None:
+    def abort_unless_ending(self, number: int, reason: str, *, phase: str, details: str) -> Checkpoint | None:
         """Abort a checkpoint unless the attempt's last entry is being written, which aborts it, too."""
         with self.lock:
-            return None if self._over.is_set() else self.abort(number, reason, phase=phase, words=words)
+            return None if self._over.is_set() else self.abort(number, reason, phase=phase, details=details)
 
     def sealed_states(self, checkpoint: Checkpoint) -> dict[str, StateSnapshot]:
         """Return the states of a completed checkpoint, by uid."""
@@ -234,11 +238,11 @@ class Attempt:
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def end(self, how: str, exit_code: int) -> None:
+    def end(self, outcome: str, exit_code: int) -> None:
         """Write the attempt's last entry. Raises ``StoreError`` and ``CommitStateUnknown``."""
         self._over.set()
         self.heart.stop()
-        ended = c.EndAttempt(epoch=self.epoch, how=how, exit_code=exit_code)
+        ended = c.EndAttempt(epoch=self.epoch, outcome=outcome, exit_code=exit_code)
         with self._journal() as coordinator:
             try:
                 coordinator.journal.append(ended)
@@ -260,28 +264,28 @@ class Attempt:
     def end_failed(self, exit_code: int) -> None:
         """Write the last entry of a driver that fails. An error of the store is logged."""
         launch, record = self.state.launch(self.record.launch), self.state.attempt(self.epoch)
-        if record and record.how == "finished":  # the answer was lost; the task decides by the exit code
+        if record and record.outcome == "finished":  # the answer was lost; the task decides by the exit code
             return
         try:
             self.end("cancelled" if launch and launch.stop else "failed", exit_code)
         except CheckpointError as error:
             say(f"the end of attempt {self.epoch} could not be written ({error}). The next attempt writes it.")
 
-    def end_now(self, how: str, code: int, why: str) -> NoReturn:
+    def end_now(self, outcome: str, code: int, why: str) -> NoReturn:
         """End the process from any thread. Write the last entry if the store answers in time."""
         self._over.set()
         self._leaving.set()
-        ending = threading.Thread(target=self._end_quietly, args=(how, code), daemon=True)
+        ending = threading.Thread(target=self._end_quietly, args=(outcome, code), daemon=True)
         ending.start()
         ending.join(END_TIMEOUT)
         leave(code, f"attempt {self.epoch} of {self.state.job} ends: {why}")
 
-    def _end_quietly(self, how: str, code: int) -> None:
+    def _end_quietly(self, outcome: str, code: int) -> None:
         if self.lock.acquire(timeout=END_TIMEOUT):
             try:
                 launch = self.coordinator.journal.catch_up().launch(self.record.launch)
-                how = "cancelled" if launch and launch.stop else how
-                self.coordinator.journal.append(c.EndAttempt(epoch=self.epoch, how=how, exit_code=code))
+                outcome = "cancelled" if launch and launch.stop else outcome
+                self.coordinator.journal.append(c.EndAttempt(epoch=self.epoch, outcome=outcome, exit_code=code))
             except CheckpointError as error:
                 say(str(error))
             finally:

@@ -139,12 +139,12 @@ class CheckpointContext:
 
     def _complete_or_abort(self, number: int) -> Checkpoint | None:
         if time.monotonic() > self.deadline:
-            words = "the store did not answer in time"
-            return self.attempt.abort(number, EXPIRED, phase="seal", words=words)
+            details = "the store did not answer in time"
+            return self.attempt.abort(number, EXPIRED, phase="seal", details=details)
         try:
             return self.attempt.complete(number).checkpoint(number)
         except (NotPending, Damaged) as error:
-            return self.attempt.abort(number, STORE_FAILED, phase="seal", words=error.message)
+            return self.attempt.abort(number, STORE_FAILED, phase="seal", details=error.message)
 
 
 class CheckpointTask:
@@ -263,8 +263,8 @@ class CheckpointTask:
         checkpoint = self._attempt.state.checkpoint(number)
         return self._reached + (checkpoint.timeout_s if checkpoint else self._context.timeout_s)
 
-    def _abort(self, number: int, reason: str, words: str) -> None:
-        checkpoint = self._attempt.abort(number, reason, words=words)
+    def _abort(self, number: int, reason: str, details: str) -> None:
+        checkpoint = self._attempt.abort(number, reason, details=details)
         if checkpoint and checkpoint.status == ABORTED:
             say(messages.aborted(self._attempt.state, checkpoint))
 

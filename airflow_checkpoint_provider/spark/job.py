@@ -263,7 +263,7 @@ class CheckpointedJob:
     def _ref(self, point: Point) -> CheckpointRef:
         state: State = self._attempt.state
         store, keys = self._attempt.store, self._attempt.keys
-        number = point.id or self._attempt.restored.above
+        number = point.id or self._attempt.restored.id_floor
         return CheckpointRef(state.job, state.scope, number, point.pointer or str(keys.pointer(store.uri, number)))
 
     def _claim(self, uid: str) -> None:

@@ -49,9 +49,9 @@ class ManualCompletion:
                 say(line)
 
     def _expire(self, checkpoint: Checkpoint) -> None:
-        words = f"nobody finalized it within {checkpoint.timeout_s:g} s after it was acknowledged"
+        details = f"nobody finalized it within {checkpoint.timeout_s:g} s after it was acknowledged"
         try:
-            expired = self._attempt.abort_unless_ending(checkpoint.id, EXPIRED, phase="finalize", words=words)
+            expired = self._attempt.abort_unless_ending(checkpoint.id, EXPIRED, phase="finalize", details=details)
         except StoreError:
             return  # the watch looks again
         if expired and expired.ended_at:

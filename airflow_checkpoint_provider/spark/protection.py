@@ -61,7 +61,7 @@ class Protection:
         if self._tolerable is None or failures <= self._tolerable:
             return
         last = (
-            f"chk-{failed[-1].id} {failed[-1].reason}: {failed[-1].words}"
+            f"chk-{failed[-1].id} {failed[-1].reason}: {failed[-1].details}"
             if failed and not self.failures
             else self._last_failure
         )

@@ -117,9 +117,9 @@ class Savepoints:
         listed = self._attempt.state.checkpoint(savepoint.id)
         return listed.status if listed else ABORTED
 
-    def _abort(self, savepoint: Checkpoint, reason: str, words: str) -> None:
+    def _abort(self, savepoint: Checkpoint, reason: str, details: str) -> None:
         try:
-            self._attempt.abort(savepoint.id, reason, words=words)
+            self._attempt.abort(savepoint.id, reason, details=details)
         except CheckpointError as error:
             say(messages.not_known(savepoint, error.message))
         self._log_if_aborted(savepoint)

@@ -88,7 +88,7 @@ def tell_task(store: Store, keys: Keys, launch: int, error: CheckpointError) -> 
     """Print the error, and write it where the task that launched this driver reads it."""
     say(messages.refusal(error))
     Heart(
-        store, keys.driver_beat(launch), Beat(launch=launch, refused=RefusedStart(code=error.code, text=error.message))
+        store, keys.driver_beat(launch), Beat(launch=launch, refusal=RefusedStart(code=error.code, text=error.message))
     ).pulse()
 
 
@@ -96,7 +96,7 @@ def _begin_launched(journal: Journal, settings: Settings, program: Program) -> A
     assert settings.token
     assert settings.launch is not None
     with Heart(
-        journal.store, journal.keys.driver_beat(settings.launch), Beat(launch=settings.launch, doing="starting")
+        journal.store, journal.keys.driver_beat(settings.launch), Beat(launch=settings.launch, activity="starting")
     ):
         state = journal.catch_up()
         if state.n < 0:
@@ -133,7 +133,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
             incarnation=secrets.token_hex(16),
             job=settings.job,
             base=base,
-            above=restored.above if base else 0,
+            id_floor=restored.id_floor if base else 0,
             alone=True,
             seen_alive=state.last_epoch > before.last_epoch or _job_lives(liveness, journal, state),
         )
@@ -150,7 +150,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
 
 def _where_to_start(journal: Journal, state: State, settings: Settings) -> tuple[Point | None, Restored]:
     """Return the point that ``restore`` names, for a new run only, and the verified point from which the attempt starts."""
-    new_run = not state.runs or state.runs[-1].how == "finished"
+    new_run = not state.runs or state.runs[-1].outcome == "finished"
     if not new_run or settings.restore == "latest":
         return None, examine(Coordinator(journal), state, state.restore_point())
     base = resolve(settings.restore, state, journal.store)
@@ -160,7 +160,7 @@ def _where_to_start(journal: Journal, state: State, settings: Settings) -> tuple
 def _alone_launch(state: State, settings: Settings, now: str) -> LaunchSpec:
     """Return the launch of a script without Airflow: the next try of its newest run, or the first of a new run."""
     newest = state.runs[-1] if state.runs else None
-    if newest is None or newest.how == "finished":
+    if newest is None or newest.outcome == "finished":
         token, try_number, started_at = Token(dag="", run=f"alone-{state.next_launch}", task="script"), 1, now
     else:
         launch = state.launch(newest.launch)
@@ -206,7 +206,9 @@ def _job_lives(liveness: Liveness, journal: Journal, state: State) -> bool:
 def _another_driver_lives(liveness: Liveness, journal: Journal, state: State, launch: int | None) -> bool:
     """Return whether an attempt of ``launch`` lives."""
     attempt = state.attempt_of(launch)
-    return _lives(liveness, state, (journal.keys.attempt_beat(attempt.epoch),) if attempt and not attempt.how else ())
+    return _lives(
+        liveness, state, (journal.keys.attempt_beat(attempt.epoch),) if attempt and not attempt.outcome else ()
+    )
 
 
 def _lives(liveness: Liveness, state: State, keys: Sequence[str]) -> bool:

@@ -84,7 +84,7 @@ def acknowledged(state: State, checkpoint: Checkpoint) -> str:
 
 def will_not_complete(state: State, checkpoint: Checkpoint) -> str:
     """Say why a checkpoint was aborted, and what to clear. The code comes with the error."""
-    detail = f" ({checkpoint.words})" if checkpoint.words else ""
+    detail = f" ({checkpoint.details})" if checkpoint.details else ""
     aborted_because = f"{checkpoint.reason}{detail}"
     return f"chk-{checkpoint.id} of {title(state, state.scope)} was aborted: {aborted_because}. {_again(checkpoint)}"
 
@@ -134,12 +134,12 @@ def aborted(state: State, checkpoint: Checkpoint) -> list[str]:
     """Return why a checkpoint was aborted, what that means for the job, and what to do."""
     why = f"{checkpoint.reason}, in phase {checkpoint.phase}" if checkpoint.phase else checkpoint.reason
     missing = [application or "the driver" for application in checkpoint.missing]
-    detail = f": {checkpoint.words}" if checkpoint.words else ""
+    detail = f": {checkpoint.details}" if checkpoint.details else ""
     lines = [headline(f"ABORTED chk-{checkpoint.id} of {title(state)}: {why}", "CKP201")]
     if missing:
         lines.append(labelled("missing", f"{', '.join(missing)} at {at_barrier(checkpoint.request.barrier)}{detail}"))
     elif detail:
-        lines.append(labelled("words", checkpoint.words))
+        lines.append(labelled("details", checkpoint.details))
     return [*lines, labelled("effect", _effect(state, checkpoint)), labelled("to do", _to_do(checkpoint))]
 
 
@@ -306,9 +306,9 @@ def fenced(state: State, epoch: int, doing: str) -> list[str]:
 
 
 def _replaced(state: State, attempt: AttemptRecord | None) -> tuple[str, str]:
-    if attempt and attempt.how:
-        ended = f"{ENDED.get(attempt.how, attempt.how)} at {clock(attempt.ended_at or '')}"
-        return f"{ended}, written by {attempt.said_by}", "nothing here"
+    if attempt and attempt.outcome:
+        ended = f"{ENDED.get(attempt.outcome, attempt.outcome)} at {clock(attempt.ended_at or '')}"
+        return f"{ended}, written by {attempt.reported_by}", "nothing here"
     application = attempt.application if attempt else ""
     launch = state.current_launch(application)
     if launch is None:
@@ -360,8 +360,8 @@ def not_attached() -> list[str]:
 
 def closed(state: State) -> str:
     """Say that a history is closed, and how to start again."""
-    remains = "its table was kept for 30 days" if state.closing == FINISHED else "nothing of it is kept"
-    text = f"{title(state, state.scope)}: closed at {day_and_time(state.at)} ({state.closing}); {remains}."
+    remains = "its table was kept for 30 days" if state.closing_reason == FINISHED else "nothing of it is kept"
+    text = f"{title(state, state.scope)}: closed at {day_and_time(state.at)} ({state.closing_reason}); {remains}."
     return coded(f"{text} To start it again, from nothing, clear its task", "CKP234")
 
 

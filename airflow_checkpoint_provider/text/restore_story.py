@@ -68,7 +68,7 @@ def launch_story(
     """
     if launch.adopted_by and before.launch(launch.number):
         return [_adopted(state, launch, seen)]
-    opened = [closed(before)] if before.closing is not None else []
+    opened = [closed(before)] if before.closing_reason is not None else []
     return [*opened, *_story(state, launch, restored, seen)]
 
 
@@ -110,10 +110,10 @@ def looking(state: State, seconds: float) -> str:
 
 def driver_says(beat: Beat) -> list[str]:
     """Return the last line of the story, which only the driver knows."""
-    parts = [f"attached {clock(beat.attached)}"] if beat.attached else []
-    parts += [beat.application] if beat.application else []
+    parts = [f"attached {clock(beat.attached_at)}"] if beat.attached_at else []
+    parts += [beat.application_change] if beat.application_change else []
     parts += [f"reused {some(beat.reused)}"] if beat.reused else []
-    parts += [f"now running {_doing(beat)}"] if beat.doing else []
+    parts += [f"now running {_doing(beat)}"] if beat.activity else []
     return [labelled("driver says", "; ".join(parts) or "nothing yet")]
 
 
@@ -128,7 +128,7 @@ def _adopted(state: State, launch: Launch, seen: Seen) -> str:
         else f"the launch of try {launch.spec.try_number}, whose driver still starts,"
     )
     details = [f"heartbeat {ago(between(seen.beat.at, seen.now))} ago"] if seen.beat and seen.now else []
-    details += [_doing(seen.beat)] if seen.beat and seen.beat.doing else []
+    details += [_doing(seen.beat)] if seen.beat and seen.beat.activity else []
     detail = f" ({', '.join(details)})" if details else ""
     return coded(
         f"ADOPT {title(state)}: {observed} is alive{detail}. Not submitted again; this try follows it.", "CKP110"
@@ -136,7 +136,7 @@ def _adopted(state: State, launch: Launch, seen: Seen) -> str:
 
 
 def _doing(beat: Beat) -> str:
-    return beat.doing + (f" {beat.fraction * 100:.0f} %" if beat.fraction is not None else "")
+    return beat.activity + (f" {beat.fraction * 100:.0f} %" if beat.fraction is not None else "")
 
 
 def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
@@ -207,9 +207,9 @@ def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: Seen, now
     if attempt is None:
         return f"no driver of try {before.latest_try} has attached{stop}"
     name = f"attempt {attempt.epoch}"
-    if attempt.how:
-        code = "" if attempt.how == "finished" else f" ({exit_code(attempt)})"
-        return f"{name} {ENDED.get(attempt.how, attempt.how)} {when(attempt.ended_at or '', now)}{code}{stop}"
+    if attempt.outcome:
+        code = "" if attempt.outcome == "finished" else f" ({exit_code(attempt)})"
+        return f"{name} {ENDED.get(attempt.outcome, attempt.outcome)} {when(attempt.ended_at or '', now)}{code}{stop}"
     if seen.alive:
         return f"{name} is still running and is replaced{stop}"
     if seen.alive is None:
@@ -219,7 +219,7 @@ def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: Seen, now
 
 
 def _fenced(before: Launch | None, attempt: AttemptRecord | None) -> list[str]:
-    if before is None or (attempt and attempt.how):
+    if before is None or (attempt and attempt.outcome):
         return []
     name = f"attempt {attempt.epoch}" if attempt else f"the launch of try {before.latest_try}"
     return [labelled("fenced", f"{name}; whatever it still sends is refused from here on")]
@@ -324,7 +324,7 @@ def _to_repeat(attempt: AttemptRecord | None, restored: Restored, seen: Seen) ->
     """Return the work between the chosen checkpoint and the last sign of the attempt before."""
     chosen = restored.chosen
     last = (attempt and attempt.ended_at) or (seen.beat.at if seen.beat else "")
-    if chosen is None or attempt is None or attempt.how == "finished" or not last:
+    if chosen is None or attempt is None or attempt.outcome == "finished" or not last:
         return ""
     return f". To repeat: {duration(between(chosen.checkpoint.completed_at, last))} since {restored.point}"
 
@@ -372,9 +372,9 @@ def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Itera
 
 def _ending(state: State, launch: Launch, attempt: AttemptRecord) -> str:
     stop = f"; told to stop ({launch.stop})" if launch.stop else ""
-    if attempt.how:
-        code = "" if attempt.how == "finished" else f" ({exit_code(attempt)})"
-        return f"{ENDED.get(attempt.how, attempt.how)} {day_and_time(attempt.ended_at or '')}{code}{stop}"
+    if attempt.outcome:
+        code = "" if attempt.outcome == "finished" else f" ({exit_code(attempt)})"
+        return f"{ENDED.get(attempt.outcome, attempt.outcome)} {day_and_time(attempt.ended_at or '')}{code}{stop}"
     if not state.over(attempt.epoch):
         return f"not yet, according to the journal{stop}"
     later = [

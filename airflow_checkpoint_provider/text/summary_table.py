@@ -79,7 +79,7 @@ class Summary:
 
     job: str
     run: str
-    how: str
+    status: str
     attempts: int
     rows: tuple[Row, ...]
     completed: int
@@ -99,7 +99,7 @@ def summarize(state: State, run: str) -> Summary:
     return Summary(
         job=state.job,
         run=run,
-        how=how(state, record),
+        status=status(state, record),
         attempts=len(attempts),
         rows=rows,
         completed=sum(line.total_bytes is not None for line in rows),
@@ -107,7 +107,7 @@ def summarize(state: State, run: str) -> Summary:
         cost_s=sum(line.sync_s or 0 for line in rows),
         ran_s=sum(between(attempt.at, _last_sign(state, attempt)) for attempt in attempts),
         saved_s=sum(saved_s(state, attempt, run) for attempt in attempts),
-        next_start=None if record and record.how == "finished" and state.scope else state.restore_point(),
+        next_start=None if record and record.outcome == "finished" and state.scope else state.restore_point(),
     )
 
 
@@ -140,15 +140,15 @@ def deleted_line(count: int, state: State) -> str:
 # -- the parts ---------------------------------------------------------------------------------------------------------
 
 
-def how(state: State, run: Run | None) -> str:
+def status(state: State, run: Run | None) -> str:
     """Return how the run ended, or whether it goes on, from the journal alone."""
     if run is None:
         return "unknown"
-    current = run.launch in state.current.values()
-    if run.how == "suspended" and not current:
+    current = run.launch in state.current_launches.values()
+    if run.outcome == "suspended" and not current:
         return "resumed"
-    if run.how:
-        return run.how
+    if run.outcome:
+        return run.outcome
     if not current:
         return "replaced"
     attempt = state.attempt_of(run.launch)
@@ -223,14 +223,14 @@ def _last_sign(state: State, attempt: AttemptRecord) -> str:
 
 def _headline(state: State, about: Summary) -> str:
     newest = attempts_of(state, about.run)[-1:]
-    if about.how == "launched":
+    if about.status == "launched":
         return f"LAUNCHED, no driver has attached; {plural(about.attempts, 'attempt')} before"
-    if about.how == "resumed":
+    if about.status == "resumed":
         return f"RESUMED, nothing of it has started since; {plural(about.attempts, 'attempt')} before"
-    if about.how in ("running", "replaced") or not newest:
-        return about.how.upper() + (f", attempt {newest[0].epoch}" if newest else "")
-    code = f" ({exit_code(newest[0])})" if about.how in ("failed", "lost") else ""
-    return f"{about.how.upper()}{code} in {plural(about.attempts, 'attempt')}"
+    if about.status in ("running", "replaced") or not newest:
+        return about.status.upper() + (f", attempt {newest[0].epoch}" if newest else "")
+    code = f" ({exit_code(newest[0])})" if about.status in ("failed", "lost") else ""
+    return f"{about.status.upper()}{code} in {plural(about.attempts, 'attempt')}"
 
 
 def _totals(about: Summary) -> str:

@@ -23,7 +23,7 @@ NAMED = {"scope": "max_active_runs=1"}  # where another parameter must be named
 def test_suspended_it_waits_until_somebody_resumes(lab: Lab) -> None:
     history = History(f"suspends.{TASK}")
     incarnation = secrets.token_hex(16)
-    opened = HistoryOpened(incarnation=incarnation, job=history.job, scope="", item=None, why="test")
+    opened = HistoryOpened(incarnation=incarnation, job=history.job, scope="", item=None, by="test")
     _put(lab, history, incarnation, 0, opened, *stopped(1, 1))
     run = lab.start("suspends", history=history)
     run.client.wait_for_task(run.dag, run.id, TASK, {"up_for_reschedule"}, 1, PATIENCE)
@@ -31,7 +31,7 @@ def test_suspended_it_waits_until_somebody_resumes(lab: Lab) -> None:
     assert "[CKP130]" in run.log(1)
     token = Token(dag="", run="by hand", task="restore")
     anew = BranchOpened(branch=1, application="", base=None, token=token, by="somebody", reason="test")
-    _put(lab, history, incarnation, 1, anew, Resumed(by="somebody", why="test"))
+    _put(lab, history, incarnation, 1, anew, Resumed(by="somebody", reason="test"))
     run.ended("success", 1)
     assert run.results == [{"attempt": 1, **RESULT}]
 

@@ -67,7 +67,7 @@ def test_a_driver_that_refuses_for_good_is_not_tried_again(lab: Lab) -> None:
     log = run.log(1)
     assert "uid 'counted' is used twice" in log
     assert "[CKP605]" in log
-    assert run.attempt(1).how == "failed"
+    assert run.attempt(1).outcome == "failed"
 
 
 def test_an_application_that_was_not_rewritten_is_told_what_to_add(lab: Lab) -> None:

@@ -54,7 +54,7 @@ def test_what_the_driver_prepared_is_audited_and_completed_and_so_after_a_clear_
         assert found.completed_at
         assert xcom(run.client, run.dag, run.id, "checkpoint.audit") == {"one": 1000}
         assert f"chk-{wanted.id} completed" in run.log(attempt)
-        assert run.state.runs[-1].how == "finished"
+        assert run.state.runs[-1].outcome == "finished"
         if attempt == 1:
             (run.folder / "closed-one").touch()
             with lab.writing:

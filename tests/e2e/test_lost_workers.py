@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 def one_launch(run: Run) -> bool:
     state = run.state
-    return [one.number for one in state.launches] == [1] and [one.how for one in state.attempts] == ["finished"]
+    return [one.number for one in state.launches] == [1] and [one.outcome for one in state.attempts] == ["finished"]
 
 
 @pytest.mark.parametrize("dag", ["stages", pytest.param("stages_s3", marks=pytest.mark.slow)])
@@ -51,7 +51,7 @@ def test_supervisor_lost_of_two_executes_one_wins(lab: Lab) -> None:
 def test_worker_lost_after_the_drivers_end_nothing_is_submitted(lab: Lab) -> None:
     run = lab.start("stages", "end")
     run.wait_at("end")
-    assert run.attempt(1).how == "finished"
+    assert run.attempt(1).outcome == "finished"
     kill(run.process())
     run.ended("success", 2)
     run.open("end")

@@ -20,7 +20,7 @@ def test_marked_failed_the_driver_is_told_and_a_clear_goes_on(lab: Lab) -> None:
     assert run.task()["max_tries"] == first
     run.mark_failed()
     wait_gone(driver)
-    assert (run.attempt(1).how, run.attempt(1).exit_code) == ("cancelled", 79)
+    assert (run.attempt(1).outcome, run.attempt(1).exit_code) == ("cancelled", 79)
     run.ended("failed", 2)
     run.open("two")
     run.clear()
@@ -41,7 +41,7 @@ def test_cleared_while_running_the_next_try_goes_on(lab: Lab, dag: str) -> None:
     assert "was killed" in str(run.state.launches[0].stop)
     run.open("two")
     run.ended("success", 2)
-    assert run.attempt(1).how in ("cancelled", "failed")  # its own signal may come before the word in the journal
+    assert run.attempt(1).outcome in ("cancelled", "failed")  # its own signal may come before the word in the journal
     assert (run.computed(1), run.computed(2)) == (["one"], ["two", "three"])
     assert run.results == [{"attempt": 2, **RESULT}]
 

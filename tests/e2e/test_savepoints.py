@@ -140,7 +140,7 @@ def test_upgrade_and_roll_back(lab: Lab) -> None:
     assert {states.pop(name) for name in (*ROLLBACK, "start")} == {"skipped"}
     assert set(states.values()) == {"success"}
     first, second = tally.state.attempts
-    assert (first.how, first.exit_code) == ("suspended", 79)
+    assert (first.outcome, first.exit_code) == ("suspended", 79)
     assert second.application_digest != first.application_digest
 
     bad = upgrade(lab, three, two)

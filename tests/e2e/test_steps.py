@@ -80,7 +80,7 @@ def test_in_one_line_what_follows_runs_only_if_it_completed(lab: Lab) -> None:
     left = {verdict: job.checkpoint(run.xcom("checkpoint.trigger")["id"]) for verdict, run in runs.items()}
     assert [one.status for one in left.values()] == ["retained", "aborted", "pending"]
     assert (left["bad"].reason, left["bad"].phase) == ("aborted by a DAG", "finalize")
-    assert left["bad"].words == f"by task one_line.checkpoint.abort of run {runs['bad'].id}"
+    assert left["bad"].details == f"by task one_line.checkpoint.abort of run {runs['bad'].id}"
     assert "ABORTED" in runs["bad"].log("checkpoint.abort")
 
 
@@ -102,11 +102,11 @@ def test_without_a_job_nothing_is_waited_for_and_nothing_is_left(lab: Lab) -> No
 def test_a_driver_whose_host_is_lost_ends_the_wait(lab: Lab) -> None:
     """Nobody starts another one, so nobody else would ever end it."""
     job = running_job(lab, "waits_lost")
-    job.beat(Process(host="elsewhere", boot="another"))
+    job.beat(Process(host="elsewhere", boot_id="another"))
     run = DrivenRun(lab, "waits_lost")
     assert run.ended() == ("failed", {"trigger": "failed"})
     (asked,) = job.state.checkpoints
-    assert (asked.reason, asked.words) == ("driver lost", "nothing was heard of attempt 1 for 12 s")
+    assert (asked.reason, asked.details) == ("driver lost", "nothing was heard of attempt 1 for 12 s")
     assert "nothing was heard of attempt 1 for 12 s" in run.log("trigger")
 
 

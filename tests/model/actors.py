@@ -318,7 +318,7 @@ class AtWork:
         return self.known
 
     def end(self, how: str) -> bytes:
-        self.coordinator.journal.append(c.EndAttempt(epoch=self.epoch, how=how))
+        self.coordinator.journal.append(c.EndAttempt(epoch=self.epoch, outcome=how))
         return self.known
 
     def _trigger(self) -> int:
@@ -456,7 +456,7 @@ def script(process: Process, alive: bool, steps: tuple[Step, ...], again: bool =
     def start(state: State) -> c.Command:
         newest = state.runs[-1] if state.runs else None
         launch = state.launch(newest.launch) if newest else None
-        going = newest is not None and newest.how != "finished"
+        going = newest is not None and newest.outcome != "finished"
         run = newest.key if newest and going else chr(65 + len(state.runs))
         mine = Try(run, launch.latest_try + 1 if launch and going else 1, alive=alive)
         return c.StartAlone(plan=replace(mine.plan(), alone=True), start=mine.start(process.name))
@@ -513,7 +513,7 @@ def closer(process: Process, times: int, memory: Memory = NOTHING) -> Next | Non
     """Closes the history as soon as that can be done."""
     journal = Watched(process, memory)
     with suppress(Refused, StoreError):
-        close(Coordinator(journal), c.CloseHistory(why="the run finished", now=now()))
+        close(Coordinator(journal), c.CloseHistory(reason="the run finished", now=now()))
     return Next(closer, times - 1, Memory(journal.state)) if times > 1 else None
 
 

@@ -121,8 +121,8 @@ def closed_at_once() -> Iterator[None]:
     """Whoever may close puts *closed* at the next boundary, and who has read nothing of it goes on before that."""
 
     def finish(state: State, command: c.FinishClosing) -> Decision:
-        decision = lifetime.close(state, c.CloseHistory(why="", now=actors.now()))
-        return (e.HistoryClosed(why=""),) if isinstance(decision, tuple) else decision
+        decision = lifetime.close(state, c.CloseHistory(reason="", now=actors.now()))
+        return (e.HistoryClosed(reason=""),) if isinstance(decision, tuple) else decision
 
     skipped = {c.CloseHistory: lambda state, command: DoneAlready(state.n), c.FinishClosing: finish}
     with patch.dict(HANDLERS, skipped):
@@ -223,8 +223,8 @@ CHECKPOINTS = {
 
 def same_epoch(state: State, command: c.StartAttempt) -> Decision:
     decision = launches.start_attempt(state, command)
-    before = state.attempt_of(state.current.get(""))
-    if not isinstance(decision, tuple) or before is None or before.how is not None:
+    before = state.attempt_of(state.current_launches.get(""))
+    if not isinstance(decision, tuple) or before is None or before.outcome is not None:
         return decision
     return tuple(replace(one, epoch=before.epoch) if isinstance(one, e.AttemptStarted) else one for one in decision)
 
@@ -241,7 +241,7 @@ def point_of_the_launch(state: State, command: c.StartAttempt) -> Decision:
 
 
 def queued_is_dead(state: State, command: c.PlanLaunch) -> Decision | None:
-    return ALIVE(state, command) if state.attempt_of(state.current.get("")) else None
+    return ALIVE(state, command) if state.attempt_of(state.current_launches.get("")) else None
 
 
 def stopping_is_adopted(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -254,7 +254,9 @@ def nobody_lives(state: State, command: c.StartAttempt) -> Decision:
 
 def only_fenced(self: State, epoch: int) -> bool:
     found = self.attempt(epoch)
-    return found is None or OVER(replace(self, attempts=tuple(replace(one, how=None) for one in self.attempts)), epoch)
+    return found is None or OVER(
+        replace(self, attempts=tuple(replace(one, outcome=None) for one in self.attempts)), epoch
+    )
 
 
 def adopted_for_an_older_generation(state: State, event: e.LaunchAdopted) -> State:
@@ -266,7 +268,7 @@ def restored_again(state: State, command: c.Restore) -> Decision:
 
 
 def launch_stays_current(state: State, event: e.BranchOpened) -> State:
-    return replace(BRANCHED(state, event), current=state.current)
+    return replace(BRANCHED(state, event), current_launches=state.current_launches)
 
 
 def nothing_is_missing(*arguments: Any) -> None:

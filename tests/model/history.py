@@ -309,11 +309,11 @@ class History:
 
     def ended(self, event: e.AttemptEnded) -> None:
         attempt = self.attempts[event.epoch]
-        if attempt.over and (attempt.over, event.how) != ("finished", "failed"):
-            self._break(f"P3: attempt {event.epoch}, over by {attempt.over}, ended {event.how}")
-        attempt.over = event.how
+        if attempt.over and (attempt.over, event.outcome) != ("finished", "failed"):
+            self._break(f"P3: attempt {event.epoch}, over by {attempt.over}, ended {event.outcome}")
+        attempt.over = event.outcome
         launch = self.launches[attempt.launch]
-        if event.how == "finished":
+        if event.outcome == "finished":
             self.finished[launch.run] = launch.generation
         else:
             self.finished.pop(launch.run, None)
@@ -329,7 +329,7 @@ class History:
         if isinstance(base, int) and self.checkpoints[base].status != "retained":
             self._break(f"P5: a branch from chk-{base}, which is {self.checkpoints[base].status}")
         self.branch, self.base, self.current, self.given_up = event.branch, base, None, False
-        self.least, self.suspended = max(self.least, event.above), False
+        self.least, self.suspended = max(self.least, event.id_floor), False
         if event.claimed and isinstance(base, str):
             self.claims[base] = "retained"
         self._fence(f"branch {event.branch}")

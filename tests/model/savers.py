@@ -95,7 +95,7 @@ def claimer(process: Process, pointer: str, again: int = 1) -> Next | None:
             base=Point(pointer=pointer),
             by="d.restore",
             reason="restore",
-            above=found.seal.id,
+            id_floor=found.seal.id,
             claimed=True,
         )
         journal.append(restore)

@@ -53,7 +53,7 @@ def suspended_afterwards() -> Iterator[None]:
 
     def ended(state: State, event: e.AttemptEnded) -> State:
         after = ENDED(state, event)
-        return replace(after, suspended="stopped with a savepoint") if event.how == "suspended" else after
+        return replace(after, suspended="stopped with a savepoint") if event.outcome == "suspended" else after
 
     def stop(self: actors.AtWork) -> bytes:
         stopped = any(kind_named(one.kind).suspends for one in self.coordinator.state.savepoints)
@@ -153,7 +153,7 @@ def no_claim_is_held() -> Iterator[None]:
 
 
 def counted_from_its_own(state: State, event: e.BranchOpened) -> State:
-    return BRANCHED(state, replace(event, above=0))
+    return BRANCHED(state, replace(event, id_floor=0))
 
 
 SAVEPOINTS = {

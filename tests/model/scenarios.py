@@ -173,7 +173,7 @@ def two_asynchronous_parts() -> Scenario:
 def a_driver_that_was_ended() -> Scenario:
     """The task believes that the driver is lost; it is not."""
     one = running(SAVE_A)
-    lost = c.EndAttempt(epoch=1, how="lost", said_by="task", from_task=True)
+    lost = c.EndAttempt(epoch=1, outcome="lost", reported_by="task", from_task=True)
     cast = {"driver": at_work(one, SAVE_A, SAVE_B), "task": (a.commander, lost)}
     return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
 
@@ -428,7 +428,7 @@ def everything(segment: int = 64, scope: str = "") -> Scenario:
         "cleaner": (a.cleaner, 3, True),
         "other": (a.completer, 2, a.NOTHING, True),
         "another": (a.completer, 3),
-        "lost": (a.commander, c.EndAttempt(epoch=2, how="lost", from_task=True), c.Abort(id=4, reason="expired")),
+        "lost": (a.commander, c.EndAttempt(epoch=2, outcome="lost", from_task=True), c.Abort(id=4, reason="expired")),
         "auditor": (a.auditor, True),
         "reader": (a.reader, 3),
         "closer": (a.closer, 3),

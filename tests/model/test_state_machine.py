@@ -140,7 +140,7 @@ class Machine(RuleBasedStateMachine):
         launch = self.state.launch(newest.launch) if newest else None
         run = newest.key if newest else "A"
         number = launch.latest_try + 1 if launch else 1
-        if newest and newest.how == "finished":
+        if newest and newest.outcome == "finished":
             run, number = chr(min(ord(run) + 1, ord("D"))), 1
         plan = self.plan(run, number, newest.generation if newest and run == newest.key else 0)
         self.send(plan)
@@ -188,7 +188,7 @@ class Machine(RuleBasedStateMachine):
         known = [
             *self.state.requests,
             *(one.request.token for one in self.state.queue),
-            *(one.token for one in self.state.dropped),
+            *(one.token for one in self.state.dropped_requests),
         ]
         request = data.draw(mostly([f"request {self.state.n}"], known))
         wanted = self.request(request, kind, try_number=number, gated=gated, origin=origin)
@@ -219,7 +219,7 @@ class Machine(RuleBasedStateMachine):
             self.send(self.completion(pending, uid, ("",), epoch), epoch)
             self.send(c.ConfirmPublished(id=pending.id), epoch)
         if self.state.suspended and ends:
-            self.send(c.EndAttempt(epoch=epoch, how="suspended"), epoch)
+            self.send(c.EndAttempt(epoch=epoch, outcome="suspended"), epoch)
 
     @precondition(lambda self: self.state.retained)
     @rule(disposing=RARELY, claims=st.booleans())
@@ -297,13 +297,13 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), how=ENDS, task=st.booleans())
     def end(self, data: st.DataObject, how: str, task: bool) -> None:
         attempt = data.draw(mostly(list(self.state.living()), self.state.attempts))
-        self.send(c.EndAttempt(epoch=attempt.epoch, how=how, from_task=task), None if task else attempt.epoch)
+        self.send(c.EndAttempt(epoch=attempt.epoch, outcome=how, from_task=task), None if task else attempt.epoch)
 
     @precondition(lambda self: self.state.launches)
     @rule(data=st.data(), number=st.integers(1, 5), really=RARELY)
     def stop(self, data: st.DataObject, number: int, really: bool) -> None:
         launch = data.draw(st.sampled_from(self.state.launches))
-        if really or launch.number not in self.state.current.values():
+        if really or launch.number not in self.state.current_launches.values():
             self.send(c.RequestStop(launch=launch.number, try_number=number, by="d.t", reason="killed"))
 
     @precondition(lambda self: self.state.incarnation)
@@ -316,11 +316,11 @@ class Machine(RuleBasedStateMachine):
         base = data.draw(mostly(here, others))
         token = Token(dag="d", run="A", task="restore", generation=number)
         elsewhere = base is not None and base.pointer is not None
-        above = int(str(base).split("-")[2]) if elsewhere else 0
+        id_floor = int(str(base).split("-")[2]) if elsewhere else 0
         if really or self.state.suspended:
             self.send(
                 c.Restore(
-                    token=token, base=base, by="d.restore", reason="restore", above=above, claimed=claimed and elsewhere,
+                    token=token, base=base, by="d.restore", reason="restore", id_floor=id_floor, claimed=claimed and elsewhere,
                     rename={"b": "a"} if elsewhere else {},
                 )
             )  # fmt: skip
@@ -355,7 +355,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: not any(self.state.living()))
     @rule(skew=st.integers(-48, 480))
     def close(self, skew: int) -> None:
-        self.send(c.CloseHistory(why="nobody needs it", now=(BEGIN + timedelta(hours=skew)).isoformat()))
+        self.send(c.CloseHistory(reason="nobody needs it", now=(BEGIN + timedelta(hours=skew)).isoformat()))
 
     @precondition(lambda self: self.state.closing is not None)
     @rule()
@@ -384,7 +384,7 @@ class Machine(RuleBasedStateMachine):
         assert {one.epoch for one in state.living()} == set(history.living())
         assert {one.id for one in state.pending} == history.with_status("pending").keys()
         assert {one.id for one in state.retained} == history.with_status("retained").keys()
-        assert (state.closing is not None, state.closed) == (history.closing or history.closed, history.closed)
+        assert (state.closing_reason is not None, state.closed) == (history.closing or history.closed, history.closed)
         assert state.last_epoch == max(history.attempts, default=0)
         assert state.next_id == max((*history.checkpoints, history.least)) + 1
         assert bool(state.suspended) == history.suspended
@@ -394,7 +394,7 @@ class Machine(RuleBasedStateMachine):
     def both_folds_say_the_same_of_requests(self) -> None:
         state, history = self.state, self.history
         assert [one.request.token for one in state.queue] == list(history.queue)
-        dropped = {one.token: one.try_number for one in state.dropped}
+        dropped = {one.token: one.try_number for one in state.dropped_requests}
         assert dropped == history.dropped or (dropped.items() <= history.dropped.items() and self.listed < KEPT_RECORDS)
         assert len(state.failed()) == history.failures(self.listed)
 

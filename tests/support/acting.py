@@ -101,10 +101,10 @@ class Job:
     def wait_asked(self, number: int) -> None:
         wait_until(lambda: self.state.checkpoint(number), 60, lambda: f"nobody asks for chk-{number}", every=0.02)
 
-    def abort(self, number: int, reason: str = "expired", words: str = "") -> None:
-        self.coordinator.abort(number, reason, words=words)
+    def abort(self, number: int, reason: str = "expired", details: str = "") -> None:
+        self.coordinator.abort(number, reason, details=details)
 
     def end(self, how: str = "finished") -> None:
         self.coordinator.journal.append(
-            c.EndAttempt(epoch=self.state.last_epoch, how=how, exit_code=0 if how == "finished" else 1)
+            c.EndAttempt(epoch=self.state.last_epoch, outcome=how, exit_code=0 if how == "finished" else 1)
         )

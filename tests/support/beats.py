@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.keys import beat_number
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage import Store
 
-ELSEWHERE = Process(host="elsewhere", boot="another boot", pidns="pid:[1]", pid=7, started="1")
+ELSEWHERE = Process(host="elsewhere", boot_id="another boot", pid_namespace="pid:[1]", pid=7, start_ticks="1")
 
 CLOCKS_OFF = pytest.mark.parametrize(
     "off",

@@ -141,7 +141,9 @@ class History:
         return number
 
     def ended(self, how: str = "finished", **other: Any) -> None:
-        self.do(c.EndAttempt(epoch=self.state.last_epoch, how=how, exit_code=0 if how == "finished" else 1, **other))
+        self.do(
+            c.EndAttempt(epoch=self.state.last_epoch, outcome=how, exit_code=0 if how == "finished" else 1, **other)
+        )
 
     def condemned(self, *ids: int) -> None:
         self.do(c.Condemn(ids=ids, now=at(self.state.n)))
@@ -225,8 +227,8 @@ def _event(event: e.Event) -> str:
             return f"stop launch {number}"
         case e.AttemptStarted(epoch=number, restore_point=point):
             return f"attempt {number} from {point or 'nothing'}"
-        case e.AttemptEnded(epoch=number, how=how):
-            return f"attempt {number} {how}"
+        case e.AttemptEnded(epoch=number, outcome=outcome):
+            return f"attempt {number} {outcome}"
         case e.CheckpointTriggered(id=number):
             return f"trigger chk-{number}"
         case e.CheckpointCompleted(id=number, subsumed=subsumed):

@@ -80,7 +80,7 @@ class Launches:
 
     def ends(self) -> list[tuple[str | None, int | None]]:
         """How each attempt ended, with the exit code that its driver announced."""
-        return [(one.how, one.exit_code) for one in self.state().attempts]
+        return [(one.outcome, one.exit_code) for one in self.state().attempts]
 
     def last(self) -> AttemptRecord:
         return self.state().attempts[-1]
@@ -92,4 +92,4 @@ class Launches:
     def refusal(self) -> str:
         """What the driver of the newest launch left for its task."""
         beat = read_beat(self.store, self.keys.driver_beat(self.number))
-        return f"{beat.refused.text}  [{beat.refused.code}]" if beat and beat.refused else ""
+        return f"{beat.refusal.text}  [{beat.refusal.code}]" if beat and beat.refusal else ""

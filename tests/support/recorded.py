@@ -105,11 +105,17 @@ class Recorded:
         self.launched(time, try_number, run, generation, **other)
         return self.attached(time)
 
-    def ended(self, time: str, how: str = "finished", exit_code: int | None = 0, said_by: str = "driver") -> None:
+    def ended(
+        self, time: str, outcome: str = "finished", exit_code: int | None = 0, reported_by: str = "driver"
+    ) -> None:
         self.clock = at(time)
         self.coordinator.journal.append(
             c.EndAttempt(
-                epoch=self.state.last_epoch, how=how, exit_code=exit_code, said_by=said_by, from_task=said_by == "task"
+                epoch=self.state.last_epoch,
+                outcome=outcome,
+                exit_code=exit_code,
+                reported_by=reported_by,
+                from_task=reported_by == "task",
             )
         )
 
@@ -175,7 +181,7 @@ class Recorded:
 
     def aborted(self, number: int, time: str, reason: str, words: str = "") -> None:
         self.clock = at(time)
-        self.coordinator.abort(number, reason, missing=("",), words=words)
+        self.coordinator.abort(number, reason, missing=("",), details=words)
 
     @property
     def _run(self) -> str:

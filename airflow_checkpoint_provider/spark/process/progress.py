@@ -33,7 +33,7 @@ class Progress:
         if uid != self._uid:
             self._uid, self._since, self._logged = uid, now, now
         done = self._fraction(uid) if uid else None
-        self._attempt.heart.update(lambda beat: replace(beat, doing=self._attempt.doing(), fraction=done))
+        self._attempt.heart.update(lambda beat: replace(beat, activity=self._attempt.doing(), fraction=done))
         if uid and now - self._logged >= LOG_EVERY:
             self._logged = now
             share = "" if done is None else f", {done:.0%} of its tasks"

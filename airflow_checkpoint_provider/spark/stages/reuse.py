@@ -77,10 +77,10 @@ def _why_opaque(plan: Plan) -> str:
 
 def changed_input(prior: StageDetail, request: StageRequest) -> str:
     """Return which stage before this one is not the same as for the stored rows; empty if all are the same."""
-    for uid, file_set in prior.before.items():
+    for uid, file_set in prior.earlier_stages.items():
         if uid not in request.handed_out:
             return f"stage '{uid}' no longer comes before it"
         if request.handed_out[uid] != file_set:
             return f"stage '{uid}' before it was computed again"
-    added = next((uid for uid in request.handed_out if uid not in prior.before), None)
+    added = next((uid for uid in request.handed_out if uid not in prior.earlier_stages), None)
     return f"stage '{added}' now comes before it" if added else ""

@@ -134,7 +134,7 @@ class Stages:
             sorted=plan.sorted,
             version=request.version,
             function=request.function,
-            before=dict(request.handed_out),
+            earlier_stages=dict(request.handed_out),
             values=dict(self._states.values),
         )
         barrier = f"stage '{uid}'"

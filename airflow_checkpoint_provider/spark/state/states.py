@@ -87,7 +87,7 @@ class States:
 
         If an earlier stage was computed again, the values that the script has set stay.
         """
-        if detail.before == self.handed_out:
+        if detail.earlier_stages == self.handed_out:
             self.values |= detail.values
 
     # -- the script does not use a state -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tests.integration.runtime.conftest import Broken, Script
 
 def how(script: Script) -> list[tuple[str | None, int | None]]:
     """How each attempt ended, with its exit code."""
-    return [(attempt.how, attempt.exit_code) for attempt in script.coordinator().state.attempts]
+    return [(attempt.outcome, attempt.exit_code) for attempt in script.coordinator().state.attempts]
 
 
 def test_end_of_the_block_finishes_the_run(script: Script) -> None:

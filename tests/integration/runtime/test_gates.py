@@ -170,7 +170,7 @@ def test_end_of_the_job_waits_for_the_finalize_task(
         finalizer.start()
     finalizer.join(60)
     assert f"It waits for the finalize task of chk-{number}" in capsys.readouterr().out
-    assert script.coordinator().state.runs[-1].how == "finished"
+    assert script.coordinator().state.runs[-1].outcome == "finished"
     assert found(script, number).status == RETAINED
 
 
@@ -190,7 +190,7 @@ def test_request_is_served_while_the_job_waits_for_the_finalize_task(script: Scr
         asker = threading.Thread(target=ask_again)
         asker.start()
     asker.join(60)
-    assert script.coordinator().state.runs[-1].how == "finished"
+    assert script.coordinator().state.runs[-1].outcome == "finished"
     assert found(script, number).status == RETAINED
 
 
@@ -203,7 +203,7 @@ def test_end_of_the_job_waits_no_longer_than_the_timeout(script: Script, capsys:
     one = found(script, number)
     assert (one.status, one.reason, one.phase) == (ABORTED, "expired", "finalize")
     assert f"ABORTED chk-{number} of job: expired, in phase finalize" in capsys.readouterr().out
-    assert script.coordinator().state.runs[-1].how == "finished"
+    assert script.coordinator().state.runs[-1].outcome == "finished"
 
 
 def test_job_goes_on_after_a_failed_audit(script: Script, capsys: CaptureFixture) -> None:
@@ -211,11 +211,11 @@ def test_job_goes_on_after_a_failed_audit(script: Script, capsys: CaptureFixture
         number = asked(script, job)
         stage(job, "first")
         job.checkpoint()
-        script.coordinator().abort(number, "audit failed", phase="gate", words="too few rows")
+        script.coordinator().abort(number, "audit failed", phase="gate", details="too few rows")
         wait_until(lambda: not job._checkpointer.manual.deadlines, 60, lambda: "the watch has not seen it")
         stage(job, "second")
     assert f"ABORTED chk-{number} of job: audit failed, in phase gate" in capsys.readouterr().out
-    assert script.coordinator().state.runs[-1].how == "finished"
+    assert script.coordinator().state.runs[-1].outcome == "finished"
 
 
 def test_gated_checkpoint_is_aborted_when_its_attempt_fails(script: Script) -> None:

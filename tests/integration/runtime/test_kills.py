@@ -59,12 +59,14 @@ def check(home: Home, ended: Ended, undisturbed: Undisturbed) -> None:
     assert home.report() == undisturbed.report
     coordinator = home.coordinator()
     assert orphans(coordinator) == ()
-    assert [(run.how, run.started_at) for run in coordinator.state.runs] == [("finished", ended.result["started_at"])]
+    assert [(run.outcome, run.started_at) for run in coordinator.state.runs] == [
+        ("finished", ended.result["started_at"])
+    ]
 
 
 def ends(home: Home) -> list[str | None]:
     """How each attempt ended by its own word."""
-    return [attempt.how for attempt in home.coordinator().state.attempts]
+    return [attempt.outcome for attempt in home.coordinator().state.attempts]
 
 
 @pytest.mark.timeout(1800)

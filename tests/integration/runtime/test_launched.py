@@ -43,7 +43,7 @@ def test_launched_driver_uses_the_settings_of_its_task(
         job.value("count").set(1)
         began = job.started_at
     attempt = launches.last()
-    assert (attempt.launch, attempt.how, attempt.checkpointing["retention"]) == (
+    assert (attempt.launch, attempt.outcome, attempt.checkpointing["retention"]) == (
         1,
         "finished",
         {"keep": "latest", "count": 2},
@@ -170,7 +170,10 @@ def test_second_driver_of_a_launch_continues_where_the_first_failed(launched: La
         raise Broken
     with launched(confs) as job:
         assert job.attempt == 2
-    assert [(attempt.launch, attempt.how) for attempt in launches.state().attempts] == [(1, "failed"), (1, "finished")]
+    assert [(attempt.launch, attempt.outcome) for attempt in launches.state().attempts] == [
+        (1, "failed"),
+        (1, "finished"),
+    ]
 
 
 def test_second_driver_beside_a_living_driver_ends_with_code_79(launched: Launch, launches: Launches) -> None:

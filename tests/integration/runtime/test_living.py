@@ -131,7 +131,7 @@ def test_session_stopped_inside_the_block_fails_the_attempt(home: Home) -> None:
     ended = home.run()
     assert ended.code == 1
     assert "spark.stop() was called inside `with CheckpointedJob()`: move it behind the block" in ended.log
-    assert [attempt.how for attempt in home.coordinator().state.attempts] == ["failed"]
+    assert [attempt.outcome for attempt in home.coordinator().state.attempts] == ["failed"]
 
 
 # -- two at once -------------------------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def test_object_that_raises_declines_waiting_checkpoints_and_the_job_goes_on(
     for number in asked:
         one = checkpoints(script)[number]
         assert (one.status, one.reason, one.missing) == (ABORTED, "declined", ("",))
-        assert one.words == "'hook': snapshot_state: ValueError: no position; the next barrier asks it again"
+        assert one.details == "'hook': snapshot_state: ValueError: no position; the next barrier asks it again"
         assert ("aborted", "hook", number) in calls
         assert f"ABORTED chk-{number} of job: declined" in said
     assert "NOT PROTECTED: the checkpoint at stage 'first': 'hook': snapshot_state: ValueError" in said
@@ -167,7 +167,7 @@ def test_run_is_not_finished_if_its_last_checkpoint_is_declined(script: Script) 
 
     with pytest.raises(Declined):
         main()
-    assert script.coordinator().state.attempts[0].how == "failed"
+    assert script.coordinator().state.attempts[0].outcome == "failed"
 
 
 def test_hook_without_state_is_notified_of_true_outcomes_while_the_store_fails(

@@ -96,7 +96,7 @@ def test_savepoint_requested_after_the_last_stage_is_taken_at_the_end(script: Sc
         job.checkpoint()
         number = ask(script, tmp_path / "saved")
     assert found(script, number).status == RETAINED
-    assert script.coordinator().state.runs[-1].how == "finished"
+    assert script.coordinator().state.runs[-1].outcome == "finished"
 
 
 def test_savepoints_are_taken_in_the_order_of_their_ids(script: Script, tmp_path: Path, capsys: CaptureFixture) -> None:
@@ -124,7 +124,7 @@ def test_job_goes_on_if_the_target_of_a_savepoint_cannot_be_written(
     assert f"ABORTED chk-{number} of job: store failed" in said
     assert f"check {gone.target}, then trigger another savepoint" in said
     assert "NOT PROTECTED" not in said
-    assert script.coordinator().state.runs[-1].how == "finished"
+    assert script.coordinator().state.runs[-1].outcome == "finished"
 
 
 def test_savepoint_that_is_copied_too_slowly_is_aborted_and_deleted(script: Script, tmp_path: Path) -> None:
@@ -312,7 +312,9 @@ def test_heartbeat_goes_on_while_the_driver_copies_its_states(
     def copy_slowly(*args: Any) -> None:
         store, keys, state = LocalStore(script.root), Keys(History("job").prefix), script.coordinator().state
         key, before = keys.attempt_beat(state.last_epoch), state.n
-        wait_until(lambda: (beat := read_beat(store, key)) and beat.counter > 2 and beat.doing, 60, lambda: "no beat")
+        wait_until(
+            lambda: (beat := read_beat(store, key)) and beat.counter > 2 and beat.activity, 60, lambda: "no beat"
+        )
         script.coordinator().trigger(Request(token="another", timeout_s=60.0, origin="task"))
         job = opening[0]
         wait_until(lambda: job._attempt.state.n > before, 60, lambda: "nobody looks at the journal")
@@ -323,7 +325,7 @@ def test_heartbeat_goes_on_while_the_driver_copies_its_states(
     opening = [script.attempt()]
     with opening[0] as job:
         stage(job, "first")
-    assert [(beat.doing, beat.attached) for beat in seen if beat] == [(f"copying chk-{number}", "")]
+    assert [(beat.activity, beat.attached_at) for beat in seen if beat] == [(f"copying chk-{number}", "")]
 
 
 def test_driver_that_cannot_read_its_states_ends_its_attempt(
@@ -341,7 +343,7 @@ def test_driver_that_cannot_read_its_states_ends_its_attempt(
     monkeypatch.setattr(copies, "copy_all", copy_badly)
     with pytest.raises(Damaged), script.attempt():
         raise AssertionError
-    assert script.coordinator().state.attempts[-1].how == "failed"
+    assert script.coordinator().state.attempts[-1].outcome == "failed"
 
 
 def test_restored_states_get_the_names_that_the_restore_gave(script: Script) -> None:

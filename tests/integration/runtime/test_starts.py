@@ -123,7 +123,7 @@ def test_script_is_refused_if_another_began_a_moment_before(
     assert left.value.code == 3
     assert "job is already running" in capsys.readouterr().out
     others[0].__exit__(None, None, None)
-    assert [attempt.how for attempt in script.coordinator().state.attempts] == ["finished"]
+    assert [attempt.outcome for attempt in script.coordinator().state.attempts] == ["finished"]
 
 
 # -- leftovers ---------------------------------------------------------------------------------------------------------

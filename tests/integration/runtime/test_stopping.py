@@ -87,7 +87,7 @@ def test_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: 
     assert f"STOPPED totals: suspended with savepoint {stopped.target}, taken at " in last
     assert last.endswith("checkpoints restore totals --from latest  [CKP133]")
     state = home.coordinator().state
-    assert [(attempt.how, attempt.exit_code) for attempt in state.attempts] == [("suspended", OVER)]
+    assert [(attempt.outcome, attempt.exit_code) for attempt in state.attempts] == [("suspended", OVER)]
     assert (stopped.status, stopped.published) == (RETAINED, True)
     held = stages(state)
     assert {uid for uid in whole(home, number) if uid in (CLEAN, NAMED, PRICED, TOTALS)} == held
@@ -118,7 +118,7 @@ def test_stop_requested_at_the_end_suspends_the_job(home: Home) -> None:
     assert ended.code == OVER, ended.log
     assert "taken at the end of the script" in ended.log
     assert found(home, number).status == RETAINED
-    assert home.coordinator().state.attempts[-1].how == "suspended"
+    assert home.coordinator().state.attempts[-1].outcome == "suspended"
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_job_ends_after_more_failures_than_are_tolerated(tmp_path: Path, undistu
     with home.started(("linger", "attempt/attached"), confs=confs) as running:
         wait_until(lambda: "LINGERS" in running.said(), 300, running.said)
         number = launches.coordinator().trigger(Request(token="a task", timeout_s=60.0, origin="task"))
-        launches.coordinator().abort(number, "expired", words="nobody came")
+        launches.coordinator().abort(number, "expired", details="nobody came")
         ended = running.wait()
     assert ended.code == 1, ended.log
     last = ended.log.strip().splitlines()[-1]

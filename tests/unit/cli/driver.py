@@ -68,7 +68,7 @@ def _serve(job: Job, habits: Habits, over: Callable[[], bool]) -> None:
     while not over():
         for pending in own.state.pending:
             if habits.aborts:
-                own.abort(pending.id, habits.aborts, words="the driver said no")
+                own.abort(pending.id, habits.aborts, details="the driver said no")
                 continue
             take(own, pending.id)
             if habits.publishes:
@@ -84,7 +84,7 @@ def serving(job: Job, habits: Habits = DILIGENT) -> Iterator[None]:
     """Run a driver of the newest attempt."""
     done, end = threading.Event(), time.monotonic() + LIVES
     thread = threading.Thread(target=_serve, args=(job, habits, lambda: done.is_set() or time.monotonic() > end))
-    heart = Heart(job.store, job.keys.attempt_beat(job.state.last_epoch), Beat(epoch=1, doing="stage 'clean'"))
+    heart = Heart(job.store, job.keys.attempt_beat(job.state.last_epoch), Beat(epoch=1, activity="stage 'clean'"))
     with heart if habits.beats else nullcontext():
         thread.start()
         try:

@@ -88,7 +88,7 @@ def test_stopped_job_is_suspended(job: Job, checkpoints: Command) -> None:
     job.end("suspended")
     (found,) = listed(checkpoints)
     assert (found["state"], found["last_checkpoint"], found["next_start"]) == ("suspended", "chk-2", "chk-2")
-    assert json.loads(checkpoints("show", "orders", "-o", "json").out)["how"] == "suspended"
+    assert json.loads(checkpoints("show", "orders", "-o", "json").out)["status"] == "suspended"
 
 
 def test_restored_job_is_resumed(job: Job, checkpoints: Command) -> None:

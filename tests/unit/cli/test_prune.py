@@ -190,7 +190,7 @@ def test_prune_finishes_a_closing_that_was_begun(died: Recorded, checkpoints: Co
     task = Coordinator(Journal(died.store, died.keys, By("task", "", "")))
     task.journal.catch_up()
     expire(task, LATER)
-    journal.append(CloseHistory(why="the run failed for good", now=LATER))
+    journal.append(CloseHistory(reason="the run failed for good", now=LATER))
     (pruned,) = json.loads(checkpoints("prune", FLIGHTS, "--yes", "-o", "json").out)
     assert (pruned["checkpoints"], pruned["closed"]) == ([], True)
     assert journal.catch_up().closed

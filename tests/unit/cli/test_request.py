@@ -81,7 +81,7 @@ def test_stop_suspends_the_job(job: Job, checkpoints: Command) -> None:
     assert done.lines[-1] == f"orders is suspended: nothing starts it again before {resume}"
     made = job.checkpoint(2)
     assert done.lines[-2].split() == ["chk-2", "suspend_savepoint", "completed", made.target]
-    assert (made.kind, made.published, job.state.attempts[-1].how) == ("suspend_savepoint", True, "suspended")
+    assert (made.kind, made.published, job.state.attempts[-1].outcome) == ("suspend_savepoint", True, "suspended")
     assert json.loads(checkpoints("jobs", "-o", "json").out)[0]["state"] == "suspended"
 
 

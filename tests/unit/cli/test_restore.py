@@ -168,7 +168,7 @@ def test_restore_of_a_closed_history_is_refused_before_it_asks_or_claims(
     job = Job(store)
     job.start()
     job.end()
-    close(Coordinator(job.coordinator.journal), CloseHistory(why="the run finished", now="2027-01-01T00:00:00Z"))
+    close(Coordinator(job.coordinator.journal), CloseHistory(reason="the run finished", now="2027-01-01T00:00:00Z"))
     for options in (["--dry-run"], [], ["--yes"]):
         done = checkpoints("restore", "orders", "--from", f"{elsewhere}", "--claim", *options)
         assert (done.code, done.out) == (3, "")

@@ -43,7 +43,7 @@ def test_show_of_a_history_by_its_scope(store: LocalStore, checkpoints: Command)
 
 def test_show_as_json(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("show", FLIGHTS, RUN, "-o", "json").out)
-    assert (found["how"], found["attempts"], found["completed"], found["aborted"]) == ("finished", 2, 5, 1)
+    assert (found["status"], found["attempts"], found["completed"], found["aborted"]) == ("finished", 2, 5, 1)
     assert (found["saved_s"], found["next_start"]) == (4320 + 6000 + 4920, None)
     assert [one["state"] for one in found["rows"]] == [
         "deleted",
@@ -97,11 +97,11 @@ def test_show_of_a_checkpoint_as_json(lake: LocalStore, checkpoints: Command) ->
 def test_show_of_an_aborted_checkpoint_as_json(job: Job, checkpoints: Command) -> None:
     """All that its lines say."""
     job.coordinator.trigger(Request(token="barrier 2", barrier="stage 'clean'"))
-    job.coordinator.abort(2, "declined", missing=("",), words="ValueError: no position")
+    job.coordinator.abort(2, "declined", missing=("",), details="ValueError: no position")
     found = json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)
     gone = job.checkpoint(2)
-    assert {name: found[name] for name in ("why", "phase", "missing", "words", "triggered_at", "ended_at", "at")} == {
-        "why": "declined", "phase": "acknowledge", "missing": [""], "words": "ValueError: no position",
+    assert {name: found[name] for name in ("why", "phase", "missing", "details", "triggered_at", "ended_at", "at")} == {
+        "why": "declined", "phase": "acknowledge", "missing": [""], "details": "ValueError: no position",
         "triggered_at": gone.triggered_at, "ended_at": gone.ended_at, "at": None,
     }  # fmt: skip
     (_, listed) = json.loads(checkpoints("list", "orders", "-o", "json").out)[::-1]

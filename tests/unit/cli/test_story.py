@@ -47,13 +47,13 @@ def test_story_of_a_launch_without_an_attempt(running: Recorded, checkpoints: Co
     running.launched("03:02:10", try_number=2)
     assert checkpoints("story", FLIGHTS).lines == golden("retold_launch")
     told = json.loads(checkpoints("story", FLIGHTS, "-o", "json").out)
-    assert (told["attempt"], told["how"], told["restore_point"]) == (None, None, "chk-3")
+    assert (told["attempt"], told["outcome"], told["restore_point"]) == (None, None, "chk-3")
 
 
 def test_story_as_json(lake: LocalStore, checkpoints: Command) -> None:
     told = json.loads(checkpoints("story", FLIGHTS, RUN, "-o", "json").out)
     assert (told["job"], told["run"], told["try"], told["attempt"]) == (FLIGHTS, RUN, 2, 2)
-    assert (told["restore"], told["restore_point"], told["how"], told["exit_code"]) == (
+    assert (told["restore"], told["restore_point"], told["outcome"], told["exit_code"]) == (
         "latest",
         "chk-3",
         "finished",
@@ -65,7 +65,7 @@ def test_story_as_json(lake: LocalStore, checkpoints: Command) -> None:
     assert told["not_run_again"][0] == {"uid": "clean", "work_s": 4320}
     assert (told["completed"], told["aborted"]) == ([5, 6], [])
     first = json.loads(checkpoints("story", FLIGHTS, RUN, "--attempt", "1", "-o", "json").out)
-    assert first["aborted"] == [{"id": 4, "reason": "attempt replaced", "phase": "acknowledge", "words": ""}]
+    assert first["aborted"] == [{"id": 4, "reason": "attempt replaced", "phase": "acknowledge", "details": ""}]
 
 
 def test_story_as_columns(lake: LocalStore, checkpoints: Command) -> None:

@@ -36,7 +36,7 @@ def value(uid: str, held: Any = 1) -> StateSnapshot:
 
 def stage(uid: str, before: Mapping[str, str] | None = None, **values: Any) -> StateSnapshot:
     detail = StageDetail(
-        plan="p", inputs="", python=False, application="app", schema="{}", codec="zstd", before=dict(before or {}), values=values
+        plan="p", inputs="", python=False, application="app", schema="{}", codec="zstd", earlier_stages=dict(before or {}), values=values
     )  # fmt: skip
     return StateSnapshot(uid=uid, kind="stage", run="r", file_sets=(FileSet(path=f"state/{uid}/1-aa"),), stage=detail)
 
@@ -174,7 +174,7 @@ def test_states_name_each_other_by_the_new_names_and_files_stay_where_they_are()
     found = renamed(by_uid(clean, joined, value("count")), {"clean": "cleaned", "count": "total"})
     detail = found["joined"].stage
     assert detail
-    assert (detail.before, detail.values) == ({"cleaned": clean.file_sets[0].path}, {"total": 7, "seen": []})
+    assert (detail.earlier_stages, detail.values) == ({"cleaned": clean.file_sets[0].path}, {"total": 7, "seen": []})
     assert found["cleaned"].file_sets == clean.file_sets
 
 

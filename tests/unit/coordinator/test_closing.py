@@ -37,7 +37,7 @@ from tests.support.journals import KEYS, SHORT, numbers, open_journal, raw
 
 WHY = "the run finished"
 MONTHS_LATER = at(60 * 24 * 100)
-CLOSE = c.CloseHistory(why=WHY, now=MONTHS_LATER)
+CLOSE = c.CloseHistory(reason=WHY, now=MONTHS_LATER)
 
 
 def coordinator(store: Store, segment: int = SEGMENT) -> Coordinator:
@@ -56,7 +56,7 @@ def over(store: Store, tries: int = 1, segment: int = SEGMENT, replaced: int = 0
         number = replaced + epoch
         journal.append(launch(try_number=number, scope="day-1"))
         journal.append(start(try_number=number))
-        journal.append(c.EndAttempt(epoch=epoch, how="finished" if epoch == tries else "failed"))
+        journal.append(c.EndAttempt(epoch=epoch, outcome="finished" if epoch == tries else "failed"))
     return journal
 
 
@@ -90,7 +90,7 @@ def test_a_small_journal() -> None:
         "v": 1, "inc": "1ncarnation", "n": 64, "stub": True,
         "closed": {
             "n": 64, "at": at(1), "incarnation": "1ncarnation", "job": JOB, "scope": "day-1", "next_launch": 4, "last_epoch": 3,
-            "closing": WHY, "closed": True,
+            "closing_reason": WHY, "closed": True,
         },
     }  # fmt: skip
 
@@ -105,7 +105,7 @@ def test_its_state_is_names_and_counters() -> None:
         scope="day-1",
         next_launch=4,
         last_epoch=3,
-        closing=WHY,
+        closing_reason=WHY,
         closed=True,
     )
 
@@ -114,7 +114,7 @@ def test_checkpoints_and_their_files_go_and_their_ids_are_not_used_again() -> No
     store = MemoryStore()
     one = driver(store, scope="day-1")
     take(one), take(one)
-    one.journal.append(c.EndAttempt(epoch=1, how="finished"))
+    one.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
     store.create(KEYS.attempt_beat(1), b"{}")
     store.create(KEYS.launch_beat(1), b"{}")
     store.create(KEYS.driver_beat(1), b"{}")
@@ -157,7 +157,7 @@ def test_nothing_is_left_of_killed_writers_in_a_directory(tmp_path: Path) -> Non
 def needed(store: Store, now: str = MONTHS_LATER) -> str:
     before = numbers(store)  # type: ignore[arg-type]
     with pytest.raises(StillNeeded) as caught:
-        close(coordinator(store), c.CloseHistory(why=WHY, now=now))
+        close(coordinator(store), c.CloseHistory(reason=WHY, now=now))
     assert numbers(store) == before  # type: ignore[arg-type]
     return caught.value.message
 
@@ -186,7 +186,7 @@ def test_while_something_is_pending_retained_or_condemned() -> None:
     one.trigger(Request(token="pending"))
     one.journal.append(launch(try_number=2, scope="day-1"))
     one.journal.append(start(try_number=2))
-    one.journal.append(c.EndAttempt(epoch=2, how="finished"))
+    one.journal.append(c.EndAttempt(epoch=2, outcome="finished"))
     assert "chk-1 is retained" in needed(store)
     coordinator(store).journal.append(c.Condemn(ids=(1,), now=MONTHS_LATER))
     assert "chk-1 is condemned" in needed(store)
@@ -198,7 +198,7 @@ def test_while_something_is_pending_retained_or_condemned() -> None:
 
 REFUSED: dict[str, tuple[c.Command, type[Refused]]] = {
     "a driver's start": (start(), Fenced),
-    "a driver's end": (c.EndAttempt(epoch=1, how="failed"), Fenced),
+    "a driver's end": (c.EndAttempt(epoch=1, outcome="failed"), Fenced),
     "a driver's trigger": (c.Trigger(request=Request(token="r"), epoch=1), Fenced),
     "a task's trigger": (c.Trigger(request=Request(token="r")), NotRunning),
     "an abort": (c.Abort(id=1, reason="expired"), HistoryClosed),
@@ -228,7 +228,7 @@ def test_a_command_is_refused(name: str, finishes: bool) -> None:
 def test_closed_twice_is_closed_once() -> None:
     store = closed()
     before = dict(store.objects)
-    close(coordinator(store), c.CloseHistory(why="again", now=MONTHS_LATER))
+    close(coordinator(store), c.CloseHistory(reason="again", now=MONTHS_LATER))
     assert store.objects == before
 
 
@@ -238,7 +238,7 @@ def test_two_who_close_it() -> None:
     over(store)
     first, second = coordinator(store), coordinator(store)
     first.journal.append(CLOSE)
-    second.journal.append(c.CloseHistory(why="another's", now=MONTHS_LATER))
+    second.journal.append(c.CloseHistory(reason="another's", now=MONTHS_LATER))
     finish(first)
     before = dict(store.objects)
     finish(second)
@@ -284,7 +284,7 @@ def test_it_is_finished_by_another(fault: Fault, call: int) -> None:
     assert open_journal(inner, segment=SHORT).catch_up().closed
     again = open_journal(opened, segment=SHORT)
     again.append(clear(try_number=6, scope="day-1"))
-    assert (again.state.current_launch(), again.state.closing) == (again.state.launch(6), None)
+    assert (again.state.current_launch(), again.state.closing_reason) == (again.state.launch(6), None)
 
 
 # -- opened again --------------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_a_clear_opens_it_and_counts_on(finished: bool) -> None:
     store = MemoryStore()
     one = driver(store, scope="day-1")
     take(one), take(one)
-    one.journal.append(c.EndAttempt(epoch=1, how="finished"))
+    one.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
     task = coordinator(store)
     expire(task, MONTHS_LATER)
     task.journal.append(CLOSE)
@@ -308,8 +308,8 @@ def test_a_clear_opens_it_and_counts_on(finished: bool) -> None:
     kinds = [event["kind"] for event in raw(store, 65)["events"]]
     assert kinds == ["history_opened", "launch_planned"]
     state = journal.state
-    assert (state.incarnation, state.closing, state.closed) == ("1ncarnation", None, False)
-    assert [(one.key, one.how) for one in state.runs] == [("day-1", None)]
+    assert (state.incarnation, state.closing_reason, state.closed) == ("1ncarnation", None, False)
+    assert [(one.key, one.outcome) for one in state.runs] == [("day-1", None)]
     assert state.launches[-1].number == 2
     assert state.restore_point() is None
     journal.append(start(try_number=2, generation=1, driver="another"))
@@ -319,7 +319,7 @@ def test_a_clear_opens_it_and_counts_on(finished: bool) -> None:
 
 
 def _begin(task: Coordinator, why: str, now: str) -> None:
-    task.journal.append(c.CloseHistory(why=why, now=now))
+    task.journal.append(c.CloseHistory(reason=why, now=now))
 
 
 def test_branches_count_on() -> None:
@@ -327,7 +327,7 @@ def test_branches_count_on() -> None:
     journal = over(store)
     journal.append(clear(scope="day-1", on_clear="restart"))
     journal.append(start(try_number=2, generation=1, driver="another"))
-    journal.append(c.EndAttempt(epoch=2, how="finished"))
+    journal.append(c.EndAttempt(epoch=2, outcome="finished"))
     close(coordinator(store), CLOSE)
     assert open_journal(store).catch_up().branch == Branch(number=1)
 
@@ -378,7 +378,7 @@ def test_closed_and_opened_over_and_over() -> None:
         journal = open_journal(store)
         journal.append(clear(try_number=round_ + 1, scope="day-1"))
         journal.append(start(try_number=round_ + 1, generation=1, driver=f"driver {round_}"))
-        journal.append(c.EndAttempt(epoch=round_ + 1, how="finished"))
+        journal.append(c.EndAttempt(epoch=round_ + 1, outcome="finished"))
         close(coordinator(store), CLOSE)
     assert numbers(store) == [n * 64 for n in range(41)]
     counting = FaultyStore(store)

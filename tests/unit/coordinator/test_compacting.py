@@ -205,13 +205,13 @@ def _remembered(state: State) -> dict[str, int]:
 
 
 def _close_and_open(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> None:
-    coordinator.journal.append(c.EndAttempt(epoch=1, how="finished"))
+    coordinator.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
     task = bystander(store)
     expire(task)
     # As a task's sweep does at the end, but at once: this store looks at all its keys for each folder that is listed.
     inner.objects = {key: body for key, body in inner.objects.items() if not key.startswith(KEYS.states)}
     store.requests.clear()
-    close(task, c.CloseHistory(why="the run finished", now=at(1)))
+    close(task, c.CloseHistory(reason="the run finished", now=at(1)))
     assert store.requests.total() <= 40
     assert all(len(body) <= 400 for body in inner.objects.values()), "stubs, and nothing else"
     assert all("/journal/" in key for key in inner.objects)
@@ -222,8 +222,8 @@ def _close_and_open(inner: MemoryStore, store: FaultyStore, coordinator: Coordin
         assert store.requests.total() <= 4 * math.ceil(math.log2(journal.state.n / SEGMENT))
         journal.append(start(try_number=attempt, generation=1, driver=f"driver {attempt}"))
         assert (journal.state.last_epoch, journal.state.next_id) == (attempt, coordinator.state.next_id)
-        journal.append(c.EndAttempt(epoch=attempt, how="finished"))
-        close(Coordinator(journal), c.CloseHistory(why="the run finished", now=at(1)))
+        journal.append(c.EndAttempt(epoch=attempt, outcome="finished"))
+        close(Coordinator(journal), c.CloseHistory(reason="the run finished", now=at(1)))
 
 
 def _cost(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> tuple[dict[str, int], int, int]:

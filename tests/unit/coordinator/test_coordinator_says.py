@@ -77,9 +77,9 @@ def test_a_name_stands_in_one_line(name: str) -> None:
 def test_an_abort() -> None:
     coordinator = driver(MemoryStore())
     number = coordinator.trigger(Request(token="asked"))
-    coordinator.abort(number, "declined", phase="seal", missing=("",), words="out of memory")
+    coordinator.abort(number, "declined", phase="seal", missing=("",), details="out of memory")
     (found,) = coordinator.state.checkpoints
-    assert (found.reason, found.phase, found.missing, found.words) == ("declined", "seal", ("",), "out of memory")
+    assert (found.reason, found.phase, found.missing, found.details) == ("declined", "seal", ("",), "out of memory")
 
 
 def forget(zombie: Coordinator, number: int) -> None:

@@ -25,7 +25,7 @@ PREFIX = KEYS.prefix
 
 
 def ended(coordinator: Coordinator, how: str = "finished") -> None:
-    coordinator.journal.append(c.EndAttempt(epoch=coordinator.state.last_epoch, how=how))
+    coordinator.journal.append(c.EndAttempt(epoch=coordinator.state.last_epoch, outcome=how))
 
 
 def folders(store: MemoryStore) -> set[str]:

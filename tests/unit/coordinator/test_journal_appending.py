@@ -243,7 +243,7 @@ def test_another_command_may_take_the_number_of_an_unknown_one(lands: str) -> No
     store.plan = unharmed
     if lands == "before":
         store.land()
-    assert journal.append(c.EndAttempt(epoch=1, how="failed")).n == (3 if lands == "before" else 2)
+    assert journal.append(c.EndAttempt(epoch=1, outcome="failed")).n == (3 if lands == "before" else 2)
     store.land()
     state = open_journal(store).catch_up()
     assert state == journal.state

@@ -90,7 +90,7 @@ def phantom(store: MemoryStore, n: int) -> None:
     """What a writer that slept through a pruning wins at a number that was taken once."""
     body = raw(store, max(numbers(store))) | {"n": n, "nonce": "phantom"}
     body.pop("snapshot", None)
-    body["events"] = [{"kind": "history_closing", "why": "a phantom"}]
+    body["events"] = [{"kind": "history_closing", "reason": "a phantom"}]
     store.objects[KEYS.entry(n)] = canonical(body)
 
 
@@ -101,8 +101,8 @@ def test_what_was_read_is_forgotten_where_the_boundary_stands() -> None:
     write(open_journal(store, segment=SHORT), 10)
     prune(store, segment=SHORT)
     phantom(store, 2)
-    assert reader.catch_up().closing is None
-    assert truth(store).closing is None
+    assert reader.catch_up().closing_reason is None
+    assert truth(store).closing_reason is None
     assert reader.state == truth(store)
 
 
@@ -283,7 +283,7 @@ def test_a_boundary_is_never_read_in_passing(believed: int) -> None:
     for n in range(believed, SHORT):
         phantom(store, n)
     assert reader.catch_up() == truth(store)
-    assert reader.state.closing is None
+    assert reader.state.closing_reason is None
 
 
 def test_times_compare_as_texts() -> None:

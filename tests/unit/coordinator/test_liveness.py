@@ -43,7 +43,7 @@ from tests.support.waiting import wait_until
 
 KEY = KEYS.attempt_beat(1)
 SHORT = Beats(every=0.02, look=0.3, still=0.6)
-FOREIGN = Process(host="elsewhere", boot="another boot", pidns="pid:[1]", pid=os.getpid(), started="1")
+FOREIGN = Process(host="elsewhere", boot_id="another boot", pid_namespace="pid:[1]", pid=os.getpid(), start_ticks="1")
 BEATER = """
 import sys, time
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
@@ -97,7 +97,7 @@ def stat(pid: int) -> list[str]:
 
 
 def process_of(pid: int) -> Process:
-    return replace(Process.this(), pid=pid, started=stat(pid)[19])
+    return replace(Process.this(), pid=pid, start_ticks=stat(pid)[19])
 
 
 def state_of(pid: int) -> str:
@@ -139,17 +139,17 @@ def test_a_stopped_process_is_alive() -> None:
 def test_a_later_process_of_the_same_number_is_another() -> None:
     this = Process.this()
     assert this.lives() is True
-    assert replace(this, started=str(int(this.started) - 1)).lives() is False
-    assert replace(this, started="").lives() is False
+    assert replace(this, start_ticks=str(int(this.start_ticks) - 1)).lives() is False
+    assert replace(this, start_ticks="").lives() is False
 
 
 @pytest.mark.parametrize(
     "elsewhere",
     [
         FOREIGN,
-        replace(Process.this(), boot="another boot"),
-        replace(Process.this(), pidns="pid:[1]"),
-        replace(Process.this(), boot=""),
+        replace(Process.this(), boot_id="another boot"),
+        replace(Process.this(), pid_namespace="pid:[1]"),
+        replace(Process.this(), boot_id=""),
         Process(),
     ],
     ids=["another host", "this host before it was booted", "another container", "a host that cannot say", "nobody"],
@@ -195,7 +195,7 @@ def test_two_moves_are_alive() -> None:
         pytest.param(lambda number: {"counter": 1}, id="a counter that stands still"),
         pytest.param(lambda number: {"counter": min(number, 2)}, id="one move: a beat that was on its way"),
         pytest.param(
-            lambda number: {"counter": 1, "at": str(number), "doing": str(number)}, id="a clock that moves alone"
+            lambda number: {"counter": 1, "at": str(number), "activity": str(number)}, id="a clock that moves alone"
         ),
     ],
 )
@@ -232,7 +232,7 @@ def test_one_of_several_is_enough() -> None:
         canonical({"v": 2, "counter": 1}),
         canonical({"v": 1, "counter": "one"}),
         canonical(
-            Beat(counter=1, process=FOREIGN, refused=RefusedStart(code="CKP131", text="another is alive")).to_json()
+            Beat(counter=1, process=FOREIGN, refusal=RefusedStart(code="CKP131", text="another is alive")).to_json()
         ),
     ],
     ids=["absent", "empty", "torn", "of a newer version", "of other types", "of a driver that was refused"],
@@ -339,7 +339,7 @@ def test_a_process_of_this_host_is_never_silent(clock: SimpleNamespace) -> None:
     clock.now += 600
     observer.look([KEY])
     assert (observer.alive([KEY]), observer.silent_for([KEY])) == (True, 0.0)
-    beat(store, process=replace(Process.this(), started="another one's"))
+    beat(store, process=replace(Process.this(), start_ticks="another one's"))
     observer.look([KEY])
     assert (observer.alive([KEY]), observer.silent_for([KEY])) == (False, math.inf)
 
@@ -368,10 +368,10 @@ def test_no_clock_of_another_host_is_compared(off: timedelta) -> None:
 
 def test_a_heart_beats_at_once_and_goes_on() -> None:
     store = MemoryStore()
-    with Heart(store, KEY, Beat(epoch=3, doing="starting"), SHORT):
+    with Heart(store, KEY, Beat(epoch=3, activity="starting"), SHORT):
         first = read_beat(store, KEY)
         assert first
-        assert (first.counter, first.epoch, first.doing) == (1, 3, "starting")
+        assert (first.counter, first.epoch, first.activity) == (1, 3, "starting")
         assert first.process == Process.this()
         assert first.at.endswith("Z")
         wait_until(lambda: (read_beat(store, KEY) or Beat()).counter > 3, 10, lambda: "it stands still", every=0.01)
@@ -383,12 +383,12 @@ def test_a_heart_beats_at_once_and_goes_on() -> None:
 def test_a_heart_says_what_it_was_told_last() -> None:
     store = MemoryStore()
     heart = Heart(store, KEY, Beat(epoch=3), SHORT)
-    heart.update(lambda beat: replace(beat, doing="stage 'clean'", fraction=0.61, reused=("a", "b")))
+    heart.update(lambda beat: replace(beat, activity="stage 'clean'", fraction=0.61, reused=("a", "b")))
     assert store.objects == {}, "with its next beat"
     heart.pulse()
     found = read_beat(store, KEY)
     assert found
-    assert (found.doing, found.fraction, found.reused, found.counter) == ("stage 'clean'", 0.61, ("a", "b"), 1)
+    assert (found.activity, found.fraction, found.reused, found.counter) == ("stage 'clean'", 0.61, ("a", "b"), 1)
 
 
 @pytest.mark.parametrize("fault", [Fault.DENIED, Fault.NOT_SENT, Fault.DROPPED])
@@ -410,5 +410,5 @@ def test_whose_beats_would_say_that_the_current_launch_lives() -> None:
     assert list(beats_of(KEYS, history.state)) == [KEYS.driver_beat(1), KEYS.launch_beat(1)]
     history.started(try_number=2)
     assert list(beats_of(KEYS, history.state)) == [KEYS.attempt_beat(1)]
-    history.do(c.EndAttempt(epoch=1, how="failed"))
+    history.do(c.EndAttempt(epoch=1, outcome="failed"))
     assert list(beats_of(KEYS, history.state)) == []

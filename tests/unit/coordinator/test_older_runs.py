@@ -56,20 +56,20 @@ def day(number: int) -> str:
 def ran(
     store: Store,
     run: str = RUN,
-    how: str | None = "failed",
+    outcome: str | None = "failed",
     retention: Retention | None = None,
     checkpoints: int = 1,
     job: str = JOB,
 ) -> Recorded:
-    """A run of so many checkpoints; ``how`` None: nobody said that it ended."""
+    """A run of so many checkpoints; ``outcome`` None: nobody said that it ended."""
     recorded = Recorded(store, job, run)
     recorded.launched("22:00:00")
     config = CheckpointConfig(retention=retention or KeepLatest(2)).to_json()
     recorded.attached("22:00:10", **config)
     for number in range(checkpoints):
         recorded.stage(f"s{number}", "22:10:00", "22:10:01", work_s=1, kib=1)
-    if how:
-        recorded.ended("23:00:00", how, 0 if how == "finished" else 1)
+    if outcome:
+        recorded.ended("23:00:00", outcome, 0 if outcome == "finished" else 1)
     return recorded
 
 
@@ -89,9 +89,9 @@ CASES: dict[str, tuple[dict[str, Any], list[int], list[int]]] = {
     "failed, kept for hours: a day at the least": ({"retention": KeepWithin(hours=1)}, [0], [2]),
     "failed, kept for ever": ({"retention": KeepAll()}, [8, 35], []),
     "failed before its first checkpoint": ({"checkpoints": 0}, [6], [8]),
-    "cancelled": ({"how": "cancelled"}, [6], [8]),
-    "finished": ({"how": "finished", "checkpoints": 0}, [1, 8, 29], [32]),
-    "finished, its state kept for longer": ({"how": "finished", "retention": KeepWithin(days=35)}, [32], [36]),
+    "cancelled": ({"outcome": "cancelled"}, [6], [8]),
+    "finished": ({"outcome": "finished", "checkpoints": 0}, [1, 8, 29], [32]),
+    "finished, its state kept for longer": ({"outcome": "finished", "retention": KeepWithin(days=35)}, [32], [36]),
 }  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def test_swept_and_closed(name: str, number: int) -> None:
 
 def test_what_ended_with_a_run_whose_task_never_came_back_goes_a_day_later() -> None:
     store = MemoryStore()
-    ran(store, how="finished")
+    ran(store, outcome="finished")
     assert sweep(store, day(0)) == []
     assert sweep(store, day(2)) == [OlderRun(RUN, deleted=(1,))]
     assert sweep(store, day(32)) == [OlderRun(RUN, closed=True)]
@@ -141,7 +141,7 @@ def half_saved(recorded: Recorded, target: MemoryStore) -> None:
 
 def test_what_an_aborted_savepoint_has_left_at_its_target_goes_with_it() -> None:
     store, target = MemoryStore(), memory()
-    half_saved(ran(store, how=None), target)
+    half_saved(ran(store, outcome=None), target)
     assert target.objects
     assert sweep(store, day(8)) == [OlderRun(RUN, deleted=(1,), closed=True)]
     assert target.objects == {}
@@ -149,7 +149,7 @@ def test_what_an_aborted_savepoint_has_left_at_its_target_goes_with_it() -> None
 
 def test_it_is_not_closed_before_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     store, target = MemoryStore(), memory()
-    half_saved(ran(store, how=None), target)
+    half_saved(ran(store, outcome=None), target)
     with monkeypatch.context() as denied:
         denied.setattr(target, "delete_under", _deny)
         (one,) = sweep(store, day(8))
@@ -173,7 +173,7 @@ def test_what_a_launch_chose_whose_driver_never_came_goes_with_its_run() -> None
 
 def test_a_savepoint_that_nobody_published_stands_alone_before_its_history_is_closed() -> None:
     store = MemoryStore()
-    recorded = ran(store, how=None)
+    recorded = ran(store, outcome=None)
     coordinator = recorded.coordinator
     number = coordinator.trigger(Request(token="a person", kind="savepoint", folder=memory().uri, origin="task"))
     inc = recorded.state.incarnation
@@ -191,39 +191,39 @@ def test_a_savepoint_that_nobody_published_stands_alone_before_its_history_is_cl
 @CLOCKS_OFF
 def test_a_driver_that_beats_is_left_alone_however_long_its_stage_takes(off: timedelta) -> None:
     store = MemoryStore()
-    with beating(store, ran(store, how=None).keys.attempt_beat(1), off):
+    with beating(store, ran(store, outcome=None).keys.attempt_beat(1), off):
         assert sweep(store, day(40)) == []
-    assert not any(one.how for one in state_of(store).attempts)
+    assert not any(one.outcome for one in state_of(store).attempts)
 
 
 def test_a_driver_that_may_live_is_not_lost_before_it_was_watched_for_a_minute() -> None:
     """The sweep's own driver ended before: the next run looks again."""
     store = MemoryStore()
-    put_beat(store, ran(store, how=None).keys.attempt_beat(1))
+    put_beat(store, ran(store, outcome=None).keys.attempt_beat(1))
     assert [*collect_older_runs(store, JOB, BY, own=OWN, now=day(40), pause=lambda seconds: None)] == [
         OlderRun(RUN, undecided=True), OlderRun(RUN, undecided=True),
     ]  # fmt: skip
-    assert not any(one.how for one in state_of(store).attempts)
+    assert not any(one.outcome for one in state_of(store).attempts)
 
 
 def test_a_driver_whose_process_is_gone_from_this_host_is_lost_at_once() -> None:
     store = MemoryStore()
-    recorded = ran(store, how=None)
-    gone = Beat(epoch=1, counter=1, process=replace(Process.this(), started="another one's"))
+    recorded = ran(store, outcome=None)
+    gone = Beat(epoch=1, counter=1, process=replace(Process.this(), start_ticks="another one's"))
     store.overwrite(recorded.keys.attempt_beat(1), canonical(gone.to_json()))
     assert [*collect_older_runs(store, JOB, BY, own=OWN, now=day(8), pause=lambda seconds: None)] == [OlderRun(RUN)]
-    assert state_of(store).attempts[0].how == "lost"
+    assert state_of(store).attempts[0].outcome == "lost"
 
 
 @pytest.mark.parametrize("beaten", [True, False])
 def test_one_of_whose_end_nobody_could_tell_is_lost_first_and_kept_from_then_on(beaten: bool) -> None:
     store = MemoryStore()
-    recorded = ran(store, how=None)
+    recorded = ran(store, outcome=None)
     if beaten:
         put_beat(store, recorded.keys.attempt_beat(1))
     assert sweep(store, day(8)) == []
     (attempt,) = state_of(store).attempts
-    assert (attempt.how, attempt.said_by) == ("lost", "a later run")
+    assert (attempt.outcome, attempt.reported_by) == ("lost", "a later run")
     assert len(state_of(store).retained) == 1
 
 
@@ -246,7 +246,7 @@ def test_the_runs_own_history_and_that_of_all_runs_are_left_alone() -> None:
 def test_one_that_was_cleared_while_it_was_looked_at_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clear comes between the last look and *closing*."""
     store = MemoryStore()
-    recorded = ran(store, how="finished", checkpoints=0)
+    recorded = ran(store, outcome="finished", checkpoints=0)
 
     def cleared_before(coordinator: Coordinator, command: Any) -> None:
         Recorded(store, JOB, RUN).started("23:30:00", try_number=2, generation=1)
@@ -254,7 +254,7 @@ def test_one_that_was_cleared_while_it_was_looked_at_is_not_closed(monkeypatch: 
 
     monkeypatch.setattr(closing, "close", cleared_before)
     assert sweep(store, day(40)) == []
-    assert state_of(store).closing is None
+    assert state_of(store).closing_reason is None
     assert recorded.coordinator.journal.catch_up().last_epoch == 2
 
 
@@ -288,7 +288,7 @@ def test_those_that_stay_keep_no_other_from_being_looked_at(due: str) -> None:
 
 def test_those_that_hold_nothing_do_not_stand_before_those_that_do() -> None:
     store = MemoryStore()
-    runs(store, 25, how="finished", checkpoints=0)
+    runs(store, 25, outcome="finished", checkpoints=0)
     ran(store)
     assert [one.run for one in sweep(store, day(8))] == [RUN]
 
@@ -300,7 +300,7 @@ def test_it_costs_little_where_nothing_is_due_however_many_were_closed() -> None
         runs(store, count)
         while sweep(store, day(8)):
             pass
-        ran(store, "scheduled__2026-12-30", how="finished", checkpoints=0)
+        ran(store, "scheduled__2026-12-30", outcome="finished", checkpoints=0)
         counting = FaultyStore(store)
         assert sweep(counting, day(8)) == []
         costs.append(dict(counting.requests))

@@ -25,15 +25,15 @@ def test_those_whose_names_tell_no_time_come_last() -> None:
 def test_a_closing_that_somebody_began_is_finished_and_told() -> None:
     """Whatever is kept: it was decided when it began."""
     store = MemoryStore()
-    recorded = ran(store, how="finished", checkpoints=0)
-    recorded.coordinator.journal.append(c.CloseHistory(why="the run finished", now=day(40)))
+    recorded = ran(store, outcome="finished", checkpoints=0)
+    recorded.coordinator.journal.append(c.CloseHistory(reason="the run finished", now=day(40)))
     assert sweep(store, day(1)) == [OlderRun(RUN, closed=True)]
     assert state_of(store).closed
 
 
 def test_leftovers_alone_are_told() -> None:
     store = MemoryStore()
-    keys = ran(store, how="finished", checkpoints=0).keys
+    keys = ran(store, outcome="finished", checkpoints=0).keys
     store.create(f"{keys.file_set(file_set_path('lost', 1, 'n'))}/part-0", b"rows")
     assert sweep(store, day(2)) == [OlderRun(RUN, leftovers=1)]
 
@@ -51,7 +51,7 @@ def test_what_is_no_history_is_left_alone(key: str) -> None:
 
 def test_when_one_may_be_closed() -> None:
     store = MemoryStore()
-    ran(store, how="finished", checkpoints=2, retention=KeepAll())
+    ran(store, outcome="finished", checkpoints=2, retention=KeepAll())
     state = state_of(store)
     assert not closable(state, day(40)), "its checkpoints are in the way"
     assert not closable(state, day(40), without=[1])

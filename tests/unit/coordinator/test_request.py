@@ -41,7 +41,7 @@ from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.saved import memory
 
 EVERY = 0.01
-GONE = replace(Process.this(), started="another one's")
+GONE = replace(Process.this(), start_ticks="another one's")
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +185,11 @@ def test_aborted_checkpoint_is_aborted_with_its_words(store: FaultyStore, job: J
     job.abort(1, "declined", "the disk is full")
     outcome = request.poll()
     assert isinstance(outcome, Aborted)
-    assert (outcome.checkpoint.reason, outcome.checkpoint.words, outcome.over) == ("declined", "the disk is full", True)
+    assert (outcome.checkpoint.reason, outcome.checkpoint.details, outcome.over) == (
+        "declined",
+        "the disk is full",
+        True,
+    )
 
 
 def test_acknowledged_is_enough_for_who_awaits_that(store: FaultyStore, job: Job) -> None:
@@ -294,7 +298,7 @@ def test_checkpoint_of_a_lost_driver_is_aborted(store: FaultyStore, process: Pro
     outcome = request.wait(time.monotonic() + 20, EVERY)
     assert isinstance(outcome, Aborted)
     found = job.checkpoint(1)
-    assert (found.reason, found.missing, found.words) == (LOST, ("",), "nothing was heard of attempt 1 for 0.3 s")
+    assert (found.reason, found.missing, found.details) == (LOST, ("",), "nothing was heard of attempt 1 for 0.3 s")
     assert job.state.running(), "the attempt itself is not judged: it may be asleep"
 
 
@@ -414,7 +418,7 @@ def test_abort_takes_a_pending_checkpoint_back(store: FaultyStore, job: Job) -> 
     outcome = request.abort("nobody waits", "by a test")
     assert outcome == Aborted(job.checkpoint(1))
     found = job.checkpoint(1)
-    assert (found.reason, found.words, found.phase, found.missing) == (
+    assert (found.reason, found.details, found.phase, found.missing) == (
         "nobody waits",
         "by a test",
         "acknowledge",

@@ -287,7 +287,7 @@ def test_what_is_not_there_is_named(store: MemoryStore, number: int, says: str, 
 def test_what_went_with_its_run_says_when(store: MemoryStore) -> None:
     coordinator = driver(store, scope="day-1")
     take(coordinator)
-    coordinator.journal.append(c.EndAttempt(epoch=1, how="finished"))
+    coordinator.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
     task = bystander(store)
     assert expire(task) == (1,)
     with pytest.raises(CheckpointNotFound, match=r"deleted with its run, which ended at 2026-11-20T00:01:00"):

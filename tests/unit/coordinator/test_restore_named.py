@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.coordinator.restore import (
     RestoreTarget,
     candidates_at_start,
     examine,
-    id_above,
+    id_floor_of,
     locate_checkpoint,
 )
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged
@@ -136,12 +136,12 @@ def test_ids_go_on_above_that_of_what_lies_elsewhere() -> None:
     saved.publish()
     number = saved.coordinator.state.retained[0].id
     savepoint = Point(pointer=str(saved.pointer))
-    assert id_above(savepoint, saved.target) == number
-    assert id_above(Point(pointer="file:///lake/jobs/other/job/chk-41"), saved.target) == 41
-    assert [id_above(point, saved.target) for point in (None, Point(id=7))] == [0, 0]
-    assert examine(saved.coordinator, saved.coordinator.state, savepoint).above == number
-    assert examine(saved.coordinator, saved.coordinator.state, Point(id=number)).above == 0
-    assert Restored().above == 0
+    assert id_floor_of(savepoint, saved.target) == number
+    assert id_floor_of(Point(pointer="file:///lake/jobs/other/job/chk-41"), saved.target) == 41
+    assert [id_floor_of(point, saved.target) for point in (None, Point(id=7))] == [0, 0]
+    assert examine(saved.coordinator, saved.coordinator.state, savepoint).id_floor == number
+    assert examine(saved.coordinator, saved.coordinator.state, Point(id=number)).id_floor == 0
+    assert Restored().id_floor == 0
 
 
 def test_a_savepoint_is_told_as_its_journal_listed_it() -> None:

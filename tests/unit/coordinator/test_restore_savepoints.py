@@ -114,7 +114,7 @@ def test_a_strangers_is_read_where_it_lies(saved: Saved) -> None:
     found = examine(mine, mine.state, Point(pointer=str(saved.pointer)))
     assert (found.store, found.keys) == (saved.target, saved.pointer.keys)
     assert [(one.checkpoint.id, one.verdict, one.files) for one in found.candidates] == [(1, "chosen", 2)]
-    assert found.above == 1
+    assert found.id_floor == 1
     said = "\n".join(restored(mine.state, found))
     assert "verified    a savepoint, 1 state, 38 B, all 2 files there, sizes match" in said
 
@@ -124,14 +124,14 @@ def test_its_own_is_read_at_its_target() -> None:
     found = examine(own.coordinator, own.coordinator.state, Point(id=1))
     assert (found.store, found.keys) == (own.store, own.pointer.keys)
     assert found.candidates[0].files == 2
-    assert found.above == 0
+    assert found.id_floor == 0
 
 
 def test_anothers_by_id_is_read_at_its_target() -> None:
     own, mine = Own(), Coordinator(open_journal(MemoryStore()))
     found = examine(mine, mine.state, Point(pointer=f"{own.store.uri}/{KEYS.prefix}/chk-1"))
     assert found.keys == own.pointer.keys
-    assert found.above == 1
+    assert found.id_floor == 1
 
 
 def test_a_torn_one_is_damaged(saved: Saved) -> None:

@@ -166,7 +166,7 @@ def claiming(history: History, **other: object) -> None:
     token = e.Token(dag="ops", run="now", task="restore")
     history.do(
         c.Restore(
-            token=token, base=Point(pointer=FOREIGN), by="ops.restore", reason="upgrade", claimed=True, above=41,
+            token=token, base=Point(pointer=FOREIGN), by="ops.restore", reason="upgrade", claimed=True, id_floor=41,
             rename={"sum": "total"},
         )
     )  # fmt: skip
@@ -226,7 +226,7 @@ def test_claims_count_together_with_each_other_and_with_what_is_its_own() -> Non
 def claim_one(history: History, number: int) -> None:
     base = Point(pointer=f"{FOREIGN}{number}")
     token = replace(TOKEN_2, generation=number)
-    history.do(c.Restore(token=token, base=base, by="ops", reason="", claimed=True, above=41))
+    history.do(c.Restore(token=token, base=base, by="ops", reason="", claimed=True, id_floor=41))
 
 
 def test_one_that_is_being_deleted_takes_no_ones_place() -> None:
@@ -255,10 +255,10 @@ def test_a_history_that_is_over_holds_no_claim_and_is_not_closed_while_it_owns_o
     assert held_claims(history.state, NOW) == {FOREIGN}
     history.ended()
     assert held_claims(history.state, NOW) == frozenset()
-    assert asked(history, c.CloseHistory(why="the run finished", now=at(60))) == "StillNeeded"
+    assert asked(history, c.CloseHistory(reason="the run finished", now=at(60))) == "StillNeeded"
     history.do(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60)))
     history.do(c.Forget(ids=(), claims=(FOREIGN,)))
-    assert asked(history, c.CloseHistory(why="the run finished", now=at(60))) == "accepted"
+    assert asked(history, c.CloseHistory(reason="the run finished", now=at(60))) == "accepted"
 
 
 def test_a_history_is_not_closed_before_its_savepoints_are_published() -> None:
@@ -267,7 +267,7 @@ def test_a_history_is_not_closed_before_its_savepoints_are_published() -> None:
     history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
     number = saved(history)
     history.ended()
-    close = c.CloseHistory(why="the run finished", now=at(60))
+    close = c.CloseHistory(reason="the run finished", now=at(60))
     assert asked(history, close) == "StillNeeded"
     history.do(c.ConfirmPublished(id=number))
     assert asked(history, close) == "accepted"
@@ -313,7 +313,7 @@ def owning_two() -> History:
     for number, pointer in enumerate((OTHER, FOREIGN)):
         token = e.Token(dag="ops", run="now", task="restore", generation=number)
         base = Point(pointer=pointer)
-        history.do(c.Restore(token=token, base=base, by="ops.restore", reason="", above=42, claimed=True))
+        history.do(c.Restore(token=token, base=base, by="ops.restore", reason="", id_floor=42, claimed=True))
     return history
 
 
@@ -379,13 +379,13 @@ def test_a_restore_lifts_the_suspension_and_says_whom_it_left_waiting() -> None:
     stopped = saved(history, "suspend_savepoint")
     token = e.Token(dag="ops", run="now", task="restore")
     events = history.do(c.Restore(token=token, base=Point(id=stopped), by="ops", reason="go on"))
-    assert events[-1] == e.Resumed(by="ops", why="go on")
+    assert events[-1] == e.Resumed(by="ops", reason="go on")
     assert history.state.suspended is None
     history.started(try_number=2)
     left = history.triggered()
     again = history.do(c.Restore(token=replace(token, generation=1), base=None, by="ops", reason="anew"))
     assert again[1:] == (
-        e.CheckpointAborted(id=left, reason="restore", phase="acknowledge", missing=("",), words="anew"),
+        e.CheckpointAborted(id=left, reason="restore", phase="acknowledge", missing=("",), details="anew"),
     )
 
 

@@ -136,7 +136,7 @@ def test_the_duration_of_a_pending_checkpoint_is_unknown(answer: dict[str, Any])
     ("aborted", "message"),
     [
         (
-            c.Abort(id=1, reason="expired", phase="finalize", words="nobody finalized it"),
+            c.Abort(id=1, reason="expired", phase="finalize", details="nobody finalized it"),
             "expired: nobody finalized it",
         ),
         (c.Abort(id=1, reason="store failed", phase="seal", missing=("",)), "store failed"),

@@ -88,7 +88,7 @@ def test_abort_records_task_and_reason(job: Job, asked: dict[str, Any]) -> None:
     assert run(abort(asked, reason="audit failed")) == asked
     found = job.checkpoint(1)
     assert (found.status, found.reason, found.phase, found.missing) == ("aborted", "audit failed", "acknowledge", ("",))
-    assert found.words == "by task orders_audited.abort of run manual__1"
+    assert found.details == "by task orders_audited.abort of run manual__1"
 
 
 def test_abort_after_the_acknowledgement_records_the_finalize_phase(job: Job, asked: dict[str, Any]) -> None:

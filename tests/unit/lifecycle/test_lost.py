@@ -22,8 +22,8 @@ from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 from tests.support.acting import Job
 from tests.unit.lifecycle.stage import OTHER, run, ti, trigger
 
-ELSEWHERE = Process(host="elsewhere", boot="another", pid=7)
-GONE = replace(Process.this(), started="another one's")
+ELSEWHERE = Process(host="elsewhere", boot_id="another", pid=7)
+GONE = replace(Process.this(), start_ticks="another one's")
 SAID = rf"chk-1 of orders was aborted: {LOST} \(nothing was heard of attempt 1 for 0\.3 s\)\."
 
 

@@ -235,7 +235,7 @@ def test_refused_restore_claims_nothing(store: Store, others_savepoint: str) -> 
     closing = Job(store, "stock")
     closing.start()
     closing.end()
-    closing.coordinator.journal.append(CloseHistory(why="the run finished", now="2027-01-01T00:00:00Z"))
+    closing.coordinator.journal.append(CloseHistory(reason="the run finished", now="2027-01-01T00:00:00Z"))
     with DAG(OTHER, schedule=None), pytest.raises(HistoryClosed):
         run(RestoreOperator(task_id="restore", job="stock", restore=others_savepoint, claim_mode="claim"))
     pointer = SavepointPointer.parse(others_savepoint)

@@ -229,7 +229,7 @@ def went_to(pointer: str) -> Callable[[Job], None]:
     def went(job: Job) -> None:
         asks = job.state.launches[-1].spec.token
         base = Point(pointer=pointer)
-        job.coordinator.journal.append(c.Restore(token=asks, base=base, by="ann", reason="theirs", above=41))
+        job.coordinator.journal.append(c.Restore(token=asks, base=base, by="ann", reason="theirs", id_floor=41))
 
     return went
 

@@ -294,7 +294,7 @@ def test_checkpoint_is_aborted_when_its_trigger_times_out(job: Job) -> None:
         run(trigger(wait_for_completion=True, execution_timeout=timedelta(milliseconds=50)))
     found = job.checkpoint(1)
     assert (found.status, found.reason, found.missing) == ("aborted", "nobody waits for it any longer", ("",))
-    assert found.words == f"by task {OTHER}.trigger of run {RUN}"
+    assert found.details == f"by task {OTHER}.trigger of run {RUN}"
 
 
 def test_checkpoint_is_aborted_when_its_deferred_trigger_times_out(job: Job) -> None:

@@ -317,7 +317,7 @@ def test_forgotten_checkpoint_resumes_the_task(job: Job) -> None:
     """The task fails when it resumes, so it must not wait until its deadline."""
     token = Token(dag="", run="by hand", task="restore")
     elsewhere = Point(pointer="file:///lake/savepoint-payments-7-abc")
-    job.coordinator.journal.append(c.Restore(token=token, base=elsewhere, by="ann", reason="move", above=7))
+    job.coordinator.journal.append(c.Restore(token=token, base=elsewhere, by="ann", reason="move", id_floor=7))
     pointer, far = f"{job.store.uri}/{job.keys.checkpoint(3)}", "2999-01-01T00:00:00+00:00"
     event = fired(
         CheckpointTrigger(

@@ -59,7 +59,7 @@ def recorded() -> Recorded:
 @pytest.fixture
 def driver(recorded: Recorded) -> Heart:
     """The heart of the driver that has not ended: this process."""
-    return Heart(recorded.store, recorded.keys.attempt_beat(1), Beat(epoch=1, doing="stage 'delays'"), BEATS)
+    return Heart(recorded.store, recorded.keys.attempt_beat(1), Beat(epoch=1, activity="stage 'delays'"), BEATS)
 
 
 def damage(recorded: Recorded) -> None:
@@ -263,7 +263,7 @@ def test_clear_of_a_closed_history_starts_from_nothing_and_logs_why(recorded: Re
     task = Coordinator(Journal(recorded.store, recorded.keys, By("task", "", "")))
     task.journal.catch_up()
     expire(task, now)
-    close(task, CloseHistory(why=FINISHED, now=now))
+    close(task, CloseHistory(reason=FINISHED, now=now))
     clear = Try(recorded, 3, generation=1)
     launch = clear.launch.plan()
     assert (launch.number, launch.restore_point) == (3, None)

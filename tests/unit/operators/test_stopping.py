@@ -114,7 +114,7 @@ def test_failure_without_a_stop_fails_the_task(recorded: Recorded, code: int | N
     lives = code == 79 or not isinstance(
         failure, AirflowException
     )  # for all that is known: then the next try adopts it
-    assert recorded.coordinator.journal.catch_up().attempts[-1].how == (None if lives else "failed")
+    assert recorded.coordinator.journal.catch_up().attempts[-1].outcome == (None if lives else "failed")
 
 
 @pytest.mark.parametrize("suspends", [True, False])
@@ -197,7 +197,7 @@ def test_task_publishes_the_savepoint_of_a_dead_driver(recorded: Recorded) -> No
     number = stop(recorded, ends=False)
     assert launch.record_suspension()
     state = recorded.coordinator.journal.catch_up()
-    assert (state.attempts[-1].how, state.attempts[-1].exit_code) == ("suspended", 79)
+    assert (state.attempts[-1].outcome, state.attempts[-1].exit_code) == ("suspended", 79)
     checkpoint = state.checkpoint(number)
     assert checkpoint
     assert checkpoint.published

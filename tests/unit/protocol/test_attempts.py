@@ -140,7 +140,7 @@ def test_request_stop_by_situation(given: Given, by_try: int, answer: str) -> No
 
 
 def end(how: str, epoch: int = 1, *, from_task: bool = False) -> c.EndAttempt:
-    return c.EndAttempt(epoch=epoch, how=how, exit_code=0 if how == "finished" else 1, from_task=from_task)
+    return c.EndAttempt(epoch=epoch, outcome=how, exit_code=0 if how == "finished" else 1, from_task=from_task)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_end_attempt_by_situation(given: Given, asked: c.EndAttempt, answer: str
             lambda h: c.Complete(id=1, digest="d", bytes=0, states=(), acknowledged=("",), epoch=1), id="complete"
         ),
         pytest.param(lambda h: c.Abort(id=2, reason="declined", epoch=1), id="abort"),
-        pytest.param(lambda h: c.EndAttempt(epoch=1, how="finished"), id="end"),
+        pytest.param(lambda h: c.EndAttempt(epoch=1, outcome="finished"), id="end"),
     ],
 )
 @pytest.mark.parametrize(
@@ -223,13 +223,13 @@ def test_run_has_the_end_of_its_newest_launch() -> None:
     history = History()
     history.started()
     history.ended("failed")
-    assert history.state.runs[0].how == "failed"
+    assert history.state.runs[0].outcome == "failed"
     history.started(try_number=2)
-    assert history.state.runs[0].how is None
+    assert history.state.runs[0].outcome is None
     history.ended()
-    assert (history.state.runs[0].how, history.state.runs[0].ended_at) == ("finished", at(history.state.n))
+    assert (history.state.runs[0].outcome, history.state.runs[0].ended_at) == ("finished", at(history.state.n))
     history.do(clear(try_number=3))
-    assert (history.state.runs[0].how, history.state.runs[0].ended_at) == (None, None)
+    assert (history.state.runs[0].outcome, history.state.runs[0].ended_at) == (None, None)
 
 
 def alone(try_number: int, driver: str, **other: Any) -> c.StartAlone:

@@ -234,7 +234,7 @@ def test_completion_subsumes_older_pending_checkpoints_of_its_plan() -> None:
     assert [checkpoint.id for checkpoint in history.state.pending] == [2, 3, 4, 6]
     first = history.state.checkpoint(1)
     assert first
-    assert (outcome(first), first.words) == ("aborted (subsumed)", "by chk-5")
+    assert (outcome(first), first.details) == ("aborted (subsumed)", "by chk-5")
 
 
 def test_details_of_an_abort_are_kept() -> None:
@@ -246,13 +246,13 @@ def test_details_of_an_abort_are_kept() -> None:
             reason="expired",
             phase="acknowledge",
             missing=("",),
-            words="its batch 412 has been running for 14 min",
+            details="its batch 412 has been running for 14 min",
         )
     )
     found = history.state.checkpoint(1)
     assert found
     assert (found.reason, found.phase, found.missing) == ("expired", "acknowledge", ("",))
-    assert found.words == "its batch 412 has been running for 14 min"
+    assert found.details == "its batch 412 has been running for 14 min"
     assert history.state.counts == {"aborted": 1}
 
 
@@ -289,7 +289,7 @@ def test_attempt_remembers_its_first_own_checkpoint() -> None:
     history.completed()
     history.ended("failed")
     history.started(try_number=2)
-    assert [attempt.first for attempt in history.state.attempts] == [1, None]
+    assert [attempt.first_completed for attempt in history.state.attempts] == [1, None]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ KEYS = Keys(History("flights.delays", "scheduled__2026-11-20").prefix)
 SAVEPOINTS_BOUNDARY = 19
 BOUNDARY = 18  # of a short segment, so that the files stay short, too
 VERSIONS = Versions(package="0.1.0", spark="4.2.0")
-PROCESS = Process(host="worker-3", boot="b4f0c2", pidns="pid:[4026531836]", pid=4711, started="123456")
+PROCESS = Process(host="worker-3", boot_id="b4f0c2", pid_namespace="pid:[4026531836]", pid=4711, start_ticks="123456")
 
 
 def detailed(number: int) -> Acknowledgement:
@@ -51,7 +51,7 @@ def detailed(number: int) -> Acknowledgement:
     detail = StageDetail(
         plan="p1an", inputs="1nputs",
         python=True, application="d1gest", schema='{"type":"struct","fields":[]}', codec="zstd", sorted=True, version="2",
-        function=True, before={"raw": "state/raw/1-a"}, values={"count": 7},
+        function=True, earlier_stages={"raw": "state/raw/1-a"}, values={"count": 7},
     )  # fmt: skip
     measures = Measures(checkpoint=1, barrier="stage 'clean'", work_s=4320.5, sync_s=0.25, new_bytes=38)
     return acknowledgement(
@@ -82,10 +82,10 @@ def life(store: MemoryStore) -> None:
     expire(coordinator, at(20_000))
     journal.append(launch(run, 2, scope=scope, seen_alive=True))
     coordinator.trigger(e.Request(token="attempt 1 barrier 3", timeout_s=600.0, barrier="end"))
-    coordinator.abort(3, "expired", missing=("",), words="its batch has been running for 14 min")
+    coordinator.abort(3, "expired", missing=("",), details="its batch has been running for 14 min")
     coordinator.trigger(e.Request(token="attempt 1 barrier 4", timeout_s=600.0, barrier="end"))
     journal.append(c.RequestStop(launch=1, try_number=2, by="task", reason="marked failed"))
-    journal.append(c.EndAttempt(epoch=1, how="cancelled", exit_code=1, said_by="driver"))
+    journal.append(c.EndAttempt(epoch=1, outcome="cancelled", exit_code=1, reported_by="driver"))
     again: dict[str, Any] = {"versions": VERSIONS, "checkpointing": checkpointing}
     journal.append(launch(run, 3, scope=scope))
     journal.append(start(run, 3, driver="dr1ver2", **again))
@@ -134,11 +134,11 @@ def life_with_savepoints(store: MemoryStore) -> None:
     number = coordinator.state.pending[-1].id
     coordinator.acknowledge(detailed(number))
     coordinator.complete(number)
-    journal.append(c.EndAttempt(epoch=1, how="suspended", exit_code=79))
+    journal.append(c.EndAttempt(epoch=1, outcome="suspended", exit_code=79))
     token = e.Token(dag="ops", run=run, task="restore")
     for base in ("s3://lake/savepoints/savepoint-orders-41-9f3c", "s3://lake/savepoints/savepoint-orders-42-77aa"):
         restore = c.Restore(
-            token=replace(token, item=base), base=e.Point(pointer=base), by="ops.restore", reason="upgrade", above=41,
+            token=replace(token, item=base), base=e.Point(pointer=base), by="ops.restore", reason="upgrade", id_floor=41,
             claimed=True, rename={"sum": "total"},
         )  # fmt: skip
         journal.append(restore)
@@ -166,8 +166,8 @@ def short_life(store: MemoryStore) -> None:
     journal.append(plan)
     journal.append(start(run, driver="dr1ver", versions=VERSIONS, checkpointing=CheckpointConfig().to_json()))
     Coordinator(journal, 1).trigger(e.Request(token="attempt 1 barrier 1", timeout_s=600.0, barrier="end"))
-    journal.append(c.EndAttempt(epoch=1, how="finished", exit_code=0))
-    journal.append(c.CloseHistory(why="the run finished", now=at(20_000)))
+    journal.append(c.EndAttempt(epoch=1, outcome="finished", exit_code=0))
+    journal.append(c.CloseHistory(reason="the run finished", now=at(20_000)))
     journal.append(c.FinishClosing())
 
 
@@ -186,9 +186,9 @@ def closed_stub_of(body: bytes) -> bytes:
 
 def heartbeat() -> bytes:
     beat = Beat(
-        counter=41, at=at(3), process=PROCESS, epoch=2, launch=3, attached=at(2), application="application unchanged",
-        doing="stage 'joined'", fraction=0.61, reused=("clean",), computed=("raw",), protected_since=at(1),
-        refused=RefusedStart(code="CKP131", text="another driver is alive"),
+        counter=41, at=at(3), process=PROCESS, epoch=2, launch=3, attached_at=at(2), application_change="application unchanged",
+        activity="stage 'joined'", fraction=0.61, reused=("clean",), computed=("raw",), protected_since=at(1),
+        refusal=RefusedStart(code="CKP131", text="another driver is alive"),
     )  # fmt: skip
     return canonical(beat.to_json())
 
@@ -313,7 +313,7 @@ def test_boundary_holds_the_state_before_it() -> None:
         (3, "aborted", "expired"),
         (4, "aborted", "attempt cancelled"),
     ]
-    assert [(attempt.epoch, attempt.how, attempt.first) for attempt in state.attempts] == [
+    assert [(attempt.epoch, attempt.outcome, attempt.first_completed) for attempt in state.attempts] == [
         (1, "cancelled", 1),
         (2, None, None),
         (3, None, None),
@@ -324,7 +324,7 @@ def test_boundary_holds_the_state_before_it() -> None:
         (3, 0, None),
     ]
     restored = state.attempts[1]
-    assert (restored.restore_point, restored.holds) == (e.Point(id=2), (1,))
+    assert (restored.restore_point, restored.held_file_sets) == (e.Point(id=2), (1,))
     assert [file_set.path for file_set in state.file_sets] == ["state/clean/1-n0nce"]
     assert (state.branch.number, state.branch.base) == (1, None)
     assert (state.next_id, state.next_launch, state.last_epoch) == (5, 4, 3)
@@ -343,13 +343,13 @@ def test_stub_keeps_its_number_and_the_names() -> None:
 def test_closed_history_is_equal_from_its_boundary_and_its_stub() -> None:
     entry = Entry.from_bytes(golden("entry-closed"), "entry 64")
     stub = Entry.from_bytes(golden("entry-closed-stub"), "entry 64")
-    assert (entry.n, stub.n, stub.stub, entry.events) == (64, 64, True, (e.HistoryClosed(why="the run finished"),))
+    assert (entry.n, stub.n, stub.stub, entry.events) == (64, 64, True, (e.HistoryClosed(reason="the run finished"),))
     assert entry.snapshot
-    assert (entry.snapshot.n, entry.snapshot.closing, entry.snapshot.closed) == (4, "the run finished", False)
+    assert (entry.snapshot.n, entry.snapshot.closing_reason, entry.snapshot.closed) == (4, "the run finished", False)
     assert stub.closed == fold(entry.snapshot, entry.n, entry.at, entry.events)
     assert stub.closed == State(
         n=64, at=at(5), incarnation="1ncarnation", job="flights.delays", scope="scheduled__2026-11-20",
-        next_launch=2, next_id=2, last_epoch=1, closing="the run finished", closed=True,
+        next_launch=2, next_id=2, last_epoch=1, closing_reason="the run finished", closed=True,
     )  # fmt: skip
 
 
@@ -365,7 +365,7 @@ def test_events_fold_to_the_state_of_the_boundary(kind: str, boundary: int) -> N
 def test_boundary_holds_dropped_requests_savepoints_and_claims() -> None:
     state = Entry.from_bytes(golden("entry-boundary-savepoints"), "a boundary").snapshot
     assert state
-    assert [(drop.token, drop.why) for drop in state.dropped] == [
+    assert [(drop.token, drop.reason) for drop in state.dropped_requests] == [
         ("timer", "the pause between two checkpoints"),
         ("four", "the job was suspended"),
     ]
@@ -398,7 +398,7 @@ def test_seal_holds_its_acknowledgement() -> None:
     assert clean.file_sets == (file_set("clean"),)
     assert clean.measures == Measures(checkpoint=1, barrier="stage 'clean'", work_s=4320.5, sync_s=0.25, new_bytes=38)
     assert clean.stage
-    assert (clean.stage.before, clean.stage.values, clean.stage.version) == (
+    assert (clean.stage.earlier_stages, clean.stage.values, clean.stage.version) == (
         {"raw": "state/raw/1-a"},
         {"count": 7},
         "2",
@@ -421,8 +421,8 @@ def test_seal_holds_its_acknowledgement() -> None:
 def test_heartbeat_is_read() -> None:
     beat = Beat.from_json(json.loads(golden("heartbeat")))
     assert (beat.counter, beat.at, beat.process, beat.epoch, beat.launch) == (41, at(3), PROCESS, 2, 3)
-    assert (beat.doing, beat.fraction, beat.reused, beat.computed) == ("stage 'joined'", 0.61, ("clean",), ("raw",))
-    assert beat.refused == RefusedStart(code="CKP131", text="another driver is alive")
+    assert (beat.activity, beat.fraction, beat.reused, beat.computed) == ("stage 'joined'", 0.61, ("clean",), ("raw",))
+    assert beat.refusal == RefusedStart(code="CKP131", text="another driver is alive")
 
 
 def test_markers_beside_a_savepoint_are_read() -> None:

@@ -71,7 +71,7 @@ def test_run_no_longer_listed_counts_as_older() -> None:
     for number in range(4):
         day(history, f"run {number}", run_after=f"2026-01-01T00:00:00Z+{number:04d}")
     assert [history.state.run(f"run {number}") is None for number in (0, 1)] == [True, False]
-    assert history.state.dropped_run_after == "2026-01-01T00:00:00Z+0000"
+    assert history.state.evicted_run_after == "2026-01-01T00:00:00Z+0000"
     again = launch("run 0", 2, run_after="2026-01-01T00:00:00Z+0000")
     assert refusal(history.ask(again), errors.OlderRun).about["newer"] == ["run 1", "run 2", "run 3"]
     history.state = replace(history.state, runs=())
@@ -138,7 +138,7 @@ def test_refused_launch_names_the_run(
 def test_history_records_its_opener() -> None:
     opened = History().do(launch())[0]
     assert isinstance(opened, e.HistoryOpened)
-    assert opened.why == launch().spec.owner
+    assert opened.by == launch().spec.owner
 
 
 def test_on_clear_continue_needs_state_only_for_a_finished_run() -> None:

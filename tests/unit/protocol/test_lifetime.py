@@ -192,7 +192,7 @@ def claims(h: History) -> None:
 
 def closing(h: History) -> None:
     published(h)
-    h.do(c.CloseHistory(why="the run finished", now=at(0)))
+    h.do(c.CloseHistory(reason="the run finished", now=at(0)))
 
 
 def closed(h: History) -> None:
@@ -217,14 +217,14 @@ def closed(h: History) -> None:
 def test_close_is_refused_while_the_history_is_needed(given: Given, reason: str) -> None:
     history = History("day-1")
     given(history)
-    error = refusal(history.ask(c.CloseHistory(why="over", now=at(60))), errors.StillNeeded)
+    error = refusal(history.ask(c.CloseHistory(reason="over", now=at(60))), errors.StillNeeded)
     assert reason in error.message
 
 
 def waited(h: History) -> None:
     """Close a history whose driver has not come for more than a day."""
     h.launched()
-    h.do(c.CloseHistory(why="over", now=moment(h, 1.01).isoformat()))
+    h.do(c.CloseHistory(reason="over", now=moment(h, 1.01).isoformat()))
 
 
 @pytest.mark.parametrize(
@@ -243,15 +243,15 @@ def waited(h: History) -> None:
 def test_close_is_accepted_if_nothing_needs_the_history(given: Given) -> None:
     history = History("day-1")
     given(history)
-    assert history.do(c.CloseHistory(why="over", now=at(60))) == (e.HistoryClosing(why="over"),)
+    assert history.do(c.CloseHistory(reason="over", now=at(60))) == (e.HistoryClosing(reason="over"),)
 
 
 @pytest.mark.parametrize(
     ("given", "asked", "answer"),
     [
         pytest.param(published, c.FinishClosing(), "done 5", id="nobody closes it"),
-        pytest.param(closing, c.CloseHistory(why="again", now=at(0)), "done 6", id="it is closing already"),
-        pytest.param(closed, c.CloseHistory(why="again", now=at(0)), "done 7", id="it is closed already"),
+        pytest.param(closing, c.CloseHistory(reason="again", now=at(0)), "done 6", id="it is closing already"),
+        pytest.param(closed, c.CloseHistory(reason="again", now=at(0)), "done 7", id="it is closed already"),
         pytest.param(closed, c.FinishClosing(), "done 7", id="it was finished already"),
         pytest.param(
             closing,
@@ -280,4 +280,4 @@ def test_finished_closing_keeps_its_first_reason(asked: c.Command) -> None:
     """A launch that opens the history again finishes the closing first."""
     history = History("day-1")
     closing(history)
-    assert history.ask(asked) == (e.HistoryClosed(why="the run finished"),)
+    assert history.ask(asked) == (e.HistoryClosed(reason="the run finished"),)

@@ -231,7 +231,7 @@ EVENTS: tuple[e.Event, ...] = (
         id=1, digest="d", bytes=1, states=(e.StateEntry(uid="u", kind="stage", run="r", file_sets=("state/u/1-a",)),)
     ),
     e.CheckpointAborted(id=2, reason="expired", phase="acknowledge"),
-    e.AttemptEnded(epoch=1, how="failed", exit_code=1, said_by="driver"),
+    e.AttemptEnded(epoch=1, outcome="failed", exit_code=1, reported_by="driver"),
 )
 
 

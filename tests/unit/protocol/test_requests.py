@@ -250,7 +250,9 @@ def test_rule_2_user_request_replaces_a_periodic_one_in_a_full_queue(monkeypatch
     history = full(monkeypatch, "task", "periodic")
     ask(history, "one more")
     assert waiting(history.state) == ["task 0", "one more"]
-    assert [(drop.token, drop.why) for drop in history.state.dropped] == [("periodic 1", "too many requests")]
+    assert [(drop.token, drop.reason) for drop in history.state.dropped_requests] == [
+        ("periodic 1", "too many requests")
+    ]
 
 
 def test_rule_2_periodic_request_is_refused_by_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +331,7 @@ def test_full_queue_is_dropped_in_one_entry() -> None:
     ask(history, "a")
     history.write(*(waits(f"{'long ' * 40}{n}") for n in range(requests.LONGEST_QUEUE)))
     history.ended("failed")
-    assert (len(history.state.dropped), waiting(history.state)) == (1000, [])
+    assert (len(history.state.dropped_requests), waiting(history.state)) == (1000, [])
 
 
 def test_rule_5_periodic_request_inside_the_pause_is_refused_or_dropped() -> None:
@@ -341,7 +343,7 @@ def test_rule_5_periodic_request_inside_the_pause_is_refused_or_dropped() -> Non
     ask(history, "p", origin="periodic")
     history.completed(number=1)
     assert (pending(history.state), waiting(history.state)) == ([], [])
-    assert [drop.why for drop in history.state.dropped] == ["the pause between two checkpoints"]
+    assert [drop.reason for drop in history.state.dropped_requests] == ["the pause between two checkpoints"]
 
 
 @pytest.mark.parametrize(("left", "taken"), [(0.5, False), (0.0, True), (-0.5, True)])
@@ -397,7 +399,7 @@ def test_queue_is_dropped_with_its_attempt(end: str) -> None:
         history.do(c.Restore(token=token, base=None, by="ops", reason="by hand"))
     assert history.state.n == before + 1
     assert (pending(history.state), waiting(history.state)) == ([], [])
-    assert [(drop.token, drop.why) for drop in history.state.dropped] == [("b", "its attempt is over")]
+    assert [(drop.token, drop.reason) for drop in history.state.dropped_requests] == [("b", "its attempt is over")]
 
 
 def test_dropped_request_is_triggered_only_by_a_later_try() -> None:
@@ -410,7 +412,7 @@ def test_dropped_request_is_triggered_only_by_a_later_try() -> None:
     assert refusal(again, errors.RequestDropped).about["reason"] == "its attempt is over"
     ask(history, "b", try_number=2)
     assert pending(history.state) == ["b"]
-    assert not history.state.dropped
+    assert not history.state.dropped_requests
 
 
 def test_queued_request_is_known_to_a_later_try() -> None:
@@ -440,7 +442,7 @@ def test_stop_savepoint_completes_and_suspends_in_one_entry(kind: str) -> None:
     ask(history, "b")
     history.completed(number=1)
     assert history.state.suspended == f"{at(history.state.n)} (upgrade.stop, {TARGET}/savepoint-flights.delays-1-9f3c)"
-    assert [drop.why for drop in history.state.dropped] == ["the job was suspended"]
+    assert [drop.reason for drop in history.state.dropped_requests] == ["the job was suspended"]
     refused = history.ask(c.Trigger(request=e.Request(token="c", origin="task")))
     assert isinstance(refused, Refusal)
     assert isinstance(refused.error, errors.JobSuspended)
@@ -500,7 +502,7 @@ def test_every_request_is_pending_queued_dropped_or_settled(steps: list[str], mo
         else:
             ask(history, f"{step} {n}", origin="periodic" if step == "periodic" else "task")
         state = history.state
-        known = {*state.requests, *waiting(state), *(drop.token for drop in state.dropped)}
+        known = {*state.requests, *waiting(state), *(drop.token for drop in state.dropped_requests)}
         assert asked <= known
         assert len(requests.ungated(state)) <= most
         assert not state.queue or len(state.pending) >= most
@@ -522,7 +524,7 @@ def test_all_pending_checkpoints_fit_into_one_aborting_entry() -> None:
     savepoint(history, "one more")
     assert waiting(history.state) == ["one more"]
     restore = c.Restore(token=e.Token(dag="", run="", task="back"), base=None, by="ops", reason="why " * 200)
-    for command in (restore, launch(try_number=2), c.EndAttempt(epoch=1, how="failed")):
+    for command in (restore, launch(try_number=2), c.EndAttempt(epoch=1, outcome="failed")):
         events = history.ask(command)
         assert isinstance(events, tuple)
         assert len(events) > requests.MOST_PENDING

@@ -20,7 +20,7 @@ ELSEWHERE = "s3://other/savepoint-orders-7-9f3c"
 VERSIONS = Versions(package="0.1", spark="4.2.0")
 REQUEST = e.Request(token="asked", try_number=2, timeout_s=60.0)
 
-OPENED = e.HistoryOpened(incarnation="i2", job="orders", scope="day-2", item="north", why="flights.delays")
+OPENED = e.HistoryOpened(incarnation="i2", job="orders", scope="day-2", item="north", by="flights.delays")
 PLANNED = e.LaunchPlanned(
     spec=e.LaunchSpec(
         application="",
@@ -40,10 +40,10 @@ STARTED = e.AttemptStarted(
     epoch=2, launch=1, driver="n0nce", restore_point=e.Point(id=1), application_digest="sha256 of the script",
     versions=VERSIONS, checkpointing={"timeout_s": 60.0},
 )  # fmt: skip
-ENDED = e.AttemptEnded(epoch=1, how="failed", exit_code=3, said_by="task")
+ENDED = e.AttemptEnded(epoch=1, outcome="failed", exit_code=3, reported_by="task")
 BRANCHED = e.BranchOpened(
     branch=4, application="", base=e.Point(pointer=ELSEWHERE), token=token("day-2"), by="ann", reason="wrong rows",
-    above=9, claimed=True, rename={"old": "new"},
+    id_floor=9, claimed=True, rename={"old": "new"},
 )  # fmt: skip
 TRIGGERED = e.CheckpointTriggered(
     request=e.Request(
@@ -68,7 +68,7 @@ TRIGGERED = e.CheckpointTriggered(
 COMPLETED = e.CheckpointCompleted(
     id=2, digest="d2", bytes=7, states=(entry("new", ("state/new/1-a",), 2),)
 )  # fmt: skip
-EXPIRED = e.CheckpointAborted(id=2, reason="expired", phase="acknowledge", missing=("",), words="600 s")
+EXPIRED = e.CheckpointAborted(id=2, reason="expired", phase="acknowledge", missing=("",), details="600 s")
 
 
 def lived() -> State:
@@ -82,7 +82,7 @@ def lived() -> State:
 
 
 def run(name: str, day: int, inside: int | None) -> Run:
-    return Run(key=name, owner="o", run_after=at(day), started_at=at(0), started_from=None, launch=1, inside=inside)
+    return Run(key=name, owner="o", run_after=at(day), started_at=at(0), started_from=None, launch=1, branch=inside)
 
 
 def changed(before: State, after: State) -> set[str]:
@@ -103,14 +103,14 @@ MADE: dict[str, tuple[e.Event, str]] = {
     "attempt_started": (STARTED, "attempts -1"),
     "branch_opened": (BRANCHED, "branch"),
     "request_queued": (e.RequestQueued(request=REQUEST, epoch=1), "queue -1"),
-    "request_dropped": (e.RequestDropped(token="waits", why="too many"), "dropped -1"),
-    "queue_dropped": (e.QueueDropped(why="its attempt is over"), "dropped -1"),
+    "request_dropped": (e.RequestDropped(token="waits", reason="too many"), "dropped_requests -1"),
+    "queue_dropped": (e.QueueDropped(reason="its attempt is over"), "dropped_requests -1"),
     "checkpoint_triggered": (TRIGGERED, "checkpoints -1"),
 }
 CHANGED: dict[str, tuple[e.Event, str]] = {
     "history_opened": (OPENED, ""),
-    "history_closing": (e.HistoryClosing(why="finished"), ""),
-    "history_closed": (e.HistoryClosed(why="finished"), ""),
+    "history_closing": (e.HistoryClosing(reason="finished"), ""),
+    "history_closed": (e.HistoryClosed(reason="finished"), ""),
     "launch_adopted": (ADOPTED, "launches 0"),
     "stop_requested": (e.StopRequested(launch=1, by="ann", reason="wrong"), "launches 0"),
     "attempt_ended": (ENDED, "attempts 0"),
@@ -152,12 +152,12 @@ def test_unknown_fields_of_an_event_stay_in_its_record(kind: str) -> None:
 @pytest.mark.parametrize(
     ("event", "place", "named", "elsewhere"),
     [
-        (OPENED, "", {}, {"why"}),
+        (OPENED, "", {}, {"by"}),
         (PLANNED, "launches -1", {"launch": "number"}, set()),
         (PLANNED, "runs -1", {"restore_point": "started_from"}, {"spec"}),
         (STARTED, "attempts -1", {}, set()),
         (ENDED, "attempts 0", {}, set()),
-        (BRANCHED, "branch", {"branch": "number"}, {"application", "by", "above", "claimed"}),
+        (BRANCHED, "branch", {"branch": "number"}, {"application", "by", "id_floor", "claimed"}),
         (TRIGGERED, "checkpoints -1", {}, set()),
         (COMPLETED, "checkpoints 1", {}, {"states", "subsumed", "suspended"}),
         (EXPIRED, "checkpoints 1", {}, set()),
@@ -217,10 +217,10 @@ def test_latest_try_is_not_lowered_by_a_late_adoption() -> None:
 
 def test_closed_history_keeps_names_and_counters_only() -> None:
     named = apply(lived(), replace(OPENED, incarnation="i"))
-    closed = fold(named, 9, at(9), (e.HistoryClosed(why="finished"),))
+    closed = fold(named, 9, at(9), (e.HistoryClosed(reason="finished"),))
     kept = {"job", "scope", "item", "incarnation", "next_launch", "next_id", "last_epoch", "next_file_set"}
     assert {name: getattr(closed, name) for name in kept} == {name: getattr(named, name) for name in kept}
-    assert changed(State(), closed) == kept | {"n", "at", "closing", "closed"}
+    assert changed(State(), closed) == kept | {"n", "at", "closing_reason", "closed"}
 
 
 # -- records no longer listed --------------------------------------------------------------------------------------------
@@ -238,9 +238,9 @@ def test_closed_history_keeps_names_and_counters_only() -> None:
         e.SavepointPublished(id=9),
         e.CheckpointsCondemned(ids=(9,), claims=("gone",)),
         e.CheckpointsForgotten(ids=(9,), claims=("gone",)),
-        e.RequestDropped(token="gone", why="too many"),
-        e.QueueDropped(why="its attempt is over"),
-        e.Resumed(by="ann", why="it is over"),
+        e.RequestDropped(token="gone", reason="too many"),
+        e.QueueDropped(reason="its attempt is over"),
+        e.Resumed(by="ann", reason="it is over"),
     ],
     ids=lambda event: e.kind_of(type(event)),
 )
@@ -311,14 +311,14 @@ def test_latest_run_after_of_dropped_runs_is_kept(monkeypatch: pytest.MonkeyPatc
     """One value for runs inside the branch and one for all: after a restore any dropped run may be inside."""
     monkeypatch.setattr("airflow_checkpoint_provider.protocol.updates.KEPT_RECORDS", 1)
     state = apply(replace(lived(), runs=(run("inside", 1, 0), run("not inside", 3, None))), PLANNED)
-    assert (state.dropped_run_after, state.dropped_elsewhere) == (at(1), at(3))
+    assert (state.evicted_run_after, state.evicted_run_after_anywhere) == (at(1), at(3))
     back = apply(state, replace(BRANCHED, base=e.Point(id=1)))
-    assert (back.dropped_run_after, back.dropped_elsewhere) == (at(3), at(3))
+    assert (back.evicted_run_after, back.evicted_run_after_anywhere) == (at(3), at(3))
     for base in (None, e.Point(pointer=ELSEWHERE)):
         anew = apply(state, replace(BRANCHED, base=base))
-        assert (anew.dropped_run_after, anew.dropped_elsewhere) == ("", at(3))
-    first = replace(state, dropped_elsewhere="")  # as the first version wrote it
-    assert apply(first, replace(BRANCHED, base=None)).dropped_elsewhere == at(1)
+        assert (anew.evicted_run_after, anew.evicted_run_after_anywhere) == ("", at(3))
+    first = replace(state, evicted_run_after_anywhere="")  # as the first version wrote it
+    assert apply(first, replace(BRANCHED, base=None)).evicted_run_after_anywhere == at(1)
 
 
 # -- branches and their runs --------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def test_runs_inside_the_base_count_in_its_branch(whose: str) -> None:
     )
     before = replace(state, runs=tuple(runs.values()), launches=launches)
     after = apply(before, replace(BRANCHED, base=e.Point(id=7)))
-    counted = {listed.key for listed in after.runs if listed.inside == 4}
+    counted = {listed.key for listed in after.runs if listed.branch == 4}
     assert counted == {name for name, (_, _, held) in RUNS.items() if held or (whose, name) == ("unknown", "after it")}
 
 
@@ -377,7 +377,7 @@ def test_clear_that_opens_a_branch_puts_its_run_inside() -> None:
         opened = replace(BRANCHED, base=None, claimed=False, token=token(by))
         again = replace(PLANNED, spec=replace(PLANNED.spec, run="day-1", token=token("day-1"), try_number=2))
         state = apply(apply(replace(lived(), runs=(run("day-1", 1, None),)), opened), again)
-        assert [listed.inside for listed in state.runs] == [inside]
+        assert [listed.branch for listed in state.runs] == [inside]
 
 
 @pytest.mark.parametrize(("point", "rename"), [(e.Point(pointer=ELSEWHERE), {"old": "new"}), (e.Point(id=1), {})])
@@ -389,9 +389,9 @@ def test_run_renames_states_only_at_the_base_of_the_branch(point: e.Point, renam
 
 def test_run_has_the_end_of_its_newest_launch() -> None:
     state = apply(lived(), replace(PLANNED, spec=replace(PLANNED.spec, run="day-1")))
-    assert apply(state, ENDED).runs[0].how is None
+    assert apply(state, ENDED).runs[0].outcome is None
     newest = apply(state, replace(STARTED, launch=2))
-    assert apply(newest, replace(ENDED, epoch=2)).runs[0].how == "failed"
+    assert apply(newest, replace(ENDED, epoch=2)).runs[0].outcome == "failed"
 
 
 def test_first_checkpoint_is_set_once_for_attempts_of_its_epochs() -> None:
@@ -401,11 +401,11 @@ def test_first_checkpoint_is_set_once_for_attempts_of_its_epochs() -> None:
         replace(TRIGGERED, id=5, request=replace(TRIGGERED.request, kind="checkpoint"), epochs=(2,)),
     )
     state = apply(
-        replace(state, attempts=tuple(replace(attempt, first=None) for attempt in state.attempts)),
+        replace(state, attempts=tuple(replace(attempt, first_completed=None) for attempt in state.attempts)),
         replace(COMPLETED, id=5),
     )
-    assert [attempt.first for attempt in state.attempts] == [None, 5]
-    assert [attempt.first for attempt in apply(state, COMPLETED).attempts] == [2, 5], "it is set once"
+    assert [attempt.first_completed for attempt in state.attempts] == [None, 5]
+    assert [attempt.first_completed for attempt in apply(state, COMPLETED).attempts] == [2, 5], "it is set once"
 
 
 # -- tokens --------------------------------------------------------------------------------------------------------------

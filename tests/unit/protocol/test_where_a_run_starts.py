@@ -261,5 +261,5 @@ def test_run_keeps_the_time_of_its_first_launch() -> None:
 
 def test_restore_from_another_history_raises_the_next_id() -> None:
     history = History()
-    history.started("day-1", restore=SEED, base=Point(pointer=SEED), above=7)
+    history.started("day-1", restore=SEED, base=Point(pointer=SEED), id_floor=7)
     assert history.state.next_id == 8

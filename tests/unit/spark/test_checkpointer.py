@@ -161,7 +161,7 @@ def test_failed_write_aborts_the_checkpoint_and_the_job_goes_on(running: Driver)
     running.checkpointer.checkpoint("here")
     running.checkpointer.wait()
     aborted = running.task().state.with_status(ABORTED)
-    assert {(checkpoint.reason, checkpoint.words) for checkpoint in aborted} == {
+    assert {(checkpoint.reason, checkpoint.details) for checkpoint in aborted} == {
         ("declined", "ValueError: no more disk")
     }
     running.pin(Recording("counts"))

@@ -27,7 +27,7 @@ def plan(digest: str = SAME, *, python: bool = False, local_rows: bool = False, 
 
 
 STORED = StageDetail(
-    plan=SAME, inputs=plan().read, python=False, application=SAME, schema="{}", codec="lz4_raw", before=BEFORE
+    plan=SAME, inputs=plan().read, python=False, application=SAME, schema="{}", codec="lz4_raw", earlier_stages=BEFORE
 )
 VERSIONED = replace(STORED, version="1")
 

@@ -37,7 +37,7 @@ def stage(
         application="app",
         schema="{}",
         codec="lz4_raw",
-        before=dict(before or {}),
+        earlier_stages=dict(before or {}),
         values=values,
     )
     files = (File(name="part-0", bytes=7, rows=1),)

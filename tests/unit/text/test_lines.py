@@ -81,7 +81,7 @@ def test_gated_checkpoints(golden: Golden) -> None:
     gated = recorded.state.pending
     lines = [messages.gate_reached(gated[0]), messages.gates_awaited(gated)]
     recorded.clock = at("22:12:20")
-    recorded.coordinator.abort(number, "expired", phase="finalize", words="nobody finalized it within 600 s")
+    recorded.coordinator.abort(number, "expired", phase="finalize", details="nobody finalized it within 600 s")
     golden("gated", [*lines, *messages.aborted(recorded.state, recorded.state.checkpoints[0])])
 
 

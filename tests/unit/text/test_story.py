@@ -28,7 +28,7 @@ def test_a_retry_after_a_driver_vanished(golden: Golden) -> None:
     three_stages(recorded)
     recorded.launched("03:02:10", try_number=2)
     beat = Beat(
-        attached=at("03:02:51"), application="application unchanged", reused=("clean", "weather", "planes"), doing="stage 'delays'"
+        attached_at=at("03:02:51"), application_change="application unchanged", reused=("clean", "weather", "planes"), activity="stage 'delays'"
     )  # fmt: skip
     golden("retry", [*story(recorded, restore_story.Seen(beat=LAST_BEAT)), *restore_story.driver_says(beat)])
 
@@ -169,10 +169,10 @@ def test_a_script_without_airflow_tells_the_same(golden: Golden) -> None:
 def test_a_living_driver_is_adopted(golden: Golden, attached: bool) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")
-    beat = Beat(counter=1, at=at("22:00:26"), doing="submitting")
+    beat = Beat(counter=1, at=at("22:00:26"), activity="submitting")
     if attached:
         recorded.attached("22:00:21")
-        beat = Beat(counter=9, at=at("22:00:26"), doing="stage 'delays'", fraction=0.61)
+        beat = Beat(counter=9, at=at("22:00:26"), activity="stage 'delays'", fraction=0.61)
     recorded.launched("22:00:30", try_number=2, seen_alive=True)
     golden(
         f"adopted_{'attached' if attached else 'queued'}",
