@@ -15,6 +15,8 @@ WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --no-loadscope-reorder
 USES_S3 := $(filter test test-slow $(JARS),$(MAKECMDGOALS))$(STORE)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# uv leaves byte code to the first import. Where that is not written, each of hundreds of Python processes compiles Airflow anew.
+unexport PYTHONDONTWRITEBYTECODE
 # spark-submit looks for Spark by the first python3 of the PATH.
 demo test test-slow: private export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -29,7 +31,7 @@ test: lint $(JARS)  ## linters, types and all tests but the slow ones
 	$(BIN)/pytest $(PARALLEL) -m "not slow"
 
 test-slow: $(INSTALLED) $(JARS)  ## the slow tests
-	@$(BIN)/pytest -m slow
+	@$(BIN)/pytest $(PARALLEL) -m slow
 
 lint: $(INSTALLED)  ## ruff and mypy
 	@echo "Checking style and types"
