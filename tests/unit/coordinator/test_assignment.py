@@ -1,4 +1,4 @@
-"""Which restored state goes to which state of the job, and what is refused rather than lost."""
+"""Restored states are matched, renamed or dropped; what would lose state is refused. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def seal(**applications: Sequence[StateSnapshot]) -> Seal:
     acks = {
         name: Acknowledgement(
             inc="i", id=3, application=name, epoch=1, nonce="n", run="r", states=tuple(states),
-            run_values={one.uid: 0 for one in states if one.kind == "value"},
+            run_values={state.uid: 0 for state in states if state.kind == "value"},
         )
         for name, states in applications.items()
     }  # fmt: skip
@@ -69,9 +69,11 @@ def seal(**applications: Sequence[StateSnapshot]) -> Seal:
         ("claimed and not restored", [], "ab", ()),
         ("an empty one is no loss", [value("a", None), value("b", 0), value("c", [])], "", ("b", "c")),
     ],
-    ids=lambda one: one if isinstance(one, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_left_over(rule: str, restored: Sequence[StateSnapshot], claimed: str, found: tuple[str, ...]) -> None:
+def test_unclaimed_states_are_named_in_order(
+    rule: str, restored: Sequence[StateSnapshot], claimed: str, found: tuple[str, ...]
+) -> None:
     assert unclaimed(by_uid(*restored), set(claimed)) == found
 
 
@@ -85,7 +87,9 @@ def test_left_over(rule: str, restored: Sequence[StateSnapshot], claimed: str, f
         (("b", "gone"), ("b",), ("a",)),
     ],
 )
-def test_what_may_be_dropped(allowed: bool | tuple[str, ...], dropped: tuple[str, ...], kept: tuple[str, ...]) -> None:
+def test_unclaimed_states_are_split_by_the_allowance(
+    allowed: bool | tuple[str, ...], dropped: tuple[str, ...], kept: tuple[str, ...]
+) -> None:
     assert split_allowed(("a", "b"), allowed) == (dropped, kept)
 
 
@@ -93,7 +97,7 @@ def test_what_may_be_dropped(allowed: bool | tuple[str, ...], dropped: tuple[str
     ("given", "read"),
     [(False, False), (True, True), ([], ()), (["a", "b"], ("a", "b")), (("a",), ("a",))],
 )
-def test_what_may_be_written(given: Any, read: Any) -> None:
+def test_allowance_is_read(given: Any, read: Any) -> None:
     assert check_allowance(given) == read
 
 
@@ -109,12 +113,12 @@ def test_what_may_be_written(given: Any, read: Any) -> None:
         (["a\n"], InvalidName),
     ],
 )
-def test_what_may_not(given: Any, error: type[CheckpointError]) -> None:
+def test_invalid_allowance_is_refused(given: Any, error: type[CheckpointError]) -> None:
     with pytest.raises(error):
         check_allowance(given)
 
 
-def test_one_kind_stays_one_kind() -> None:
+def test_state_of_another_kind_is_refused() -> None:
     check_kind(stage("clean"), "stage")
     with pytest.raises(KindChanged, match="'clean' is a stage"):
         check_kind(stage("clean"), "value")
@@ -132,31 +136,33 @@ def test_one_kind_stays_one_kind() -> None:
         ("each other", {"a": "b", "b": "a"}, {"b": 1, "a": 2}),
         ("to itself", {"a": "a"}, {"a": 1, "b": 2}),
     ],
-    ids=lambda one: one if isinstance(one, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_renamed(rule: str, rename: Mapping[str, str], found: Mapping[str, int]) -> None:
+def test_states_are_renamed(rule: str, rename: Mapping[str, str], found: Mapping[str, int]) -> None:
     states = renamed(by_uid(value("a", 1), value("b", 2)), rename)
     assert {uid: state.value for uid, state in states.items()} == found
     assert all(state.uid == uid for uid, state in states.items())
 
 
 @pytest.mark.parametrize(
-    ("rule", "rename", "error", "said"),
+    ("rule", "rename", "error", "message"),
     [
         ("two to one", {"a": "c", "b": "c"}, RenameConflict, "two states would be called 'c', .* 'a' and 'b'"),
         ("to one that stays", {"a": "b"}, RenameConflict, "two states would be called 'b'"),
         ("unknown", {"x": "y"}, StateNotFound, "rename names 'x', .* 'a', 'b'"),
         ("no name", {"a": ""}, InvalidName, "uid ''"),
     ],
-    ids=lambda one: one if isinstance(one, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_not_renamed(rule: str, rename: Mapping[str, str], error: type[CheckpointError], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_invalid_rename_is_refused(
+    rule: str, rename: Mapping[str, str], error: type[CheckpointError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
         renamed(by_uid(value("a"), value("b")), rename)
 
 
 @given(st.dictionaries(UIDS, UIDS), st.sets(UIDS))
-def test_renaming_loses_nothing_or_is_refused(rename: dict[str, str], uids: set[str]) -> None:
+def test_rename_keeps_every_state_or_is_refused(rename: dict[str, str], uids: set[str]) -> None:
     states = by_uid(*(value(uid, uid) for uid in sorted(uids)))
     try:
         found = renamed(states, rename)
@@ -168,7 +174,7 @@ def test_renaming_loses_nothing_or_is_refused(rename: dict[str, str], uids: set[
         assert {state.value: uid for uid, state in found.items()} == {uid: rename.get(uid, uid) for uid in uids}
 
 
-def test_states_name_each_other_by_the_new_names_and_files_stay_where_they_are() -> None:
+def test_rename_updates_references_and_keeps_files() -> None:
     clean = stage("clean")
     joined = stage("joined", {"clean": clean.file_sets[0].path}, count=7, seen=[])
     found = renamed(by_uid(clean, joined, value("count")), {"clean": "cleaned", "count": "total"})
@@ -178,19 +184,19 @@ def test_states_name_each_other_by_the_new_names_and_files_stay_where_they_are()
     assert found["cleaned"].file_sets == clean.file_sets
 
 
-def test_the_trace_of_a_state_that_is_gone_makes_room_for_its_name() -> None:
-    """A stage remembers the value ``total`` of old, which was dropped since; ``count`` takes the name over."""
+def test_rename_replaces_the_value_of_a_dropped_state() -> None:
+    """A stage remembers the value ``total``, which was dropped since; ``count`` gets that name."""
     found = renamed(by_uid(stage("clean", total=1, count=7), value("count", 7)), {"count": "total"})
     detail = found["clean"].stage
     assert detail
     assert detail.values == {"total": 7}
 
 
-def test_the_values_with_which_the_run_began_are_renamed_too() -> None:
-    """Of one application; another's state of the same name keeps it."""
+def test_rename_changes_run_values_of_one_application() -> None:
+    """The state of the same name in another application keeps its name."""
     before = seal(orders=[value("count", 1), value("b", 2)], stock=[value("count", 3)])
     found = rename_states_in(before, {"count": "total"}, "orders")
-    assert {one.uid: one.value for one in found.applications["orders"].states} == {"b": 2, "total": 1}
+    assert {state.uid: state.value for state in found.applications["orders"].states} == {"b": 2, "total": 1}
     assert found.applications["orders"].run_values == {"total": 0, "b": 0}
     assert found.applications["stock"] == before.applications["stock"]
     with pytest.raises(StateNotFound):
@@ -200,13 +206,13 @@ def test_the_values_with_which_the_run_began_are_renamed_too() -> None:
 # -- one application of several ------------------------------------------------------------------------------------------
 
 
-def test_an_application_that_the_checkpoint_does_not_hold() -> None:
+def test_rename_for_an_unknown_application_is_refused() -> None:
     with pytest.raises(
         StateNotFound, match=r"chk-3 holds nothing of application 'payments', only of 'orders', 'stock'"
     ):
         rename_states_in(seal(orders=[], stock=[]), {}, "payments")
 
 
-def test_a_job_alone_is_the_application_without_a_name() -> None:
+def test_single_job_is_the_application_without_a_name() -> None:
     alone = seal(**{"": [value("count")]})
     assert rename_states_in(alone, {"count": "total"}).states.keys() == {"total"}

@@ -1,4 +1,4 @@
-"""A history is closed in two entries, cleared away, and opened again (docs/protocol.md, P2, P7). Runs anywhere."""
+"""A history is closed in two entries, its objects are deleted, and it is opened again (docs/protocol.md, P2, P7). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def coordinator(store: Store, segment: int = SEGMENT) -> Coordinator:
 
 
 def over(store: Store, tries: int = 1, segment: int = SEGMENT, replaced: int = 0) -> Journal:
-    """Of a run that finished, after so many tries; three entries for each, and nothing is retained. Before them, launches that
-    were replaced, an entry each."""
+    """Write a run that finishes after ``tries`` tries, three entries each, with nothing retained, after ``replaced`` launches
+    that were replaced, one entry each."""
     journal = open_journal(store, segment=segment)
     for number in range(1, replaced + 1):
         journal.append(launch(try_number=number, scope="day-1"))
@@ -67,21 +67,21 @@ def closed(tries: int = 1, segment: int = SEGMENT) -> MemoryStore:
     return store
 
 
-# -- what stays ----------------------------------------------------------------------------------------------------------
+# -- what is left --------------------------------------------------------------------------------------------------------
 
 
-def test_a_small_journal() -> None:
+def test_closing_leaves_two_stubs() -> None:
     """Ten entries, *closing*, and *closed* at the next boundary; then two stubs."""
     store = MemoryStore()
     assert over(store, tries=3).state.n == 8
     assert numbers(store) == [*range(9)]
-    one = coordinator(store)
-    one.journal.append(CLOSE)
+    closer = coordinator(store)
+    closer.journal.append(CLOSE)
     assert [event["kind"] for event in raw(store, 9)["events"]] == ["history_closing"]
-    one.journal.append(c.FinishClosing())
+    closer.journal.append(c.FinishClosing())
     assert numbers(store) == [*range(10), 64]
     assert [event["kind"] for event in raw(store, 64)["events"]] == ["history_closed"]
-    finish(one)
+    finish(closer)
     assert sorted(store.objects) == [KEYS.entry(0), KEYS.entry(64)]
     assert raw(store, 0) == {
         "v": 1, "inc": "1ncarnation", "n": 0, "stub": True, "job": JOB, "scope": "day-1", "item": None,
@@ -95,7 +95,7 @@ def test_a_small_journal() -> None:
     }  # fmt: skip
 
 
-def test_its_state_is_names_and_counters() -> None:
+def test_state_of_a_closed_history_is_names_and_counters() -> None:
     store = closed(tries=3)
     assert open_journal(store).catch_up() == State(
         n=64,
@@ -110,11 +110,11 @@ def test_its_state_is_names_and_counters() -> None:
     )
 
 
-def test_checkpoints_and_their_files_go_and_their_ids_are_not_used_again() -> None:
+def test_closing_deletes_all_files_and_keeps_the_id_counters() -> None:
     store = MemoryStore()
-    one = driver(store, scope="day-1")
-    take(one), take(one)
-    one.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
+    closer = driver(store, scope="day-1")
+    take(closer), take(closer)
+    closer.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
     store.create(KEYS.attempt_beat(1), b"{}")
     store.create(KEYS.launch_beat(1), b"{}")
     store.create(KEYS.driver_beat(1), b"{}")
@@ -127,7 +127,7 @@ def test_checkpoints_and_their_files_go_and_their_ids_are_not_used_again() -> No
 
 
 @pytest.mark.parametrize("tries", [1, 2, 3, 5, 12])
-def test_where_it_ends_a_boundary_follows(tries: int) -> None:
+def test_closed_entry_is_the_next_boundary(tries: int) -> None:
     """Short segments; *closing* falls on every place of one."""
     for replaced in range(SHORT):
         store = MemoryStore()
@@ -138,7 +138,7 @@ def test_where_it_ends_a_boundary_follows(tries: int) -> None:
         assert all(raw(store, n)["stub"] for n in numbers(store))
 
 
-def test_nothing_is_left_of_killed_writers_in_a_directory(tmp_path: Path) -> None:
+def test_closing_deletes_temporary_files_of_killed_writers(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     over(store, 2)
     heartbeats = tmp_path / KEYS.heartbeats
@@ -162,31 +162,31 @@ def needed(store: Store, now: str = MONTHS_LATER) -> str:
     return caught.value.message
 
 
-def test_where_there_is_none() -> None:
+def test_close_without_a_history_is_refused() -> None:
     assert "no history" in needed(MemoryStore())
 
 
-def test_while_an_attempt_is_not_over() -> None:
+def test_close_is_refused_while_an_attempt_runs() -> None:
     store = MemoryStore()
     driver(store)
     assert "attempt 1 is not over" in needed(store)
 
 
-def test_while_a_launch_waits_for_its_driver_but_not_for_ever() -> None:
+def test_close_is_refused_for_a_day_while_a_launch_waits() -> None:
     store = MemoryStore()
     open_journal(store).append(launch())
     assert "launch 1 waits" in needed(store, at(60 * 23))
     close(coordinator(store), CLOSE)
 
 
-def test_while_something_is_pending_retained_or_condemned() -> None:
+def test_close_is_refused_while_a_checkpoint_is_left() -> None:
     store = MemoryStore()
-    one = driver(store, scope="day-1")
-    take(one)
-    one.trigger(Request(token="pending"))
-    one.journal.append(launch(try_number=2, scope="day-1"))
-    one.journal.append(start(try_number=2))
-    one.journal.append(c.EndAttempt(epoch=2, outcome="finished"))
+    closer = driver(store, scope="day-1")
+    take(closer)
+    closer.trigger(Request(token="pending"))
+    closer.journal.append(launch(try_number=2, scope="day-1"))
+    closer.journal.append(start(try_number=2))
+    closer.journal.append(c.EndAttempt(epoch=2, outcome="finished"))
     assert "chk-1 is retained" in needed(store)
     coordinator(store).journal.append(c.Condemn(ids=(1,), now=MONTHS_LATER))
     assert "chk-1 is condemned" in needed(store)
@@ -211,29 +211,29 @@ REFUSED: dict[str, tuple[c.Command, type[Refused]]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("finishes", [False, True], ids=["closing", "closed"])
-def test_a_command_is_refused(name: str, finishes: bool) -> None:
+def test_command_on_a_closing_or_closed_history_is_refused(name: str, finishes: bool) -> None:
     command, error = REFUSED[name]
     store = MemoryStore()
     over(store)
-    one = coordinator(store)
-    one.journal.append(CLOSE)
+    closer = coordinator(store)
+    closer.journal.append(CLOSE)
     if finishes:
-        finish(one)
+        finish(closer)
     before = dict(store.objects)
     with pytest.raises(error):
         open_journal(store).append(command)
     assert store.objects == before
 
 
-def test_closed_twice_is_closed_once() -> None:
+def test_second_close_changes_nothing() -> None:
     store = closed()
     before = dict(store.objects)
     close(coordinator(store), c.CloseHistory(reason="again", now=MONTHS_LATER))
     assert store.objects == before
 
 
-def test_two_who_close_it() -> None:
-    """The second believed *closing* before the first finished; and slept until all was away."""
+def test_two_closers_leave_the_same_objects() -> None:
+    """The second closer read *closing* before the first finished, and slept until all objects were deleted."""
     store = MemoryStore()
     over(store)
     first, second = coordinator(store), coordinator(store)
@@ -247,8 +247,8 @@ def test_two_who_close_it() -> None:
 
 
 @pytest.mark.parametrize("replaced", range(2 * SHORT))
-def test_the_win_of_who_slept_through_it_is_void(replaced: int) -> None:
-    """It wins a number that was cleared away, sees the boundary, and decides again: a launch opens the history."""
+def test_write_of_a_sleeping_launcher_opens_the_closed_history(replaced: int) -> None:
+    """The launcher writes a number that was deleted, reads the boundary, and decides again: its launch opens the history."""
     store = MemoryStore()
     before = over(store, 1, SHORT, replaced).state.n
     sleeper = open_journal(store, segment=SHORT)
@@ -256,27 +256,27 @@ def test_the_win_of_who_slept_through_it_is_void(replaced: int) -> None:
     close(coordinator(store, SHORT), CLOSE)
     boundary = max(numbers(store))
     sleeper.append(clear(try_number=replaced + 2, scope="day-1"))
-    assert before + 1 in numbers(store), "its put was answered with success, or a boundary stood there"
+    assert before + 1 in numbers(store), "the store accepted the put, or held a boundary there"
     assert sleeper.state.n == boundary + 1
     assert open_journal(store, segment=SHORT).catch_up() == sleeper.state
 
 
-# -- who dies half-way ---------------------------------------------------------------------------------------------------
+# -- killed closers ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER, Fault.LOST, Fault.DROPPED])
 @pytest.mark.parametrize("call", range(1, 40))
-def test_it_is_finished_by_another(fault: Fault, call: int) -> None:
-    """At any request, anyone goes on, or opens it again and finds nothing wrong."""
+def test_killed_closing_is_finished_or_opened_by_another_process(fault: Fault, call: int) -> None:
+    """After a kill at any request, another process finishes the closing or opens the history."""
     inner = MemoryStore()
     over(inner, 5, SHORT)
     store = FaultyStore(inner)
-    one = coordinator(store, SHORT)
-    one.journal.patience = 0.0
+    closer = coordinator(store, SHORT)
+    closer.journal.patience = 0.0
     begun = store.requests.total()
     store.plan = lambda asked: fault if asked.number == begun + call else Fault.NONE
     with contextlib.suppress(Killed, StoreUnavailable, CommitStateUnknown):
-        close(one, CLOSE)
+        close(closer, CLOSE)
     opened = MemoryStore()
     opened.objects = dict(inner.objects)
     close(coordinator(inner, SHORT), CLOSE)
@@ -291,12 +291,12 @@ def test_it_is_finished_by_another(fault: Fault, call: int) -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_clear_opens_it_and_counts_on(finished: bool) -> None:
-    """Forty days later: a new run to it. One that finds it closing finishes that first."""
+def test_cleared_task_opens_the_history_and_counters_go_on(finished: bool) -> None:
+    """The clear, forty days later, is a new run of the history. It finishes a closing first."""
     store = MemoryStore()
-    one = driver(store, scope="day-1")
-    take(one), take(one)
-    one.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
+    driver_ = driver(store, scope="day-1")
+    take(driver_), take(driver_)
+    driver_.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
     task = coordinator(store)
     expire(task, MONTHS_LATER)
     task.journal.append(CLOSE)
@@ -309,7 +309,7 @@ def test_a_clear_opens_it_and_counts_on(finished: bool) -> None:
     assert kinds == ["history_opened", "launch_planned"]
     state = journal.state
     assert (state.incarnation, state.closing_reason, state.closed) == ("1ncarnation", None, False)
-    assert [(one.key, one.outcome) for one in state.runs] == [("day-1", None)]
+    assert [(driver_.key, driver_.outcome) for driver_ in state.runs] == [("day-1", None)]
     assert state.launches[-1].number == 2
     assert state.restore_point() is None
     journal.append(start(try_number=2, generation=1, driver="another"))
@@ -322,7 +322,7 @@ def _begin(task: Coordinator, why: str, now: str) -> None:
     task.journal.append(c.CloseHistory(reason=why, now=now))
 
 
-def test_branches_count_on() -> None:
+def test_branch_numbers_go_on_after_closing() -> None:
     store = MemoryStore()
     journal = over(store)
     journal.append(clear(scope="day-1", on_clear="restart"))
@@ -332,7 +332,7 @@ def test_branches_count_on() -> None:
     assert open_journal(store).catch_up().branch == Branch(number=1)
 
 
-def test_a_script_opens_it_too() -> None:
+def test_script_opens_a_closing_history() -> None:
     store = MemoryStore()
     over(store)
     coordinator(store).journal.append(CLOSE)
@@ -342,15 +342,15 @@ def test_a_script_opens_it_too() -> None:
     assert journal.state.last_epoch == 2
 
 
-def test_state_that_is_required_is_not_there() -> None:
+def test_closed_history_has_no_required_state() -> None:
     store = closed()
     with pytest.raises(StateRequired):
         open_journal(store).append(clear(scope="day-1", require_state=True))
     assert numbers(store) == [0, 64]
 
 
-def test_who_slept_while_it_was_opened_again_deletes_nothing_of_the_new() -> None:
-    """It believes *closed*, and goes on clearing away when the next attempt has written rows and taken a checkpoint."""
+def test_sleeping_closer_deletes_nothing_of_the_opened_history() -> None:
+    """The closer wrote *closed* and deletes only after the next attempt has written rows and a checkpoint."""
     store = MemoryStore()
     over(store)
     sleeper = coordinator(store)
@@ -368,11 +368,11 @@ def test_who_slept_while_it_was_opened_again_deletes_nothing_of_the_new() -> Non
     assert {key for key in store.objects if "/journal/" not in key} == kept
     assert open_journal(store).catch_up() == late.state
     finish(sleeper)
-    assert open_journal(store).catch_up() == late.state, "and what it asks again is answered"
+    assert open_journal(store).catch_up() == late.state, "a repeated finish changes nothing"
 
 
-def test_closed_and_opened_over_and_over() -> None:
-    """Numbers rise through all of it; a new reader finds its way in a logarithm of the segments."""
+def test_history_closed_forty_times_is_read_in_a_few_requests() -> None:
+    """Numbers go on; a new reader needs requests in the order of the logarithm of the segments."""
     store = MemoryStore()
     for round_ in range(40):
         journal = open_journal(store)
@@ -386,7 +386,7 @@ def test_closed_and_opened_over_and_over() -> None:
     assert counting.requests["read"] <= 16
 
 
-def test_it_is_pruned_behind_as_any_other() -> None:
+def test_opened_history_is_compacted() -> None:
     store = closed(5, SHORT)
     journal = open_journal(store, segment=SHORT)
     journal.append(clear(try_number=6, scope="day-1"))
@@ -397,7 +397,7 @@ def test_it_is_pruned_behind_as_any_other() -> None:
     assert [n for n in numbers(store) if n % SHORT and n < journal.state.n - 3 * SHORT] == []
 
 
-def test_one_that_was_deleted_by_hand_is_another() -> None:
+def test_history_begun_again_after_deletion_by_hand_is_another_incarnation() -> None:
     store = closed()
     reader = open_journal(store)
     reader.catch_up()
@@ -407,24 +407,24 @@ def test_one_that_was_deleted_by_hand_is_another() -> None:
         reader.entry(0)
 
 
-def test_what_it_costs() -> None:
-    """Two entries; four listings: of the journal, the heartbeats, and what is left of checkpoints and of file sets; two stubs."""
+def test_closing_costs_a_known_number_of_requests() -> None:
+    """Two entries, two stubs, and four listings: journal, heartbeats, checkpoints and file sets."""
     inner = MemoryStore()
     over(inner, 3)
     store = FaultyStore(inner)
-    one = coordinator(store)
+    closer = coordinator(store)
     store.requests.clear()
-    close(one, CLOSE)
+    close(closer, CLOSE)
     assert dict(store.requests) == {"create": 2, "read": 5, "list": 4, "delete": 2, "overwrite": 2}
 
 
-def test_heartbeats_of_all_its_launches_go() -> None:
-    """Launches are counted apart from attempts: more of them may have been than ever began."""
+def test_closing_deletes_heartbeats_of_all_launches() -> None:
+    """Launches have their own numbers: there may be more of them than attempts."""
     store = MemoryStore()
     over(store, tries=2, replaced=3)
     beats = [KEYS.launch_beat(5), KEYS.driver_beat(5), KEYS.attempt_beat(2)]
-    not_its_own = [KEYS.launch_beat(6), KEYS.attempt_beat(3)]
-    for key in (*beats, *not_its_own):
+    others = [KEYS.launch_beat(6), KEYS.attempt_beat(3)]
+    for key in (*beats, *others):
         store.create(key, b"{}")
     close(coordinator(store), CLOSE)
-    assert sorted(key for key in store.objects if "/heartbeat/" in key) == sorted(not_its_own)
+    assert sorted(key for key in store.objects if "/heartbeat/" in key) == sorted(others)

@@ -1,4 +1,4 @@
-"""The journal stays as short as its newest part, and nobody who reads it notices (docs/protocol.md, P7). Runs anywhere."""
+"""Compaction keeps the journal short and changes nothing for its readers (docs/protocol.md, P7). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.histories import at, clear, start
 from tests.support.journals import KEYS, SHORT, numbers, open_journal, raw, write, written
 
 
-def pruned(entries: int) -> tuple[MemoryStore, Journal]:
-    """A journal of short segments that was pruned once, behind its last entry."""
+def compacted(entries: int) -> tuple[MemoryStore, Journal]:
+    """Return a journal of short segments that was compacted once, behind its last entry."""
     store = written(entries, segment=SHORT)
     journal = open_journal(store, segment=SHORT)
     journal.catch_up()
@@ -35,24 +35,24 @@ def stubs(store: MemoryStore) -> list[int]:
     return [n for n in numbers(store) if raw(store, n).get("stub")]
 
 
-def test_what_stays() -> None:
-    """The last segment and the one before; every boundary, the last four of them whole."""
-    store, _ = pruned(7 * SHORT + 2)
+def test_compaction_keeps_two_segments_and_all_boundaries() -> None:
+    """The last two segments and every boundary stay; the last four boundaries are whole, older ones are stubs."""
+    store, _ = compacted(7 * SHORT + 2)
     assert numbers(store) == [0, 4, 8, 12, 16, 20, *range(24, 30)]
     assert stubs(store) == [0, 4, 8, 12]
 
 
 @pytest.mark.parametrize("entries", range(1, 2 * SHORT + 1))
-def test_a_short_journal_is_left_alone(entries: int) -> None:
-    store, _ = pruned(entries)
+def test_short_journal_is_not_compacted(entries: int) -> None:
+    store, _ = compacted(entries)
     assert numbers(store) == [*range(entries)]
     assert stubs(store) == []
 
 
 @pytest.mark.parametrize("entries", range(2 * SHORT, 8 * SHORT, 3))
-def test_who_comes_later_reads_the_same(entries: int) -> None:
+def test_new_reader_of_a_compacted_journal_reads_the_same_state(entries: int) -> None:
     before = open_journal(written(entries, segment=SHORT), segment=SHORT).catch_up()
-    store, _ = pruned(entries)
+    store, _ = compacted(entries)
     late = open_journal(store, segment=SHORT)
     assert late.catch_up() == before
     write(late, 2)
@@ -60,7 +60,7 @@ def test_who_comes_later_reads_the_same(entries: int) -> None:
 
 
 @pytest.mark.parametrize("believed", range(1, 3 * SHORT))
-def test_who_slept_goes_on_from_the_boundary(believed: int) -> None:
+def test_sleeping_reader_goes_on_from_the_boundary(believed: int) -> None:
     store = written(believed, segment=SHORT)
     sleeper, writer = open_journal(store, segment=SHORT), open_journal(store, segment=SHORT)
     sleeper.catch_up()
@@ -71,7 +71,7 @@ def test_who_slept_goes_on_from_the_boundary(believed: int) -> None:
     assert sleeper.state.n == writer.state.n + 1
 
 
-def test_the_win_of_who_slept_is_void_and_its_phantom_goes_with_the_next_pruning() -> None:
+def test_sleeping_writer_decides_again_after_a_void_win() -> None:
     store = written(3, segment=SHORT)
     sleeper, writer = open_journal(store, segment=SHORT), open_journal(store, segment=SHORT)
     sleeper.catch_up()
@@ -79,19 +79,19 @@ def test_the_win_of_who_slept_is_void_and_its_phantom_goes_with_the_next_pruning
     compact(writer)
     assert 3 not in numbers(store)
     write(sleeper)
-    assert 3 in numbers(store), "its put was answered with success"
-    assert sleeper.state.n == 3 + 5 * SHORT, "and believed by nobody"
+    assert 3 in numbers(store), "the store accepted the put"
+    assert sleeper.state.n == 3 + 5 * SHORT, "no reader believes it"
 
 
-def test_names_stay_in_the_first_stub() -> None:
-    """A folder's name may be cut; who lists the jobs of a root reads the full ones there."""
-    store, journal = pruned(6 * SHORT)
+def test_first_stub_keeps_the_names() -> None:
+    """The name of a folder may be cut; a list of jobs reads the full names in the first stub."""
+    store, journal = compacted(6 * SHORT)
     assert (raw(store, 0)["job"], raw(store, 0)["scope"]) == (journal.state.job, journal.state.scope)
     assert raw(store, 4) == {"v": 1, "inc": journal.state.incarnation, "n": 4, "stub": True}
 
 
-def test_pruned_twice_is_pruned_once() -> None:
-    store, journal = pruned(7 * SHORT)
+def test_second_compaction_changes_nothing() -> None:
+    store, journal = compacted(7 * SHORT)
     before = dict(store.objects)
     compact(journal)
     assert store.objects == before
@@ -99,15 +99,15 @@ def test_pruned_twice_is_pruned_once() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER, Fault.LOST, Fault.DROPPED])
 @pytest.mark.parametrize("call", range(1, 40))
-def test_who_dies_half_way_is_finished_by_the_next(fault: Fault, call: int) -> None:
-    """At any request. Whatever was deleted, a reader sees the same state; the next pruning leaves what one would have left."""
-    expected, _ = pruned(7 * SHORT + 1)
+def test_killed_compaction_is_finished_by_the_next(fault: Fault, call: int) -> None:
+    """Killed at any request: a reader sees the same state, and the next compaction leaves the same objects."""
+    expected, _ = compacted(7 * SHORT + 1)
     inner = written(7 * SHORT + 1, segment=SHORT)
     store = FaultyStore(inner)
     journal = open_journal(store, segment=SHORT)
     state = journal.catch_up()
     begun = store.requests.total()
-    store.plan = lambda one: fault if one.number == begun + call else Fault.NONE
+    store.plan = lambda request: fault if request.number == begun + call else Fault.NONE
     try:
         compact(journal)
     except (Killed, StoreUnavailable):
@@ -116,8 +116,8 @@ def test_who_dies_half_way_is_finished_by_the_next(fault: Fault, call: int) -> N
     assert (numbers(inner), stubs(inner)) == (numbers(expected), stubs(expected))
 
 
-def test_it_costs_the_same_however_long_the_history_is() -> None:
-    """Behind each boundary: it looks for the newest stub, lists three segments, and deletes the entries of one."""
+def test_compaction_costs_the_same_for_long_histories() -> None:
+    """A compaction finds the newest stub, lists three segments, and deletes the entries of one."""
     costs = []
     for segments in (10, 100):
         store = FaultyStore(written(segments * SHORT, segment=SHORT))
@@ -131,10 +131,10 @@ def test_it_costs_the_same_however_long_the_history_is() -> None:
     assert costs[0] == costs[1] == {"read": 4, "list": 3, "delete": 3, "overwrite": 1}
 
 
-# -- who prunes ----------------------------------------------------------------------------------------------------------
+# -- who compacts --------------------------------------------------------------------------------------------------------
 
 
-def test_who_wrote_a_boundary_prunes_behind_it_when_it_retires() -> None:
+def test_writer_of_a_boundary_compacts_when_it_deletes_checkpoints() -> None:
     store = MemoryStore()
     coordinator = driver(store)
     while coordinator.state.n < 5 * 64 + 10:
@@ -145,7 +145,7 @@ def test_who_wrote_a_boundary_prunes_behind_it_when_it_retires() -> None:
     assert open_journal(store).catch_up() == coordinator.state
 
 
-def test_who_wrote_none_does_not() -> None:
+def test_process_without_a_boundary_does_not_compact() -> None:
     store = FaultyStore(written(3 * 64))
     coordinator = bystander(store)
     store.requests.clear()
@@ -153,7 +153,7 @@ def test_who_wrote_none_does_not() -> None:
     assert store.requests == {}
 
 
-def test_nor_does_who_wrote_only_what_stands_between_two() -> None:
+def test_only_boundaries_are_marked_as_written() -> None:
     journal = open_journal(MemoryStore(), segment=SHORT)
     wrote = []
     for _ in range(2 * SHORT):
@@ -163,7 +163,7 @@ def test_nor_does_who_wrote_only_what_stands_between_two() -> None:
     assert wrote == [True, False, False, False] * 2
 
 
-def test_a_store_that_fails_is_asked_again_by_the_next_checkpoint() -> None:
+def test_failed_compaction_is_repeated_at_the_next_checkpoint() -> None:
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
     while coordinator.state.n < 3 * 64:
@@ -178,9 +178,9 @@ def test_a_store_that_fails_is_asked_again_by_the_next_checkpoint() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_nothing_depends_on_how_many_checkpoints_were_ever_made() -> None:
-    """Requests and bytes after 10,000 and after 100,000 entries: of a checkpoint, of a cold start, of the newest boundary and of
-    what it remembers; and of closing the history, opening it again, and reading it from then on."""
+def test_cost_does_not_depend_on_the_number_of_checkpoints() -> None:
+    """Compare requests and bytes after 10,000 and 100,000 entries: of a checkpoint, a cold start and the newest boundary; then
+    bound the cost of closing the history, opening it again, and reading it."""
     inner = MemoryStore()
     store = FaultyStore(inner)
     coordinator = driver(store, scope="day-1")
@@ -194,7 +194,7 @@ def test_nothing_depends_on_how_many_checkpoints_were_ever_made() -> None:
     (requests, cold, size), (later_requests, later_cold, later_size) = costs
     assert later_requests == requests
     assert later_cold <= cold + 2 * math.ceil(math.log2(10))
-    assert later_size <= size * 1.1, "longer numbers, and as many"
+    assert later_size <= size * 1.1, "numbers are longer, not more"
     assert remembered[0] == remembered[1]
     _close_and_open(inner, store, coordinator)
 
@@ -208,12 +208,12 @@ def _close_and_open(inner: MemoryStore, store: FaultyStore, coordinator: Coordin
     coordinator.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
     task = bystander(store)
     expire(task)
-    # As a task's sweep does at the end, but at once: this store looks at all its keys for each folder that is listed.
+    # Delete file sets at once: this store looks at all its keys for each folder that is listed.
     inner.objects = {key: body for key, body in inner.objects.items() if not key.startswith(KEYS.states)}
     store.requests.clear()
     close(task, c.CloseHistory(reason="the run finished", now=at(1)))
     assert store.requests.total() <= 40
-    assert all(len(body) <= 400 for body in inner.objects.values()), "stubs, and nothing else"
+    assert all(len(body) <= 400 for body in inner.objects.values()), "only stubs are left"
     assert all("/journal/" in key for key in inner.objects)
     for attempt in (2, 3):
         journal = open_journal(store)
@@ -227,7 +227,7 @@ def _close_and_open(inner: MemoryStore, store: FaultyStore, coordinator: Coordin
 
 
 def _cost(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> tuple[dict[str, int], int, int]:
-    """Of one segment of checkpoints with what they retire and prune; of a reader's start; bytes of the newest boundary."""
+    """Return the requests of a segment of checkpoints, the requests of a reader's start, and the bytes of the newest boundary."""
     begun = coordinator.state.n // SEGMENT
     while coordinator.state.n // SEGMENT == begun:
         take(coordinator)

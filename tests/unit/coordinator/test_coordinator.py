@@ -69,7 +69,7 @@ def sealed(store: MemoryStore | FaultyStore) -> Coordinator:
 # -- trigger and acknowledgement -----------------------------------------------------------------------------------------
 
 
-def test_a_request_is_answered_with_its_checkpoint() -> None:
+def test_repeated_request_returns_its_checkpoint() -> None:
     store = MemoryStore()
     coordinator = driver(store)
     assert coordinator.trigger(Request(token="one", timeout_s=600.0)) == 1
@@ -77,21 +77,21 @@ def test_a_request_is_answered_with_its_checkpoint() -> None:
     assert bystander(store).trigger(Request(token="one", timeout_s=600.0)) == 1
 
 
-def test_the_first_acknowledgement_counts_and_the_second_hears_it() -> None:
-    """B8: a duplicate goes on with the winner's file sets, not with its own."""
+def test_second_acknowledgement_returns_the_first() -> None:
+    """B8: the second process goes on with the file sets of the first."""
     store = MemoryStore()
     coordinator, other = triggered(store), bystander(store)
-    theirs = acknowledgement(1, stage("clean", 1, made_of=file_set("clean", nonce="theirs")), nonce="theirs")
-    ours = acknowledgement(1, stage("clean", 1, made_of=file_set("clean", nonce="ours")))
-    assert other.acknowledge(theirs) == theirs
-    assert coordinator.acknowledge(ours) == theirs
+    first = acknowledgement(1, stage("clean", 1, made_of=file_set("clean", nonce="theirs")), nonce="theirs")
+    second = acknowledgement(1, stage("clean", 1, made_of=file_set("clean", nonce="ours")))
+    assert other.acknowledge(first) == first
+    assert coordinator.acknowledge(second) == first
     coordinator.complete(1)
-    (one,) = coordinator.read_seal(only(coordinator)).states.values()
-    assert one.file_sets[0].path == "state/clean/1-theirs"
-    assert [one.path for one in coordinator.state.file_sets] == ["state/clean/1-theirs"]
+    (sealed_state,) = coordinator.read_seal(only(coordinator)).states.values()
+    assert sealed_state.file_sets[0].path == "state/clean/1-theirs"
+    assert [known.path for known in coordinator.state.file_sets] == ["state/clean/1-theirs"]
 
 
-def test_an_acknowledgement_that_may_not_stand_is_unknown() -> None:
+def test_acknowledgement_without_an_answer_is_unknown() -> None:
     store = FaultyStore(MemoryStore())
     coordinator = triggered(store)
     store.plan = lambda call: Fault.DROPPED if call.kind == "create" else Fault.NONE
@@ -107,8 +107,8 @@ def test_an_acknowledgement_that_may_not_stand_is_unknown() -> None:
     ],
     ids=["the driver puts its own", "somebody completes"],
 )
-def test_what_a_dead_incarnation_left_under_the_same_id_is_refused(act: Callable[[Coordinator], object]) -> None:
-    """Somebody deleted the journal by hand, and not the checkpoints: their rows are not this history's."""
+def test_acknowledgement_of_another_incarnation_is_refused(act: Callable[[Coordinator], object]) -> None:
+    """A user deleted the journal by hand and left the checkpoints, whose rows belong to the old history."""
     store = MemoryStore()
     coordinator = triggered(store)
     store.create(ACK, acknowledgement(1, stage("clean", 1), inc="an0ther").to_bytes())
@@ -120,7 +120,7 @@ def test_what_a_dead_incarnation_left_under_the_same_id_is_refused(act: Callable
 # -- seal and entry ------------------------------------------------------------------------------------------------------
 
 
-def test_the_entry_has_the_digest_of_the_seal_and_the_seal_every_state() -> None:
+def test_entry_has_the_digest_of_a_seal_with_every_state() -> None:
     """P4."""
     store = MemoryStore()
     coordinator = sealed(store)
@@ -132,8 +132,8 @@ def test_the_entry_has_the_digest_of_the_seal_and_the_seal_every_state() -> None
     assert [(state.uid, state.new, state.bytes) for state in found.states] == [("clean", True, 38), ("count", True, 0)]
 
 
-def test_every_coordinator_builds_the_same_seal() -> None:
-    """From the trigger's entry and the acknowledgements alone: no clock, sorted."""
+def test_all_coordinators_build_the_same_seal() -> None:
+    """A seal depends only on the entry of the trigger and on the acknowledgements."""
     seals = set()
     for finish in (lambda coordinator, store: coordinator, lambda coordinator, store: bystander(store)):
         store = MemoryStore()
@@ -142,15 +142,15 @@ def test_every_coordinator_builds_the_same_seal() -> None:
     assert len(seals) == 1
 
 
-def test_who_comes_second_is_done_already() -> None:
+def test_second_completion_is_done_already() -> None:
     store = MemoryStore()
     coordinator, other = sealed(store), bystander(store)
-    for each in (coordinator, other):
-        assert each.complete(1).done == c.DoneAlready(1)
+    for process in (coordinator, other):
+        assert process.complete(1).done == c.DoneAlready(1)
 
 
-def test_a_seal_without_its_entry_is_completed_by_anyone() -> None:
-    """B9: its coordinator died in between; the digest is of what stands there."""
+def test_seal_without_its_entry_is_completed_by_any_process() -> None:
+    """B9: the coordinator died between seal and entry; the digest is that of the stored seal."""
     store = MemoryStore()
     acknowledged(store)
     copy = MemoryStore()
@@ -161,8 +161,8 @@ def test_a_seal_without_its_entry_is_completed_by_anyone() -> None:
     assert only(bystander(store)).digest == digest(copy.objects[SEAL])
 
 
-def test_the_digest_is_of_what_was_read() -> None:
-    """B9: a newer version sealed the same acknowledgements with a field that this one would not write."""
+def test_digest_is_that_of_the_stored_seal() -> None:
+    """B9: a newer version sealed the same acknowledgements with an additional field."""
     store = MemoryStore()
     acknowledged(store)
     copy = MemoryStore()
@@ -175,8 +175,8 @@ def test_the_digest_is_of_what_was_read() -> None:
     assert coordinator.read_seal(only(coordinator)).extra == {"later": "kept"}
 
 
-def test_nothing_is_sealed_before_everybody_acknowledged() -> None:
-    """B10: a seal is put once. One that was put too early would be the checkpoint's for good, without its states."""
+def test_checkpoint_is_not_sealed_before_all_acknowledgements() -> None:
+    """B10: a seal is written once; an early seal would lack states for good."""
     store = MemoryStore()
     coordinator = triggered(store)
     with pytest.raises(NotPending, match="not acknowledged"):
@@ -187,8 +187,8 @@ def test_nothing_is_sealed_before_everybody_acknowledged() -> None:
     assert sorted(coordinator.read_seal(only(coordinator)).states) == ["clean"]
 
 
-def test_an_attempt_acknowledges_only_what_waits_for_it() -> None:
-    """P3, P4: a zombie sees its successor's checkpoint pending. Its word, put first, would stand for the successor's."""
+def test_attempt_cannot_acknowledge_a_checkpoint_of_its_successor() -> None:
+    """P3, P4: a replaced attempt sees a pending checkpoint of its successor; its acknowledgement would count for the successor."""
     store = MemoryStore()
     zombie, successor = driver(store), driver(store, 2)
     number = successor.trigger(Request(token="stage 'clean'", timeout_s=600.0))
@@ -198,7 +198,7 @@ def test_an_attempt_acknowledges_only_what_waits_for_it() -> None:
     assert ACK not in store.objects
 
 
-def test_an_aborted_one_is_not_completed_by_its_acknowledgement() -> None:
+def test_aborted_checkpoint_is_not_completed_by_a_late_acknowledgement() -> None:
     store = MemoryStore()
     coordinator = triggered(store)
     bystander(store).abort(1, "expired")
@@ -208,8 +208,8 @@ def test_an_aborted_one_is_not_completed_by_its_acknowledgement() -> None:
     assert only(coordinator).status == ABORTED
 
 
-def test_a_completed_one_is_completed_for_ever() -> None:
-    """P11: asked again when it was deleted long since."""
+def test_completion_of_a_deleted_checkpoint_is_done_already() -> None:
+    """P11: the completion is repeated long after the deletion."""
     store = MemoryStore()
     coordinator = driver(store)
     for _ in range(3):
@@ -219,18 +219,18 @@ def test_a_completed_one_is_completed_for_ever() -> None:
     assert SEAL not in store.objects
 
 
-def test_one_that_nobody_triggered_is_not_found() -> None:
+def test_completion_of_an_unknown_checkpoint_is_refused() -> None:
     with pytest.raises(CheckpointNotFound, match="chk-9"):
         driver(MemoryStore()).complete(9)
 
 
 def earlier(store: MemoryStore) -> bytes:
-    """A seal of the same checkpoint with other rows in it."""
-    stands = Seal(
+    """Return a seal of the same checkpoint with other rows."""
+    seal = Seal(
         inc="1ncarnation", job="flights.delays", scope="", item=None, id=1, kind="checkpoint", branch=0, epochs=(1,), plan=("",),
         applications={"": acknowledgement(1, stage("clean", 1, made_of=file_set("clean", nonce="other")), nonce="other")},
     )  # fmt: skip
-    return stands.to_bytes()
+    return seal.to_bytes()
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ def earlier(store: MemoryStore) -> bytes:
     [lambda store: b"", lambda store: b'{"v":1', lambda store: canonical({"v": 1}), earlier],
     ids=["empty", "torn", "not a seal", "another seal"],
 )
-def test_what_is_no_seal_of_these_acknowledgements_is_not_completed(body: Callable[[MemoryStore], bytes]) -> None:
-    """P4: it stays pending, and can be aborted."""
+def test_checkpoint_with_a_wrong_seal_stays_pending(body: Callable[[MemoryStore], bytes]) -> None:
+    """P4: the pending checkpoint can be aborted."""
     store = MemoryStore()
     coordinator = acknowledged(store)
     store.create(SEAL, body(store))
@@ -250,7 +250,7 @@ def test_what_is_no_seal_of_these_acknowledgements_is_not_completed(body: Callab
     assert only(coordinator).status == ABORTED
 
 
-def test_a_damaged_acknowledgement_is_damaged() -> None:
+def test_damaged_acknowledgement_raises_damaged() -> None:
     store = MemoryStore()
     acknowledged(store)
     store.objects[ACK] = b'{"v":1,"inc":'
@@ -268,7 +268,7 @@ def test_a_damaged_acknowledgement_is_damaged() -> None:
     ],
     ids=["missing", "other bytes", "empty"],
 )
-def test_a_seal_that_is_not_the_one_that_was_completed_is_damaged(
+def test_changed_seal_of_a_completed_checkpoint_is_damaged(
     hurt: Callable[[dict[str, bytes]], object], says: str
 ) -> None:
     store = MemoryStore()
@@ -278,7 +278,7 @@ def test_a_seal_that_is_not_the_one_that_was_completed_is_damaged(
         coordinator.read_seal(only(coordinator))
 
 
-def test_a_lost_answer_to_the_seal_is_settled() -> None:
+def test_lost_answer_to_the_seal_is_settled() -> None:
     store = FaultyStore(MemoryStore())
     coordinator = acknowledged(store)
     store.plan = lambda call: Fault.LOST if call.kind == "create" and call.key == SEAL else Fault.NONE
@@ -290,7 +290,7 @@ def silent(call: Call) -> Fault:
     return Fault.DROPPED if call.kind == "create" and call.key == SEAL else Fault.NONE
 
 
-def test_silence_about_the_seal_is_unknown_and_the_checkpoint_stays_pending() -> None:
+def test_seal_without_an_answer_is_unknown_and_the_checkpoint_stays_pending() -> None:
     store = FaultyStore(MemoryStore())
     coordinator = acknowledged(store)
     store.plan = silent
@@ -302,8 +302,8 @@ def test_silence_about_the_seal_is_unknown_and_the_checkpoint_stays_pending() ->
     assert only(coordinator).status == RETAINED
 
 
-def test_one_that_does_not_fit_into_an_entry_is_aborted() -> None:
-    """Left pending, it would be in the way of every later one."""
+def test_checkpoint_too_large_for_an_entry_is_aborted() -> None:
+    """A pending checkpoint would delay every later one."""
     store = MemoryStore()
     coordinator = triggered(store)
     many = (stage(f"state-{n:04d}", 1) for n in range(1200))
@@ -314,7 +314,7 @@ def test_one_that_does_not_fit_into_an_entry_is_aborted() -> None:
     assert (found.status, found.reason) == (ABORTED, "too many file sets")
 
 
-def test_an_entry_tells_what_is_new_from_what_was_handed_on() -> None:
+def test_state_entries_mark_new_and_reused_states() -> None:
     seal = Seal(
         inc="i", job="j", scope="", item=None, id=2, kind="checkpoint", branch=0, epochs=(1,), plan=("",),
         applications={"": acknowledgement(2, stage("joined", 2), stage("clean", 1))},
@@ -325,7 +325,7 @@ def test_an_entry_tells_what_is_new_from_what_was_handed_on() -> None:
 # -- before an effect ----------------------------------------------------------------------------------------------------
 
 
-def test_an_attempt_that_is_over_is_told_so_before_its_next_effect() -> None:
+def test_replaced_attempt_is_fenced_before_its_next_effect() -> None:
     store = MemoryStore()
     coordinator, other = driver(store), bystander(store)
     coordinator.check_not_fenced()
@@ -336,7 +336,7 @@ def test_an_attempt_that_is_over_is_told_so_before_its_next_effect() -> None:
     other.check_not_fenced()
 
 
-def test_what_a_zombie_sends_changes_nothing() -> None:
+def test_commands_of_a_replaced_attempt_change_nothing() -> None:
     """P3."""
     store = MemoryStore()
     zombie = triggered(store)
@@ -352,7 +352,7 @@ def test_what_a_zombie_sends_changes_nothing() -> None:
 # -- requests ------------------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_in_the_queue_looks_with_one_read() -> None:
+def test_queued_request_polls_with_one_read() -> None:
     store = FaultyStore(MemoryStore())
     asking = driver(store)
     asking.epoch = None
@@ -366,7 +366,7 @@ def test_who_waits_in_the_queue_looks_with_one_read() -> None:
         assert store.requests == {"read": looks}
 
 
-def test_a_savepoint_needs_a_target_that_is_one() -> None:
+def test_savepoint_without_a_valid_target_is_refused() -> None:
     coordinator = driver(MemoryStore())
     with pytest.raises(InvalidConfig, match="needs target="):
         coordinator.trigger(Request(token="a", origin="task", kind="savepoint"))
@@ -375,7 +375,7 @@ def test_a_savepoint_needs_a_target_that_is_one() -> None:
     assert not coordinator.state.pending
 
 
-def test_a_savepoint_that_drains_is_refused_by_name() -> None:
+def test_terminate_savepoint_is_refused_by_name() -> None:
     coordinator = driver(MemoryStore())
     request = Request(token="a", origin="task", kind="terminate_savepoint", folder="memory://drained")
     with pytest.raises(NotSupportedYet, match="kind='terminate_savepoint': this version does not end the data first"):

@@ -1,4 +1,4 @@
-"""What a coordinator is asked for stands in the entry that it writes, word for word. Runs anywhere."""
+"""The entry that a coordinator writes holds every field of the request, abort or completion. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.histories import at
 from tests.support.saved import memory
 
 
-def test_a_request() -> None:
+def test_entry_of_a_trigger_has_all_fields_of_the_request() -> None:
     coordinator, target = driver(MemoryStore()), memory().uri
     number = coordinator.trigger(
         Request(
@@ -56,25 +56,25 @@ def test_a_request() -> None:
     assert 0 < len(nonce) <= 8
 
 
-def test_a_gated_request() -> None:
+def test_entry_of_a_gated_trigger_is_gated() -> None:
     coordinator = driver(MemoryStore())
     coordinator.trigger(Request(token="audited", gated=True))
     (found,) = coordinator.state.pending
     assert (found.request.gated, found.kind, found.target) == (True, "checkpoint", None)
 
 
-def test_a_request_of_another_run_is_not_this_attempts() -> None:
+def test_request_for_another_run_is_refused() -> None:
     with pytest.raises(NotRunning):
         driver(MemoryStore()).trigger(Request(token="asked"), run="day-2")
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "a\ttab"])
-def test_a_name_stands_in_one_line(name: str) -> None:
+def test_savepoint_name_with_line_break_or_tab_is_refused(name: str) -> None:
     with pytest.raises(InvalidConfig, match="write it in one line"):
         driver(MemoryStore()).trigger(Request(token="asked", name=name))
 
 
-def test_an_abort() -> None:
+def test_entry_of_an_abort_has_all_its_fields() -> None:
     coordinator = driver(MemoryStore())
     number = coordinator.trigger(Request(token="asked"))
     coordinator.abort(number, "declined", phase="seal", missing=("",), details="out of memory")
@@ -83,7 +83,7 @@ def test_an_abort() -> None:
 
 
 def forget(zombie: Coordinator, number: int) -> None:
-    """What it began to delete while it was the one."""
+    """Forget a checkpoint whose deletion began before the attempt was replaced."""
     garbage.forget(zombie, garbage.Deleted(garbage.Expired(ids=(1,)), ()))
 
 
@@ -95,8 +95,8 @@ def forget(zombie: Coordinator, number: int) -> None:
         pytest.param(forget, id="forget"),
     ],
 )
-def test_an_attempt_that_is_over_hears_that_first(late: Callable[[Coordinator, int], object]) -> None:
-    """Whatever else might be said of its command: it ends then (P3)."""
+def test_replaced_attempt_is_fenced_before_any_other_error(late: Callable[[Coordinator, int], object]) -> None:
+    """The attempt ends on *fenced*, whatever else is wrong with its command (P3)."""
     store = MemoryStore()
     zombie = driver(store, retention=KeepLatest(1))
     take(zombie), take(zombie)
@@ -106,11 +106,11 @@ def test_an_attempt_that_is_over_hears_that_first(late: Callable[[Coordinator, i
     with pytest.raises(Fenced):
         late(zombie, number)
     state = successor.journal.catch_up()
-    assert [one.id for one in state.pending] == [number]
-    assert [one.id for one in state.with_status(CONDEMNED)] == [1]
+    assert [checkpoint.id for checkpoint in state.pending] == [number]
+    assert [checkpoint.id for checkpoint in state.with_status(CONDEMNED)] == [1]
 
 
-def test_a_completion_says_of_each_state_what_it_is() -> None:
+def test_entry_of_a_completion_describes_each_state() -> None:
     coordinator = driver(MemoryStore())
     take(coordinator)
     (state,) = coordinator.state.retained[0].states
@@ -120,13 +120,13 @@ def test_a_completion_says_of_each_state_what_it_is() -> None:
     assert state.measures == stage("s1", 1).measures != Measures()
 
 
-def test_states_stand_in_the_order_of_their_uids() -> None:
+def test_states_of_a_completion_are_sorted_by_uid() -> None:
     coordinator = driver(MemoryStore())
     number = coordinator.trigger(Request(token="asked"))
     states = [stage(uid, number) for uid in ("b", "c", "a")]
-    upload(coordinator.store, coordinator, [file_set for one in states for file_set in one.file_sets])
+    upload(coordinator.store, coordinator, [file_set for state in states for file_set in state.file_sets])
     coordinator.acknowledge(acknowledgement(number, *states))
     coordinator.complete(number)
     (found,) = coordinator.state.retained
-    assert [one.uid for one in found.states] == ["a", "b", "c"]
-    assert found.bytes == sum(file_set.bytes for one in states for file_set in one.file_sets)
+    assert [state.uid for state in found.states] == ["a", "b", "c"]
+    assert found.bytes == sum(file_set.bytes for state in states for file_set in state.file_sets)

@@ -1,4 +1,4 @@
-"""Requests to the store, counted (docs/protocol.md). Runs anywhere."""
+"""The number of store requests per operation (docs/protocol.md). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.histories import launch
 from tests.support.journals import open_journal, write, written
 
 
-def test_one_entry_is_one_put_and_one_get() -> None:
+def test_entry_costs_one_put_and_one_get() -> None:
     store = FaultyStore(MemoryStore())
     journal = open_journal(store)
     write(journal)
@@ -27,8 +27,8 @@ def test_one_entry_is_one_put_and_one_get() -> None:
     assert store.requests == {"create": 62, "read": 62}
 
 
-def test_a_boundary_is_one_put() -> None:
-    """It is never pruned, so its win cannot be void."""
+def test_boundary_costs_one_put() -> None:
+    """A boundary is never deleted, so its win cannot be void."""
     store = FaultyStore(MemoryStore())
     journal = open_journal(store)
     write(journal, 64)
@@ -37,7 +37,7 @@ def test_a_boundary_is_one_put() -> None:
     assert (journal.state.n, store.requests) == (64, {"create": 1})
 
 
-def test_an_idle_poll_is_one_get() -> None:
+def test_idle_poll_costs_one_get() -> None:
     store = FaultyStore(written(70))
     journal = open_journal(store)
     journal.catch_up()
@@ -47,8 +47,8 @@ def test_an_idle_poll_is_one_get() -> None:
         assert store.requests == {"read": polls}
 
 
-def test_a_poll_that_finds_one_entry_reads_it_and_believes_it() -> None:
-    """The look, the entry, the absent one behind it, the boundary."""
+def test_poll_with_a_new_entry_costs_four_gets() -> None:
+    """The poll, the entry, the absent next entry, the boundary."""
     store = FaultyStore(MemoryStore())
     writer, reader = open_journal(store), open_journal(store)
     write(writer, 2)
@@ -60,7 +60,7 @@ def test_a_poll_that_finds_one_entry_reads_it_and_believes_it() -> None:
 
 
 @pytest.mark.parametrize("states", [1, 20, 100])
-def test_a_drivers_checkpoint_is_seven_requests_however_many_states(states: int) -> None:
+def test_checkpoint_costs_seven_requests_however_many_states(states: int) -> None:
     """Trigger 2, acknowledgement 1, seal 2, completed 2."""
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
@@ -74,8 +74,8 @@ def test_a_drivers_checkpoint_is_seven_requests_however_many_states(states: int)
     assert sum(store.requests.values()) == 7
 
 
-def test_publishing_a_savepoint_costs_four_requests_to_its_history_and_target() -> None:
-    """Its own seal is read, ``_metadata`` put at the target (without a read: nobody else was first), and the entry."""
+def test_publishing_costs_three_requests_to_the_history() -> None:
+    """Read the seal, write ``_metadata`` at the target, write and confirm the entry."""
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
     number = coordinator.trigger(
@@ -91,7 +91,7 @@ def test_publishing_a_savepoint_costs_four_requests_to_its_history_and_target() 
     assert not store.requests
 
 
-def test_nothing_depends_on_how_many_checkpoints_were_made() -> None:
+def test_checkpoint_costs_the_same_after_many_checkpoints() -> None:
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
     costs = []
@@ -104,7 +104,7 @@ def test_nothing_depends_on_how_many_checkpoints_were_made() -> None:
     assert set(costs) == {7}
 
 
-def test_who_did_not_acknowledge_reads_each_applications_acknowledgement() -> None:
+def test_completion_by_another_process_reads_the_acknowledgements() -> None:
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
     coordinator.trigger(Request(token="stage 'clean'", timeout_s=600.0))
@@ -115,7 +115,7 @@ def test_who_did_not_acknowledge_reads_each_applications_acknowledgement() -> No
     assert store.requests == {"create": 2, "read": 3}
 
 
-def test_retiring_costs_two_entries_and_its_deletions() -> None:
+def test_deletion_costs_two_entries_and_its_deletions() -> None:
     """Condemn 2, seal 1, rest of the checkpoint 1, forget 2; file sets of a living attempt stay."""
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
@@ -143,7 +143,7 @@ def test_retiring_costs_two_entries_and_its_deletions() -> None:
         (513, 4),
     ],
 )
-def test_a_cold_start_gallops(entries: int, segment: int) -> None:
+def test_cold_start_reads_a_logarithm_of_the_segments(entries: int, segment: int) -> None:
     """2 * log2(segments), and the entries of the last segment with their end."""
     store = FaultyStore(written(entries, segment=segment))
     open_journal(store, segment=segment).catch_up()
@@ -152,7 +152,7 @@ def test_a_cold_start_gallops(entries: int, segment: int) -> None:
     assert store.requests.total() == store.requests["read"]
 
 
-def test_what_is_done_already_costs_what_catching_up_costs() -> None:
+def test_repeated_command_costs_two_reads() -> None:
     store = FaultyStore(MemoryStore())
     journal = open_journal(store)
     journal.append(launch())
@@ -161,7 +161,7 @@ def test_what_is_done_already_costs_what_catching_up_costs() -> None:
     assert store.requests == {"read": 2}
 
 
-def test_a_stop_that_was_asked_for_is_seen_by_the_next_poll() -> None:
+def test_requested_stop_is_seen_by_the_next_poll() -> None:
     store = FaultyStore(MemoryStore())
     coordinator = driver(store)
     bystander(store).journal.append(c.RequestStop(launch=1, try_number=1, by="task", reason="marked failed"))

@@ -1,4 +1,4 @@
-"""Condemn and forget: what is held, what is referred to, what may go (docs/protocol.md; P5, P9, P12). Runs anywhere."""
+"""Condemn and forget: which checkpoints and file sets are held or may be deleted (docs/protocol.md; P5, P9, P12). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.histories import Given, History, at, clear, described, file_s
 
 
 def keeping(retention: Retention, checkpoints: int) -> Given:
-    """A running attempt with so many completed checkpoints, under a policy."""
+    """Return a step: start an attempt under a policy and complete checkpoints."""
 
     def given(h: History) -> None:
         h.started(checkpointing=CheckpointConfig(retention=retention).to_json())
@@ -40,7 +40,7 @@ def forgotten(h: History) -> None:
 
 
 def restored(h: History) -> None:
-    """Attempt 2 started from chk-3 and has completed nothing of its own."""
+    """Start attempt 2 from chk-3, without a checkpoint of its own."""
     three(h)
     h.ended("failed")
     h.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
@@ -74,13 +74,13 @@ def condemn(*ids: int, minute: float = 1) -> c.Condemn:
                      id="forget: aborted"),
     ],
 )  # fmt: skip
-def test_condemn_and_forget(given: Given, asked: c.Command, answer: str) -> None:
+def test_condemn_and_forget_by_situation(given: Given, asked: c.Command, answer: str) -> None:
     history = History()
     given(history)
     assert described(history.ask(asked)) == answer
 
 
-def test_a_refusal_names_what_is_held() -> None:
+def test_refusal_names_the_held_checkpoints() -> None:
     history = History()
     three(history)
     assert refusal(history.ask(condemn(1, 3)), errors.Held).about["ids"] == [3]
@@ -112,14 +112,14 @@ def branched(h: History) -> None:
                      id="of a job scope whose run finished: the newest stays, it is where the next run starts"),
     ],
 )  # fmt: skip
-def test_held(given: Given, kept: set[int]) -> None:
-    """B15: whoever restores from it, starts from it, or can only go back to it, holds it."""
+def test_checkpoint_is_held_by_situation(given: Given, kept: set[int]) -> None:
+    """B15: a checkpoint is held while something restores from it, starts from it, or could only go back to it."""
     history = History()
     given(history)
     assert held(history.state, datetime.fromisoformat(at(history.state.n))) == kept
 
 
-def test_a_launch_that_waits_for_its_driver_holds_its_restore_point() -> None:
+def test_waiting_launch_holds_its_restore_point() -> None:
     """P9: restoring begins with the launch that chose the point."""
     history = History()
     three(history)
@@ -140,24 +140,24 @@ def test_a_launch_that_waits_for_its_driver_holds_its_restore_point() -> None:
         pytest.param(KeepLatest(3) | KeepWithin(minutes=10), 14, {2, 3}, id="of a union only the age part"),
     ],
 )
-def test_after_a_run_of_its_own_finished(retention: Retention, minute: float, kept: set[int]) -> None:
+def test_finished_run_holds_by_age_only(retention: Retention, minute: float, kept: set[int]) -> None:
     """chk-1 to chk-3 were completed in minutes 3, 5 and 7."""
     history = History("day-1")
     keeping(retention, 3)(history)
-    assert [one.completed_at for one in history.state.retained] == [at(3), at(5), at(7)]
+    assert [checkpoint.completed_at for checkpoint in history.state.retained] == [at(3), at(5), at(7)]
     history.ended()
     assert held(history.state, datetime.fromisoformat(at(minute))) == kept
 
 
-def test_a_run_of_its_own_that_failed_keeps_its_state_for_the_retry() -> None:
+def test_failed_run_holds_its_newest_checkpoint() -> None:
     history = History("day-1")
     three(history)
     history.ended("failed")
     assert 3 in held(history.state, datetime.fromisoformat(at(9)))
 
 
-def test_a_clear_takes_back_that_the_run_had_finished() -> None:
-    """Between the end and its deletion somebody clears: what the new launch goes on from is held again."""
+def test_cleared_run_holds_its_checkpoints_again() -> None:
+    """The task is cleared between the end of the run and the deletion of its state."""
     history = History("day-1")
     three(history)
     history.ended()
@@ -165,7 +165,7 @@ def test_a_clear_takes_back_that_the_run_had_finished() -> None:
     assert described(history.ask(condemn(1, 2, 3))) == "Held"
 
 
-def test_the_policy_in_force_is_that_of_the_newest_attempt() -> None:
+def test_policy_of_the_newest_attempt_is_in_force() -> None:
     history = History()
     assert policy_of(history.state) == KeepLatest(2)
     keeping(KeepAll(), 1)(history)
@@ -183,7 +183,7 @@ def paths(history: History, numbers: frozenset[int]) -> set[str]:
     return {known[number] for number in numbers}
 
 
-def test_a_group_is_referred_to_by_every_checkpoint_that_hands_it_on() -> None:
+def test_file_set_is_referred_to_by_every_checkpoint_that_reuses_it() -> None:
     """P12."""
     history = History()
     history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
@@ -193,7 +193,7 @@ def test_a_group_is_referred_to_by_every_checkpoint_that_hands_it_on() -> None:
     assert paths(history, history.state.referred()) == {file_set(1, 1), file_set(2, 1)}
 
 
-def test_a_living_attempt_holds_the_groups_of_its_restore_point() -> None:
+def test_running_attempt_holds_the_file_sets_of_its_restore_point() -> None:
     """B32: its DataFrames read them, whatever became of the checkpoint since."""
     history = History()
     restored(history)
@@ -207,7 +207,7 @@ def test_a_living_attempt_holds_the_groups_of_its_restore_point() -> None:
     assert file_set(3, 1) not in paths(history, history.state.referred())
 
 
-def test_nobody_goes_on_from_what_was_condemned() -> None:
+def test_condemned_checkpoint_is_no_restore_point() -> None:
     """The run finished, its state is on its way out, and somebody clears it to go on: refused, not half a restore."""
     history = History("day-1")
     three(history)
@@ -226,17 +226,17 @@ def test_nobody_goes_on_from_what_was_condemned() -> None:
     ],
     ids=["its attempt is over", "its attempt lives", "above the last epoch that is believed (B18)"],
 )
-def test_a_group_is_nobodys_once_its_attempt_is_over(path: str, free: bool) -> None:
+def test_file_set_of_an_ended_attempt_is_deletable(path: str, free: bool) -> None:
     history = History()
     history.started()
     history.started(try_number=2)
     assert history.state.deletable(path) is free
 
 
-def test_forgetting_drops_groups_from_the_table_that_nobody_refers_to() -> None:
+def test_forget_drops_unreferred_file_sets() -> None:
     history = History()
     three(history)
     history.condemned(1, 2)
     history.do(c.Forget(ids=(1, 2)))
-    assert [one.path for one in history.state.file_sets] == [file_set(3, 1)]
-    assert [one.file_sets for one in history.state.checkpoints] == [(), (), (3,)]
+    assert [known.path for known in history.state.file_sets] == [file_set(3, 1)]
+    assert [checkpoint.file_sets for checkpoint in history.state.checkpoints] == [(), (), (3,)]

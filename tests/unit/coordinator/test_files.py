@@ -1,4 +1,4 @@
-"""Files that a seal names: compared with a listing, and copied, whatever folders their names hold."""
+"""Files that a seal names are verified and copied, also below nested folders. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_files_in_nested_folders_are_verified(store: MemoryStore, nested: StateS
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_missing_file_in_a_nested_folder_is_named(store: MemoryStore, nested: StateSnapshot, name: str) -> None:
+def test_missing_file_in_a_nested_folder_is_named(store: MemoryStore, nested: StateSnapshot, name: str) -> None:
     store.delete([f"{HISTORY.file_set(nested.file_sets[0].path)}/{name}"])
     with pytest.raises(Damaged, match=f"{name} is missing"):
         verify(store, HISTORY, [nested])

@@ -1,4 +1,4 @@
-"""Deleting: condemned, deleted, forgotten, in this order; and orphans (docs/protocol.md, P12). Runs anywhere."""
+"""Deletion: condemn, delete, forget, in this order; and orphans (docs/protocol.md, P12). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def ended(coordinator: Coordinator, how: str = "finished") -> None:
 
 
 def folders(store: MemoryStore) -> set[str]:
-    """What there is of checkpoints and file sets."""
+    """Return the folders of checkpoints and file sets."""
     keys = [key.removeprefix(f"{PREFIX}/").split("/") for key in store.objects]
     return {"/".join(key[: 3 if key[0] == "state" else 1]) for key in keys if key[0] != "journal"}
 
 
 def three_of_an_attempt_that_is_over(store: MemoryStore | FaultyStore, how: str = "finished") -> Coordinator:
-    """chk-1 to chk-3 with a file set each; one is kept. Seen by the task."""
+    """End an attempt with chk-1 to chk-3, of which one is kept; return the coordinator of the task."""
     coordinator = driver(store, retention=KeepLatest(1))
     for _ in range(3):
         take(coordinator)
@@ -44,7 +44,7 @@ def three_of_an_attempt_that_is_over(store: MemoryStore | FaultyStore, how: str 
 
 
 def recorded(store: FaultyStore) -> list[tuple[str, str]]:
-    """The requests from now on that change something."""
+    """Return a list that collects the requests that change something."""
     requests: list[tuple[str, str]] = []
 
     def plan(call: Call) -> Fault:
@@ -56,8 +56,8 @@ def recorded(store: FaultyStore) -> list[tuple[str, str]]:
     return requests
 
 
-def test_condemned_then_deleted_then_forgotten() -> None:
-    """B16, B17; the seal first, so that a torn rest is no checkpoint; file sets last."""
+def test_expired_checkpoints_are_condemned_deleted_and_forgotten_in_order() -> None:
+    """B16, B17: the seal goes first, so that a partly deleted checkpoint is none; file sets go last."""
     store = FaultyStore(MemoryStore())
     coordinator = three_of_an_attempt_that_is_over(store)
     requests = recorded(store)
@@ -73,13 +73,13 @@ def test_condemned_then_deleted_then_forgotten() -> None:
         ("delete", "chk-2"),
         ("delete", "state/s2/1-n0nce"),
     ]
-    assert [one.status for one in coordinator.state.checkpoints] == [FORGOTTEN, FORGOTTEN, RETAINED]
+    assert [checkpoint.status for checkpoint in coordinator.state.checkpoints] == [FORGOTTEN, FORGOTTEN, RETAINED]
 
 
 @pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER])
 @pytest.mark.parametrize("at", range(1, 9))
-def test_whoever_comes_next_finishes_what_was_begun(at: int, fault: Fault) -> None:
-    """Killed at each of the eight requests that change something: nothing is left over, and nothing is missing."""
+def test_killed_deletion_is_finished_by_the_next_process(at: int, fault: Fault) -> None:
+    """Killed at each of the eight requests that change something: no file is left over or missing."""
     objects = MemoryStore()
     store = FaultyStore(objects)
     coordinator = three_of_an_attempt_that_is_over(store)
@@ -96,20 +96,20 @@ def test_whoever_comes_next_finishes_what_was_begun(at: int, fault: Fault) -> No
     other = bystander(objects)
     expire(other)
     assert folders(objects) == {"chk-3", "state/s3/1-n0nce"}
-    assert [one.status for one in other.state.checkpoints] == [FORGOTTEN, FORGOTTEN, RETAINED]
+    assert [checkpoint.status for checkpoint in other.state.checkpoints] == [FORGOTTEN, FORGOTTEN, RETAINED]
     assert expire(other) == ()
 
 
-def test_what_another_condemned_is_finished_by_anyone() -> None:
+def test_checkpoint_condemned_by_another_process_is_deleted() -> None:
     store = MemoryStore()
     coordinator = three_of_an_attempt_that_is_over(store)
     coordinator.journal.append(c.Condemn(ids=(1,), now="2026-11-20T00:00:00Z"))
-    assert [one.id for one in coordinator.state.with_status(CONDEMNED)] == [1]
+    assert [checkpoint.id for checkpoint in coordinator.state.with_status(CONDEMNED)] == [1]
     assert expire(bystander(store)) == (1, 2)
 
 
-def test_what_another_retires_between_two_steps_is_harmless() -> None:
-    """A driver holds its journal for the two entries only; meanwhile another begins, writes, and retires the same."""
+def test_deletion_beside_another_process_is_harmless() -> None:
+    """A driver locks its journal for the two entries only; between them another driver starts, writes, and deletes the same."""
     store = MemoryStore()
     slow = three_of_an_attempt_that_is_over(store, "failed")
     condemning = garbage.condemn(slow, at(1))
@@ -123,8 +123,8 @@ def test_what_another_retires_between_two_steps_is_harmless() -> None:
     assert not left & {"chk-1", "chk-2", "state/s1/1-n0nce", "state/s2/1-n0nce"}
 
 
-def test_deleting_leaves_what_is_condemned_later() -> None:
-    """What is deleted was condemned by the state that says so, not by one that is looked at then."""
+def test_delete_leaves_checkpoints_that_are_condemned_later() -> None:
+    """Only the checkpoints condemned by the own entry are deleted."""
     store = MemoryStore()
     slow = three_of_an_attempt_that_is_over(store, "failed")
     condemning = garbage.condemn(slow, at(1))
@@ -132,13 +132,13 @@ def test_deleting_leaves_what_is_condemned_later() -> None:
     take(other)
     garbage.condemn(other, at(1))
     slow.journal.catch_up()
-    assert [one.id for one in slow.state.with_status(CONDEMNED)] == [1, 2, 3]
+    assert [checkpoint.id for checkpoint in slow.state.with_status(CONDEMNED)] == [1, 2, 3]
     assert garbage.delete(slow.store, slow.keys, condemning, at(1)).expired.ids == (1, 2)
     assert "chk-3" in folders(store)
 
 
-def test_a_group_that_is_handed_on_stays() -> None:
-    """B32: its checkpoint goes, a newer one refers to it."""
+def test_reused_file_set_is_kept() -> None:
+    """B32: its checkpoint is deleted, and a newer one refers to the file set."""
     store = MemoryStore()
     coordinator = driver(store, retention=KeepLatest(1))
     take(coordinator)
@@ -148,8 +148,8 @@ def test_a_group_that_is_handed_on_stays() -> None:
     assert folders(store) == {"chk-2", "state/s1/1-n0nce", "state/s2/1-n0nce"}
 
 
-def test_the_groups_of_a_living_attempt_stay_and_pass_to_it() -> None:
-    """B18: its DataFrames read them. When it is over they are orphans."""
+def test_file_sets_of_a_running_attempt_are_kept_until_it_ends() -> None:
+    """B18: the DataFrames of the attempt read them. When it ends they are orphans."""
     store = MemoryStore()
     coordinator = driver(store, retention=KeepLatest(1))
     for _ in range(3):
@@ -162,8 +162,8 @@ def test_the_groups_of_a_living_attempt_stay_and_pass_to_it() -> None:
     assert folders(store) == {"chk-3", "state/s3/1-n0nce"}
 
 
-def test_the_groups_of_a_living_attempts_restore_point_stay() -> None:
-    """B32: also when newer checkpoints have long replaced that point."""
+def test_file_sets_of_the_restore_point_are_kept_while_the_attempt_runs() -> None:
+    """B32: newer checkpoints of the attempt do not change that."""
     store = MemoryStore()
     take(driver(store, retention=KeepLatest(1)))
     second = driver(store, 2, retention=KeepLatest(1))
@@ -176,8 +176,8 @@ def test_the_groups_of_a_living_attempts_restore_point_stay() -> None:
     assert folders(store) == {"chk-2", "state/s2/2-n0nce"}
 
 
-def test_nothing_is_deleted_that_somebody_came_to_need() -> None:
-    """Retention was chosen on a state that is old: chk-1 is where another run starts, since. Next time."""
+def test_checkpoint_needed_since_the_last_read_is_kept() -> None:
+    """The expired checkpoints were chosen on an old state; since then another run starts from chk-1."""
     store = MemoryStore()
     coordinator = driver(store, retention=KeepLatest(1))
     for _ in range(2):
@@ -189,8 +189,8 @@ def test_nothing_is_deleted_that_somebody_came_to_need() -> None:
     assert store.objects == before
 
 
-def test_a_driver_that_is_over_deletes_nothing() -> None:
-    """P3: what its retention would let go may be held by its successor's, and is not its own to judge any more."""
+def test_replaced_driver_deletes_nothing() -> None:
+    """P3: the policy of its successor may hold what its own policy would delete."""
     store = MemoryStore()
     sleeper = driver(store, retention=KeepLatest(1))
     for _ in range(2):
@@ -202,7 +202,7 @@ def test_a_driver_that_is_over_deletes_nothing() -> None:
     assert store.objects == before
 
 
-def test_a_policy_that_keeps_all_deletes_nothing() -> None:
+def test_keep_all_deletes_nothing() -> None:
     store = MemoryStore()
     coordinator = driver(store, retention=KeepAll())
     for _ in range(4):
@@ -241,7 +241,7 @@ def written(path: str) -> Callable[[MemoryStore], None]:
         pytest.param("heartbeat/1", False, id="a heartbeat"),
     ],
 )
-def test_orphans(path: str, orphan: bool) -> None:
+def test_orphan_by_its_path(path: str, orphan: bool) -> None:
     """chk-1 is retained, chk-2 aborted, chk-3 pending; attempt 1 is over, attempt 2 lives."""
     store = MemoryStore()
     first = driver(store)
@@ -256,16 +256,16 @@ def test_orphans(path: str, orphan: bool) -> None:
     assert {key: store.objects.get(key) for key in before} == before
 
 
-def test_what_was_condemned_and_not_forgotten_is_no_orphan() -> None:
-    """It is deleted in its own order, by retire."""
+def test_condemned_checkpoint_is_no_orphan() -> None:
+    """Its deletion has its own order."""
     store = MemoryStore()
     coordinator = three_of_an_attempt_that_is_over(store)
     coordinator.journal.append(c.Condemn(ids=(1,), now="2026-11-20T00:00:00Z"))
     assert orphans(coordinator) == ()
 
 
-def test_a_zombie_writes_in_vain() -> None:
-    """What an attempt writes after it was replaced is swept, now or by a later sweep; the successor's is not."""
+def test_files_of_a_replaced_attempt_are_orphans() -> None:
+    """Files that an attempt writes after it was replaced are removed, now or later; those of its successor are kept."""
     store = MemoryStore()
     zombie = driver(store)
     number = zombie.trigger(Request(token="stage 'clean'", timeout_s=600.0))
@@ -280,7 +280,7 @@ def test_a_zombie_writes_in_vain() -> None:
         assert folders(store) == {f"chk-{kept}", f"state/s{kept}/2-n0nce"}
 
 
-def test_a_dry_run_names_what_a_sweep_deletes() -> None:
+def test_orphans_lists_what_remove_orphans_deletes() -> None:
     store = MemoryStore()
     coordinator = driver(store)
     written("state/clean/1-z0mbie/part-0")(store)
@@ -290,17 +290,17 @@ def test_a_dry_run_names_what_a_sweep_deletes() -> None:
     assert f"{PREFIX}/state/clean/1-z0mbie/part-0" in store.objects
 
 
-def test_a_sweep_of_nothing_is_nothing() -> None:
+def test_remove_orphans_without_orphans_deletes_nothing() -> None:
     store = MemoryStore()
     assert remove_orphans(driver(store)) == 0
 
 
-def test_a_savepoint_keeps_nothing_else_from_being_deleted() -> None:
-    """No policy deletes it; nor is it asked for together with what a policy does delete, and all refused with it."""
+def test_savepoint_is_kept_and_delays_no_deletion() -> None:
+    """No policy deletes a savepoint, and expired checkpoints are not refused because of it."""
     coordinator = driver(MemoryStore(), retention=KeepLatest(1))
     number = coordinator.trigger(Request(token="asked", kind="savepoint", origin="cli", folder=memory().uri))
     coordinator.acknowledge(acknowledgement(number, stage("s", number)))
     coordinator.complete(number)
     assert (take(coordinator), take(coordinator), take(coordinator)) == (2, 3, 4)
     assert expire(coordinator) == (2, 3)
-    assert [one.id for one in coordinator.state.retained] == [1, 4]
+    assert [checkpoint.id for checkpoint in coordinator.state.retained] == [1, 4]

@@ -1,4 +1,4 @@
-"""What a writer of the journal may say of its entry (docs/protocol.md), whatever became of its requests. Runs anywhere."""
+"""The result of an append to the journal, whatever fault hits its requests (docs/protocol.md). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def no_time_passes() -> Iterator[None]:
 
 
 def hurt(fault: Fault, kind: str = "create") -> Callable[[Call], Fault]:
-    """Every request of a kind."""
+    """Return a plan that hits every request of ``kind``."""
     return lambda call: fault if call.kind == kind else Fault.NONE
 
 
@@ -48,14 +48,14 @@ def running(store: FaultyStore | MemoryStore, segment: int = 64) -> Journal:
     return journal
 
 
-def test_an_answer_holds_number_and_events() -> None:
+def test_append_returns_number_and_events() -> None:
     answer = open_journal(MemoryStore()).append(launch())
     assert answer.n == 0
     assert [type(event).__name__ for event in answer.events] == ["HistoryOpened", "LaunchPlanned"]
     assert answer.done is None
 
 
-def test_the_same_again_is_done_already_and_writes_nothing() -> None:
+def test_repeated_command_is_done_already_and_writes_nothing() -> None:
     store = MemoryStore()
     open_journal(store).append(launch())
     answer = open_journal(store).append(launch())
@@ -63,7 +63,7 @@ def test_the_same_again_is_done_already_and_writes_nothing() -> None:
     assert numbers(store) == [0]
 
 
-def test_a_refusal_is_raised_and_writes_nothing() -> None:
+def test_refused_command_raises_and_writes_nothing() -> None:
     store = MemoryStore()
     open_journal(store).append(launch())
     with pytest.raises(TwoOwners):
@@ -71,26 +71,26 @@ def test_a_refusal_is_raised_and_writes_nothing() -> None:
     assert numbers(store) == [0]
 
 
-def test_only_who_plans_a_launch_begins_a_history() -> None:
+def test_only_a_launch_begins_a_history() -> None:
     store = MemoryStore()
     with pytest.raises(NotRunning):
         open_journal(store).append(c.Trigger(request=Request(token="r")))
     assert store.objects == {}
 
 
-def test_who_loses_decides_again() -> None:
-    """B6: "exists" with another nonce is somebody else's entry; what that says counts for the decision."""
+def test_lost_race_is_decided_again() -> None:
+    """B6: "exists" with another nonce is an entry of another writer, which the decision must count."""
     store = MemoryStore()
-    one, other = open_journal(store), open_journal(store)
-    write(one)
+    first, other = open_journal(store), open_journal(store)
+    write(first)
     other.catch_up()
-    one.append(launch(try_number=2))
+    first.append(launch(try_number=2))
     assert other.append(launch(try_number=3)).n == 2
     assert [launch.spec.try_number for launch in other.state.launches] == [1, 2, 3]
 
 
-def test_a_refusal_is_told_only_about_a_state_that_was_caught_up() -> None:
-    """What this reader remembers says busy; the checkpoint was aborted meanwhile."""
+def test_refusal_is_decided_on_the_newest_state() -> None:
+    """The state that the reader remembers says busy; the checkpoint was aborted meanwhile."""
     store = MemoryStore()
     reader, other = running(store), open_journal(store)
     reader.append(c.Trigger(request=Request(token="one")))
@@ -100,8 +100,8 @@ def test_a_refusal_is_told_only_about_a_state_that_was_caught_up() -> None:
     assert reader.append(c.Trigger(request=Request(token="two"))).n == 4
 
 
-def test_done_already_is_told_only_about_a_state_that_was_caught_up() -> None:
-    """The request was answered with an aborted checkpoint; since then a later try triggered another."""
+def test_done_already_is_decided_on_the_newest_state() -> None:
+    """The request got an aborted checkpoint; since then a later try triggered another."""
     store = MemoryStore()
     reader = running(store)
     reader.append(c.Trigger(request=Request(token="one")))
@@ -110,8 +110,8 @@ def test_done_already_is_told_only_about_a_state_that_was_caught_up() -> None:
     assert reader.append(c.Trigger(request=Request(token="one"))).done == DoneAlready(2)
 
 
-def test_an_observation_is_made_anew_when_the_state_moved() -> None:
-    """Alive was said of attempt 1; the journal has another meanwhile."""
+def test_command_is_built_again_when_the_state_changed() -> None:
+    """The observation was about attempt 1; meanwhile the journal has another."""
     store = MemoryStore()
     journal = running(store)
     other = open_journal(store)
@@ -132,8 +132,8 @@ def test_an_observation_is_made_anew_when_the_state_moved() -> None:
 
 @pytest.mark.parametrize("stubs", [False, True], ids=["boundaries stand", "boundaries are stubs"])
 @pytest.mark.parametrize("slept_at", [1, 2, 3, 5, 6, 7])
-def test_a_win_is_void_where_the_next_boundary_stands(slept_at: int, stubs: bool) -> None:
-    """B1: the number was free because it was pruned. What was decided goes behind everybody else's entries."""
+def test_win_is_void_if_the_next_boundary_exists(slept_at: int, stubs: bool) -> None:
+    """B1: the number was free because it was compacted. The command is written behind the entries of all others."""
     store = MemoryStore()
     sleeper = open_journal(store, segment=SHORT)
     write(sleeper, slept_at)
@@ -144,13 +144,13 @@ def test_a_win_is_void_where_the_next_boundary_stands(slept_at: int, stubs: bool
     answer = sleeper.append(launch(try_number=100))
 
     assert answer.n == 20
-    assert slept_at in numbers(store), "the phantom stays, and nobody believes it"
+    assert slept_at in numbers(store), "the phantom entry is stored, and no reader believes it"
     assert sleeper.state == open_journal(store, segment=SHORT).catch_up()
-    assert [one.spec.try_number for one in sleeper.state.launches] == [*range(1, 21), 100]
+    assert [launch.spec.try_number for launch in sleeper.state.launches] == [*range(1, 21), 100]
 
 
-def test_a_void_win_of_what_was_done_meanwhile_is_done_already() -> None:
-    """It may have been genuine: others wrote the rest of the segment. So deciding again must be harmless (B7)."""
+def test_void_win_of_a_repeated_command_is_done_already() -> None:
+    """The win may have been real, with the rest of the segment written by others; deciding again must be harmless (B7)."""
     store = MemoryStore()
     sleeper = open_journal(store, segment=SHORT)
     write(sleeper, 2)
@@ -178,8 +178,8 @@ def test_a_void_win_of_what_was_done_meanwhile_is_done_already() -> None:
         {1: Fault.NOT_SENT, 2: Fault.DROPPED, 3: Fault.LOST},
     ],
 )
-def test_a_lost_answer_is_settled_by_the_same_bytes(faults: dict[int, Fault]) -> None:
-    """B6: "exists" can be one's own doing; the entry is written once and taken for one's own."""
+def test_lost_answer_is_settled_by_the_same_bytes(faults: dict[int, Fault]) -> None:
+    """B6: "exists" may be caused by the own earlier request; the entry is written once and recognized."""
     objects = MemoryStore()
     store = FaultyStore(objects)
     journal = running(store)
@@ -191,7 +191,7 @@ def test_a_lost_answer_is_settled_by_the_same_bytes(faults: dict[int, Fault]) ->
     assert open_journal(store).catch_up() == journal.state
 
 
-def test_a_late_put_of_ones_own_is_ones_own() -> None:
+def test_late_own_put_is_recognized() -> None:
     store = FaultyStore(MemoryStore(), late_by=2)
     journal = running(store)
     store.requests.clear()
@@ -203,8 +203,8 @@ def test_a_late_put_of_ones_own_is_ones_own() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.DROPPED, Fault.LATE])
-def test_silence_is_unknown_and_nothing_is_concluded(fault: Fault) -> None:
-    """B5: read back as absent does not mean that it was not done, or will not be."""
+def test_append_without_an_answer_is_unknown(fault: Fault) -> None:
+    """B5: an entry that is absent now may still be written by the lost request."""
     store = FaultyStore(MemoryStore())
     journal = running(store)
     before = journal.state
@@ -215,7 +215,7 @@ def test_silence_is_unknown_and_nothing_is_concluded(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("lands", ["before", "after", "never"])
-def test_what_was_unknown_is_asked_again_and_done_once(lands: str) -> None:
+def test_unknown_command_is_repeated_and_done_once(lands: str) -> None:
     store = FaultyStore(MemoryStore())
     journal = running(store)
     store.plan = hurt(Fault.LATE)
@@ -229,12 +229,12 @@ def test_what_was_unknown_is_asked_again_and_done_once(lands: str) -> None:
         store.land()
     assert (answer.done is not None) == (lands == "before")
     state = open_journal(store).catch_up()
-    assert [one.id for one in state.checkpoints] == [1]
+    assert [checkpoint.id for checkpoint in state.checkpoints] == [1]
     assert state == journal.catch_up()
 
 
 @pytest.mark.parametrize("lands", ["before", "after"])
-def test_another_command_may_take_the_number_of_an_unknown_one(lands: str) -> None:
+def test_other_command_may_take_the_number_of_an_unknown_entry(lands: str) -> None:
     store = FaultyStore(MemoryStore())
     journal = running(store)
     store.plan = hurt(Fault.LATE)
@@ -247,12 +247,12 @@ def test_another_command_may_take_the_number_of_an_unknown_one(lands: str) -> No
     store.land()
     state = open_journal(store).catch_up()
     assert state == journal.state
-    assert [one.status for one in state.checkpoints] == (["aborted"] if lands == "before" else [])
+    assert [checkpoint.status for checkpoint in state.checkpoints] == (["aborted"] if lands == "before" else [])
 
 
 @pytest.mark.parametrize("fault", [Fault.DROPPED, Fault.NOT_SENT, Fault.DENIED, Fault.MISCONFIGURED])
-def test_a_win_that_cannot_be_believed_is_unknown(fault: Fault) -> None:
-    """The put was answered, the look at the next boundary was not: a win may be void, so nobody may act on it."""
+def test_win_without_a_look_at_the_boundary_is_unknown(fault: Fault) -> None:
+    """The put was answered, the read of the next boundary was not: the win may be void."""
     store = FaultyStore(MemoryStore())
     journal = running(store)
     before = journal.state
@@ -267,7 +267,7 @@ def test_a_win_that_cannot_be_believed_is_unknown(fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("fault", "error"), [(Fault.DENIED, StoreDenied), (Fault.NOT_SENT, StoreUnavailable)], ids=["denied", "never sent"]
 )
-def test_what_cannot_have_happened_is_not_unknown(fault: Fault, error: type[Exception]) -> None:
+def test_refused_or_unsent_put_is_not_unknown(fault: Fault, error: type[Exception]) -> None:
     store = FaultyStore(MemoryStore())
     journal = running(store)
     store.plan = hurt(fault)
@@ -280,8 +280,8 @@ def test_what_cannot_have_happened_is_not_unknown(fault: Fault, error: type[Exce
 # -- limits --------------------------------------------------------------------------------------------------------------
 
 
-def test_events_have_a_limit_and_a_snapshot_has_none() -> None:
-    """256 KiB of events; and the state of many such entries at a boundary."""
+def test_events_are_limited_and_snapshots_are_not() -> None:
+    """Events are limited to 256 KiB; a boundary holds the state of many such entries."""
     store = MemoryStore()
     journal = running(store, segment=SHORT)
     fits = [entry(f"state-{n}", (f"state/state-{n}/1-{'0' * 32}",), 1) for n in range(600)]
@@ -300,7 +300,7 @@ def test_events_have_a_limit_and_a_snapshot_has_none() -> None:
     assert journal.append(c.Abort(id=4, reason="too many file sets")).events
 
 
-def test_three_hundred_entries() -> None:
+def test_three_hundred_entries_have_five_snapshots() -> None:
     store = MemoryStore()
     journal = open_journal(store)
     write(journal, 300)
@@ -310,14 +310,14 @@ def test_three_hundred_entries() -> None:
     assert journal.state == open_journal(store).catch_up()
 
 
-def test_an_entry_says_who_wrote_it() -> None:
+def test_entry_names_its_writer() -> None:
     store = MemoryStore()
     write(open_journal(store, place="cli"))
     assert raw(store, 0)["by"] == {"place": "cli", "owner": "flights.delays", "host": "host", "epoch": None}
 
 
-def test_a_refusal_can_be_foreseen_without_writing() -> None:
-    """Of a dry run: what would be refused is refused, and what would be written, or is done already, is not told."""
+def test_foresee_raises_a_refusal_and_writes_nothing() -> None:
+    """For a dry run: a refusal is raised; a command that would be written, or is done already, returns nothing."""
     store = MemoryStore()
     journal = running(store)
     before = dict(store.objects)
@@ -331,8 +331,8 @@ def test_a_refusal_can_be_foreseen_without_writing() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.NOT_SENT, Fault.DENIED])
-def test_a_void_win_after_which_nothing_is_read_is_unknown(fault: Fault) -> None:
-    """It may have been genuine, so the store's error alone would say too little."""
+def test_void_win_without_a_further_read_is_unknown(fault: Fault) -> None:
+    """The win may have been real, so the error of the store alone would say too little."""
     inner = MemoryStore()
     store = FaultyStore(inner)
     sleeper = open_journal(store, segment=SHORT)

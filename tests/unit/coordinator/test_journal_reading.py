@@ -1,4 +1,4 @@
-"""What a reader of the journal believes (docs/protocol.md, P7). Runs anywhere."""
+"""Which entries a reader of the journal believes (docs/protocol.md, P7). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def truth(store: MemoryStore, segment: int = SHORT) -> State:
 
 
 def sleeper(store: MemoryStore, entries: int) -> Journal:
-    """A reader that believed the first ``entries`` of a journal and then slept."""
+    """Return a reader that read the first ``entries`` of a journal and then slept."""
     journal = open_journal(store, segment=SHORT)
     write(journal, entries)
     return journal
 
 
-def test_an_absent_history_is_the_empty_state() -> None:
+def test_absent_history_is_the_empty_state() -> None:
     store = MemoryStore()
     assert open_journal(store).catch_up() == State()
     assert open_journal(store).poll().n == -1
@@ -37,7 +37,7 @@ def test_an_absent_history_is_the_empty_state() -> None:
 
 
 @pytest.mark.parametrize("entries", [1, 2, 63, 64, 65, 127, 128, 129, 300])
-def test_a_new_reader_sees_what_the_writer_saw(entries: int) -> None:
+def test_new_reader_has_the_state_of_the_writer(entries: int) -> None:
     store = MemoryStore()
     writer = open_journal(store)
     write(writer, entries)
@@ -48,7 +48,7 @@ def test_a_new_reader_sees_what_the_writer_saw(entries: int) -> None:
 
 
 @pytest.mark.parametrize("entries", range(1, 20))
-def test_a_reader_that_slept_sees_it_too(entries: int) -> None:
+def test_sleeping_reader_catches_up(entries: int) -> None:
     store = MemoryStore()
     reader = sleeper(store, entries)
     write(open_journal(store, segment=SHORT), 20 - entries)
@@ -56,7 +56,7 @@ def test_a_reader_that_slept_sees_it_too(entries: int) -> None:
     assert reader.state.n == 19
 
 
-def test_boundaries_hold_the_whole_state_before_them_and_others_none() -> None:
+def test_only_boundaries_hold_the_state_before_them() -> None:
     store = written(9, segment=SHORT)
     assert [n for n in range(9) if "snapshot" in raw(store, n)] == [0, 4, 8]
     snapshot = State.from_json(raw(store, 8)["snapshot"])
@@ -66,8 +66,8 @@ def test_boundaries_hold_the_whole_state_before_them_and_others_none() -> None:
 
 @pytest.mark.parametrize("stubs", [False, True], ids=["boundaries stand", "boundaries are stubs"])
 @pytest.mark.parametrize("entries", [5, 8, 9, 17, 33, 40])
-def test_what_was_pruned_is_not_missed(entries: int, stubs: bool) -> None:
-    """Meeting a stub means: gallop on."""
+def test_compacted_journal_gives_the_same_state(entries: int, stubs: bool) -> None:
+    """A reader that meets a stub goes on to later boundaries."""
     store = written(entries, segment=SHORT)
     whole = truth(store)
     prune(store, segment=SHORT, stubs=stubs)
@@ -76,8 +76,8 @@ def test_what_was_pruned_is_not_missed(entries: int, stubs: bool) -> None:
 
 @pytest.mark.parametrize("stubs", [False, True], ids=["boundaries stand", "boundaries are stubs"])
 @pytest.mark.parametrize("believed", [1, 2, 3, 4, 5, 7, 8, 11])
-def test_absent_is_not_believed_before_the_boundary_was_seen_absent(believed: int, stubs: bool) -> None:
-    """B3: the next number is absent because it was deleted, not because nothing was written."""
+def test_absent_entry_is_not_believed_before_the_boundary_is_absent(believed: int, stubs: bool) -> None:
+    """B3: the next number is absent because it was compacted."""
     store = MemoryStore()
     reader = sleeper(store, believed)
     write(open_journal(store, segment=SHORT), 30 - believed)
@@ -87,15 +87,15 @@ def test_absent_is_not_believed_before_the_boundary_was_seen_absent(believed: in
 
 
 def phantom(store: MemoryStore, n: int) -> None:
-    """What a writer that slept through a pruning wins at a number that was taken once."""
+    """Write the entry that a sleeping writer puts at a compacted number."""
     body = raw(store, max(numbers(store))) | {"n": n, "nonce": "phantom"}
     body.pop("snapshot", None)
     body["events"] = [{"kind": "history_closing", "reason": "a phantom"}]
     store.objects[KEYS.entry(n)] = canonical(body)
 
 
-def test_what_was_read_is_forgotten_where_the_boundary_stands() -> None:
-    """P7: a phantom entry is believed by nobody."""
+def test_phantom_entry_is_not_believed() -> None:
+    """P7: an entry behind which the next boundary exists is ignored."""
     store = MemoryStore()
     reader = sleeper(store, 2)
     write(open_journal(store, segment=SHORT), 10)
@@ -106,8 +106,8 @@ def test_what_was_read_is_forgotten_where_the_boundary_stands() -> None:
     assert reader.state == truth(store)
 
 
-def test_a_boundary_that_was_purged_by_hand_is_no_end() -> None:
-    """Who met the stub behind it goes on from there; who must find the way past the gap says what is wrong."""
+def test_reader_passes_a_boundary_that_was_deleted_by_hand_or_reports_it() -> None:
+    """A reader behind the gap goes on; a reader before it raises."""
     store = MemoryStore()
     reader = sleeper(store, 6)
     write(open_journal(store, segment=SHORT), 8)
@@ -119,8 +119,8 @@ def test_a_boundary_that_was_purged_by_hand_is_no_end() -> None:
         truth(store)
 
 
-def test_a_history_that_ends_in_a_stub_lacks_a_part() -> None:
-    """The last stub of a closed one says so; where none does, nothing may be appended as if it were empty."""
+def test_history_that_ends_in_a_stub_is_refused() -> None:
+    """Only the last stub of a closed history may end a journal; nothing may be appended here as if it were empty."""
     store = written(9, segment=SHORT)
     for n in (0, 4, 8):
         rewrite(store, n, stub=True)
@@ -132,7 +132,7 @@ def test_a_history_that_ends_in_a_stub_lacks_a_part() -> None:
 # -- polls ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_poll_sees_the_next_entry_at_once() -> None:
+def test_poll_sees_the_next_entry_at_once() -> None:
     store = MemoryStore()
     reader = sleeper(store, 2)
     assert reader.poll().n == 1
@@ -140,7 +140,7 @@ def test_a_poll_sees_the_next_entry_at_once() -> None:
     assert reader.poll().n == 2
 
 
-def test_a_poll_sees_within_ten_that_its_segment_was_closed_and_pruned() -> None:
+def test_tenth_poll_sees_that_the_segment_was_compacted() -> None:
     store = MemoryStore()
     reader = sleeper(store, 2)
     write(open_journal(store, segment=SHORT), 10)
@@ -149,7 +149,7 @@ def test_a_poll_sees_within_ten_that_its_segment_was_closed_and_pruned() -> None
     assert seen == [1] * 9 + [11]
 
 
-def test_a_poll_of_an_absent_history_sees_its_first_entry() -> None:
+def test_poll_of_an_absent_history_sees_its_first_entry() -> None:
     store = MemoryStore()
     reader = open_journal(store)
     assert reader.poll().n == -1
@@ -161,13 +161,13 @@ def test_a_poll_of_an_absent_history_sees_its_first_entry() -> None:
 
 
 def begun_anew(store: MemoryStore, entries: int) -> None:
-    """Deleted by hand, and begun by somebody else."""
+    """Delete the history and begin it with another incarnation."""
     store.objects.clear()
     write(open_journal(store, segment=SHORT), entries, incarnation="an0ther")
 
 
 @pytest.mark.parametrize("entries", [3, 4, 5, 9])
-def test_a_reader_of_a_dead_incarnation_stops_by_name(entries: int) -> None:
+def test_reader_of_an_old_incarnation_raises(entries: int) -> None:
     store = MemoryStore()
     reader = sleeper(store, 2)
     begun_anew(store, entries)
@@ -177,7 +177,7 @@ def test_a_reader_of_a_dead_incarnation_stops_by_name(entries: int) -> None:
     assert reader.state == before
 
 
-def test_so_it_does_where_the_new_one_is_shorter_and_it_had_read_further() -> None:
+def test_reader_of_an_old_incarnation_raises_if_the_new_one_is_shorter() -> None:
     store = MemoryStore()
     reader = sleeper(store, 6)
     begun_anew(store, 7)
@@ -185,8 +185,8 @@ def test_so_it_does_where_the_new_one_is_shorter_and_it_had_read_further() -> No
         reader.catch_up()
 
 
-def test_what_a_dead_incarnation_writes_later_stops_readers_of_the_living_one() -> None:
-    """docs/protocol.md: also a boundary, whose snapshot would otherwise take the living history's place."""
+def test_late_entry_of_an_old_incarnation_raises() -> None:
+    """docs/protocol.md: the late entry is a boundary, whose snapshot would otherwise replace the state of the new history."""
     store = MemoryStore()
     zombie = sleeper(store, 4)
     begun_anew(store, 2)
@@ -196,7 +196,7 @@ def test_what_a_dead_incarnation_writes_later_stops_readers_of_the_living_one() 
         open_journal(store, segment=SHORT).catch_up()
 
 
-def test_the_incarnation_comes_from_who_opened_the_history() -> None:
+def test_incarnation_is_that_of_the_opening_event() -> None:
     store = written(1)
     opened = raw(store, 0)["events"][0]
     assert opened["kind"] == "history_opened"
@@ -218,10 +218,8 @@ def test_the_incarnation_comes_from_who_opened_the_history() -> None:
         ({"events": None}, Damaged, "0000000000000005"),
     ],
 )
-def test_an_entry_that_cannot_be_read_stops_the_reader(
-    fields: dict[str, object], error: type[Exception], says: str
-) -> None:
-    """Never skipped: what is decided on half a history is wrong."""
+def test_unreadable_entry_stops_the_reader(fields: dict[str, object], error: type[Exception], says: str) -> None:
+    """Such an entry is never skipped: a decision on half a history would be wrong."""
     store = written(7, segment=SHORT)
     rewrite(store, 5, **fields)
     reader = open_journal(store, segment=SHORT)
@@ -232,7 +230,7 @@ def test_an_entry_that_cannot_be_read_stops_the_reader(
 
 
 @pytest.mark.parametrize("field", ["inc", "n", "nonce", "at", "by", "events"])
-def test_an_entry_that_lacks_a_field_is_damaged(field: str) -> None:
+def test_entry_without_a_field_is_damaged(field: str) -> None:
     store = written(2)
     body = raw(store, 1)
     del body[field]
@@ -242,14 +240,14 @@ def test_an_entry_that_lacks_a_field_is_damaged(field: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'"text"', b"{}", b'{"v": "1"}'])
-def test_what_is_no_entry_is_damaged(body: bytes) -> None:
+def test_body_that_is_no_entry_is_damaged(body: bytes) -> None:
     store = written(2)
     store.objects[KEYS.entry(1)] = body
     with pytest.raises(Damaged, match="0000000000000001"):
         open_journal(store).catch_up()
 
 
-def test_a_boundary_without_its_snapshot_is_damaged() -> None:
+def test_boundary_without_its_snapshot_is_damaged() -> None:
     store = written(6, segment=SHORT)
     body = raw(store, 4)
     del body["snapshot"]
@@ -259,8 +257,8 @@ def test_a_boundary_without_its_snapshot_is_damaged() -> None:
 
 
 @pytest.mark.parametrize("boundaries", [2, 5, 9])
-def test_a_boundary_that_becomes_a_stub_while_somebody_looks_for_the_last_leads_on(boundaries: int) -> None:
-    """Whatever is written and pruned between any two of its requests: ten segments, and all boundaries but the last."""
+def test_reader_goes_on_from_a_boundary_that_becomes_a_stub(boundaries: int) -> None:
+    """Between any two requests of the reader ten segments are written and all boundaries but the last become stubs."""
     for step in range(1, 12):
         inner = written(boundaries * SHORT, segment=SHORT)
         store = FaultyStore(inner, partial(_grown, inner, step))
@@ -275,8 +273,8 @@ def _grown(store: MemoryStore, step: int, call: Call) -> Fault:
 
 
 @pytest.mark.parametrize("believed", [1, 2, 3])
-def test_a_boundary_is_never_read_in_passing(believed: int) -> None:
-    """A phantom at the last number before it would be believed, and the boundary taken for the next entry."""
+def test_boundary_is_not_taken_for_the_next_entry(believed: int) -> None:
+    """Otherwise the phantom at the last number before the boundary would be believed."""
     store = MemoryStore()
     reader = sleeper(store, believed)
     write(open_journal(store, segment=SHORT), 7 - believed)
@@ -287,9 +285,9 @@ def test_a_boundary_is_never_read_in_passing(believed: int) -> None:
 
 
 def test_times_compare_as_texts() -> None:
-    """All of one length, in UTC."""
+    """All times have one length and are in UTC."""
     tokyo = timezone(timedelta(hours=9))
     moments = [datetime(2026, 11, 20, 9, 0, 0, micro, tzinfo=tokyo) for micro in (0, 1000, 999_999)]
-    assert [utc_text(one) for one in moments] == [
+    assert [utc_text(moment) for moment in moments] == [
         "2026-11-20T00:00:00.000Z", "2026-11-20T00:00:00.001Z", "2026-11-20T00:00:00.999Z",
     ]  # fmt: skip

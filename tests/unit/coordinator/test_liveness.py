@@ -1,4 +1,4 @@
-"""Who is seen alive: at once on the same host, by two moves elsewhere (docs/protocol.md). Runs on Linux."""
+"""Liveness of a driver: at once on the same host, by two moves of its counter elsewhere (docs/protocol.md). Runs on Linux."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ def beat(store: MemoryStore, **fields: Any) -> None:
 
 
 def looked(store: Store, *keys: str, beats: Beats = SHORT) -> tuple[bool, bool]:
-    """Whether somebody was seen, and whether that had to be waited for."""
+    """Return whether a driver is alive, and whether that took a wait."""
     waited = threading.Event()
     return Liveness(store, beats).wait(keys or (KEY,), waited.set), waited.is_set()
 
 
-def test_the_defaults() -> None:
-    """A beat every 10 s, seen by two moves within 30 s, given up after 60 s."""
+def test_default_beats_are_10_30_and_60_seconds() -> None:
+    """A beat every 10 s, alive after two moves within 30 s, dead after 60 s without one."""
     assert Beats() == Beats(every=10.0, look=30.0, still=60.0)
 
 
 @pytest.mark.parametrize(
     ("value", "beats"), [(None, Beats()), ("", Beats()), ("0.5", Beats(0.5, 1.5, 3.0)), ("20", Beats(20, 60, 120))]
 )
-def test_shorter_ones_keep_the_proportion(monkeypatch: pytest.MonkeyPatch, value: str | None, beats: Beats) -> None:
+def test_configured_beats_keep_the_proportion(monkeypatch: pytest.MonkeyPatch, value: str | None, beats: Beats) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     if value is not None:
         monkeypatch.setenv(VARIABLE, value)
@@ -104,8 +104,8 @@ def state_of(pid: int) -> str:
     return stat(pid)[0]
 
 
-def test_a_driver_of_this_host_is_seen_at_once_and_so_is_its_death(tmp_path: Path) -> None:
-    """A real process that beats, and a real kill -9: neither is waited for."""
+def test_driver_on_this_host_is_judged_at_once(tmp_path: Path) -> None:
+    """A real process beats and is killed by SIGKILL; neither needs a wait."""
     store = LocalStore(tmp_path)
     with child(sys.executable, "-c", BEATER, str(tmp_path), KEY) as driver:
         wait_until(lambda: read_beat(store, KEY), 20, lambda: "no beat")
@@ -115,8 +115,8 @@ def test_a_driver_of_this_host_is_seen_at_once_and_so_is_its_death(tmp_path: Pat
         assert looked(store) == (False, False)
 
 
-def test_a_corpse_is_dead() -> None:
-    """A zombie waits for a parent that may never ask; it writes nothing."""
+def test_zombie_process_is_dead() -> None:
+    """A zombie waits for its parent and writes nothing."""
     store = MemoryStore()
     with child("sleep", "60") as driver:
         beat(store, process=process_of(driver.pid))
@@ -126,8 +126,8 @@ def test_a_corpse_is_dead() -> None:
         assert looked(store) == (False, False)
 
 
-def test_a_stopped_process_is_alive() -> None:
-    """It will go on some day, and what it does then is for the journal to refuse."""
+def test_stopped_process_is_alive() -> None:
+    """A stopped process may go on; the journal refuses its writes if it was replaced."""
     store = MemoryStore()
     with child("sleep", "60") as driver:
         beat(store, process=process_of(driver.pid))
@@ -136,7 +136,7 @@ def test_a_stopped_process_is_alive() -> None:
         assert looked(store) == (True, False)
 
 
-def test_a_later_process_of_the_same_number_is_another() -> None:
+def test_later_process_with_the_same_pid_is_another() -> None:
     this = Process.this()
     assert this.lives() is True
     assert replace(this, start_ticks=str(int(this.start_ticks) - 1)).lives() is False
@@ -154,8 +154,8 @@ def test_a_later_process_of_the_same_number_is_another() -> None:
     ],
     ids=["another host", "this host before it was booted", "another container", "a host that cannot say", "nobody"],
 )
-def test_elsewhere_nothing_is_known(elsewhere: Process) -> None:
-    """Names of hosts tell nothing: two containers share one, and one host changes its own."""
+def test_process_elsewhere_is_unknown(elsewhere: Process) -> None:
+    """Host names do not identify a host: two containers may share one, and a host may change its name."""
     assert elsewhere.lives() is None
 
 
@@ -164,7 +164,7 @@ def test_elsewhere_nothing_is_known(elsewhere: Process) -> None:
 
 @contextmanager
 def counting(store: MemoryStore, change: Callable[[int], dict[str, Any]]) -> Iterator[None]:
-    """A driver elsewhere: a thread that beats as told by the counter's number."""
+    """Run a thread that beats as a driver elsewhere, with the fields that ``change`` returns for each counter."""
     stop = threading.Event()
 
     def run() -> None:
@@ -182,7 +182,7 @@ def counting(store: MemoryStore, change: Callable[[int], dict[str, Any]]) -> Ite
         thread.join(timeout=10)
 
 
-def test_two_moves_are_alive() -> None:
+def test_two_moves_of_the_counter_are_alive() -> None:
     store = MemoryStore()
     beat(store, process=FOREIGN)
     with counting(store, lambda number: {"counter": number}):
@@ -199,14 +199,14 @@ def test_two_moves_are_alive() -> None:
         ),
     ],
 )
-def test_less_is_not(change: Callable[[int], dict[str, Any]]) -> None:
+def test_fewer_than_two_moves_are_dead(change: Callable[[int], dict[str, Any]]) -> None:
     store = MemoryStore()
     beat(store, process=FOREIGN)
     with counting(store, change):
         assert looked(store) == (False, True)
 
 
-def test_it_is_looked_for_as_long_as_was_promised() -> None:
+def test_wait_lasts_the_whole_look() -> None:
     store = MemoryStore()
     beat(store, process=FOREIGN)
     began = time.monotonic()
@@ -214,8 +214,8 @@ def test_it_is_looked_for_as_long_as_was_promised() -> None:
     assert SHORT.look <= time.monotonic() - began < 10
 
 
-def test_one_of_several_is_enough() -> None:
-    """The launch's beat stands still since its task died; the driver's own moves."""
+def test_one_moving_heartbeat_of_several_is_alive() -> None:
+    """The heartbeat of the launch stands still since its task died; that of the driver moves."""
     store = MemoryStore()
     store.overwrite(KEYS.launch_beat(1), canonical(Beat(counter=9, launch=1, process=FOREIGN).to_json()))
     beat(store, process=FOREIGN)
@@ -237,8 +237,8 @@ def test_one_of_several_is_enough() -> None:
     ],
     ids=["absent", "empty", "torn", "of a newer version", "of other types", "of a driver that was refused"],
 )
-def test_a_hint_that_says_nothing_is_no_hint(body: bytes | None) -> None:
-    """Never an error: heartbeats are hints."""
+def test_unreadable_heartbeat_is_ignored(body: bytes | None) -> None:
+    """Heartbeats are hints, so an unreadable one is no error."""
     store = MemoryStore()
     key = KEYS.launch_beat(1)
     if body is not None:
@@ -246,8 +246,8 @@ def test_a_hint_that_says_nothing_is_no_hint(body: bytes | None) -> None:
     assert looked(store, key) == (False, False)
 
 
-def test_an_attempt_that_has_not_beaten_yet_is_waited_for() -> None:
-    """It beats right after its entry: who looks in between must not take it for dead and put itself in its place."""
+def test_attempt_without_a_heartbeat_is_waited_for() -> None:
+    """A driver beats right after its entry; an observer between the two must not replace it."""
     store = MemoryStore()
     waited = threading.Event()
 
@@ -259,18 +259,18 @@ def test_an_attempt_that_has_not_beaten_yet_is_waited_for() -> None:
     assert waited.is_set()
 
 
-def test_an_attempt_that_never_beat_is_dead() -> None:
+def test_attempt_that_never_beat_is_dead() -> None:
     assert looked(MemoryStore()) == (False, True)
 
 
 @pytest.mark.parametrize(("fault", "error"), [(Fault.DENIED, StoreDenied), (Fault.NOT_SENT, StoreUnavailable)])
-def test_who_cannot_look_does_not_say_dead(fault: Fault, error: type[Exception]) -> None:
-    """Taken for dead, a healthy stranger would be replaced."""
+def test_error_of_the_store_is_raised_and_not_taken_for_dead(fault: Fault, error: type[Exception]) -> None:
+    """Otherwise a healthy driver would be replaced."""
     with pytest.raises(error):
         looked(FaultyStore(MemoryStore(), lambda call: fault))
 
 
-# -- what an observer remembers ------------------------------------------------------------------------------------------
+# -- an observer over time -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -287,12 +287,12 @@ def look_at(observer: Liveness, store: Store, counter: int) -> bool | None:
     return observer.alive([KEY])
 
 
-def test_one_look_at_a_driver_elsewhere_decides_nothing(clock: SimpleNamespace) -> None:
+def test_first_look_at_a_driver_elsewhere_is_undecided(clock: SimpleNamespace) -> None:
     store = MemoryStore()
     assert look_at(Liveness(store), store, 1) is None
 
 
-def test_two_looks_decide_when_the_counter_moved_on_between_them(clock: SimpleNamespace) -> None:
+def test_counter_that_moved_between_two_looks_is_alive(clock: SimpleNamespace) -> None:
     store = MemoryStore()
     observer = Liveness(store)
     assert look_at(observer, store, 5) is None
@@ -300,7 +300,7 @@ def test_two_looks_decide_when_the_counter_moved_on_between_them(clock: SimpleNa
     assert look_at(observer, store, 7) is True
 
 
-def test_a_driver_that_was_alive_is_dead_when_it_stood_still_for_a_minute(clock: SimpleNamespace) -> None:
+def test_driver_is_dead_after_a_minute_without_a_move(clock: SimpleNamespace) -> None:
     store = MemoryStore()
     observer = Liveness(store)
     look_at(observer, store, 5)
@@ -311,10 +311,10 @@ def test_a_driver_that_was_alive_is_dead_when_it_stood_still_for_a_minute(clock:
     clock.now += 1
     assert look_at(observer, store, 8) is False
     clock.now += 600
-    assert look_at(observer, store, 10) is True, "it was asleep"
+    assert look_at(observer, store, 10) is True, "the driver was asleep"
 
 
-def test_an_observer_that_could_not_look_counts_no_silence(clock: SimpleNamespace) -> None:
+def test_failed_look_does_not_count_as_silence(clock: SimpleNamespace) -> None:
     inner = MemoryStore()
     store = FaultyStore(inner)
     observer = Liveness(store)
@@ -331,7 +331,7 @@ def test_an_observer_that_could_not_look_counts_no_silence(clock: SimpleNamespac
     assert observer.silent_for([KEY]) == 59
 
 
-def test_a_process_of_this_host_is_never_silent(clock: SimpleNamespace) -> None:
+def test_process_of_this_host_is_never_silent(clock: SimpleNamespace) -> None:
     store = MemoryStore()
     beat(store, process=Process.this())
     observer = Liveness(store)
@@ -344,7 +344,7 @@ def test_a_process_of_this_host_is_never_silent(clock: SimpleNamespace) -> None:
     assert (observer.alive([KEY]), observer.silent_for([KEY])) == (False, math.inf)
 
 
-def test_several_drivers_are_watched_in_the_time_of_one() -> None:
+def test_several_drivers_are_watched_at_the_same_time() -> None:
     store = MemoryStore()
     silent = [(KEYS.attempt_beat(number),) for number in range(2, 12)]
     began = time.monotonic()
@@ -356,7 +356,7 @@ def test_several_drivers_are_watched_in_the_time_of_one() -> None:
 
 
 @CLOCKS_OFF
-def test_no_clock_of_another_host_is_compared(off: timedelta) -> None:
+def test_clock_of_another_host_does_not_count(off: timedelta) -> None:
     store = MemoryStore()
     with beating(store, KEY, off):
         assert Liveness(store, Beats(every=0.02, look=30.0)).wait([KEY])
@@ -366,7 +366,7 @@ def test_no_clock_of_another_host_is_compared(off: timedelta) -> None:
 # -- the heart -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_heart_beats_at_once_and_goes_on() -> None:
+def test_heart_beats_at_once_and_until_it_is_closed() -> None:
     store = MemoryStore()
     with Heart(store, KEY, Beat(epoch=3, activity="starting"), SHORT):
         first = read_beat(store, KEY)
@@ -377,14 +377,14 @@ def test_a_heart_beats_at_once_and_goes_on() -> None:
         wait_until(lambda: (read_beat(store, KEY) or Beat()).counter > 3, 10, lambda: "it stands still", every=0.01)
     last = read_beat(store, KEY)
     time.sleep(5 * SHORT.every)
-    assert read_beat(store, KEY) == last, "and stops"
+    assert read_beat(store, KEY) == last, "a closed heart stops"
 
 
-def test_a_heart_says_what_it_was_told_last() -> None:
+def test_next_beat_holds_the_last_update() -> None:
     store = MemoryStore()
     heart = Heart(store, KEY, Beat(epoch=3), SHORT)
     heart.update(lambda beat: replace(beat, activity="stage 'clean'", fraction=0.61, reused=("a", "b")))
-    assert store.objects == {}, "with its next beat"
+    assert store.objects == {}, "an update is written with the next beat"
     heart.pulse()
     found = read_beat(store, KEY)
     assert found
@@ -392,8 +392,8 @@ def test_a_heart_says_what_it_was_told_last() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.DENIED, Fault.NOT_SENT, Fault.DROPPED])
-def test_a_heart_outlives_its_store(fault: Fault) -> None:
-    """The job goes on; the next beat tries again."""
+def test_heart_goes_on_after_errors_of_the_store(fault: Fault) -> None:
+    """The next beat tries again."""
     store = FaultyStore(MemoryStore(), lambda call: fault if call.nth < 4 and call.kind == "overwrite" else Fault.NONE)
     with Heart(store, KEY, Beat(), SHORT):
         wait_until(lambda: read_beat(store, KEY), 10, lambda: "no beat", every=0.01)
@@ -403,7 +403,7 @@ def test_a_heart_outlives_its_store(fault: Fault) -> None:
 # -- whose beats ---------------------------------------------------------------------------------------------------------
 
 
-def test_whose_beats_would_say_that_the_current_launch_lives() -> None:
+def test_beats_of_returns_the_heartbeats_of_the_current_launch() -> None:
     history = History()
     assert list(beats_of(KEYS, history.state)) == []
     history.launched()

@@ -1,4 +1,4 @@
-"""What the next run does for those before it: due ones are swept and closed, and nobody else loses anything. Runs anywhere."""
+"""A run collects the garbage of older runs and closes their histories when they are due, and nothing else. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ BY = By("task", JOB, "host")
 
 @pytest.fixture(autouse=True)
 def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that stands still for 0.3 s is dead."""
+    """Declare a driver dead after 0.3 s without a beat."""
     monkeypatch.setenv(VARIABLE, "0.05")
 
 
 def day(number: int) -> str:
-    """So many days after the run began; it ends two hours after that."""
+    """Return the time ``number`` days after the begin of the run, which lasts two hours."""
     return f"2026-{11 + (19 + number) // 30:02d}-{(19 + number) % 30 + 1:02d}T23:59:59.000Z"
 
 
@@ -74,7 +74,7 @@ def ran(
 
 
 def sweep(store: Store, now: str, own: str = OWN) -> list[OlderRun]:
-    return [one for one in collect_older_runs(store, JOB, BY, own=own, now=now) if one.changed or one.error]
+    return [run for run in collect_older_runs(store, JOB, BY, own=own, now=now) if run.changed or run.error]
 
 
 def state_of(store: Store, run: str = RUN) -> State:
@@ -96,7 +96,7 @@ CASES: dict[str, tuple[dict[str, Any], list[int], list[int]]] = {
 
 
 @pytest.mark.parametrize(("name", "number"), [(name, number) for name, case in CASES.items() for number in case[1]])
-def test_not_yet(name: str, number: int) -> None:
+def test_older_run_is_left_alone_before_it_is_due(name: str, number: int) -> None:
     store = MemoryStore()
     ran(store, **CASES[name][0])
     before = dict(store.objects)
@@ -105,17 +105,17 @@ def test_not_yet(name: str, number: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "number"), [(name, number) for name, case in CASES.items() for number in case[2]])
-def test_swept_and_closed(name: str, number: int) -> None:
+def test_older_run_is_deleted_and_closed_when_due(name: str, number: int) -> None:
     store = MemoryStore()
     keys = ran(store, **CASES[name][0]).keys
-    (one,) = sweep(store, day(number))
-    assert (one.run, one.closed) == (RUN, True)
+    (older,) = sweep(store, day(number))
+    assert (older.run, older.closed) == (RUN, True)
     assert sorted(store.objects) == [keys.entry(0), keys.entry(64)]
     assert sweep(store, day(number)) == []
     assert state_of(store).closed
 
 
-def test_what_ended_with_a_run_whose_task_never_came_back_goes_a_day_later() -> None:
+def test_state_of_a_finished_run_is_deleted_after_a_day() -> None:
     store = MemoryStore()
     ran(store, outcome="finished")
     assert sweep(store, day(0)) == []
@@ -123,7 +123,7 @@ def test_what_ended_with_a_run_whose_task_never_came_back_goes_a_day_later() -> 
     assert sweep(store, day(32)) == [OlderRun(RUN, closed=True)]
 
 
-def test_leftovers_of_killed_writers_go_with_it() -> None:
+def test_leftovers_of_killed_writers_are_deleted() -> None:
     store = MemoryStore()
     keys = ran(store).keys
     store.create(f"{keys.file_set(file_set_path('lost', 1, 'n'))}/part-0", b"rows")
@@ -131,7 +131,7 @@ def test_leftovers_of_killed_writers_go_with_it() -> None:
 
 
 def half_saved(recorded: Recorded, target: MemoryStore) -> None:
-    """A savepoint is being copied when its driver dies."""
+    """End the run while its driver copies a savepoint."""
     number = recorded.coordinator.trigger(Request(token="one", kind="savepoint", origin="task", folder=target.uri))
     aborted = recorded.state.checkpoint(number)
     assert aborted
@@ -139,7 +139,7 @@ def half_saved(recorded: Recorded, target: MemoryStore) -> None:
     recorded.ended("23:00:00", "failed", 1)
 
 
-def test_what_an_aborted_savepoint_has_left_at_its_target_goes_with_it() -> None:
+def test_files_of_an_aborted_savepoint_are_deleted() -> None:
     store, target = MemoryStore(), memory()
     half_saved(ran(store, outcome=None), target)
     assert target.objects
@@ -147,13 +147,13 @@ def test_what_an_aborted_savepoint_has_left_at_its_target_goes_with_it() -> None
     assert target.objects == {}
 
 
-def test_it_is_not_closed_before_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_is_not_closed_before_files_of_a_savepoint_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     store, target = MemoryStore(), memory()
     half_saved(ran(store, outcome=None), target)
     with monkeypatch.context() as denied:
         denied.setattr(target, "delete_under", _deny)
-        (one,) = sweep(store, day(8))
-    assert isinstance(one.error, StoreDenied)
+        (older,) = sweep(store, day(8))
+    assert isinstance(older.error, StoreDenied)
     assert not state_of(store).retained
     assert sweep(store, day(8)) == [OlderRun(RUN, closed=True)]
     assert target.objects == {}
@@ -163,15 +163,15 @@ def _deny(prefix: str) -> NoReturn:
     raise StoreDenied(f"{prefix}: denied; allow it")
 
 
-def test_what_a_launch_chose_whose_driver_never_came_goes_with_its_run() -> None:
-    """Its rows, too, with the checkpoint: nobody could read them without its seal."""
+def test_restore_point_of_a_launch_without_driver_is_deleted() -> None:
+    """Its rows are deleted with it: without the seal they could not be read."""
     store = MemoryStore()
     ran(store).launched("23:30:00", try_number=2)
     assert state_of(store).restoring() == {1}
     assert sweep(store, day(8)) == [OlderRun(RUN, deleted=(1,), closed=True)]
 
 
-def test_a_savepoint_that_nobody_published_stands_alone_before_its_history_is_closed() -> None:
+def test_unpublished_savepoint_is_published_before_its_history_is_closed() -> None:
     store = MemoryStore()
     recorded = ran(store, outcome=None)
     coordinator = recorded.coordinator
@@ -185,19 +185,19 @@ def test_a_savepoint_that_nobody_published_stands_alone_before_its_history_is_cl
     assert open_savepoint(target_of(savepoint), store).seal.id == number
 
 
-# -- who may still live --------------------------------------------------------------------------------------------------
+# -- drivers that may be alive---------------------------------------------------------------------------------------------
 
 
 @CLOCKS_OFF
-def test_a_driver_that_beats_is_left_alone_however_long_its_stage_takes(off: timedelta) -> None:
+def test_beating_driver_is_left_alone(off: timedelta) -> None:
     store = MemoryStore()
     with beating(store, ran(store, outcome=None).keys.attempt_beat(1), off):
         assert sweep(store, day(40)) == []
     assert not any(one.outcome for one in state_of(store).attempts)
 
 
-def test_a_driver_that_may_live_is_not_lost_before_it_was_watched_for_a_minute() -> None:
-    """The sweep's own driver ended before: the next run looks again."""
+def test_driver_is_not_declared_lost_before_the_timeout() -> None:
+    """The collecting driver ended before the timeout; the next run looks again."""
     store = MemoryStore()
     put_beat(store, ran(store, outcome=None).keys.attempt_beat(1))
     assert [*collect_older_runs(store, JOB, BY, own=OWN, now=day(40), pause=lambda seconds: None)] == [
@@ -206,7 +206,7 @@ def test_a_driver_that_may_live_is_not_lost_before_it_was_watched_for_a_minute()
     assert not any(one.outcome for one in state_of(store).attempts)
 
 
-def test_a_driver_whose_process_is_gone_from_this_host_is_lost_at_once() -> None:
+def test_driver_whose_process_ended_on_this_host_is_lost_at_once() -> None:
     store = MemoryStore()
     recorded = ran(store, outcome=None)
     gone = Beat(epoch=1, counter=1, process=replace(Process.this(), start_ticks="another one's"))
@@ -216,7 +216,7 @@ def test_a_driver_whose_process_is_gone_from_this_host_is_lost_at_once() -> None
 
 
 @pytest.mark.parametrize("beaten", [True, False])
-def test_one_of_whose_end_nobody_could_tell_is_lost_first_and_kept_from_then_on(beaten: bool) -> None:
+def test_silent_driver_is_declared_lost_and_its_state_is_kept(beaten: bool) -> None:
     store = MemoryStore()
     recorded = ran(store, outcome=None)
     if beaten:
@@ -227,24 +227,24 @@ def test_one_of_whose_end_nobody_could_tell_is_lost_first_and_kept_from_then_on(
     assert len(state_of(store).retained) == 1
 
 
-def test_a_suspended_one_waits_for_a_person() -> None:
+def test_suspended_run_is_left_alone() -> None:
     store = MemoryStore()
     ran(store).suspended("23:30:00")
     assert sweep(store, day(40)) == []
 
 
-def test_the_runs_own_history_and_that_of_all_runs_are_left_alone() -> None:
+def test_own_and_shared_histories_are_left_alone() -> None:
     store = MemoryStore()
-    mine = ran(store).keys.prefix
+    own = ran(store).keys.prefix
     shared = Recorded(store, JOB, "")
     shared.started("22:00:00", run="A")
     shared.ended("23:00:00")
     ran(store, job="another_job")
-    assert sweep(store, day(40), own=mine) == []
+    assert sweep(store, day(40), own=own) == []
 
 
-def test_one_that_was_cleared_while_it_was_looked_at_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clear comes between the last look and *closing*."""
+def test_run_cleared_during_the_collection_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clear comes between the last read and *closing*."""
     store = MemoryStore()
     recorded = ran(store, outcome="finished", checkpoints=0)
 
@@ -268,32 +268,32 @@ def runs(store: Store, count: int, **other: Any) -> list[str]:
     return names
 
 
-def test_twenty_at_a_time_half_of_them_the_oldest() -> None:
+def test_collection_takes_twenty_runs_half_of_them_the_oldest() -> None:
     store = MemoryStore()
     names = runs(store, 45)
-    rounds = [[one.run for one in sweep(store, day(8))] for _ in range(4)]
-    assert [len(one) for one in rounds] == [20, 20, 5, 0]
+    rounds = [[older.run for older in sweep(store, day(8))] for _ in range(4)]
+    assert [len(older) for older in rounds] == [20, 20, 5, 0]
     assert rounds[0][:10] == names[:10]
     assert sorted(itertools.chain(*rounds)) == names
 
 
 @pytest.mark.parametrize("due", ["scheduled__2026-11-20", "a name without a time"])
-def test_those_that_stay_keep_no_other_from_being_looked_at(due: str) -> None:
+def test_kept_runs_delay_no_due_run(due: str) -> None:
     random.seed(1)
     store = MemoryStore()
     runs(store, 25, retention=KeepAll())
     ran(store, due)
-    assert [one.run for _ in range(20) for one in sweep(store, day(8))] == [due]
+    assert [older.run for _ in range(20) for older in sweep(store, day(8))] == [due]
 
 
-def test_those_that_hold_nothing_do_not_stand_before_those_that_do() -> None:
+def test_runs_with_checkpoints_come_before_runs_without() -> None:
     store = MemoryStore()
     runs(store, 25, outcome="finished", checkpoints=0)
     ran(store)
-    assert [one.run for one in sweep(store, day(8))] == [RUN]
+    assert [older.run for older in sweep(store, day(8))] == [RUN]
 
 
-def test_it_costs_little_where_nothing_is_due_however_many_were_closed() -> None:
+def test_cost_does_not_depend_on_the_number_of_closed_runs() -> None:
     costs = []
     for count in (2, 40):
         store = MemoryStore()
@@ -305,27 +305,27 @@ def test_it_costs_little_where_nothing_is_due_however_many_were_closed() -> None
         assert sweep(counting, day(8)) == []
         costs.append(dict(counting.requests))
     assert costs[0] == costs[1]
-    assert costs[0]["list"] == 3, "of the runs; and of what the one that is not due may have left behind"
+    assert costs[0]["list"] == 3, "the list of runs, and the leftovers of the run that is not due"
 
 
-def test_it_stops_when_it_is_told_to() -> None:
+def test_collection_stops_when_asked() -> None:
     store = MemoryStore()
     runs(store, 5)
     looked = iter([False, False, True])
     assert len([*collect_older_runs(store, JOB, BY, own=OWN, now=day(8), stop=lambda: next(looked))]) == 2
 
 
-# -- what goes wrong -----------------------------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_cannot_be_read_is_told_and_the_others_are_done() -> None:
+def test_unreadable_run_is_reported_and_the_others_are_collected() -> None:
     store = MemoryStore()
     ran(store, "scheduled__2026-11-18")
     damaged = ran(store, "scheduled__2026-11-19").keys
     ran(store, "scheduled__2026-11-20")
     store.objects[damaged.entry(1)] = b"{"
     done = sweep(store, day(8))
-    assert [(one.run, one.closed) for one in done] == [
+    assert [(older.run, older.closed) for older in done] == [
         ("scheduled__2026-11-18", True), ("scheduled__2026-11-19", False), ("scheduled__2026-11-20", True),
     ]  # fmt: skip
     (line,) = older_runs(JOB, done)
@@ -335,14 +335,14 @@ def test_one_that_cannot_be_read_is_told_and_the_others_are_done() -> None:
     )
 
 
-def test_a_store_that_cannot_be_listed_is_the_callers() -> None:
+def test_error_of_the_listing_is_raised() -> None:
     store = FaultyStore(MemoryStore(), lambda call: Fault.DROPPED)
     with pytest.raises(StoreUnavailable):
         sweep(store, day(8))
 
 
 @pytest.mark.parametrize("steps", range(1, 30))
-def test_who_dies_half_way_is_finished_by_the_next_run(steps: int) -> None:
+def test_killed_collection_is_finished_by_the_next_run(steps: int) -> None:
     inner = MemoryStore()
     keys = ran(inner).keys
     store = FaultyStore(inner, lambda call: Fault.DROPPED if call.number > steps else Fault.NONE)
@@ -352,12 +352,12 @@ def test_who_dies_half_way_is_finished_by_the_next_run(steps: int) -> None:
     assert sorted(inner.objects) == [keys.entry(0), keys.entry(64)]
 
 
-def test_nothing_to_say_where_nothing_was_done() -> None:
+def test_unchanged_runs_have_no_log_line() -> None:
     assert older_runs(JOB, [OlderRun(RUN)]) == []
 
 
-def test_a_restore_point_that_was_swept_is_no_start() -> None:
-    """Between sweeping and closing: what a clear would go on from is not there any more."""
+def test_deleted_checkpoint_is_no_restore_point() -> None:
+    """A clear between deletion and closing starts from nothing."""
     store = MemoryStore()
     recorded = ran(store)
     coordinator = Coordinator(Journal(store, recorded.keys, BY))

@@ -1,4 +1,4 @@
-"""Which of the older runs' histories are looked at first, and which are none. Runs anywhere."""
+"""The order in which histories of older runs are collected, and folders that are no history. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from airflow_checkpoint_provider.storage import MemoryStore
 from tests.unit.coordinator.test_older_runs import JOB, RUN, day, ran, runs, state_of, sweep
 
 
-def test_those_whose_names_tell_no_time_come_last() -> None:
+def test_runs_without_a_time_in_their_name_come_last() -> None:
     store = MemoryStore()
     for name in ("by hand", "a backfill"):
         ran(store, name)
     dated = runs(store, 10)
-    swept = [one.run for one in sweep(store, day(8))]
+    swept = [older.run for older in sweep(store, day(8))]
     assert (swept[:10], set(swept[10:])) == (dated, {"by hand", "a backfill"})
 
 
-def test_a_closing_that_somebody_began_is_finished_and_told() -> None:
-    """Whatever is kept: it was decided when it began."""
+def test_begun_closing_is_finished_and_reported() -> None:
+    """Retention does not count: it was decided when the closing began."""
     store = MemoryStore()
     recorded = ran(store, outcome="finished", checkpoints=0)
     recorded.coordinator.journal.append(c.CloseHistory(reason="the run finished", now=day(40)))
@@ -31,7 +31,7 @@ def test_a_closing_that_somebody_began_is_finished_and_told() -> None:
     assert state_of(store).closed
 
 
-def test_leftovers_alone_are_told() -> None:
+def test_leftovers_alone_are_reported() -> None:
     store = MemoryStore()
     keys = ran(store, outcome="finished", checkpoints=0).keys
     store.create(f"{keys.file_set(file_set_path('lost', 1, 'n'))}/part-0", b"rows")
@@ -41,7 +41,7 @@ def test_leftovers_alone_are_told() -> None:
 @pytest.mark.parametrize(
     "key", ["read-me", f"{RUN}/read-me", f"{RUN}/journal/read-me", f"{RUN}/other/0000000000000000", "half/journal/1"]
 )
-def test_what_is_no_history_is_left_alone(key: str) -> None:
+def test_keys_that_are_no_history_are_left_alone(key: str) -> None:
     store = MemoryStore()
     where = f"{History(JOB, 'x').prefix.rsplit('/', 1)[0]}/{key}"
     store.create(where, b"of somebody else")
@@ -49,7 +49,7 @@ def test_what_is_no_history_is_left_alone(key: str) -> None:
     assert where in store.objects
 
 
-def test_when_one_may_be_closed() -> None:
+def test_history_is_closable_without_checkpoints_after_its_period() -> None:
     store = MemoryStore()
     ran(store, outcome="finished", checkpoints=2, retention=KeepAll())
     state = state_of(store)

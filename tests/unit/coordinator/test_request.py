@@ -46,7 +46,7 @@ GONE = replace(Process.this(), start_ticks="another one's")
 
 @pytest.fixture(autouse=True)
 def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that stands still for 0.3 s is lost; one that is suspected is looked for for 0.15 s."""
+    """Declare a driver lost after 0.3 s without a beat; watch a suspected one for 0.15 s."""
     monkeypatch.setenv(VARIABLE, "0.05")
 
 
@@ -57,7 +57,7 @@ def store() -> FaultyStore:
 
 @pytest.fixture
 def job(store: FaultyStore) -> Job:
-    """It runs on this host."""
+    """Return a job that runs on this host."""
     job = Job(store.inner)
     job.start()
     job.beat()
@@ -78,7 +78,7 @@ def asked(
 
 
 def stopping(store: FaultyStore, job: Job, **wishes: Any) -> CheckpointRequest:
-    """A request for a stop, whose savepoint is completed."""
+    """Return a request for a stop whose savepoint is completed."""
     request = asked(store, job, awaited=Awaited.ENDED, kind="suspend_savepoint", folder=memory().uri, **wishes)
     assert isinstance(request.submit(), Pending)
     job.complete(1)
@@ -89,7 +89,7 @@ def silent(call: Call) -> Fault:
     return Fault.NOT_SENT
 
 
-# -- asking ----------------------------------------------------------------------------------------------------------------
+# -- submit ----------------------------------------------------------------------------------------------------------------
 
 
 def test_request_that_is_triggered_at_once_is_pending(store: FaultyStore, job: Job) -> None:
@@ -100,7 +100,7 @@ def test_request_that_is_triggered_at_once_is_pending(store: FaultyStore, job: J
     assert str(request.pointer) == f"{job.store.uri}/{job.keys.checkpoint(1)}"
 
 
-def test_same_token_asks_for_nothing_more(store: FaultyStore, job: Job) -> None:
+def test_second_request_with_the_same_token_triggers_nothing(store: FaultyStore, job: Job) -> None:
     asked(store, job).submit()
     again = asked(store, job)
     assert isinstance(again.submit(), Pending)
@@ -108,9 +108,7 @@ def test_same_token_asks_for_nothing_more(store: FaultyStore, job: Job) -> None:
 
 
 @pytest.mark.parametrize("lost", [Fault.LOST, Fault.DROPPED])
-def test_request_of_which_the_store_did_not_say_whether_it_was_written_is_asked_once_more(
-    store: FaultyStore, job: Job, lost: Fault
-) -> None:
+def test_request_with_a_lost_answer_is_repeated_once(store: FaultyStore, job: Job, lost: Fault) -> None:
     def hurt(call: Call) -> Fault:
         return lost if call.kind == "create" else Fault.NOT_SENT if store.requests["create"] else Fault.NONE
 
@@ -126,7 +124,7 @@ def test_request_of_which_the_store_did_not_say_whether_it_was_written_is_asked_
     assert [checkpoint.id for checkpoint in job.state.checkpoints] == [1]
 
 
-def test_request_in_the_queue_says_its_place_and_goes_on_when_there_is_room(store: FaultyStore, job: Job) -> None:
+def test_queued_request_reports_its_place_until_it_is_triggered(store: FaultyStore, job: Job) -> None:
     job.coordinator.trigger(Request(token="first", origin="task"))
     ahead, request = asked(store, job, "ahead"), asked(store, job)
     assert ahead.submit() == InQueue(1, 1)
@@ -138,7 +136,7 @@ def test_request_in_the_queue_says_its_place_and_goes_on_when_there_is_room(stor
     assert request.number == 3
 
 
-def test_request_in_the_queue_of_an_attempt_that_ends_is_dropped(store: FaultyStore, job: Job) -> None:
+def test_queued_request_is_dropped_when_the_attempt_ends(store: FaultyStore, job: Job) -> None:
     job.coordinator.trigger(Request(token="first", origin="task"))
     request = asked(store, job)
     request.submit()
@@ -148,7 +146,7 @@ def test_request_in_the_queue_of_an_attempt_that_ends_is_dropped(store: FaultySt
     assert dropped.over
 
 
-def test_request_is_refused_where_nothing_runs(store: FaultyStore) -> None:
+def test_request_is_refused_if_nothing_runs(store: FaultyStore) -> None:
     job = Job(store.inner)
     job.start()
     job.end("failed")
@@ -158,7 +156,7 @@ def test_request_is_refused_where_nothing_runs(store: FaultyStore) -> None:
     assert outcome.over
 
 
-def test_store_that_does_not_answer_before_anything_was_asked_raises(store: FaultyStore, job: Job) -> None:
+def test_submit_raises_if_the_store_does_not_answer(store: FaultyStore, job: Job) -> None:
     store.plan = silent
     with pytest.raises(errors.StoreUnavailable):
         asked(store, job).submit()
@@ -168,7 +166,7 @@ def test_store_that_does_not_answer_before_anything_was_asked_raises(store: Faul
 # -- the outcome -----------------------------------------------------------------------------------------------------------
 
 
-def test_completed_checkpoint_is_completed_also_when_it_was_deleted_since(store: FaultyStore, job: Job) -> None:
+def test_deleted_checkpoint_is_reported_as_completed(store: FaultyStore, job: Job) -> None:
     request = asked(store, job)
     request.submit()
     job.complete(1)
@@ -179,7 +177,7 @@ def test_completed_checkpoint_is_completed_also_when_it_was_deleted_since(store:
     assert request.poll() == Completed(job.checkpoint(1))
 
 
-def test_aborted_checkpoint_is_aborted_with_its_words(store: FaultyStore, job: Job) -> None:
+def test_aborted_checkpoint_is_reported_with_its_details(store: FaultyStore, job: Job) -> None:
     request = asked(store, job)
     request.submit()
     job.abort(1, "declined", "the disk is full")
@@ -192,7 +190,7 @@ def test_aborted_checkpoint_is_aborted_with_its_words(store: FaultyStore, job: J
     )
 
 
-def test_acknowledged_is_enough_for_who_awaits_that(store: FaultyStore, job: Job) -> None:
+def test_acknowledged_checkpoint_ends_a_wait_for_acknowledged(store: FaultyStore, job: Job) -> None:
     request = asked(store, job)
     request.submit()
     written = CheckpointRequest.of(connect(store, job), 1, awaited=Awaited.ACKNOWLEDGED)
@@ -204,7 +202,7 @@ def test_acknowledged_is_enough_for_who_awaits_that(store: FaultyStore, job: Job
     assert written.poll() == Completed(job.checkpoint(1))
 
 
-def test_wait_ends_with_the_outcome_and_tells_each_look_before(store: FaultyStore, job: Job) -> None:
+def test_wait_calls_on_look_until_the_outcome(store: FaultyStore, job: Job) -> None:
     request, looks = asked(store, job), list[Outcome]()
     request.submit()
 
@@ -218,14 +216,14 @@ def test_wait_ends_with_the_outcome_and_tells_each_look_before(store: FaultyStor
     assert all(isinstance(outcome, Pending) for outcome in looks)
 
 
-def test_wait_ends_at_its_deadline_with_what_it_saw_last(store: FaultyStore, job: Job) -> None:
+def test_wait_returns_the_last_outcome_at_its_deadline(store: FaultyStore, job: Job) -> None:
     request = asked(store, job)
     request.submit()
     assert isinstance(request.wait(time.monotonic() + 0.05, EVERY), Pending)
-    assert job.state.pending, "and nothing was taken back"
+    assert job.state.pending, "a deadline aborts nothing"
 
 
-def test_look_costs_one_request_and_acknowledgements_another(
+def test_poll_costs_one_request_and_one_more_for_acknowledgements(
     store: FaultyStore, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "10")
@@ -243,7 +241,7 @@ def test_look_costs_one_request_and_acknowledgements_another(
 
 
 @pytest.mark.parametrize("fault", [Fault.NOT_SENT, Fault.DENIED])
-def test_look_that_fails_is_told_and_the_next_one_sees_again(store: FaultyStore, job: Job, fault: Fault) -> None:
+def test_failed_poll_is_unreadable_and_the_next_one_succeeds(store: FaultyStore, job: Job, fault: Fault) -> None:
     request = asked(store, job)
     request.submit()
     store.plan = lambda call: fault
@@ -254,7 +252,7 @@ def test_look_that_fails_is_told_and_the_next_one_sees_again(store: FaultyStore,
     assert isinstance(request.poll(), Pending)
 
 
-def test_the_first_error_is_told_when_the_deadline_comes(store: FaultyStore, job: Job) -> None:
+def test_wait_returns_the_first_error_at_its_deadline(store: FaultyStore, job: Job) -> None:
     request = asked(store, job)
     request.submit()
     faults = iter([Fault.NOT_SENT])
@@ -264,7 +262,7 @@ def test_the_first_error_is_told_when_the_deadline_comes(store: FaultyStore, job
     assert isinstance(outcome.error, errors.StoreUnavailable)
 
 
-def test_store_that_no_retry_can_mend_raises(store: FaultyStore, job: Job) -> None:
+def test_permanent_error_of_the_store_raises(store: FaultyStore, job: Job) -> None:
     request = asked(store, job)
     request.submit()
     store.plan = lambda call: Fault.MISCONFIGURED
@@ -272,7 +270,7 @@ def test_store_that_no_retry_can_mend_raises(store: FaultyStore, job: Job) -> No
         request.poll()
 
 
-def test_connection_is_asked_for_again_after_a_denial(store: FaultyStore, job: Job) -> None:
+def test_connection_is_made_again_after_a_denial(store: FaultyStore, job: Job) -> None:
     stores = iter([FaultyStore(store.inner, lambda call: Fault.DENIED), store])
     job.coordinator.trigger(Request(token="asked", origin="task"))
 
@@ -302,7 +300,7 @@ def test_checkpoint_of_a_lost_driver_is_aborted(store: FaultyStore, process: Pro
     assert job.state.running(), "the attempt itself is not judged: it may be asleep"
 
 
-def test_checkpoint_of_a_lost_driver_is_completed_when_all_of_it_is_acknowledged(store: FaultyStore, job: Job) -> None:
+def test_acknowledged_checkpoint_of_a_lost_driver_is_completed(store: FaultyStore, job: Job) -> None:
     job.beat(GONE)
     request = asked(store, job)
     request.submit()
@@ -310,7 +308,7 @@ def test_checkpoint_of_a_lost_driver_is_completed_when_all_of_it_is_acknowledged
     assert request.wait(time.monotonic() + 20, EVERY) == Completed(job.checkpoint(1))
 
 
-def test_gated_checkpoint_that_is_acknowledged_needs_its_driver_no_more(store: FaultyStore, job: Job) -> None:
+def test_acknowledged_gated_checkpoint_stays_pending_without_its_driver(store: FaultyStore, job: Job) -> None:
     job.beat(GONE)
     request = asked(store, job, gated=True)
     request.submit()
@@ -328,7 +326,7 @@ def test_poll_changes_nothing_when_the_driver_is_lost(store: FaultyStore, job: J
     assert job.state == before
 
 
-def test_driver_that_another_process_suspects_is_looked_for(store: FaultyStore, job: Job) -> None:
+def test_suspected_driver_is_watched_before_the_abort(store: FaultyStore, job: Job) -> None:
     request = asked(store, job)
     request.submit()
     assert isinstance(request.resolve(suspected=True), Pending)
@@ -337,9 +335,7 @@ def test_driver_that_another_process_suspects_is_looked_for(store: FaultyStore, 
 
 
 @CLOCKS_OFF
-def test_driver_is_waited_for_while_it_beats_whatever_its_clock_says(
-    store: FaultyStore, job: Job, off: timedelta
-) -> None:
+def test_wait_goes_on_while_the_driver_beats_whatever_its_clock(store: FaultyStore, job: Job, off: timedelta) -> None:
     key = job.keys.attempt_beat(1)
     request = asked(store, job)
     with beating(store.inner, key, off):
@@ -348,7 +344,7 @@ def test_driver_is_waited_for_while_it_beats_whatever_its_clock_says(
     assert isinstance(request.wait(time.monotonic() + 20, EVERY), Aborted)
 
 
-def test_silence_of_the_store_is_no_silence_of_the_driver(store: FaultyStore, job: Job) -> None:
+def test_failed_polls_do_not_count_as_silence_of_the_driver(store: FaultyStore, job: Job) -> None:
     put_beat(store.inner, job.keys.attempt_beat(1))
     request = asked(store, job)
     request.submit()
@@ -361,7 +357,7 @@ def test_silence_of_the_store_is_no_silence_of_the_driver(store: FaultyStore, jo
 # -- a stop ------------------------------------------------------------------------------------------------------------------
 
 
-def test_stop_is_over_when_its_attempt_has_ended(store: FaultyStore, job: Job) -> None:
+def test_stop_ends_when_its_attempt_has_ended(store: FaultyStore, job: Job) -> None:
     request = stopping(store, job)
     assert request.poll() == Ending(job.checkpoint(1))
     assert not job.checkpoint(1).published, "a poll changes nothing"
@@ -370,7 +366,7 @@ def test_stop_is_over_when_its_attempt_has_ended(store: FaultyStore, job: Job) -
     assert job.checkpoint(1).published
 
 
-def test_savepoint_is_published_where_that_is_awaited(store: FaultyStore, job: Job) -> None:
+def test_wait_for_published_publishes_the_savepoint(store: FaultyStore, job: Job) -> None:
     request = asked(store, job, awaited=Awaited.PUBLISHED, kind="savepoint", folder=memory().uri)
     request.submit()
     job.complete(1)
@@ -381,21 +377,21 @@ def test_savepoint_is_published_where_that_is_awaited(store: FaultyStore, job: J
     assert outcome == request.poll()
 
 
-def test_stop_whose_attempt_goes_on_is_not_ended_after_the_timeout(store: FaultyStore, job: Job) -> None:
+def test_stop_is_not_ended_after_the_timeout_if_the_attempt_goes_on(store: FaultyStore, job: Job) -> None:
     request = stopping(store, job, timeout_s=0.2)
     outcome = request.wait(time.monotonic() + 20, EVERY)
     assert outcome == NotEnded(job.checkpoint(1), "its driver has not ended within 0.2 s")
 
 
-def test_stop_whose_driver_is_lost_is_not_ended(store: FaultyStore, job: Job) -> None:
+def test_stop_is_not_ended_if_its_driver_is_lost(store: FaultyStore, job: Job) -> None:
     request = stopping(store, job)
     job.beat(GONE)
     outcome = request.wait(time.monotonic() + 20, EVERY)
     assert outcome == NotEnded(job.checkpoint(1), "its driver was lost before it had ended")
 
 
-def test_stop_waits_on_when_the_store_falls_silent_after_the_savepoint(store: FaultyStore, job: Job) -> None:
-    """The job is suspended by then: an error would be wrong."""
+def test_stop_waits_on_while_the_store_fails(store: FaultyStore, job: Job) -> None:
+    """The job is already suspended, so an error would be wrong."""
     request = stopping(store, job)
     store.plan = silent
     looks = list[Outcome]()
@@ -409,10 +405,10 @@ def test_stop_waits_on_when_the_store_falls_silent_after_the_savepoint(store: Fa
     assert [type(outcome) for outcome in looks] == [Unreadable]
 
 
-# -- taken back --------------------------------------------------------------------------------------------------------------
+# -- abort -------------------------------------------------------------------------------------------------------------------
 
 
-def test_abort_takes_a_pending_checkpoint_back(store: FaultyStore, job: Job) -> None:
+def test_abort_aborts_a_pending_checkpoint(store: FaultyStore, job: Job) -> None:
     request = asked(store, job)
     request.submit()
     outcome = request.abort("nobody waits", "by a test")
@@ -427,17 +423,17 @@ def test_abort_takes_a_pending_checkpoint_back(store: FaultyStore, job: Job) -> 
     assert request.abort("again") == outcome
 
 
-def test_abort_comes_too_late_for_a_completed_checkpoint(store: FaultyStore, job: Job) -> None:
+def test_abort_of_a_completed_checkpoint_returns_completed(store: FaultyStore, job: Job) -> None:
     request = asked(store, job)
     request.submit()
     job.complete(1)
     assert request.abort("nobody waits") == Completed(job.checkpoint(1))
 
 
-# -- a checkpoint that somebody names ------------------------------------------------------------------------------------------
+# -- a checkpoint by its id ----------------------------------------------------------------------------------------------------
 
 
-def test_checkpoint_that_never_was_is_not_found(store: FaultyStore, job: Job) -> None:
+def test_unknown_checkpoint_or_history_is_not_found(store: FaultyStore, job: Job) -> None:
     with pytest.raises(errors.CheckpointNotFound, match="never heard of it") as raised:
         CheckpointRequest.of(connect(store, job), 7).poll()
     assert raised.value.about["over"] is False
@@ -445,7 +441,7 @@ def test_checkpoint_that_never_was_is_not_found(store: FaultyStore, job: Job) ->
         CheckpointRequest.of(connect(store, Job(store.inner, "another")), 7).find()
 
 
-def test_savepoint_in_another_folder_is_another_one(store: FaultyStore, job: Job) -> None:
+def test_savepoint_in_another_folder_is_refused(store: FaultyStore, job: Job) -> None:
     request = stopping(store, job)
     folder = job.checkpoint(1).target
     assert request.find() == CheckpointRequest.of(connect(store, job), 1, folder=folder).find()

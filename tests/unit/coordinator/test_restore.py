@@ -1,4 +1,4 @@
-"""Where to start, and whether it is whole: denied, absent and damaged are three errors (docs/protocol.md). Runs anywhere."""
+"""Resolving and verifying a restore point: denied, absent and damaged are three errors (docs/protocol.md). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SECOND = KEYS.file_set("state/s2/1-n0nce/part-00000.zstd.parquet")
 
 @pytest.fixture
 def store() -> MemoryStore:
-    """One that pointers reach."""
+    """Return a store that pointers can name."""
     opened = open_store(f"memory://restoring-{next(_names)}")
     assert isinstance(opened, MemoryStore)
     return opened
@@ -59,7 +59,7 @@ def three(store: MemoryStore | FaultyStore) -> Coordinator:
 
 
 def of_two(store: MemoryStore) -> Coordinator:
-    """A checkpoint with the states ``a`` and ``b``."""
+    """Complete a checkpoint with the states ``a`` and ``b``."""
     coordinator = driver(store)
     number = coordinator.trigger(Request(token="one", timeout_s=600.0))
     coordinator.acknowledge(acknowledgement(number, value("a", number, 1), value("b", number, 2)))
@@ -68,7 +68,7 @@ def of_two(store: MemoryStore) -> Coordinator:
 
 
 def verdicts(restored: Restored) -> list[tuple[int, str, str, int | None]]:
-    return [(one.checkpoint.id, one.verdict, one.why, one.files) for one in restored.candidates]
+    return [(found.checkpoint.id, found.verdict, found.why, found.files) for found in restored.candidates]
 
 
 def newest(coordinator: Coordinator) -> Restored:
@@ -79,12 +79,12 @@ def newest(coordinator: Coordinator) -> Restored:
 # -- verdicts ------------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_to_restore_is_said_so(store: MemoryStore) -> None:
+def test_examine_without_a_history_returns_nothing(store: MemoryStore) -> None:
     coordinator = Coordinator(open_journal(store))
     assert newest(coordinator) == Restored()
 
 
-def test_nothing_but_what_was_never_sealed(store: MemoryStore) -> None:
+def test_unsealed_checkpoints_are_rejected(store: MemoryStore) -> None:
     coordinator = driver(store)
     coordinator.abort(coordinator.trigger(Request(token="one", timeout_s=600.0)), "expired")
     coordinator.trigger(Request(token="two", timeout_s=600.0))
@@ -93,8 +93,8 @@ def test_nothing_but_what_was_never_sealed(store: MemoryStore) -> None:
     assert verdicts(restored) == [(2, "rejected", "never sealed", 0), (1, "rejected", "never sealed", 0)]
 
 
-def test_newest_first_each_with_its_verdict(store: MemoryStore) -> None:
-    """An unsealed one is passed over with a line: it never was a checkpoint."""
+def test_candidates_are_listed_newest_first_with_verdicts(store: MemoryStore) -> None:
+    """An unsealed checkpoint is listed as rejected."""
     coordinator = three(store)
     coordinator.trigger(Request(token="four", timeout_s=600.0))
     restored = newest(coordinator)
@@ -110,7 +110,7 @@ def test_newest_first_each_with_its_verdict(store: MemoryStore) -> None:
     assert (restored.store, restored.keys) == (coordinator.store, coordinator.keys)
 
 
-def test_every_file_of_every_state_is_counted(store: MemoryStore) -> None:
+def test_files_of_all_states_are_counted(store: MemoryStore) -> None:
     coordinator = driver(store)
     take(coordinator)
     first = coordinator.read_seal(coordinator.state.retained[0]).states["s1"]
@@ -118,17 +118,17 @@ def test_every_file_of_every_state_is_counted(store: MemoryStore) -> None:
     assert verdicts(newest(coordinator))[0] == (2, "chosen", "", 4)
 
 
-def test_a_branch_starts_from_its_base(store: MemoryStore) -> None:
+def test_base_of_a_branch_is_chosen(store: MemoryStore) -> None:
     coordinator = three(store)
     restored = examine(coordinator, coordinator.state, Point(id=1))
     assert verdicts(restored) == [(1, "chosen", "", 2)]
 
 
-def test_another_historys_is_read_where_it_lies(store: MemoryStore) -> None:
+def test_checkpoint_of_another_history_is_read_in_its_store(store: MemoryStore) -> None:
     three(store)
-    mine = Coordinator(open_journal(MemoryStore()))
+    reader = Coordinator(open_journal(MemoryStore()))
     pointer = f"{store.uri}/{KEYS.prefix}/chk-2"
-    restored = examine(mine, mine.state, Point(pointer=pointer))
+    restored = examine(reader, reader.state, Point(pointer=pointer))
     assert verdicts(restored) == [(2, "chosen", "named by restore=", 2)]
     assert restored.store is store
     assert restored.keys == KEYS
@@ -165,10 +165,10 @@ def test_another_historys_is_read_where_it_lies(store: MemoryStore) -> None:
         ),
     ],
 )
-def test_damage_names_what_is_damaged_and_the_next_older_one(
+def test_damaged_checkpoint_names_the_file_and_the_next_older_one(
     store: MemoryStore, hurt: Callable[[dict[str, bytes]], object], says: str
 ) -> None:
-    """Never passed over in silence: the older one would be a guess."""
+    """A damaged checkpoint is never skipped: the next older one would be a guess."""
     coordinator = three(store)
     hurt(store.objects)
     with pytest.raises(Damaged, match=says) as caught:
@@ -180,7 +180,7 @@ def test_damage_names_what_is_damaged_and_the_next_older_one(
         verified(*locate_checkpoint(pointer, store))
 
 
-def test_damage_without_an_older_one(store: MemoryStore) -> None:
+def test_damaged_checkpoint_without_an_older_one_says_so(store: MemoryStore) -> None:
     coordinator = driver(store)
     take(coordinator)
     del store.objects[KEYS.seal(1)]
@@ -188,15 +188,15 @@ def test_damage_without_an_older_one(store: MemoryStore) -> None:
         newest(coordinator)
 
 
-def test_a_file_that_nobody_acknowledged_is_nobodys_business(store: MemoryStore) -> None:
-    """Trap 10: speculative tasks leave some; only the acknowledged list counts."""
+def test_unacknowledged_file_is_ignored(store: MemoryStore) -> None:
+    """Trap 10: speculative tasks leave files; only acknowledged files count."""
     coordinator = three(store)
     store.objects[SECOND.replace("part-00000", "part-00099")] = b"of a task that was killed"
     restored = examine(coordinator, coordinator.state, Point(id=2))
     assert verdicts(restored) == [(2, "chosen", "", 2), (1, "older", "", 0)]
 
 
-def test_what_the_journal_does_not_hold_any_more_is_not_restored(store: MemoryStore) -> None:
+def test_forgotten_checkpoint_is_not_restored(store: MemoryStore) -> None:
     coordinator = driver(store)
     for _ in range(3):
         take(coordinator)
@@ -207,7 +207,7 @@ def test_what_the_journal_does_not_hold_any_more_is_not_restored(store: MemorySt
 
 @pytest.mark.parametrize("kind", ["read", "list"])
 @pytest.mark.parametrize(("fault", "error"), [(Fault.DENIED, StoreDenied), (Fault.NOT_SENT, StoreUnavailable)])
-def test_what_cannot_be_read_is_not_taken_for_absent(
+def test_error_of_the_store_is_not_taken_for_absent(
     store: MemoryStore, kind: str, fault: Fault, error: type[Exception]
 ) -> None:
     """Trap 6."""
@@ -222,7 +222,7 @@ def test_what_cannot_be_read_is_not_taken_for_absent(
         open_journal(faulty).catch_up()
 
 
-def test_looking_costs_one_listing_per_group_and_one_read(store: MemoryStore) -> None:
+def test_verification_costs_one_list_per_file_set_and_one_read(store: MemoryStore) -> None:
     three(store)
     faulty = FaultyStore(store)
     reader = bystander(faulty)
@@ -235,19 +235,19 @@ def test_looking_costs_one_listing_per_group_and_one_read(store: MemoryStore) ->
 
 
 @pytest.mark.parametrize("restore", ["latest", "none"])
-def test_words_name_no_point(store: MemoryStore, restore: str) -> None:
+def test_latest_and_none_resolve_to_no_point(store: MemoryStore, restore: str) -> None:
     assert resolve(restore, three(store).state, store) is None
 
 
 @pytest.mark.parametrize("restore", ["2", "chk-2", "<pointer>", "<pointer>/"])
-def test_a_checkpoint_of_this_history_is_an_id(store: MemoryStore, restore: str) -> None:
-    """Also when its pointer was pasted: only an id is held, and its file sets referred to (P9)."""
+def test_checkpoint_of_this_history_resolves_to_an_id(store: MemoryStore, restore: str) -> None:
+    """A pointer to the own history becomes an id too: only an id holds its file sets (P9)."""
     coordinator = three(store)
     written = restore.replace("<pointer>", f"{store.uri}/{KEYS.prefix}/chk-2")
     assert resolve(written, coordinator.state, store) == Point(id=2)
 
 
-def test_a_checkpoint_of_another_history_is_a_pointer(store: MemoryStore) -> None:
+def test_checkpoint_of_another_history_resolves_to_a_pointer(store: MemoryStore) -> None:
     three(store)
     pointer = f"{store.uri}/{KEYS.prefix}/chk-2"
     assert resolve(pointer, State(), open_store("memory://elsewhere")) == Point(pointer=pointer)
@@ -271,7 +271,9 @@ def test_a_checkpoint_of_another_history_is_a_pointer(store: MemoryStore) -> Non
     [("{id}", True), ("chk-{id}", True), ("{uri}/{prefix}/chk-{id}", True), ("{uri}/{prefix}/chk-{id}", False)],
     ids=["a number", "an id", "a pointer", "another history's pointer"],
 )
-def test_what_is_not_there_is_named(store: MemoryStore, number: int, says: str, form: str, here: bool) -> None:
+def test_absent_checkpoint_is_refused_with_the_cause(
+    store: MemoryStore, number: int, says: str, form: str, here: bool
+) -> None:
     coordinator = driver(store)
     for _ in range(3):
         take(coordinator)
@@ -284,7 +286,7 @@ def test_what_is_not_there_is_named(store: MemoryStore, number: int, says: str, 
     assert caught.value.permanent
 
 
-def test_what_went_with_its_run_says_when(store: MemoryStore) -> None:
+def test_checkpoint_deleted_with_its_run_is_refused_with_the_time(store: MemoryStore) -> None:
     coordinator = driver(store, scope="day-1")
     take(coordinator)
     coordinator.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
@@ -294,20 +296,20 @@ def test_what_went_with_its_run_says_when(store: MemoryStore) -> None:
         resolve(f"{store.uri}/{KEYS.prefix}/chk-1", State(), open_store("memory://elsewhere"))
 
 
-def test_no_history_is_not_found(store: MemoryStore) -> None:
+def test_pointer_to_an_absent_history_is_not_found(store: MemoryStore) -> None:
     with pytest.raises(CheckpointNotFound, match="there is no history at jobs/orders/job"):
         resolve(f"{store.uri}/jobs/orders/job/chk-1", State(), store)
     assert store.objects == {}
 
 
 @pytest.mark.parametrize("restore", ["", "newest", "chk-", "chk--1", "-1", "1.5", "\N{SUPERSCRIPT TWO}", "/tmp"])
-def test_what_names_nothing(store: MemoryStore, restore: str) -> None:
+def test_invalid_restore_value_is_refused(store: MemoryStore, restore: str) -> None:
     with pytest.raises(InvalidName, match='write "latest", "none", the id') as caught:
         resolve(restore, three(store).state, store)
     assert caught.value.permanent
 
 
-# -- going back, under other names ---------------------------------------------------------------------------------------
+# -- restore with renamed states -----------------------------------------------------------------------------------------
 
 
 def go_back(coordinator: Coordinator, where: str, rename: dict[str, str], generation: int) -> None:
@@ -337,9 +339,11 @@ FIRST = ("chk-1", {"a": "c"})
         ("or anew", [FIRST, ("latest", {"a": "d"})], {"a": "d"}),
         ("so does the start of a run", [FIRST, "launch", ("none", {}), ("run-start", {})], {"a": "c"}),
     ],
-    ids=lambda one: one if isinstance(one, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_names(store: MemoryStore, rule: str, steps: list[Any], names: dict[str, str]) -> None:
+def test_renames_are_combined_by_situation(
+    store: MemoryStore, rule: str, steps: list[Any], names: dict[str, str]
+) -> None:
     coordinator = of_two(store)
     for generation, step in enumerate(steps):
         if step == "launch":
@@ -356,9 +360,9 @@ def test_names(store: MemoryStore, rule: str, steps: list[Any], names: dict[str,
         ("two to one, of which one was given before", {"b": "c"}, RenameConflict),
         ("by the name that was given before", {"c": "d"}, StateNotFound),
     ],
-    ids=lambda one: one if isinstance(one, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_names_that_cannot_be(
+def test_conflicting_renames_are_refused(
     store: MemoryStore, rule: str, rename: dict[str, str], error: type[CheckpointError]
 ) -> None:
     coordinator = of_two(store)

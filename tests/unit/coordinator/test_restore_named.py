@@ -1,4 +1,4 @@
-"""What a deliberate restore names, and what an attempt of the past had to choose from. Runs anywhere."""
+"""The target of a deliberate restore, and the candidates that a past attempt had. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.support.histories import History
 from tests.support.journals import KEYS
 from tests.support.saved import Saved, memory
 
-# -- what an attempt had to choose from ------------------------------------------------------------------------------------
+# -- candidates of a past attempt ------------------------------------------------------------------------------------------
 
 
 def lived() -> History:
-    """By attempt 1 chk-1 to chk-3 completed, chk-4 and chk-5 aborted; by attempt 2 chk-6. Then chk-1 went."""
+    """Attempt 1 completed chk-1 to chk-3 and aborted chk-4 and chk-5; attempt 2 completed chk-6; chk-1 is condemned."""
     history = History()
     history.started()
     for _ in range(3):
@@ -42,8 +42,11 @@ def lived() -> History:
     return history
 
 
-def told(restored: Restored) -> list[tuple[int, str, str, int | None]]:
-    return [(one.checkpoint.id, one.verdict, one.why, one.files) for one in restored.candidates]
+def verdicts(restored: Restored) -> list[tuple[int, str, str, int | None]]:
+    return [
+        (candidate.checkpoint.id, candidate.verdict, candidate.why, candidate.files)
+        for candidate in restored.candidates
+    ]
 
 
 NEVER_SEALED = [(5, "rejected", "never sealed", 0), (4, "rejected", "never sealed", 0)]
@@ -60,26 +63,26 @@ NEVER_SEALED = [(5, "rejected", "never sealed", 0), (4, "rejected", "never seale
         (Point(id=6), 3, [(6, "chosen", "", None), (3, "older", "", 0), (2, "older", "", 0), (1, "older", "deleted by now", 0)]),
     ],
 )  # fmt: skip
-def test_what_an_attempt_had_to_choose_from(
+def test_candidates_of_a_past_attempt_are_listed_newest_first(
     point: Point | None, epoch: int, candidates: list[tuple[int, str, str, int | None]]
 ) -> None:
-    """What earlier attempts had triggered; newest first."""
+    """Candidates are the checkpoints that earlier attempts triggered."""
     restored = candidates_at_start(lived().state, point, epoch)
-    assert told(restored) == candidates
+    assert verdicts(restored) == candidates
     assert restored.point == point
-    assert (restored.seal, restored.store) == (None, None), "nothing was looked at"
+    assert (restored.seal, restored.store) == (None, None), "no file is read"
 
 
-def test_what_is_not_listed_any_more_is_not_told() -> None:
+def test_candidates_no_longer_listed_are_left_out() -> None:
     state = lived().state
-    assert told(candidates_at_start(replace(state, checkpoints=()), Point(id=3), 2)) == []
+    assert verdicts(candidates_at_start(replace(state, checkpoints=()), Point(id=3), 2)) == []
 
 
-# -- words ---------------------------------------------------------------------------------------------------------------
+# -- targets -------------------------------------------------------------------------------------------------------------
 
 
 def two_tries() -> FaultyStore:
-    """chk-1 by the first, chk-2 and chk-3 by the second, of a run that started with nothing."""
+    """Return the store of a run from nothing: attempt 1 made chk-1, attempt 2 chk-2 and chk-3."""
     store = FaultyStore(memory())
     take(driver(store, retention=KeepAll()))
     second = driver(store, 2, retention=KeepAll())
@@ -90,7 +93,7 @@ def two_tries() -> FaultyStore:
 @pytest.mark.parametrize(
     ("where", "number"), [("latest", 3), ("run-start", None), ("chk-2", 2), ("1", 1), ("none", None)]
 )
-def test_what_is_named(where: str, number: int | None) -> None:
+def test_target_of_a_restore_by_name(where: str, number: int | None) -> None:
     coordinator = bystander(two_tries())
     going = RestoreTarget(coordinator, where, "day-1")
     found = going.look(coordinator.state)
@@ -99,7 +102,7 @@ def test_what_is_named(where: str, number: int | None) -> None:
     assert (going.restored.seal is None) is (number is None)
 
 
-def test_where_a_run_started_that_began_from_a_checkpoint() -> None:
+def test_run_start_is_the_checkpoint_the_run_began_from() -> None:
     store = two_tries()
     coordinator = bystander(store)
     (run,) = coordinator.state.runs
@@ -107,14 +110,14 @@ def test_where_a_run_started_that_began_from_a_checkpoint() -> None:
     assert RestoreTarget(coordinator, "run-start", "day-1").look(state) == Point(id=2)
 
 
-def test_where_a_run_started_that_is_not_listed() -> None:
+def test_run_start_of_an_unlisted_run_is_refused() -> None:
     coordinator = bystander(two_tries())
     with pytest.raises(CheckpointNotFound, match="run 'day-9' is not listed any more"):
         RestoreTarget(coordinator, "run-start", "day-9").look(coordinator.state)
 
 
-def test_it_is_looked_at_again_only_where_another_is_meant() -> None:
-    """The journal asks again whenever its state moved; a checkpoint is read once."""
+def test_target_is_read_again_only_if_it_changed() -> None:
+    """The journal asks again whenever its state changed; each checkpoint is read once."""
     store = two_tries()
     coordinator = bystander(store)
     going = RestoreTarget(coordinator, "latest", "day-1")
@@ -131,7 +134,7 @@ def test_it_is_looked_at_again_only_where_another_is_meant() -> None:
 # -- from elsewhere ------------------------------------------------------------------------------------------------------
 
 
-def test_ids_go_on_above_that_of_what_lies_elsewhere() -> None:
+def test_ids_continue_above_the_id_of_a_foreign_point() -> None:
     saved = Saved(memory())
     saved.publish()
     number = saved.coordinator.state.retained[0].id
@@ -144,18 +147,23 @@ def test_ids_go_on_above_that_of_what_lies_elsewhere() -> None:
     assert Restored().id_floor == 0
 
 
-def test_a_savepoint_is_told_as_its_journal_listed_it() -> None:
+def test_candidate_of_a_savepoint_has_the_fields_of_its_history() -> None:
     saved = Saved(memory())
     saved.publish()
     (known,) = saved.coordinator.state.retained
     (candidate,) = examine(saved.coordinator, saved.coordinator.state, Point(pointer=str(saved.pointer))).candidates
-    one = candidate.checkpoint
-    assert (one.id, one.status, one.digest, one.bytes) == (known.id, known.status, known.digest, known.bytes)
-    assert (one.target, one.kind, one.epochs) == (str(saved.pointer), known.kind, known.epochs)
-    assert [state.uid for state in one.states] == [state.uid for state in known.states]
+    checkpoint = candidate.checkpoint
+    assert (checkpoint.id, checkpoint.status, checkpoint.digest, checkpoint.bytes) == (
+        known.id,
+        known.status,
+        known.digest,
+        known.bytes,
+    )
+    assert (checkpoint.target, checkpoint.kind, checkpoint.epochs) == (str(saved.pointer), known.kind, known.epochs)
+    assert [state.uid for state in checkpoint.states] == [state.uid for state in known.states]
 
 
-def test_a_pending_one_is_found_only_by_who_asks_for_it() -> None:
+def test_pending_checkpoint_is_located_only_on_request() -> None:
     store = memory()
     coordinator = driver(store)
     take(coordinator)
@@ -170,7 +178,7 @@ def test_a_pending_one_is_found_only_by_who_asks_for_it() -> None:
 
 
 @pytest.mark.parametrize(("number", "advice"), [(2, "chk-1 is the next older one"), (1, "there is no older one")])
-def test_damage_says_where_to_go_instead(number: int, advice: str) -> None:
+def test_damaged_checkpoint_names_the_next_older_one(number: int, advice: str) -> None:
     store = two_tries()
     coordinator = bystander(store)
     store.delete([KEYS.seal(number)])

@@ -1,4 +1,4 @@
-"""Savepoints as the point where an attempt starts: by pointer or by id, wherever they lie."""
+"""Savepoints as restore points, by pointer or id, at any target. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.saved import Saved, memory
 
 @pytest.fixture
 def saved() -> Saved:
-    """By another history, whose journal is not beside it."""
+    """Return a savepoint of another history, without its journal."""
     saved = Saved(memory())
     saved.publish()
     return saved
@@ -51,42 +51,42 @@ class Own:
         self.store.create(self.pointer.metadata, body)
 
     def given_up(self) -> None:
-        """Somebody disposes of it, or claims it for another history: the entry is written, and its files are there."""
+        """Condemn the savepoint, as a disposal or a claim does; its files are still there."""
         take(self.coordinator)
         self.coordinator.journal.append(Condemn(ids=(1,), now=at(3), disposing=True))
 
 
-# -- what a pointer means ------------------------------------------------------------------------------------------------
+# -- resolving pointers --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/_metadata"])
-def test_a_strangers_is_a_pointer(saved: Saved, form: str) -> None:
+def test_foreign_savepoint_resolves_to_a_pointer(saved: Saved, form: str) -> None:
     assert resolve(form.format(saved.pointer), State(), MemoryStore()) == Point(pointer=str(saved.pointer))
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/_metadata"])
-def test_its_own_is_an_id(form: str) -> None:
+def test_own_savepoint_resolves_to_an_id(form: str) -> None:
     own = Own()
     assert resolve(form.format(own.pointer), own.coordinator.state, own.store) == Point(id=1)
 
 
-def test_a_copy_of_its_own_is_a_strangers() -> None:
+def test_copy_of_an_own_savepoint_resolves_to_a_pointer() -> None:
     own, elsewhere = Own(), memory()
-    keys = [one.key for one in own.store.list(own.pointer.name)]
+    keys = [listed.key for listed in own.store.list(own.pointer.name)]
     copy_all(own.store, elsewhere, [(key, key.replace(own.pointer.name, "moved")) for key in keys])
     point = resolve(f"{elsewhere.uri}/moved", own.coordinator.state, own.store)
     assert point == Point(pointer=f"{elsewhere.uri}/moved")
 
 
-def test_its_own_is_no_point_any_more_once_somebody_began_to_dispose_of_it() -> None:
-    """Killed before the stub: what is at the target is whole, and goes with the next tidying up."""
+def test_own_savepoint_is_refused_once_its_disposal_began() -> None:
+    """The disposal was killed before it wrote its stub: the files are complete and will be deleted."""
     own = Own()
     own.given_up()
     with pytest.raises(SavepointDisposed, match="being deleted"):
         resolve(str(own.pointer), own.coordinator.state, own.store)
 
 
-def test_its_own_that_another_owns_by_now_is_a_strangers() -> None:
+def test_own_savepoint_claimed_by_another_history_resolves_to_a_pointer() -> None:
     own = Own()
     put_claim(own.store, own.pointer, "another 1ncarnation", "who claims", at(3))
     own.given_up()
@@ -94,13 +94,13 @@ def test_its_own_that_another_owns_by_now_is_a_strangers() -> None:
     assert resolve(str(own.pointer), own.coordinator.state, own.store) == Point(pointer=str(own.pointer))
 
 
-def test_what_was_never_published_is_not_found() -> None:
+def test_unpublished_savepoint_is_not_found() -> None:
     saved = Saved(memory())
     with pytest.raises(CheckpointNotFound, match="no _metadata"):
         resolve(str(saved.pointer), State(), MemoryStore())
 
 
-def test_what_was_disposed_of_is_said_so(saved: Saved) -> None:
+def test_disposed_savepoint_is_refused(saved: Saved) -> None:
     saved.dispose()
     with pytest.raises(SavepointDisposed):
         resolve(str(saved.pointer), State(), MemoryStore())
@@ -109,17 +109,19 @@ def test_what_was_disposed_of_is_said_so(saved: Saved) -> None:
 # -- verified where it lies ----------------------------------------------------------------------------------------------
 
 
-def test_a_strangers_is_read_where_it_lies(saved: Saved) -> None:
-    mine = Coordinator(open_journal(MemoryStore()))
-    found = examine(mine, mine.state, Point(pointer=str(saved.pointer)))
+def test_foreign_savepoint_is_read_at_its_target(saved: Saved) -> None:
+    reader = Coordinator(open_journal(MemoryStore()))
+    found = examine(reader, reader.state, Point(pointer=str(saved.pointer)))
     assert (found.store, found.keys) == (saved.target, saved.pointer.keys)
-    assert [(one.checkpoint.id, one.verdict, one.files) for one in found.candidates] == [(1, "chosen", 2)]
+    assert [(candidate.checkpoint.id, candidate.verdict, candidate.files) for candidate in found.candidates] == [
+        (1, "chosen", 2)
+    ]
     assert found.id_floor == 1
-    said = "\n".join(restored(mine.state, found))
-    assert "verified    a savepoint, 1 state, 38 B, all 2 files there, sizes match" in said
+    lines = "\n".join(restored(reader.state, found))
+    assert "verified    a savepoint, 1 state, 38 B, all 2 files there, sizes match" in lines
 
 
-def test_its_own_is_read_at_its_target() -> None:
+def test_own_savepoint_is_read_at_its_target() -> None:
     own = Own()
     found = examine(own.coordinator, own.coordinator.state, Point(id=1))
     assert (found.store, found.keys) == (own.store, own.pointer.keys)
@@ -127,15 +129,15 @@ def test_its_own_is_read_at_its_target() -> None:
     assert found.id_floor == 0
 
 
-def test_anothers_by_id_is_read_at_its_target() -> None:
-    own, mine = Own(), Coordinator(open_journal(MemoryStore()))
-    found = examine(mine, mine.state, Point(pointer=f"{own.store.uri}/{KEYS.prefix}/chk-1"))
+def test_foreign_savepoint_by_id_is_read_at_its_target() -> None:
+    own, reader = Own(), Coordinator(open_journal(MemoryStore()))
+    found = examine(reader, reader.state, Point(pointer=f"{own.store.uri}/{KEYS.prefix}/chk-1"))
     assert found.keys == own.pointer.keys
     assert found.id_floor == 1
 
 
-def test_a_torn_one_is_damaged(saved: Saved) -> None:
+def test_incomplete_savepoint_is_damaged(saved: Saved) -> None:
     saved.target.delete([f"{saved.pointer.name}/{file_set('s1').path}/part-00000.zstd.parquet"])
-    mine = Coordinator(open_journal(MemoryStore()))
+    reader = Coordinator(open_journal(MemoryStore()))
     with pytest.raises(Damaged, match="is not whole"):
-        examine(mine, mine.state, Point(pointer=str(saved.pointer)))
+        examine(reader, reader.state, Point(pointer=str(saved.pointer)))

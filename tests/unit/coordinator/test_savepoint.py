@@ -1,4 +1,4 @@
-"""A savepoint between its history and its target: published, claimed, disposed of, whoever was killed where. Runs anywhere."""
+"""Savepoints between history and target: publish, claim and dispose, after kills too. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def target() -> str:
 
 
 def completed(coordinator: Coordinator, below: str | None = None) -> SavepointPointer:
-    """A savepoint that is completed and not published yet, as a driver makes one."""
+    """Complete a savepoint as a driver does, without publishing it."""
     number = coordinator.trigger(
         Request(
             token=f"savepoint {coordinator.state.next_id}", origin="task", kind="savepoint", folder=below or target()
@@ -69,7 +69,7 @@ def completed(coordinator: Coordinator, below: str | None = None) -> SavepointPo
 
 
 def published(coordinator: Coordinator) -> SavepointPointer:
-    """One that is no restore point any more."""
+    """Publish a savepoint that is no longer the restore point."""
     pointer = completed(coordinator)
     savepoint.publish_due(coordinator)
     take(coordinator)
@@ -83,14 +83,14 @@ def opened(coordinator: Coordinator, pointer: SavepointPointer) -> Savepoint:
 
 
 def left(pointer: SavepointPointer) -> list[str]:
-    """Names directly below it."""
-    return sorted({one.key.split("/")[1] for one in open_store(pointer.root).list(pointer.name)})
+    """Return the names directly below the savepoint."""
+    return sorted({listed.key.split("/")[1] for listed in open_store(pointer.root).list(pointer.name)})
 
 
 # -- publishing --------------------------------------------------------------------------------------------------------
 
 
-def test_anyone_publishes_what_a_driver_completed_and_once_is_enough() -> None:
+def test_completed_savepoint_is_published_once_by_any_process() -> None:
     store = MemoryStore()
     pointer = completed(driver(store))
     task = bystander(store)
@@ -100,7 +100,7 @@ def test_anyone_publishes_what_a_driver_completed_and_once_is_enough() -> None:
     assert task.state.savepoints[0].published
 
 
-def test_one_target_that_fails_is_not_in_the_way_of_others(tmp_path: Path) -> None:
+def test_failing_target_delays_no_other_savepoint(tmp_path: Path) -> None:
     coordinator = driver(MemoryStore())
     gone = tmp_path / "gone"
     completed(coordinator, below=gone.as_uri())
@@ -109,11 +109,11 @@ def test_one_target_that_fails_is_not_in_the_way_of_others(tmp_path: Path) -> No
     gone.write_text("no folder")
     with pytest.raises(StoreError):
         savepoint.publish_due(coordinator)
-    assert [one.published for one in coordinator.state.savepoints] == [False, True]
+    assert [saved.published for saved in coordinator.state.savepoints] == [False, True]
     assert opened(coordinator, pointer)
 
 
-def test_nothing_is_published_before_its_entry() -> None:
+def test_savepoint_is_not_published_before_its_entry() -> None:
     """B24: a reader at the target would see a savepoint that an abort may still undo."""
     coordinator = driver(MemoryStore())
     number = coordinator.trigger(Request(token="s", origin="task", kind="savepoint", folder=target()))
@@ -125,7 +125,7 @@ def test_nothing_is_published_before_its_entry() -> None:
 # -- disposing ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_savepoint_is_disposed_of_and_its_history_forgets_it() -> None:
+def test_disposal_deletes_the_savepoint_and_its_history_forgets_it() -> None:
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
     would = savepoint.dispose(coordinator.store, str(pointer), "ann", NOW, dry_run=True)
@@ -138,7 +138,7 @@ def test_a_savepoint_is_disposed_of_and_its_history_forgets_it() -> None:
     assert (again.files, again.own) == (0, False)
 
 
-def test_one_that_its_history_needs_is_not_touched() -> None:
+def test_disposal_of_a_needed_savepoint_is_refused() -> None:
     coordinator = driver(MemoryStore())
     pointer = completed(coordinator)
     savepoint.publish_due(coordinator)
@@ -149,7 +149,7 @@ def test_one_that_its_history_needs_is_not_touched() -> None:
 
 
 @pytest.mark.parametrize("spelled", ["{path}", "file:{path}", "file://{folder}/./{name}", "file://{path}/_metadata"])
-def test_however_it_is_spelled_its_history_is_asked(tmp_path: Path, spelled: str) -> None:
+def test_disposal_asks_the_history_for_every_spelling_of_the_pointer(tmp_path: Path, spelled: str) -> None:
     coordinator = driver(MemoryStore())
     pointer = completed(coordinator, below=tmp_path.as_uri())
     savepoint.publish_due(coordinator)
@@ -159,7 +159,7 @@ def test_however_it_is_spelled_its_history_is_asked(tmp_path: Path, spelled: str
     assert opened(coordinator, pointer)
 
 
-def test_what_a_dead_disposer_condemned_is_deleted_before_it_is_forgotten() -> None:
+def test_condemned_savepoint_is_deleted_before_it_is_forgotten() -> None:
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
     coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
@@ -169,7 +169,7 @@ def test_what_a_dead_disposer_condemned_is_deleted_before_it_is_forgotten() -> N
         open_savepoint(pointer, coordinator.store)
 
 
-def test_a_target_that_fails_keeps_no_checkpoint_from_being_forgotten(tmp_path: Path) -> None:
+def test_failing_target_delays_no_deletion_of_checkpoints(tmp_path: Path) -> None:
     coordinator = driver(MemoryStore(), retention=KeepLatest(1))
     folder = tmp_path / "savepoints"
     completed(coordinator, below=folder.as_uri())
@@ -181,12 +181,12 @@ def test_a_target_that_fails_keeps_no_checkpoint_from_being_forgotten(tmp_path: 
     folder.write_text("no folder")
     with pytest.raises(StoreError):
         expire(coordinator, NOW)
-    assert [(one.id, one.status) for one in coordinator.state.checkpoints] == [
+    assert [(checkpoint.id, checkpoint.status) for checkpoint in coordinator.state.checkpoints] == [
         (1, CONDEMNED), (2, FORGOTTEN), (3, FORGOTTEN), (4, RETAINED)
     ]  # fmt: skip
 
 
-def test_one_that_was_moved_is_nobodys_but_who_has_it() -> None:
+def test_moved_savepoint_is_disposed_of_without_its_history() -> None:
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
     store = open_store(pointer.root)
@@ -198,7 +198,7 @@ def test_one_that_was_moved_is_nobodys_but_who_has_it() -> None:
     assert coordinator.journal.catch_up().savepoints
 
 
-def test_a_checkpoint_of_a_history_is_no_savepoint() -> None:
+def test_disposal_of_a_checkpoint_is_refused() -> None:
     coordinator = driver(MemoryStore())
     take(coordinator)
     with pytest.raises(InvalidName, match="checkpoints prune"):
@@ -209,8 +209,8 @@ def _only(number: int, fault: Fault, call: Call) -> Fault:
     return fault if call.number == number else Fault.NONE
 
 
-def test_a_disposal_killed_anywhere_is_finished_by_the_next() -> None:
-    """What is left is whole and known, or nobody opens it; the next disposal, or the history's own clean-up, ends it."""
+def test_killed_disposal_is_finished_by_the_next() -> None:
+    """The next disposal, or the garbage collection of the history, finishes a disposal that was killed at any request."""
 
     def at_request(number: int, fault: Fault) -> bool:
         coordinator = driver(MemoryStore())
@@ -246,14 +246,14 @@ def claimed(coordinator: Coordinator, pointer: SavepointPointer) -> None:
 
 
 def another_history(retention: KeepLatest) -> Coordinator:
-    """Of another job in another store, though it looks the same from inside."""
+    """Return a history of another job in another store."""
     coordinator = driver(MemoryStore(), retention=retention)
     take(coordinator)
     return coordinator
 
 
 def going_on_from(pointer: SavepointPointer) -> Coordinator:
-    """An attempt that started from a savepoint which its history has claimed, and keeps one checkpoint."""
+    """Start an attempt from a claimed savepoint; its policy keeps one checkpoint."""
     coordinator = another_history(KeepLatest(1))
     claimed(coordinator, pointer)
     coordinator.journal.append(clear(try_number=2))
@@ -263,23 +263,23 @@ def going_on_from(pointer: SavepointPointer) -> Coordinator:
     return Coordinator(coordinator.journal, coordinator.state.last_epoch)
 
 
-def test_a_claimed_savepoint_is_deleted_when_the_policy_has_enough() -> None:
+def test_claimed_savepoint_is_deleted_by_the_policy() -> None:
     pointer = published(driver(MemoryStore()))
     after = going_on_from(pointer)
     expire(after, NOW)
-    assert [one.status for one in after.state.claims] == [RETAINED]
+    assert [claim.status for claim in after.state.claims] == [RETAINED]
     take(after)
     expire(after, NOW)
     assert not after.state.claims
     assert left(pointer) == ["_claimed", "_metadata"]
 
 
-def test_one_that_died_while_it_deleted_is_followed_by_the_next() -> None:
+def test_begun_deletion_of_a_claimed_savepoint_is_finished() -> None:
     pointer = published(driver(MemoryStore()))
     after = going_on_from(pointer)
     take(after)
     after.journal.append(c.Condemn(ids=(), claims=(str(pointer),), now=NOW))
-    assert [one.status for one in after.state.claims] == [CONDEMNED]
+    assert [claim.status for claim in after.state.claims] == [CONDEMNED]
     expire(after, NOW)
     assert not after.state.claims
     assert left(pointer) == ["_claimed", "_metadata"]
@@ -297,28 +297,28 @@ Act = Callable[[Coordinator, SavepointPointer], object]
         ),
     ],
 )
-def test_one_lock_for_whoever_will_delete(second: Act) -> None:
-    """B25."""
+def test_claim_locks_out_other_claims_and_disposals(second: Act) -> None:
+    """B25: claim and disposal take the same lock."""
     pointer = published(driver(MemoryStore()))
-    mine = another_history(KeepLatest(1))
-    savepoint.claim(mine, pointer, "mine", NOW)
-    savepoint.claim(mine, pointer, "mine again", NOW)
+    claiming = another_history(KeepLatest(1))
+    savepoint.claim(claiming, pointer, "first", NOW)
+    savepoint.claim(claiming, pointer, "first again", NOW)
     other = driver(MemoryStore())
     other.journal.state = replace(other.journal.state, incarnation="another")
     with pytest.raises(AlreadyClaimed):
         second(other, pointer)
-    assert opened(mine, pointer)
+    assert opened(claiming, pointer)
 
 
 def another_job(beside: Coordinator) -> Coordinator:
-    """With its history in the same store."""
+    """Return another job with its history in the same store."""
     coordinator = Coordinator(Journal(beside.store, Keys("jobs/other/job"), By("other", "", "")))
     coordinator.journal.append(launch(job="other"))
     return coordinator
 
 
-def test_who_claims_it_takes_it_from_the_list_of_its_own_history() -> None:
-    """Else somebody could go back to what another history deletes."""
+def test_claim_removes_the_savepoint_from_its_history() -> None:
+    """Otherwise a restore could choose a savepoint that another history deletes."""
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
     claiming = another_job(coordinator)
@@ -331,7 +331,7 @@ def test_who_claims_it_takes_it_from_the_list_of_its_own_history() -> None:
     assert opened(claiming, pointer)
 
 
-def test_what_a_claimer_took_over_before_it_died_is_forgotten_and_stays() -> None:
+def test_savepoint_of_a_killed_claim_is_forgotten_and_kept() -> None:
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
     put_claim(open_store(pointer.root), pointer, "another history", "ops", NOW)
@@ -340,17 +340,17 @@ def test_what_a_claimer_took_over_before_it_died_is_forgotten_and_stays() -> Non
     assert opened(coordinator, pointer)
 
 
-def test_one_that_is_not_whole_is_not_taken_from_its_history() -> None:
+def test_claim_of_an_incomplete_savepoint_is_refused() -> None:
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
     target = open_store(pointer.root)
-    target.delete([next(one.key for one in target.list(f"{pointer.name}/state"))])
+    target.delete([next(listed.key for listed in target.list(f"{pointer.name}/state"))])
     with pytest.raises(Damaged):
         savepoint.claim(another_job(coordinator), pointer, "ops", NOW)
     assert coordinator.journal.catch_up().savepoints
 
 
-def test_its_own_history_is_asked_before_another_claims() -> None:
+def test_claim_of_a_needed_savepoint_is_refused() -> None:
     coordinator = driver(MemoryStore())
     pointer = completed(coordinator)
     savepoint.publish_due(coordinator)

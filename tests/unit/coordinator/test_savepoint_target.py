@@ -1,4 +1,4 @@
-"""A savepoint at its target: published, opened wherever it lies, claimed by one, disposed of for ever. Runs anywhere."""
+"""A savepoint at its target: publish, open, claim and dispose. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Saved:
     return Saved(LocalStore(tmp_path / "savepoints") if request.param == "local" else memory())
 
 
-# -- its life ------------------------------------------------------------------------------------------------------------
+# -- lifecycle -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_life(anywhere: Saved) -> None:
+def test_savepoint_is_published_opened_and_disposed_of(anywhere: Saved) -> None:
     assert anywhere.is_() == "none"
     assert anywhere.publish() is Published.THERE
     opened = anywhere.open()
@@ -72,13 +72,13 @@ def test_a_life(anywhere: Saved) -> None:
     anywhere.dispose()
     assert anywhere.left() == ["_claimed", "_metadata"]
     assert anywhere.target.read(f"{anywhere.pointer.name}/state/s1/1-n0nce/.part-0.crc") is None
-    with pytest.raises(SavepointDisposed, match=rf"was disposed of at {at(6)} by ann; name another") as told:
+    with pytest.raises(SavepointDisposed, match=rf"was disposed of at {at(6)} by ann; name another") as raised:
         anywhere.open()
-    assert told.value.about == {"at": at(6), "by": "ann"}
+    assert raised.value.about == {"at": at(6), "by": "ann"}
     assert anywhere.publish() is Published.DISPOSED
 
 
-def test_it_needs_no_history(saved: Saved) -> None:
+def test_savepoint_is_complete_without_its_history(saved: Saved) -> None:
     saved.publish()
     assert isinstance(saved.history, MemoryStore)
     saved.history.objects.clear()
@@ -86,7 +86,7 @@ def test_it_needs_no_history(saved: Saved) -> None:
 
 
 @pytest.mark.parametrize("how", [shutil.move, shutil.copytree], ids=["moved", "copied"])
-def test_a_directory_may_be_anywhere_and_called_anything(tmp_path: Path, how: Callable[[str, str], object]) -> None:
+def test_moved_or_copied_savepoint_is_opened(tmp_path: Path, how: Callable[[str, str], object]) -> None:
     saved = Saved(LocalStore(tmp_path / "savepoints"))
     saved.publish()
     there = tmp_path / "elsewhere" / "before {price} change*[1]"
@@ -114,15 +114,17 @@ def test_a_directory_may_be_anywhere_and_called_anything(tmp_path: Path, how: Ca
         (b'{"stub":true,"v":2}', FormatTooNew, "has format 2"),
     ],
 )
-def test_what_is_no_savepoint(saved: Saved, body: bytes | None, error: type[CheckpointError], says: str) -> None:
+def test_open_of_an_invalid_metadata_file_is_refused(
+    saved: Saved, body: bytes | None, error: type[CheckpointError], says: str
+) -> None:
     if body is not None:
         saved.target.overwrite(saved.pointer.metadata, body)
-    with pytest.raises(error, match=says) as told:
+    with pytest.raises(error, match=says) as raised:
         saved.open()
-    assert told.type is error
+    assert raised.type is error
 
 
-def test_denied_is_not_absent(anywhere: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denied_open_is_not_taken_for_absent(anywhere: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     anywhere.publish()
     faulty = FaultyStore(anywhere.target, lambda _: Fault.DENIED)
     monkeypatch.setattr(anywhere.target, "beside", lambda _: faulty)
@@ -133,7 +135,7 @@ def test_denied_is_not_absent(anywhere: Saved, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("hurt", "says"), [(None, "is missing"), (b"short", "has 5 bytes, 19 were acknowledged")], ids=["missing", "short"]
 )
-def test_a_file_that_is_not_whole(saved: Saved, hurt: bytes | None, says: str) -> None:
+def test_verify_finds_a_missing_or_short_file(saved: Saved, hurt: bytes | None, says: str) -> None:
     saved.publish()
     key = f"{saved.pointer.keys.file_set('state/s1/1-n0nce')}/part-00001.zstd.parquet"
     saved.target.delete([key])
@@ -143,7 +145,7 @@ def test_a_file_that_is_not_whole(saved: Saved, hurt: bytes | None, says: str) -
         saved.open().verify()
 
 
-def test_its_store_is_reached_as_the_one_in_hand(anywhere: Saved) -> None:
+def test_store_of_the_target_is_opened_beside_the_given_store(anywhere: Saved) -> None:
     anywhere.publish()
     assert anywhere.target.beside(anywhere.pointer.root).uri == anywhere.target.uri
     assert open_savepoint(anywhere.pointer, anywhere.target).store.uri == anywhere.pointer.root
@@ -152,12 +154,12 @@ def test_its_store_is_reached_as_the_one_in_hand(anywhere: Saved) -> None:
 # -- publishing ----------------------------------------------------------------------------------------------------------
 
 
-def test_publishing_again_changes_nothing(saved: Saved) -> None:
+def test_second_publication_changes_nothing(saved: Saved) -> None:
     before = saved.publish(), saved.target.read(saved.pointer.metadata)
     assert (saved.publish(), saved.target.read(saved.pointer.metadata)) == before
 
 
-def test_what_lost_its_seal_was_published_or_never_will_be(saved: Saved) -> None:
+def test_savepoint_without_its_seal_cannot_be_published(saved: Saved) -> None:
     seal = saved.history.read(saved.seal_key)
     assert seal
     saved.history.delete([saved.seal_key])
@@ -169,14 +171,14 @@ def test_what_lost_its_seal_was_published_or_never_will_be(saved: Saved) -> None
     assert saved.publish() is Published.DISPOSED
 
 
-def test_only_what_the_journal_says_was_sealed_is_published(saved: Saved) -> None:
+def test_changed_seal_is_not_published(saved: Saved) -> None:
     saved.history.overwrite(saved.seal_key, b'{"v":1}')
     with pytest.raises(Damaged, match="not what the journal says"):
         saved.publish()
     assert saved.is_() == "none"
 
 
-def test_another_savepoint_is_not_replaced(saved: Saved) -> None:
+def test_publication_does_not_replace_another_savepoint(saved: Saved) -> None:
     take(saved.coordinator)
     another = saved.history.read(saved.coordinator.keys.seal(2))
     assert another
@@ -189,40 +191,40 @@ def test_another_savepoint_is_not_replaced(saved: Saved) -> None:
 # -- claiming ------------------------------------------------------------------------------------------------------------
 
 
-def test_who_has_it_has_it_again(anywhere: Saved) -> None:
+def test_owner_may_claim_again_and_others_are_refused(anywhere: Saved) -> None:
     anywhere.publish()
     anywhere.claim(MINE)
     anywhere.claim(MINE)
     put_claim(anywhere.target, anywhere.pointer, MINE, "a retry", at(9))
-    with pytest.raises(AlreadyClaimed, match=rf"for another history at {at(5)} by who claims for {MINE}") as told:
+    with pytest.raises(AlreadyClaimed, match=rf"for another history at {at(5)} by who claims for {MINE}") as raised:
         anywhere.claim(OTHER)
-    assert (told.value.about["owner"], told.value.permanent) == (MINE, True)
+    assert (raised.value.about["owner"], raised.value.permanent) == (MINE, True)
     with pytest.raises(AlreadyClaimed, match="for another history"):
         anywhere.dispose()
     assert anywhere.is_() == "whole"
 
 
-def test_what_is_being_disposed_of_cannot_be_claimed(saved: Saved) -> None:
+def test_disposed_savepoint_cannot_be_claimed(saved: Saved) -> None:
     saved.publish()
     saved.dispose()
     with pytest.raises(AlreadyClaimed, match="to be disposed of"):
         saved.claim()
 
 
-def test_a_claiming_history_may_dispose_of_it(saved: Saved) -> None:
+def test_claiming_history_may_delete_the_savepoint(saved: Saved) -> None:
     saved.publish()
     saved.claim(MINE)
     delete_savepoint(saved.target, saved.pointer, MINE, "retention", at(7))
     assert saved.is_() == "disposed"
 
 
-def test_of_several_at_once_one_wins(anywhere: Saved) -> None:
+def test_one_of_several_concurrent_claims_wins(anywhere: Saved) -> None:
     anywhere.publish()
     for _ in range(5):
         anywhere.target.delete([anywhere.pointer.claim])
         together = Barrier(4)
 
-        def one(owner: str, together: Barrier = together) -> str | None:
+        def claim(owner: str, together: Barrier = together) -> str | None:
             together.wait(10)
             try:
                 anywhere.claim(owner)
@@ -231,13 +233,13 @@ def test_of_several_at_once_one_wins(anywhere: Saved) -> None:
             return owner
 
         with ThreadPoolExecutor(4) as threads:
-            won = [owner for owner in threads.map(one, ["a", "b", "c", DISPOSAL]) if owner]
+            won = [owner for owner in threads.map(claim, ["a", "b", "c", DISPOSAL]) if owner]
         assert len(won) == 1
         anywhere.claim(won[0])
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"v":1}'])
-def test_a_claim_that_cannot_be_read_is_nobodys(saved: Saved, body: bytes) -> None:
+def test_unreadable_claim_is_damaged(saved: Saved, body: bytes) -> None:
     saved.publish()
     saved.target.overwrite(saved.pointer.claim, body)
     with pytest.raises(Damaged):
@@ -250,7 +252,7 @@ def test_a_claim_that_cannot_be_read_is_nobodys(saved: Saved, body: bytes) -> No
 # -- disposing -----------------------------------------------------------------------------------------------------------
 
 
-def test_again_it_keeps_the_first_words(saved: Saved) -> None:
+def test_second_disposal_keeps_the_first_owner(saved: Saved) -> None:
     saved.publish()
     saved.dispose(by="ann")
     saved.target.overwrite(f"{saved.pointer.name}/state/s1/1-n0nce/late", b"of a driver that slept")
@@ -260,13 +262,13 @@ def test_again_it_keeps_the_first_words(saved: Saved) -> None:
         saved.open()
 
 
-def test_what_was_never_published_never_will_be(saved: Saved) -> None:
+def test_disposed_savepoint_is_never_published(saved: Saved) -> None:
     saved.dispose()
     assert saved.publish() is Published.DISPOSED
     assert (saved.is_(), saved.left()) == ("disposed", ["_claimed", "_metadata"])
 
 
-def test_what_is_damaged_can_be_disposed_of_and_what_is_too_new_cannot(saved: Saved) -> None:
+def test_damaged_savepoint_can_be_disposed_of_and_a_newer_one_cannot(saved: Saved) -> None:
     saved.target.overwrite(saved.pointer.metadata, b'{"v":2}')
     with pytest.raises(FormatTooNew):
         saved.dispose()
@@ -276,30 +278,30 @@ def test_what_is_damaged_can_be_disposed_of_and_what_is_too_new_cannot(saved: Sa
     assert saved.is_() == "disposed"
 
 
-def test_nothing_beside_it_is_touched(saved: Saved) -> None:
+def test_disposal_deletes_nothing_beside_the_savepoint(saved: Saved) -> None:
     saved.publish()
     beside = [f"{saved.pointer.name}0/_metadata", "other/_metadata", "_metadata"]
     for key in beside:
         saved.target.overwrite(key, b"x")
     saved.dispose()
-    assert [one.key for one in saved.target.list("") if one.key in beside] == sorted(beside)
+    assert [listed.key for listed in saved.target.list("") if listed.key in beside] == sorted(beside)
 
 
 # -- words and names -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["no_claim", "claim"])
-def test_two_ways_to_start_from_one(mode: str) -> None:
+def test_claim_mode_is_accepted(mode: str) -> None:
     assert claim_mode(mode) == mode
 
 
 @pytest.mark.parametrize("mode", ["legacy", "NO_CLAIM", "", "none"])
-def test_no_third(mode: str) -> None:
+def test_other_claim_modes_are_refused(mode: str) -> None:
     says = "nobody would know when" if mode == "legacy" else "claim_mode="
-    with pytest.raises(InvalidConfig, match=says) as told:
+    with pytest.raises(InvalidConfig, match=says) as raised:
         claim_mode(mode)
-    assert '"no_claim"' in str(told.value)
-    assert '"claim"' in str(told.value)
+    assert '"no_claim"' in str(raised.value)
+    assert '"claim"' in str(raised.value)
 
 
 # -- copying -------------------------------------------------------------------------------------------------------------
@@ -307,7 +309,7 @@ def test_no_third(mode: str) -> None:
 HERE, THERE = Keys("jobs/orders/job"), Keys("savepoint-orders-41-9f3c")
 
 
-def test_a_savepoint_has_the_paths_of_its_history_and_each_group_once() -> None:
+def test_export_pairs_name_each_file_set_once() -> None:
     shared = file_set("clean", 3, files=1)
     states = [
         stage("clean", 1, made_of=shared),
@@ -325,11 +327,11 @@ def test_a_savepoint_has_the_paths_of_its_history_and_each_group_once() -> None:
     )
 
 
-def test_what_comes_from_elsewhere_belongs_to_the_attempt_that_brought_it() -> None:
+def test_imported_state_belongs_to_the_importing_attempt() -> None:
     old = replace(stage("totals", 41), file_sets=(file_set("totals", 3, "a"), file_set("totals", 4, "b", files=1)))
     nonces = iter(["x", "y", "z"])
     new, pairs = import_state(old, THERE, HERE, 7, lambda: next(nonces))
-    assert [(one.path, one.origin, one.files) for one in new.file_sets] == [
+    assert [(copied.path, copied.origin, copied.files) for copied in new.file_sets] == [
         ("state/totals/7-x", "state/totals/3-a", old.file_sets[0].files),
         ("state/totals/7-y", "state/totals/4-b", old.file_sets[1].files),
     ]
@@ -342,22 +344,22 @@ def test_what_comes_from_elsewhere_belongs_to_the_attempt_that_brought_it() -> N
     assert (new.measures.checkpoint, new.measures.new_bytes, new.measures.work_s) == (0, old.bytes, 4320.0)
 
 
-def test_rows_stay_the_same_rows_however_often_they_are_copied() -> None:
-    """Whether a stage is reused depends on it: its plan names the file sets that it was built on."""
+def test_imported_file_set_keeps_its_identity() -> None:
+    """The reuse of a stage depends on the identity: its plan names the file sets that it was built on."""
     old = stage("clean", 1)
     once, _ = import_state(old, THERE, HERE, 7, lambda: "x")
     twice, _ = import_state(once, HERE, THERE, 9, lambda: "y")
-    assert [one.file_sets[0].identity for one in (old, once, twice)] == ["state/clean/1-n0nce"] * 3
+    assert [state.file_sets[0].identity for state in (old, once, twice)] == ["state/clean/1-n0nce"] * 3
     assert StateSnapshot.from_json(twice.to_json()) == twice
     assert "origin" not in old.to_json()["file_sets"][0]
 
 
-def test_a_value_needs_no_copy() -> None:
+def test_value_needs_no_copy() -> None:
     assert import_state(value("rows", 1, 7), THERE, HERE, 7, lambda: "x")[1] == ()
 
 
-def test_what_is_copied_says_still_what_its_work_was() -> None:
-    """And forgets what another history's checkpoints were called, and how long they took to write it."""
+def test_imported_state_keeps_the_measures_of_its_work() -> None:
+    """The import drops the checkpoint id and the write time of the other history."""
     old = stage("clean", 7, made_of=file_set("clean", 3))
     new, _ = import_state(old, Keys("there"), Keys("here"), 1, lambda: "n")
     assert (

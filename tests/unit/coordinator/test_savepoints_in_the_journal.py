@@ -1,4 +1,4 @@
-"""What the state machine says of savepoints: who is held, who may condemn, what a claim means. Runs anywhere."""
+"""Savepoints in the state machine: which are held, who may condemn them, and claims. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def asked(history: History, command: c.Command) -> str:
 # -- beside the sequence of checkpoints --------------------------------------------------------------------------------
 
 
-def test_no_policy_speaks_of_savepoints() -> None:
+def test_retention_policy_does_not_count_savepoints() -> None:
     """``KeepLatest(1)`` keeps the newest checkpoint, however many savepoints came after it."""
     history = running(KeepLatest(1))
     first = history.completed()
     for _ in range(3):
         saved(history)
     assert retained_by_policy(history.state, NOW) == {first}
-    assert [one.id for one in history.state.savepoints] == [2, 3, 4]
+    assert [savepoint.id for savepoint in history.state.savepoints] == [2, 3, 4]
 
 
-def test_a_savepoint_is_the_restore_point_if_it_is_the_newest() -> None:
+def test_newest_savepoint_is_the_restore_point() -> None:
     history = running()
     history.completed()
     number = saved(history)
@@ -65,19 +65,19 @@ def test_a_savepoint_is_the_restore_point_if_it_is_the_newest() -> None:
     assert history.state.restore_point() == Point(id=newer)
 
 
-def test_a_plain_savepoint_subsumes_nothing_and_is_not_subsumed() -> None:
+def test_savepoint_subsumes_nothing_and_is_not_subsumed() -> None:
     history = running()
     older = history.triggered(origin="task")
     number = history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task")
     history.completed(number=number)
-    assert [one.id for one in history.state.pending] == [older]
+    assert [checkpoint.id for checkpoint in history.state.pending] == [older]
     another = history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task")
     history.completed(number=older)
     history.completed()
-    assert [one.id for one in history.state.pending] == [another]
+    assert [checkpoint.id for checkpoint in history.state.pending] == [another]
 
 
-def test_a_stop_savepoint_subsumes_older_checkpoints() -> None:
+def test_stop_savepoint_subsumes_older_checkpoints() -> None:
     history = running()
     older = history.triggered(origin="task")
     plain = history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task")
@@ -85,18 +85,18 @@ def test_a_stop_savepoint_subsumes_older_checkpoints() -> None:
     aborted = history.state.checkpoint(older)
     assert aborted
     assert (aborted.status, aborted.reason) == ("aborted", "subsumed")
-    assert [one.id for one in history.state.pending] == [plain]
+    assert [checkpoint.id for checkpoint in history.state.pending] == [plain]
 
 
-def test_its_groups_are_nobodys_but_its_own() -> None:
+def test_file_sets_of_a_savepoint_are_not_in_the_table() -> None:
     history = running()
     saved(history)
     assert not history.state.file_sets
     assert history.state.savepoints[0].file_sets == ()
 
 
-def test_a_savepoint_does_not_free_the_point_from_which_its_attempt_started() -> None:
-    """Flink forces full checkpoints until one *checkpoint* was stored; a savepoint in between does not count."""
+def test_savepoint_does_not_release_the_restore_point_of_its_attempt() -> None:
+    """As in Flink, only the first *checkpoint* releases the restore point."""
     history = running()
     base = history.completed()
     history.ended("failed")
@@ -110,7 +110,7 @@ def test_a_savepoint_does_not_free_the_point_from_which_its_attempt_started() ->
 # -- published ---------------------------------------------------------------------------------------------------------
 
 
-def test_published_is_said_of_a_completed_savepoint_alone() -> None:
+def test_only_a_completed_savepoint_can_be_confirmed_as_published() -> None:
     history = running()
     checkpoint = history.completed()
     number = history.triggered(kind="savepoint", folder=TARGET, nonce="9f3c", origin="task")
@@ -124,7 +124,7 @@ def test_published_is_said_of_a_completed_savepoint_alone() -> None:
 # -- disposing ---------------------------------------------------------------------------------------------------------
 
 
-def test_only_its_owner_condemns_a_savepoint() -> None:
+def test_savepoint_is_condemned_only_by_a_disposal() -> None:
     history = running()
     number = saved(history)
     history.completed()
@@ -152,7 +152,7 @@ def test_only_its_owner_condemns_a_savepoint() -> None:
         ),
     ],
 )  # fmt: skip
-def test_one_that_is_needed_is_held_by_its_own_history(given: Given) -> None:
+def test_needed_savepoint_is_held_by_its_history(given: Given) -> None:
     history = running()
     given(history)
     assert asked(history, c.Condemn(ids=(1,), now=at(60), disposing=True)) == "Held"
@@ -172,7 +172,7 @@ def claiming(history: History, **other: object) -> None:
     )  # fmt: skip
 
 
-def test_ids_go_on_above_those_of_where_it_was_restored_from() -> None:
+def test_restore_from_a_foreign_savepoint_raises_ids() -> None:
     history = running()
     history.completed()
     claiming(history)
@@ -182,7 +182,7 @@ def test_ids_go_on_above_those_of_where_it_was_restored_from() -> None:
     assert history.state.branch.rename == {"sum": "total"}
 
 
-def test_a_claim_is_held_until_the_policy_has_enough_of_its_own() -> None:
+def test_claim_is_held_until_the_policy_has_enough_checkpoints() -> None:
     history = running(KeepLatest(2))
     claiming(history)
     history.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepLatest(2)).to_json())
@@ -191,7 +191,7 @@ def test_a_claim_is_held_until_the_policy_has_enough_of_its_own() -> None:
     assert asked(history, c.Condemn(ids=(), claims=(FOREIGN,), now=at(60))) == "Held"
     history.completed()
     history.do(c.Condemn(ids=(), claims=(FOREIGN,), now=at(60)))
-    assert [one.status for one in history.state.claims] == ["condemned"]
+    assert [claim.status for claim in history.state.claims] == ["condemned"]
     history.do(c.Forget(ids=(), claims=(FOREIGN,)))
     assert not history.state.claims
 
@@ -199,7 +199,7 @@ def test_a_claim_is_held_until_the_policy_has_enough_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("retention", "kept"), [(KeepWithin(days=1), True), (KeepWithin(seconds=1), False), (KeepAll(), True), (KeepLatest(1), False)]
 )  # fmt: skip
-def test_a_claim_counts_in_every_policy(retention: Retention, kept: bool) -> None:
+def test_claim_counts_in_every_policy(retention: Retention, kept: bool) -> None:
     history = running(retention)
     claiming(history)
     history.started(try_number=2, checkpointing=CheckpointConfig(retention=retention).to_json())
@@ -207,8 +207,8 @@ def test_a_claim_counts_in_every_policy(retention: Retention, kept: bool) -> Non
     assert bool(held_claims(history.state, NOW)) is kept
 
 
-def test_claims_count_together_with_each_other_and_with_what_is_its_own() -> None:
-    """The history owns four, and keeps two."""
+def test_claims_and_checkpoints_count_together() -> None:
+    """The history owns four claims and keeps two."""
     history = running(KeepLatest(2))
     policy = CheckpointConfig(retention=KeepLatest(2)).to_json()
     for number in range(4):
@@ -229,7 +229,7 @@ def claim_one(history: History, number: int) -> None:
     history.do(c.Restore(token=token, base=base, by="ops", reason="", claimed=True, id_floor=41))
 
 
-def test_one_that_is_being_deleted_takes_no_ones_place() -> None:
+def test_condemned_claim_does_not_count_in_the_policy() -> None:
     history = running(KeepLatest(1))
     policy = CheckpointConfig(retention=KeepLatest(1)).to_json()
     for number in range(2):
@@ -245,8 +245,8 @@ def test_one_that_is_being_deleted_takes_no_ones_place() -> None:
 
 
 @pytest.mark.parametrize("where", [{}, {"restore": FOREIGN, "base": Point(pointer=FOREIGN)}], ids=["nothing", "there"])
-def test_a_history_that_is_over_holds_no_claim_and_is_not_closed_while_it_owns_one(where: dict[str, Any]) -> None:
-    """Wherever its run started."""
+def test_ended_history_holds_no_claim_and_is_not_closed_with_one(where: dict[str, Any]) -> None:
+    """The start of its run does not count."""
     history = History("day-1")
     policy = CheckpointConfig(retention=KeepLatest(5)).to_json()
     history.started(checkpointing=policy, **where)
@@ -261,8 +261,8 @@ def test_a_history_that_is_over_holds_no_claim_and_is_not_closed_while_it_owns_o
     assert asked(history, c.CloseHistory(reason="the run finished", now=at(60))) == "accepted"
 
 
-def test_a_history_is_not_closed_before_its_savepoints_are_published() -> None:
-    """Their seals lie in it, and nowhere else."""
+def test_history_is_not_closed_before_its_savepoints_are_published() -> None:
+    """Until then their seals lie only in the history."""
     history = History("day-1")
     history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
     number = saved(history)
@@ -273,8 +273,8 @@ def test_a_history_is_not_closed_before_its_savepoints_are_published() -> None:
     assert asked(history, close) == "accepted"
 
 
-def test_a_condemned_claim_is_no_base_any_more() -> None:
-    """Whoever deletes it sleeps: its files may still be there."""
+def test_condemned_claim_is_no_restore_point() -> None:
+    """Its files may still exist, but they are being deleted."""
     history = running(KeepLatest(1))
     claiming(history)
     policy = CheckpointConfig(retention=KeepLatest(1)).to_json()
@@ -290,8 +290,8 @@ def test_a_condemned_claim_is_no_base_any_more() -> None:
     assert asked(history, launch("day-3", restore=FOREIGN, base=Point(pointer=FOREIGN))) == "StateRequired"
 
 
-def test_a_claim_is_held_while_the_newest_run_started_there() -> None:
-    """A clear starts there again."""
+def test_claim_is_held_while_the_newest_run_started_there() -> None:
+    """A cleared run starts there again."""
     history = running(KeepLatest(1))
     claiming(history)
     policy = CheckpointConfig(retention=KeepLatest(1)).to_json()
@@ -308,7 +308,7 @@ OTHER = f"{TARGET}/savepoint-orders-42-77aa"
 
 
 def owning_two() -> History:
-    """A history that has claimed one savepoint after the other, and starts from the second."""
+    """Return a history that claims two savepoints and starts from the second."""
     history = running(KeepLatest(1))
     for number, pointer in enumerate((OTHER, FOREIGN)):
         token = e.Token(dag="ops", run="now", task="restore", generation=number)
@@ -317,19 +317,19 @@ def owning_two() -> History:
     return history
 
 
-def test_of_two_claims_only_what_is_named_goes() -> None:
+def test_condemn_deletes_only_the_named_claim() -> None:
     history = owning_two()
     history.started(try_number=2, checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
     history.completed()
     (condemned,) = history.do(c.Condemn(ids=(), claims=(OTHER,), now=at(60)))
     assert condemned == e.CheckpointsCondemned(ids=(), claims=(OTHER,))
-    assert {one.pointer: one.status for one in history.state.claims} == {OTHER: "condemned", FOREIGN: RETAINED}
+    assert {claim.pointer: claim.status for claim in history.state.claims} == {OTHER: "condemned", FOREIGN: RETAINED}
     history.do(c.Forget(ids=(), claims=(OTHER,)))
-    assert [one.pointer for one in history.state.claims] == [FOREIGN]
+    assert [claim.pointer for claim in history.state.claims] == [FOREIGN]
 
 
-def test_the_claimed_base_is_held_by_name_until_its_branch_has_a_checkpoint() -> None:
-    """Checkpoints of the branches before, and savepoints, say nothing about this one."""
+def test_claimed_base_is_held_until_its_branch_has_a_checkpoint() -> None:
+    """Checkpoints of earlier branches and savepoints do not count."""
     history = running(KeepLatest(1))
     history.completed()
     claiming(history)
@@ -346,7 +346,7 @@ def test_the_claimed_base_is_held_by_name_until_its_branch_has_a_checkpoint() ->
     assert held_claims(history.state, NOW) == frozenset()
 
 
-def test_published_is_known_of_one_that_goes_or_has_gone_and_of_no_stranger() -> None:
+def test_confirmation_of_a_deleted_savepoint_is_done_already() -> None:
     history = running()
     number = saved(history)
     history.completed()
@@ -358,7 +358,7 @@ def test_published_is_known_of_one_that_goes_or_has_gone_and_of_no_stranger() ->
     assert refusal(history.ask(c.ConfirmPublished(id=2)), NotPending).about["status"] == RETAINED
 
 
-def test_a_driver_that_is_over_forgets_nothing() -> None:
+def test_replaced_driver_cannot_forget() -> None:
     history = running()
     history.completed()
     history.completed()
@@ -367,13 +367,13 @@ def test_a_driver_that_is_over_forgets_nothing() -> None:
     assert asked(history, c.Forget(ids=(1,), epoch=1)) == "Fenced"
 
 
-def test_what_is_pending_is_not_forgotten() -> None:
+def test_pending_checkpoint_cannot_be_forgotten() -> None:
     history = running()
     number = history.triggered()
     assert refusal(history.ask(c.Forget(ids=(number,))), Held).about["ids"] == [number]
 
 
-def test_a_restore_lifts_the_suspension_and_says_whom_it_left_waiting() -> None:
+def test_restore_ends_the_suspension_and_aborts_pending_checkpoints() -> None:
     history = running()
     history.completed()
     stopped = saved(history, "suspend_savepoint")
@@ -392,7 +392,7 @@ def test_a_restore_lifts_the_suspension_and_says_whom_it_left_waiting() -> None:
 # -- renamed -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_clear_starts_with_the_same_names() -> None:
+def test_cleared_run_keeps_the_renames_of_its_base() -> None:
     history = running()
     claiming(history)
     history.started("day-2")
@@ -402,23 +402,23 @@ def test_a_clear_starts_with_the_same_names() -> None:
     assert (history.state.branch.base, history.state.branch.rename) == (Point(pointer=FOREIGN), {"sum": "total"})
 
 
-def test_what_is_not_condemned_is_not_forgotten() -> None:
+def test_claim_that_is_not_condemned_cannot_be_forgotten() -> None:
     history = running()
     claiming(history)
     assert asked(history, c.Forget(ids=(), claims=(FOREIGN,))) == "Held"
-    assert [one.status for one in history.state.claims] == [RETAINED]
+    assert [claim.status for claim in history.state.claims] == [RETAINED]
 
 
-def test_a_savepoint_that_is_the_restore_point_is_the_users_all_the_same() -> None:
-    """Held twice is held."""
+def test_savepoint_that_is_the_restore_point_is_held_from_policy_and_disposal() -> None:
+    """Both a policy and a disposal are refused."""
     history = running()
     number = saved(history)
     assert asked(history, c.Condemn(ids=(number,), now=at(60))) == "Held"
     assert asked(history, c.Condemn(ids=(number,), now=at(60), disposing=True)) == "Held"
 
 
-def test_a_claim_that_is_needed_twice_is_held() -> None:
-    """Where the newest run started, and by the policy."""
+def test_claim_needed_by_run_and_policy_is_held() -> None:
+    """The claim is the start of the newest run, and the policy keeps it."""
     history = running(KeepAll())
     claiming(history)
     history.started("day-2", checkpointing=CheckpointConfig(retention=KeepAll()).to_json())

@@ -1,4 +1,4 @@
-"""A savepoint at its target is whole, or none, whoever was killed where; what was disposed of never comes back. Runs anywhere."""
+"""A savepoint is complete or absent after a kill at any request, and a disposed one never comes back. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def requests(act: Act, *, published: bool) -> int:
 
 
 def after_each_hurt(act: Act, *, published: bool) -> Iterator[tuple[Saved, FaultyStore]]:
-    """A savepoint after ``act`` was hurt at one of its requests: each of them, in each way."""
+    """Yield a savepoint after ``act`` with each fault at each of its requests."""
     for number, fault in itertools.product(range(1, requests(act, published=published) + 1), HURT):
         saved = Saved(memory())
         if published:
@@ -50,7 +50,7 @@ def _only(number: int, fault: Fault, call: Call) -> Fault:
     return fault if call.number == number else Fault.NONE
 
 
-def test_a_publisher_killed_anywhere_is_followed_by_another() -> None:
+def test_killed_publication_is_finished_by_the_next() -> None:
     for saved, store in after_each_hurt(ACTS["publish"], published=False):
         assert saved.is_() in ("none", "whole")
         assert saved.publish() is Published.THERE
@@ -58,7 +58,7 @@ def test_a_publisher_killed_anywhere_is_followed_by_another() -> None:
         assert saved.is_() == "whole"
 
 
-def test_a_claimer_killed_anywhere_claims_again_or_finds_another() -> None:
+def test_killed_claim_is_repeated_or_lost_to_another() -> None:
     for saved, store in after_each_hurt(ACTS["claim"], published=True):
         try:
             saved.claim(OTHER)
@@ -73,7 +73,7 @@ def test_a_claimer_killed_anywhere_claims_again_or_finds_another() -> None:
 
 
 @pytest.mark.parametrize("published", [True, False])
-def test_a_disposal_killed_anywhere_leaves_a_whole_one_or_none_and_is_finished_by_the_next(published: bool) -> None:
+def test_killed_disposal_is_finished_by_the_next(published: bool) -> None:
     for saved, store in after_each_hurt(ACTS["dispose"], published=published):
         assert saved.is_() in ("whole" if published else "none", "disposed")
         saved.dispose(by="bob")
@@ -82,7 +82,7 @@ def test_a_disposal_killed_anywhere_leaves_a_whole_one_or_none_and_is_finished_b
 
 
 @pytest.mark.parametrize("published", [True, False])
-def test_a_publisher_that_slept_through_any_part_of_a_disposal_brings_nothing_back(published: bool) -> None:
+def test_publication_after_part_of_a_disposal_brings_nothing_back(published: bool) -> None:
     for saved, store in after_each_hurt(ACTS["dispose"], published=published):
         before = saved.is_()
         assert saved.publish() is (Published.DISPOSED if before == "disposed" else Published.THERE)
@@ -92,8 +92,8 @@ def test_a_publisher_that_slept_through_any_part_of_a_disposal_brings_nothing_ba
         assert (saved.is_(), saved.left()) == ("disposed", ["_claimed", "_metadata"])
 
 
-def test_what_is_found_whole_after_ones_own_claim_stays_whole() -> None:
-    """A history that read the seal, slept through any part of a disposal, and claims then."""
+def test_claimed_savepoint_stays_complete_after_part_of_a_disposal() -> None:
+    """The claiming history read the seal before the disposal and claims after it."""
     for saved, store in after_each_hurt(ACTS["dispose"], published=True):
         try:
             saved.claim(MINE)

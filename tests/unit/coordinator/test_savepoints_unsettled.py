@@ -1,4 +1,4 @@
-"""A savepoint whose store does not answer, and a claim that is only asked about. Runs anywhere."""
+"""Savepoints whose store does not answer, and the check of a claim. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def saved() -> Saved:
         pytest.param(lambda saved, target: saved.dispose(target), "_claimed", id="dispose"),
     ],
 )
-def test_what_may_have_happened_is_unknown(
+def test_step_without_an_answer_is_unknown_and_may_be_repeated(
     saved: Saved, step: Callable[[Saved, FaultyStore], object], key: str
 ) -> None:
-    """And may be done again: then it is done once."""
+    """The repeated step is done once."""
     target = FaultyStore(saved.target, lambda call: Fault.LATE if call.kind == "create" else Fault.NONE)
     with (
         virtual_time(),
@@ -43,7 +43,7 @@ def test_what_may_have_happened_is_unknown(
 
 
 @pytest.mark.parametrize("owner", [MINE, DISPOSAL])
-def test_asking_whether_it_may_be_claimed_claims_nothing(saved: Saved, owner: str) -> None:
+def test_check_claim_claims_nothing(saved: Saved, owner: str) -> None:
     saved.publish()
     before = saved.left()
     check_claim(saved.target, saved.pointer, owner)
@@ -53,21 +53,21 @@ def test_asking_whether_it_may_be_claimed_claims_nothing(saved: Saved, owner: st
 
 
 @pytest.mark.parametrize(
-    ("stands", "asks", "whose", "advice"),
+    ("holder", "asks", "whose", "advice"),
     [
         (MINE, OTHER, "for another history", 'without a claim (claim_mode="no_claim") several jobs may start from one'),
         (DISPOSAL, OTHER, "to be disposed of", "Take another savepoint"),
         (MINE, DISPOSAL, "for another history", "That deletes it when its retention keeps it no more"),
     ],
 )
-def test_who_is_refused_hears_whose_it_is_and_what_to_do(
-    saved: Saved, stands: str, asks: str, whose: str, advice: str
+def test_refused_claim_names_the_owner_and_the_next_step(
+    saved: Saved, holder: str, asks: str, whose: str, advice: str
 ) -> None:
     saved.publish()
-    saved.claim(stands)
+    saved.claim(holder)
     for ask in (saved.claim, partial(check_claim, saved.target, saved.pointer)):
-        with pytest.raises(AlreadyClaimed) as told:
+        with pytest.raises(AlreadyClaimed) as raised:
             ask(asks)
-        assert f"was claimed {whose} at {at(5)} by who claims for {stands}" in told.value.message
-        assert advice in told.value.message
-        assert told.value.about == {"owner": stands, "by": f"who claims for {stands}", "at": at(5)}
+        assert f"was claimed {whose} at {at(5)} by who claims for {holder}" in raised.value.message
+        assert advice in raised.value.message
+        assert raised.value.about == {"owner": holder, "by": f"who claims for {holder}", "at": at(5)}

@@ -34,7 +34,7 @@ ENDS = {
 
 @pytest.fixture(scope="module")
 def recorded() -> Recorded:
-    """Five completed, of which two are kept, one aborted, one pending; the second attempt began from chk-3."""
+    """Record five completed checkpoints, two of them kept, one aborted and one pending; attempt 2 starts from chk-3."""
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
@@ -50,7 +50,7 @@ def answer(recorded: Recorded) -> dict[str, Any]:
 
 
 def triggered(kind: str, **other: Any) -> CheckpointTriggered:
-    """The first of its history, by its first attempt."""
+    """Return the trigger of chk-1 by attempt 1."""
     return CheckpointTriggered(
         request=Request(token="asked", try_number=1, kind=kind),
         id=1,
@@ -62,30 +62,30 @@ def triggered(kind: str, **other: Any) -> CheckpointTriggered:
     )
 
 
-# -- the shape -----------------------------------------------------------------------------------------------------------
+# -- fields --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_answer_has_flinks_fields(answer: dict[str, Any]) -> None:
+def test_answer_has_the_fields_of_flink(answer: dict[str, Any]) -> None:
     assert set(answer) == {"counts", "summary", "latest", "history"}
     assert set(answer["counts"]) == {"restored", "total", "in_progress", "completed", "failed"}
     assert set(answer["latest"]) == {"completed", "savepoint", "failed", "restored"}
     assert set(answer["latest"]["restored"]) == {"id", "restore_timestamp", "external_path"}
-    assert {name: set(one) for name, one in answer["summary"].items()} == dict.fromkeys(MEASURED, SPREAD)
+    assert {name: set(spread) for name, spread in answer["summary"].items()} == dict.fromkeys(MEASURED, SPREAD)
 
 
-def test_a_line_of_the_history_has_flinks_fields_by_its_status(answer: dict[str, Any]) -> None:
-    assert [one["status"] for one in answer["history"]] == [
+def test_history_entry_has_the_fields_of_its_status(answer: dict[str, Any]) -> None:
+    assert [entry["status"] for entry in answer["history"]] == [
         "IN_PROGRESS",
         "COMPLETED",
         "COMPLETED",
         "FAILED",
         *["COMPLETED"] * 3,
     ]
-    for one in answer["history"]:
-        assert set(one) == ENTRY | ENDS[one["status"]]
+    for entry in answer["history"]:
+        assert set(entry) == ENTRY | ENDS[entry["status"]]
 
 
-def test_what_waited_in_the_queue_says_how_long() -> None:
+def test_entry_has_its_time_in_the_queue() -> None:
     history = History()
     history.started()
     for request in ("one", "two"):
@@ -95,14 +95,14 @@ def test_what_waited_in_the_queue_says_how_long() -> None:
     assert [statistics.entry(checkpoint)["time_in_queue"] for checkpoint in history.state.checkpoints] == [0, 120_000]
 
 
-# -- what stands in it ---------------------------------------------------------------------------------------------------
+# -- values --------------------------------------------------------------------------------------------------------------
 
 
-def test_counts(answer: dict[str, Any]) -> None:
+def test_counts_by_status(answer: dict[str, Any]) -> None:
     assert answer["counts"] == {"restored": 2, "total": 7, "in_progress": 1, "completed": 5, "failed": 1}
 
 
-def test_latest(answer: dict[str, Any]) -> None:
+def test_latest_by_kind(answer: dict[str, Any]) -> None:
     latest = answer["latest"]
     assert (latest["completed"]["id"], latest["savepoint"], latest["failed"]["id"]) == (6, None, 4)
     assert latest["restored"] == {
@@ -112,13 +112,13 @@ def test_latest(answer: dict[str, Any]) -> None:
     }
 
 
-def test_a_completed_one(answer: dict[str, Any]) -> None:
+def test_entry_of_a_completed_checkpoint(answer: dict[str, Any]) -> None:
     assert answer["history"][4] == {
         "id": 3, "status": "COMPLETED", "is_savepoint": False, "checkpoint_type": "CHECKPOINT",
         "trigger_timestamp": 1795227266000, "latest_ack_timestamp": 1795227273000, "end_to_end_duration": 7000,
         "time_in_queue": 0, "checkpointed_size": 14438, "state_size": 62668, "external_path": None, "discarded": True,
     }  # fmt: skip
-    assert [one["discarded"] for one in answer["history"] if one["status"] == "COMPLETED"] == [
+    assert [entry["discarded"] for entry in answer["history"] if entry["status"] == "COMPLETED"] == [
         False,
         False,
         True,
@@ -127,7 +127,7 @@ def test_a_completed_one(answer: dict[str, Any]) -> None:
     ]
 
 
-def test_the_duration_of_a_pending_checkpoint_is_unknown(answer: dict[str, Any]) -> None:
+def test_duration_of_a_pending_checkpoint_is_unknown(answer: dict[str, Any]) -> None:
     pending = answer["history"][0]
     assert (pending["latest_ack_timestamp"], pending["end_to_end_duration"]) == (-1, -1)
 
@@ -142,14 +142,14 @@ def test_the_duration_of_a_pending_checkpoint_is_unknown(answer: dict[str, Any])
         (c.Abort(id=1, reason="store failed", phase="seal", missing=("",)), "store failed"),
     ],
 )
-def test_the_cause_of_a_failure_is_its_reason_and_words(aborted: c.Abort, message: str) -> None:
+def test_failure_message_is_reason_and_details(aborted: c.Abort, message: str) -> None:
     history = History()
     history.started()
     history.triggered()
     history.do(aborted)
-    (one,) = statistics.checkpoints(history.state)["history"]
-    assert one["failure_message"] == message
-    assert one["failure_timestamp"] - one["trigger_timestamp"] == one["end_to_end_duration"] == 60_000
+    (entry,) = statistics.checkpoints(history.state)["history"]
+    assert entry["failure_message"] == message
+    assert entry["failure_timestamp"] - entry["trigger_timestamp"] == entry["end_to_end_duration"] == 60_000
 
 
 @pytest.mark.parametrize(
@@ -162,19 +162,19 @@ def test_the_cause_of_a_failure_is_its_reason_and_words(aborted: c.Abort, messag
         ("terminate_savepoint", "SYNC_SAVEPOINT", True),
     ],
 )
-def test_kinds(kind: str, type_: str, savepoint: bool) -> None:
+def test_entry_has_the_type_of_its_kind(kind: str, type_: str, savepoint: bool) -> None:
     history = History()
     history.started()
     history.write(triggered(kind))
     history.completed(number=1)
     found = statistics.checkpoints(history.state)
-    (one,) = found["history"]
-    assert (one["checkpoint_type"], one["is_savepoint"]) == (type_, savepoint)
-    assert found["latest"]["savepoint" if savepoint else "completed"] == one
+    (entry,) = found["history"]
+    assert (entry["checkpoint_type"], entry["is_savepoint"]) == (type_, savepoint)
+    assert found["latest"]["savepoint" if savepoint else "completed"] == entry
     assert found["latest"]["completed" if savepoint else "savepoint"] is None
 
 
-def test_a_savepoint_lies_at_its_target() -> None:
+def test_external_path_of_a_savepoint_is_its_target() -> None:
     history = History()
     history.started()
     target = "s3://lake/savepoints/savepoint-flights.delays-1-n0nce"
@@ -183,7 +183,7 @@ def test_a_savepoint_lies_at_its_target() -> None:
     assert statistics.checkpoints(history.state)["latest"]["savepoint"]["external_path"] == target
 
 
-def test_the_id_of_a_checkpoint_from_elsewhere_is_unknown() -> None:
+def test_id_of_a_foreign_restore_point_is_unknown() -> None:
     pointer = "s3://lake/savepoints/savepoint-other.job-41-n0nce"
     history = History(scope="day-1")
     history.started(base=Point(pointer=pointer), restore=pointer)
@@ -191,17 +191,17 @@ def test_the_id_of_a_checkpoint_from_elsewhere_is_unknown() -> None:
     assert (restored["id"], restored["external_path"]) == (-1, pointer)
 
 
-def test_an_empty_history() -> None:
+def test_empty_history_has_zeros() -> None:
     found = statistics.checkpoints(History().state)
     assert set(found["counts"].values()) == {0}
     assert set(found["latest"].values()) == {None}
-    assert {value for one in found["summary"].values() for value in one.values()} == {0}
+    assert {value for spread in found["summary"].values() for value in spread.values()} == {0}
 
 
 # -- bounds --------------------------------------------------------------------------------------------------------------
 
 
-def test_restores_are_counted_beyond_the_attempts_that_are_listed() -> None:
+def test_restores_of_unlisted_attempts_are_counted() -> None:
     history = History()
     history.started()
     history.completed()
@@ -211,7 +211,7 @@ def test_restores_are_counted_beyond_the_attempts_that_are_listed() -> None:
     assert statistics.checkpoints(history.state)["counts"]["restored"] == KEPT_RECORDS + 10
 
 
-def test_what_is_over_leaves_the_history_and_stays_counted() -> None:
+def test_failures_no_longer_listed_are_counted() -> None:
     history = History()
     history.started()
     for number in range(1, KEPT_RECORDS + 11):
@@ -221,7 +221,7 @@ def test_what_is_over_leaves_the_history_and_stays_counted() -> None:
 
 
 @given(st.lists(st.sampled_from(["complete", "abort", "retry", "pend"]), max_size=30))
-def test_counts_add_up(steps: list[str]) -> None:
+def test_counts_add_up_after_any_steps(steps: list[str]) -> None:
     history = History()
     tries = 1
     history.started()
@@ -236,7 +236,7 @@ def test_counts_add_up(steps: list[str]) -> None:
             elif step == "abort":
                 history.do(c.Abort(id=number, reason="by hand"))
     found = statistics.checkpoints(history.state)
-    counts, listed = found["counts"], [one["status"] for one in found["history"]]
+    counts, listed = found["counts"], [entry["status"] for entry in found["history"]]
     assert (
         counts["total"] == counts["in_progress"] + counts["completed"] + counts["failed"] == history.state.next_id - 1
     )
@@ -256,13 +256,13 @@ def test_counts_add_up(steps: list[str]) -> None:
         (range(1, 201), (1, 200, 100, 100, 180, 198)),
     ],
 )
-def test_spread(values: Sequence[int], found: tuple[int, ...]) -> None:
+def test_spread_of_values(values: Sequence[int], found: tuple[int, ...]) -> None:
     spread = statistics.spread(values)
     assert tuple(spread[name] for name in ("min", "max", "avg", "p50", "p90", "p99")) == found
 
 
 @given(st.lists(st.integers(0, 2**50)))
-def test_a_spread_is_in_order(values: list[int]) -> None:
+def test_spread_is_in_order(values: list[int]) -> None:
     found = statistics.spread(values)
     assert found["min"] <= found["avg"] <= found["max"]
     rising = [found[name] for name in ("min", "p50", "p90", "p99", "max")]
@@ -272,7 +272,7 @@ def test_a_spread_is_in_order(values: list[int]) -> None:
 # -- rows that need a history of their own -------------------------------------------------------------------------------
 
 
-def test_a_condemned_checkpoint_is_discarded_like_a_deleted_one() -> None:
+def test_condemned_checkpoint_is_discarded() -> None:
     history = History()
     history.started()
     for _ in range(4):
@@ -283,13 +283,13 @@ def test_a_condemned_checkpoint_is_discarded_like_a_deleted_one() -> None:
     assert [found["discarded"] for found in listed] == [False, False, True, True]
 
 
-def test_the_summary_is_of_completed_checkpoints() -> None:
+def test_summary_counts_completed_checkpoints_only() -> None:
     history = History()
     history.started()
     history.completed()
     number = history.triggered()
     for _ in range(5):
-        history.write()  # minutes go by
+        history.write()  # a minute passes
     history.do(c.Abort(id=number, reason="expired"))
     found = statistics.checkpoints(history.state)
     assert found["history"][0]["end_to_end_duration"] == 6 * 60_000
