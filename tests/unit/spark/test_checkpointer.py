@@ -3,112 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.errors import Declined
-from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
-from airflow_checkpoint_provider.spark import checkpoint_task
-from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
+from airflow_checkpoint_provider.protocol.keys import file_set_path
+from airflow_checkpoint_provider.protocol.metadata import Seal
+from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED
+from airflow_checkpoint_provider.spark import checkpointer
 from airflow_checkpoint_provider.spark.copies import NewFileSets, SavepointTarget
-from airflow_checkpoint_provider.spark.state.registered import Registered
-from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, Snapshot
-from airflow_checkpoint_provider.spark.state.states import States
-from airflow_checkpoint_provider.storage import MemoryStore, Store
-from tests.support.acknowledgements import bystander, driver, value
+from tests.support.acknowledgements import acknowledgement
 from tests.support.faults import Call, Fault, FaultyStore, served
+from tests.support.saved import memory
 from tests.support.waiting import wait_until
-
-
-@dataclass
-class Recording:
-    """A snapshot that records its calls. ``wait_for``: what it waits for, asking ``check`` meanwhile."""
-
-    uid: str
-    content: int = 0
-    error: Exception | None = None
-    wait_for: threading.Event | threading.Barrier | None = None
-    places: list[Place | None] = field(default_factory=list)
-    discarded: int = 0
-    began: threading.Event = field(default_factory=threading.Event)
-
-    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
-        self.places.append(place)
-        self.began.set()
-        if isinstance(self.wait_for, threading.Barrier):
-            self.wait_for.wait(10)
-        while isinstance(self.wait_for, threading.Event) and not self.wait_for.wait(0.01):
-            check()
-        if self.error:
-            raise self.error
-        return value(self.uid, 0, self.content)
-
-    def discard(self) -> None:
-        self.discarded += 1
-
-
-class Pinned(States):
-    """States whose snapshots a test hands in."""
-
-    given: tuple[Recording, ...] = ()
-
-    def pin(self, barrier: str) -> tuple[Snapshot, ...]:
-        return self.given
-
-
-class Driver:
-    """The checkpointer of an attempt, and what its journal says."""
-
-    def __init__(self, store: Store, **checkpointing: Any) -> None:
-        self.coordinator = driver(store)
-        state = self.coordinator.state
-        self.attempt = Attempt(self.coordinator, state.attempts[-1], state.runs[-1], Restored())
-        self.states = Pinned("run")
-        self.registered = Registered(self.states, None)
-        config = CheckpointConfig(**checkpointing)
-        self.checkpointer = Checkpointer(self.attempt, self.states, self.registered, "4.2.0", config)
-
-    def pin(self, *snapshots: Recording) -> None:
-        self.states.given = snapshots
-
-    def task(self) -> Coordinator:
-        """Return what a task uses: another reader of the same history."""
-        coordinator = bystander(self.coordinator.store)
-        coordinator.journal.catch_up()
-        return coordinator
-
-    def listed(self, number: int) -> Checkpoint:
-        checkpoint = self.task().state.checkpoint(number)
-        assert checkpoint
-        return checkpoint
-
-    def catch_up(self) -> None:
-        """Read the journal, as the attempt's watch does once a second."""
-        self.coordinator.journal.catch_up()
-
-
-@pytest.fixture
-def store() -> FaultyStore:
-    return FaultyStore(MemoryStore())
-
-
-@pytest.fixture
-def running(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    monkeypatch.setattr(checkpoint_task, "FIRST_WAIT", 0.01)
-    running = Driver(store)
-    yield running
-    store.plan = served
-    running.checkpointer.close()
-
+from tests.unit.spark.driver import Driver, Left, Recording, Silence
 
 # -- the barrier's own checkpoint --------------------------------------------------------------------------------------
 
@@ -201,6 +112,98 @@ def test_checkpoint_is_retried_until_the_store_answers(running: Driver, store: F
     assert snapshot.places == [None], "it is written once"
     running.checkpointer.wait()
     assert running.checkpointer.protection.failures == 0
+
+
+def silent_after_acknowledging(
+    running: Driver, store: FaultyStore, name: str = "here", *, wait: bool = False
+) -> Recording:
+    """Take a checkpoint whose outcome the store does not tell. Return its snapshot."""
+    running.checkpointer.request("periodic")
+    store.plan = Silence()
+    snapshot = Recording("counts", 1)
+    running.pin(snapshot)
+    running.checkpointer.checkpoint(name, wait=wait)
+    wait_until(lambda: running.checkpointer.protection.failures, 10, lambda: "nothing failed", every=0.01)
+    return snapshot
+
+
+def test_checkpoint_whose_outcome_is_unknown_is_completed_when_the_store_answers(
+    impatient: Driver, store: FaultyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snapshot = silent_after_acknowledging(impatient, store)
+    store.plan = served
+    wait_until(lambda: impatient.task().state.retained, 10, lambda: "not completed", every=0.01)
+    impatient.checkpointer.wait()
+    assert [checkpoint.id for checkpoint in impatient.task().state.retained] == [1]
+    assert snapshot.places == [None], "it is written once"
+    assert "chk-1: the store's answer was lost; read back: sealed. Completed." in capsys.readouterr().out
+    assert impatient.checkpointer.protection.failures == 0
+
+
+def test_script_that_waits_while_the_store_is_silent_learns_the_outcome_later(
+    impatient: Driver, store: FaultyStore
+) -> None:
+    impatient.states.object_states["counts"] = 1
+    silent_after_acknowledging(impatient, store, wait=True)
+    assert impatient.states.changed()
+    store.plan = served
+    impatient.checkpointer.wait()
+    assert impatient.listed(1).status == RETAINED
+    assert not impatient.states.changed()
+
+
+def test_checkpoint_whose_outcome_is_unknown_expires_after_its_timeout(store: FaultyStore) -> None:
+    running = Driver(store, timeout="200 ms")
+    running.coordinator.journal.patience = 0.05
+    silent_after_acknowledging(running, store, wait=True)
+    time.sleep(0.2)
+    store.plan = served
+    running.checkpointer.wait()
+    expired = running.listed(1)
+    assert (expired.reason, expired.phase, expired.details) == ("expired", "seal", "the store did not answer in time")
+    running.checkpointer.close()
+
+
+def test_checkpoint_whose_outcome_is_unknown_is_aborted_when_its_seal_is_damaged(
+    impatient: Driver, store: FaultyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent_after_acknowledging(impatient, store, wait=True)
+    key = impatient.coordinator.keys.seal(1)
+    body = store.inner.read(key)
+    assert body
+    nonce = Seal.from_bytes(body).applications[""].nonce
+    store.inner.overwrite(key, body.replace(nonce.encode(), b"another"))
+    store.plan = served
+    impatient.checkpointer.wait()
+    assert (impatient.listed(1).reason, impatient.listed(1).phase) == ("store failed", "seal")
+    assert "ABORTED chk-1" in capsys.readouterr().out
+
+
+def test_checkpoint_whose_outcome_is_unknown_may_be_aborted_meanwhile(
+    impatient: Driver, store: FaultyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent_after_acknowledging(impatient, store, wait=True)
+    store.plan = served
+    impatient.task().abort(1, "changed my mind")
+    impatient.checkpointer.wait()
+    assert "ABORTED chk-1 of flights.delays: changed my mind" in capsys.readouterr().out
+    impatient.checkpointer.checkpoint("there", wait=True)
+    assert [checkpoint.id for checkpoint in impatient.task().state.retained] == [2]
+
+
+def test_old_checkpoints_that_cannot_be_deleted_are_deleted_by_the_next_checkpoint(
+    running: Driver, store: FaultyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.plan = lambda call: Fault.DENIED if call.kind == "delete" else Fault.NONE
+    for name in ("first", "second", "third"):
+        running.pin(Recording("counts"))
+        running.checkpointer.checkpoint(name, wait=True)
+    assert [checkpoint.status for checkpoint in running.task().state.checkpoints] == [CONDEMNED, RETAINED, RETAINED]
+    assert "Old checkpoints could not be deleted. The next checkpoint tries again" in capsys.readouterr().out
+    store.plan = served
+    running.checkpointer.checkpoint("fourth", wait=True)
+    assert [checkpoint.id for checkpoint in running.task().state.retained] == [3, 4]
+    assert running.task().state.with_status(CONDEMNED) == ()
 
 
 # -- what others ask for -----------------------------------------------------------------------------------------------
@@ -352,6 +355,73 @@ def test_commits_are_confirmed_at_once_without_registered_objects(running: Drive
     number = gated_and_finalized(running)
     running.checkpointer.look()
     assert running.listed(number).commits_confirmed
+
+
+def test_all_objects_are_notified_at_the_end_of_the_job(running: Driver) -> None:
+    background, at_barriers = Listening(in_background=True), Listening(in_background=False)
+    for uid, listening in (("background", background), ("at barriers", at_barriers)):
+        listening.free.set()
+        running.registered.add(uid, listening)
+    number = gated_and_finalized(running)
+    running.checkpointer.notify_last()
+    assert number in background.completed
+    assert number in at_barriers.completed
+    assert running.listed(number).commits_confirmed
+
+
+# -- leftovers of earlier attempts -------------------------------------------------------------------------------------
+
+
+def leftovers(driver: Driver) -> list[str]:
+    return [*driver.coordinator.store.folders(f"{driver.coordinator.keys.prefix}/state/clean")]
+
+
+@pytest.fixture
+def second(store: FaultyStore) -> Iterator[Driver]:
+    """The second attempt. The first one has left two file sets and a savepoint that is not published."""
+    first = Driver(store)
+    number = first.asked("savepoint", folder=memory().uri)
+    first.coordinator.acknowledge(acknowledgement(number))
+    first.coordinator.complete(number)
+    for nonce in ("a", "b"):
+        store.create(f"{first.coordinator.keys.file_set(file_set_path('clean', 1, nonce))}/part-0", b"rows")
+    first.checkpointer.close()
+    second = Driver(store, try_number=2)
+    yield second
+    store.plan = served
+    second.checkpointer.close()
+
+
+def test_leftovers_of_earlier_attempts_are_deleted_and_their_savepoints_published(second: Driver) -> None:
+    assert leftovers(second) == ["1-a", "1-b"]
+    second.checkpointer.remove_garbage()
+    second.checkpointer.close()
+    assert leftovers(second) == []
+    assert second.listed(1).published
+
+
+def test_leftovers_beyond_a_limit_stay_for_the_next_start(second: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointer, "ORPHANS_PER_START", 1)
+    second.checkpointer.remove_garbage()
+    second.checkpointer.close()
+    assert leftovers(second) == ["1-b"]
+
+
+def test_leftovers_that_cannot_be_deleted_do_not_end_the_job(
+    second: Driver, store: FaultyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.plan = lambda call: Fault.DENIED if call.kind == "delete" else Fault.NONE
+    second.checkpointer.remove_garbage()
+    second.checkpointer.close()
+    assert leftovers(second) == ["1-a", "1-b"]
+    assert "Leftovers of earlier attempts could not be deleted. The next start tries again" in capsys.readouterr().out
+
+
+def test_replaced_attempt_ends_before_it_deletes_leftovers(second: Driver, store: FaultyStore) -> None:
+    Driver(store, try_number=3).checkpointer.close()
+    with pytest.raises(Left):
+        second.checkpointer._remove_garbage()
+    assert leftovers(second) == ["1-a", "1-b"]
 
 
 # -- several threads ---------------------------------------------------------------------------------------------------

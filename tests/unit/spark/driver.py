@@ -1,0 +1,142 @@
+"""A driver without a Spark session: its checkpointer, the states that a test pins, and what its journal says. Runs anywhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.restore import Restored
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.state import Checkpoint
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.state.registered import Registered
+from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, Snapshot
+from airflow_checkpoint_provider.spark.state.states import States
+from airflow_checkpoint_provider.storage import Store
+from tests.support.acknowledgements import bystander, driver, value
+from tests.support.faults import Call, Fault
+
+
+@dataclass
+class Recording:
+    """A snapshot that records its calls. ``wait_for``: what it waits for, asking ``check`` meanwhile."""
+
+    uid: str
+    content: int = 0
+    error: Exception | None = None
+    wait_for: threading.Event | threading.Barrier | None = None
+    places: list[Place | None] = field(default_factory=list)
+    discarded: int = 0
+    began: threading.Event = field(default_factory=threading.Event)
+
+    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+        self.places.append(place)
+        self.began.set()
+        if isinstance(self.wait_for, threading.Barrier):
+            self.wait_for.wait(10)
+        while isinstance(self.wait_for, threading.Event) and not self.wait_for.wait(0.01):
+            check()
+        if self.error:
+            raise self.error
+        return value(self.uid, 0, self.content)
+
+    def discard(self) -> None:
+        self.discarded += 1
+
+
+class Copied(Recording):
+    """A snapshot that is written at once. It waits, fails and calls ``on_copy`` only while it is copied to a place."""
+
+    def __init__(self, *arguments: Any, on_copy: Callable[[], object] = lambda: None, **fields: Any) -> None:
+        super().__init__(*arguments, **fields)
+        self._on_copy = on_copy
+
+    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+        if place is None:
+            return value(self.uid, 0, self.content)
+        self._on_copy()
+        return super().write(check, place)
+
+
+class Pinned(States):
+    """States whose snapshots a test hands in."""
+
+    given: tuple[Recording, ...] = ()
+
+    def pin(self, barrier: str) -> tuple[Snapshot, ...]:
+        return self.given
+
+
+class Driver:
+    """The checkpointer of an attempt, and what its journal says."""
+
+    def __init__(self, store: Store, try_number: int = 1, **checkpointing: Any) -> None:
+        self.coordinator = driver(store, try_number)
+        state = self.coordinator.state
+        self.attempt = Attempt(self.coordinator, state.attempts[-1], state.runs[-1], Restored())
+        self.states = Pinned("run")
+        self.registered = Registered(self.states, None)
+        config = CheckpointConfig(**checkpointing)
+        self.checkpointer = Checkpointer(self.attempt, self.states, self.registered, "4.2.0", config)
+
+    def pin(self, *snapshots: Recording) -> None:
+        self.states.given = snapshots
+
+    def task(self) -> Coordinator:
+        """Return what a task uses: another reader of the same history."""
+        coordinator = bystander(self.coordinator.store)
+        coordinator.journal.catch_up()
+        return coordinator
+
+    def asked(self, kind: str = "checkpoint", **options: Any) -> int:
+        """Let a task ask for a checkpoint, and the driver read it. Return its id."""
+        fields: dict[str, Any] = {
+            "token": f"task {self.coordinator.state.next_id}",
+            "timeout_s": 60.0,
+            "origin": "task",
+        }
+        number = self.task().trigger(Request(**fields | {"kind": kind} | options))
+        self.catch_up()
+        return number
+
+    def listed(self, number: int) -> Checkpoint:
+        checkpoint = self.task().state.checkpoint(number)
+        assert checkpoint
+        return checkpoint
+
+    def catch_up(self) -> None:
+        """Read the journal, as the attempt's watch does once a second."""
+        self.coordinator.journal.catch_up()
+
+
+class Left(Exception):
+    """The driver's process ended here, with this exit code and last line."""
+
+    def __init__(self, code: int, line: str) -> None:
+        super().__init__(code, line)
+        self.code, self.line = code, line
+
+
+class Silence:
+    """The plan of a store that serves all but the journal: from the first entry on, it does not answer for the journal.
+
+    With ``calls``, it answers again after so many calls.
+    """
+
+    def __init__(self, calls: float = float("inf")) -> None:
+        self.left, self.begun = calls, False
+
+    def __call__(self, call: Call) -> Fault:
+        if "/journal/" not in call.key:
+            return Fault.NONE
+        self.begun = self.begun or call.kind == "create"
+        if not self.begun or self.left <= 0:
+            return Fault.NONE
+        self.left -= 1
+        return Fault.DROPPED if call.kind == "create" else Fault.NOT_SENT

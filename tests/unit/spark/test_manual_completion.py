@@ -1,0 +1,156 @@
+"""Gated checkpoints that a driver has acknowledged: finalized, expired, and awaited at the end of the job. Needs no Spark."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_checkpoint_provider.errors import StoreDenied
+from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING
+from airflow_checkpoint_provider.spark.manual_completion import ABORT_TIME, ManualCompletion
+from tests.support.faults import Fault, FaultyStore, served
+from tests.unit.spark.driver import Driver, Recording
+
+
+@pytest.fixture
+def clock() -> SimpleNamespace:
+    return SimpleNamespace(now=1000.0)
+
+
+@pytest.fixture
+def manual(running: Driver, clock: SimpleNamespace) -> ManualCompletion:
+    return ManualCompletion(running.attempt, lambda: clock.now)
+
+
+def acknowledged(running: Driver, manual: ManualCompletion, timeout_s: float = 60.0) -> int:
+    """Let a barrier acknowledge a gated checkpoint. Return its id."""
+    number = running.asked(gated=True, timeout_s=timeout_s)
+    running.pin(Recording("counts"))
+    running.checkpointer.checkpoint("here", wait=True)
+    manual.acknowledged(running.listed(number))
+    return number
+
+
+def test_timeout_begins_with_the_acknowledgement(
+    running: Driver, manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = acknowledged(running, manual)
+    assert manual.deadlines == {number: 1060.0}
+    assert [checkpoint.id for checkpoint in manual.waiting()] == [number]
+    assert f"chk-{number} acknowledged. It is gated" in capsys.readouterr().out
+
+
+def test_checkpoint_that_nobody_finalizes_expires_after_its_timeout(
+    running: Driver, manual: ManualCompletion, clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = acknowledged(running, manual)
+    clock.now += 60
+    manual.look()
+    assert running.listed(number).status == PENDING
+    clock.now += 0.01
+    manual.look()
+    expired = running.listed(number)
+    assert (expired.status, expired.reason, expired.phase) == (ABORTED, "expired", "finalize")
+    assert expired.details == "nobody finalized it within 60 s after it was acknowledged"
+    assert (manual.waiting(), manual.deadlines) == ((), {})
+    manual.look()
+    assert capsys.readouterr().out.count(f"ABORTED chk-{number}") == 1
+
+
+def test_outcome_of_a_finalized_checkpoint_is_logged_once(
+    running: Driver, manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = acknowledged(running, manual)
+    manual.look()
+    assert manual.deadlines
+    running.task().complete(number, finalize=True)
+    running.catch_up()
+    capsys.readouterr()
+    manual.look()
+    manual.look()
+    assert capsys.readouterr().out.count(f"chk-{number} completed at a barrier") == 1
+    assert manual.deadlines == {}
+
+
+def test_checkpoint_that_the_journal_no_longer_lists_is_not_awaited(
+    manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manual.deadlines[99] = 0.0
+    manual.look()
+    assert manual.deadlines == {}
+    assert capsys.readouterr().out == ""
+
+
+def test_expired_checkpoint_is_aborted_when_the_store_answers_again(
+    running: Driver, manual: ManualCompletion, clock: SimpleNamespace, store: FaultyStore
+) -> None:
+    number = acknowledged(running, manual)
+    clock.now += 61
+    store.plan = lambda call: Fault.NOT_SENT
+    manual.look()
+    assert manual.deadlines
+    store.plan = served
+    manual.look()
+    assert running.listed(number).reason == "expired"
+
+
+def test_expired_checkpoint_is_left_to_an_attempt_that_ends(
+    running: Driver, manual: ManualCompletion, clock: SimpleNamespace, store: FaultyStore
+) -> None:
+    number = acknowledged(running, manual)
+    clock.now += 61
+    store.plan = lambda call: Fault.DENIED
+    with pytest.raises(StoreDenied):
+        running.attempt.end("finished", 0)
+    store.plan = served
+    manual.look()
+    assert running.listed(number).status == PENDING
+    assert manual.deadlines
+
+
+def test_wait_returns_at_once_when_no_checkpoint_waits(
+    manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manual.wait(lambda: False)
+    assert capsys.readouterr().out == ""
+
+
+def test_wait_ends_when_the_finalize_task_has_completed_the_checkpoint(
+    running: Driver, manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = acknowledged(running, manual)
+    waiting = threading.Thread(target=manual.wait, args=(lambda: False,))
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive()
+    running.task().complete(number, finalize=True)
+    running.catch_up()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert f"It waits for the finalize task of chk-{number}, up to 1 min" in capsys.readouterr().out
+
+
+def test_wait_ends_when_it_is_interrupted(running: Driver, manual: ManualCompletion) -> None:
+    acknowledged(running, manual)
+    manual.wait(lambda: True)
+    assert manual.waiting()
+
+
+def test_wait_ends_some_seconds_after_the_last_timeout(
+    running: Driver, manual: ManualCompletion, clock: SimpleNamespace
+) -> None:
+    acknowledged(running, manual, timeout_s=500.0)
+    acknowledged(running, manual, timeout_s=60.0)
+    asked = 0
+
+    def interrupted() -> bool:
+        nonlocal asked
+        asked += 1
+        clock.now = 1500 + ABORT_TIME - (0.1 if asked == 1 else 0)
+        return False
+
+    manual.wait(interrupted)
+    assert asked == 2
+    assert len(manual.waiting()) == 2

@@ -1,0 +1,264 @@
+"""Savepoints of a running job without a Spark session: what a barrier serves, stops, failures and lost answers."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.savepoint import target_of
+from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreDenied, StoreUnavailable
+from airflow_checkpoint_provider.protocol.events import CheckpointCompleted
+from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED
+from airflow_checkpoint_provider.spark import savepoints
+from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
+from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.faults import FaultyStore, served
+from tests.support.saved import memory
+from tests.support.waiting import wait_until
+from tests.unit.spark.driver import Copied, Driver, Left, Recording, Silence
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(savepoints, "RETRY_PAUSE", 0.01)
+
+
+@pytest.fixture
+def target() -> MemoryStore:
+    return memory()
+
+
+def ask(running: Driver, target: MemoryStore, kind: str = "savepoint", timeout_s: float = 60.0) -> int:
+    return running.asked(kind, folder=target.uri, timeout_s=timeout_s)
+
+
+def barrier(running: Driver, *snapshots: Recording, name: str = "here") -> None:
+    """Reach a barrier, and wait for its checkpoint and its savepoints."""
+    running.pin(*snapshots)
+    running.checkpointer.checkpoint(name, wait=True)
+    running.checkpointer.savepoints.settle()
+
+
+def leave_file(running: Driver, target: MemoryStore, number: int) -> None:
+    """Write a file at the target of a savepoint, as an interrupted copy leaves it."""
+    target.create(f"{target_of(running.listed(number)).name}/part-0", b"rows")
+
+
+# -- what a barrier serves ---------------------------------------------------------------------------------------------
+
+
+def test_savepoint_that_is_being_copied_is_not_taken_again_by_the_next_barrier(
+    running: Driver, target: MemoryStore
+) -> None:
+    number = ask(running, target)
+    free = threading.Event()
+    slow = Copied("counts", wait_for=free)
+    running.pin(slow)
+    running.checkpointer.checkpoint("here", wait=True)
+    assert slow.began.wait(10)
+    running.checkpointer.checkpoint("there", wait=True)
+    assert running.listed(number).status == PENDING
+    free.set()
+    running.checkpointer.savepoints.settle()
+    assert running.listed(number).published
+    assert len(slow.places) == 1
+    assert running.checkpointer.savepoints.taken == set()
+
+
+def test_savepoint_that_was_asked_for_after_the_barrier_waits_for_the_next_barrier(
+    running: Driver, target: MemoryStore
+) -> None:
+    free = threading.Event()
+    slow = Recording("counts", wait_for=free)
+    running.pin(slow)
+    running.checkpointer.checkpoint("here")
+    assert slow.began.wait(10)
+    number = ask(running, target)
+    free.set()
+    running.checkpointer.wait()
+    running.checkpointer.savepoints.settle()
+    assert running.listed(number).status == PENDING
+    barrier(running, Recording("counts"))
+    assert running.listed(number).status == RETAINED
+
+
+def test_savepoints_are_taken_in_the_order_of_their_ids_and_a_stop_last(running: Driver, target: MemoryStore) -> None:
+    stop = ask(running, target, "suspend_savepoint")
+    first, second = ask(running, target), ask(running, target)
+    running.pin(Recording("counts"))
+    with pytest.raises(Left):
+        running.checkpointer.checkpoint("here")
+    entries = map(running.coordinator.journal.entry, range(running.coordinator.state.n + 1))
+    events = [event for entry in entries if entry for event in entry.events]
+    completed = [event.id for event in events if isinstance(event, CheckpointCompleted)]
+    assert [number for number in completed if number in {stop, first, second}] == [first, second, stop]
+
+
+def test_stop_is_not_taken_where_the_script_does_not_wait(running: Driver, target: MemoryStore) -> None:
+    number = ask(running, target, "suspend_savepoint")
+    snapshot = Recording("counts")
+    pinned = BarrierSnapshots((snapshot,), running.checkpointer._writers)
+    serving = running.checkpointer.savepoints
+    serving.serve(frozenset({running.listed(number).request.token}), pinned, stop=False)
+    serving.settle()
+    assert (running.listed(number).status, snapshot.places, snapshot.discarded) == (PENDING, [], 1)
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+def test_stop_suspends_the_job_and_ends_the_driver(running: Driver, target: MemoryStore) -> None:
+    number = ask(running, target, "suspend_savepoint")
+    running.pin(Recording("counts"))
+    with pytest.raises(Left, match=r"STOPPED flights\.delays.*taken at stage 'clean'") as left:
+        running.checkpointer.checkpoint("stage 'clean'")
+    assert left.value.code == ExitCode.OVER
+    state = running.task().state
+    assert (running.listed(number).status, running.listed(number).published) == (RETAINED, True)
+    assert state.suspended
+    assert [attempt.outcome for attempt in state.attempts] == ["suspended"]
+
+
+def test_stop_is_taken_before_the_next_stage(running: Driver, target: MemoryStore) -> None:
+    running.pin(Recording("counts"))
+    running.checkpointer.stop_if_asked("before stage 'clean'")
+    assert running.task().state.checkpoints == ()
+    number = ask(running, target, "suspend_savepoint")
+    with pytest.raises(Left):
+        running.checkpointer.stop_if_asked("before stage 'clean'")
+    assert running.listed(number).status == RETAINED
+
+
+def test_job_goes_on_when_the_savepoint_of_a_stop_is_aborted(
+    running: Driver, target: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = ask(running, target, "suspend_savepoint")
+    barrier(running, Copied("counts", error=StoreDenied("the target is read-only")))
+    assert running.listed(number).status == ABORTED
+    assert running.task().state.suspended is None
+    assert "flights.delays was not stopped" in capsys.readouterr().out
+
+
+def test_stop_is_tried_until_its_outcome_is_known(
+    impatient: Driver, target: MemoryStore, store: FaultyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = ask(impatient, target, "suspend_savepoint")
+    silence = Silence(calls=20)
+    snapshot = Copied("counts", on_copy=lambda: setattr(store, "plan", silence))
+    impatient.pin(snapshot)
+    with pytest.raises(Left):
+        impatient.checkpointer.checkpoint("here")
+    assert silence.left == 0
+    assert impatient.listed(number).status == RETAINED
+    assert len(snapshot.places) == 1, "it is copied once"
+    assert "The next barrier reads the outcome again" in capsys.readouterr().out
+
+
+def test_stop_whose_outcome_stays_unknown_raises(impatient: Driver, target: MemoryStore, store: FaultyStore) -> None:
+    ask(impatient, target, "suspend_savepoint", timeout_s=0.3)
+    impatient.pin(Copied("counts", on_copy=lambda: setattr(store, "plan", Silence())))
+    with pytest.raises(CommitStateUnknown, match="did not answer whether the job was stopped"):
+        impatient.checkpointer.checkpoint("here")
+
+
+# -- savepoints that fail ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "words", "unexpected"),
+    [
+        (StoreUnavailable("no answer"), "store failed", "no answer", False),
+        (ValueError("no more disk"), "declined", "ValueError: no more disk", True),
+    ],
+)
+def test_savepoint_that_cannot_be_copied_is_aborted_and_its_files_are_deleted(
+    running: Driver,
+    target: MemoryStore,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    reason: str,
+    words: str,
+    unexpected: bool,
+) -> None:
+    number = ask(running, target)
+    leave_file(running, target, number)
+    barrier(running, Copied("counts", error=error))
+    aborted = running.listed(number)
+    assert (aborted.status, aborted.reason, aborted.details) == (ABORTED, reason, words)
+    assert target.objects == {}
+    printed = capsys.readouterr()
+    assert f"ABORTED chk-{number}" in printed.out
+    assert ("Traceback" in printed.err) is unexpected
+    assert running.checkpointer.savepoints.taken == set()
+    assert len(running.task().state.retained) == 1, "the barrier's own checkpoint"
+
+
+def test_savepoint_expires_when_its_copy_takes_longer_than_its_timeout(
+    running: Driver, target: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = ask(running, target, timeout_s=0.05)
+    barrier(running, Copied("counts", wait_for=threading.Event()))
+    aborted = running.listed(number)
+    assert (aborted.reason, aborted.details) == (
+        "expired",
+        "it was not copied within 0.05 s. Give it a longer timeout",
+    )
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_copy_stops_when_its_savepoint_is_aborted(
+    running: Driver, target: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = ask(running, target)
+    leave_file(running, target, number)
+    slow = Copied("counts", wait_for=threading.Event())
+    running.pin(slow)
+    running.checkpointer.checkpoint("here", wait=True)
+    assert slow.began.wait(10)
+    running.task().abort(number, "changed my mind")
+    running.catch_up()
+    running.checkpointer.savepoints.settle()
+    assert target.objects == {}
+    assert f"ABORTED chk-{number} of flights.delays: changed my mind" in capsys.readouterr().out
+
+
+def test_copy_stops_when_the_attempt_ends(running: Driver, target: MemoryStore) -> None:
+    number = ask(running, target)
+    slow = Copied("counts", wait_for=threading.Event())
+    running.pin(slow)
+    running.checkpointer.checkpoint("here", wait=True)
+    assert slow.began.wait(10)
+    running.checkpointer.close()
+    assert running.listed(number).status == PENDING, "the end of the attempt aborts it"
+
+
+def test_savepoint_whose_outcome_is_unknown_is_completed_by_the_next_barrier(
+    impatient: Driver, target: MemoryStore, store: FaultyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = ask(impatient, target)
+    snapshot = Copied("counts", on_copy=lambda: setattr(store, "plan", Silence()))
+    barrier(impatient, snapshot)
+    assert "The next barrier reads the outcome again" in capsys.readouterr().out
+    store.plan = served
+    assert impatient.listed(number).status == PENDING
+    barrier(impatient, Recording("counts"), name="there")
+    assert impatient.listed(number).published
+    assert len(snapshot.places) == 1, "it was acknowledged already"
+
+
+def test_savepoint_that_cannot_be_published_is_published_later(
+    running: Driver, target: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def deny(key: str, body: bytes) -> None:
+        raise StoreDenied(f"{key}: denied")
+
+    number = ask(running, target)
+    with monkeypatch.context() as denied:
+        denied.setattr(target, "create", deny)
+        barrier(running, Recording("counts"))
+        assert (running.listed(number).status, running.listed(number).published) == (RETAINED, False)
+    assert "could not be published yet" in capsys.readouterr().out
+    running.checkpointer.savepoints.publish()
+    wait_until(lambda: running.listed(number).published, 10, lambda: "not published", every=0.01)
