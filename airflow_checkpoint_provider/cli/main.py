@@ -8,33 +8,20 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.cli.output import write
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, name
-from airflow_checkpoint_provider.errors import (
-    Aborted,
-    CheckpointError,
-    CheckpointNotFound,
-    CommitStateUnknown,
-    InvalidConfig,
-    InvalidName,
-    NotStopped,
-    NotSupportedYet,
-    Refused,
-    StillPending,
-    StoreDenied,
-    StoreMisconfigured,
-)
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.storage import Store, open_store
 
 FAILED = 1
-EXIT_CODES: tuple[tuple[int, tuple[type[CheckpointError], ...]], ...] = (
-    (2, (InvalidName, InvalidConfig, NotSupportedYet, StoreMisconfigured)),
-    (FAILED, (Aborted, NotStopped)),
-    (3, (Refused,)),
-    (4, (CheckpointNotFound,)),
-    (5, (StoreDenied,)),
-    (6, (CommitStateUnknown, StillPending)),
+EXIT_CODES: tuple[tuple[int, tuple[type[errors.CheckpointError], ...]], ...] = (
+    (2, (errors.InvalidName, errors.InvalidConfig, errors.NotSupportedYet, errors.StoreMisconfigured)),
+    (FAILED, (errors.Aborted, errors.NotStopped)),
+    (3, (errors.Refused,)),
+    (4, (errors.CheckpointNotFound,)),
+    (5, (errors.StoreDenied,)),
+    (6, (errors.CommitStateUnknown, errors.StillPending)),
 )
 """The first row with a class of the error counts; every other error is ``FAILED``."""
 
@@ -63,7 +50,9 @@ def _store(options: argparse.Namespace) -> Store:
     if root is None and "pointer" in options:
         root = root_of(options.pointer)
     if root is None and not Path("checkpoints").is_dir():
-        raise InvalidConfig("There is no directory ./checkpoints. Write --root URI, or use `airflow checkpoints`")
+        raise errors.InvalidConfig(
+            "There is no directory ./checkpoints. Write --root URI, or use `airflow checkpoints`"
+        )
     return open_store(root or "checkpoints")
 
 
@@ -83,7 +72,7 @@ def run(verb: Verb, options: argparse.Namespace, open_: Callable[[], Store]) -> 
         report = verb(open_(), options)
         write(report, options.output, sys.stdout)
         sys.stdout.flush()
-    except CheckpointError as error:
+    except errors.CheckpointError as error:
         return _failed(error)
     except BrokenPipeError:  # of `… | head`; Python flushes stdout again at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -93,7 +82,7 @@ def run(verb: Verb, options: argparse.Namespace, open_: Callable[[], Store]) -> 
     return max((_failed(error) for error in report.errors), default=0)
 
 
-def _failed(error: CheckpointError) -> int:
+def _failed(error: errors.CheckpointError) -> int:
     print(" ".join(str(error).split()), file=sys.stderr)
     return next((code for code, kinds in EXIT_CODES if isinstance(error, kinds)), FAILED)
 

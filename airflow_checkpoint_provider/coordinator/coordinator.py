@@ -9,26 +9,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.journal import Answer, Journal
-from airflow_checkpoint_provider.errors import (
-    CheckpointNotFound,
-    CommitStateUnknown,
-    Damaged,
-    Fenced,
-    InvalidConfig,
-    NotPending,
-    NotSupportedYet,
-    OtherIncarnation,
-    Queued,
-    TooLarge,
-)
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import requests
 from airflow_checkpoint_provider.protocol.completion import outcome
 from airflow_checkpoint_provider.protocol.events import Request, StateEntry
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.kinds import TOO_LARGE, kind_named
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateSnapshot, digest
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     CONDEMNED,
@@ -60,7 +49,7 @@ class Coordinator:
         """Catch up, and raise ``Fenced`` if this attempt is over. Call it before any effect outside the journal."""
         state = self.journal.catch_up()
         if self.epoch is not None and state.over(self.epoch):
-            raise Fenced(f"attempt {self.epoch} of {state.job} is over", epoch=self.epoch)
+            raise errors.Fenced(f"attempt {self.epoch} of {state.job} is over", epoch=self.epoch)
 
     # -- one checkpoint --------------------------------------------------------------------------------------------
 
@@ -71,13 +60,15 @@ class Coordinator:
         ``run``: only an attempt of this run may take it. Raises ``Queued`` while the request waits for its turn; asking again
         then costs a read.
         """
-        if self._waits(request.token):
+        if any(queued.request.token == request.token for queued in self.state.queue):
             self.journal.poll()
             self._refuse_waiting(request.token)
         if request.name and _CONTROL.search(request.name):
-            raise InvalidConfig(f"name={request.name!r} breaks the rows of lists; write it in one line, without tabs")
+            raise errors.InvalidConfig(
+                f"name={request.name!r} breaks the rows of lists; write it in one line, without tabs"
+            )
         if kind_named(request.kind).drains:
-            raise NotSupportedYet(
+            raise errors.NotSupportedYet(
                 f"kind={request.kind!r}: this version does not end the data first. Ask for a suspend_savepoint instead"
             )
         if kind_named(request.kind).savepoint:
@@ -88,29 +79,30 @@ class Coordinator:
 
     def _with_folder(self, request: Request) -> Request:
         if not request.folder:
-            raise InvalidConfig(
+            raise errors.InvalidConfig(
                 f"kind={request.kind!r} needs target=, the folder in which the savepoint gets one of its own"
             )
         return replace(request, folder=self.store.beside(request.folder).uri, nonce=self.journal.nonce()[:8])
-
-    def _waits(self, token: str) -> bool:
-        return any(queued.request.token == token for queued in self.state.queue)
 
     def _refuse_waiting(self, token: str) -> None:
         waiting = [queued.request.token for queued in requests.in_order(self.state.queue)]
         if token in waiting:
             place = f"{waiting.index(token) + 1} of {len(waiting)}"
-            raise Queued(f"{self.state.job}: the request waits, {place}; ask again when a checkpoint has its outcome")
+            raise errors.Queued(
+                f"{self.state.job}: the request waits, {place}; ask again when a checkpoint has its outcome"
+            )
 
     def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:
         """Put the acknowledgement of one application. Return the one that counts: the first one put, perhaps by another writer."""
         epochs = self._listed(ack.id).epochs
         if ack.epoch not in epochs:  # it would count as the acknowledgement of the other attempt
-            raise Fenced(f"chk-{ack.id} waits for attempt {epochs[-1]}, not for attempt {ack.epoch}", epoch=ack.epoch)
+            raise errors.Fenced(
+                f"chk-{ack.id} waits for attempt {epochs[-1]}, not for attempt {ack.epoch}", epoch=ack.epoch
+            )
         key = self.keys.acknowledgement(ack.id, ack.application)
         outcome, stored = put(self.store, key, ack.to_bytes(), patience=self.journal.patience)
         if outcome is Put.UNKNOWN:
-            raise CommitStateUnknown(
+            raise errors.CommitStateUnknown(
                 f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced"
             )
         counting = self._read_acknowledgement(stored, ack.id) if outcome is Put.EXISTS and stored else ack
@@ -135,7 +127,9 @@ class Coordinator:
         body = self._put_seal(number, self._seal(checkpoint, acks).to_bytes())
         seal = Seal.from_bytes(body)
         if _nonces(seal.applications) != _nonces(acks):
-            raise Damaged(f"{self.keys.seal(number)} is not made of the acknowledgements of chk-{number}; abort it")
+            raise errors.Damaged(
+                f"{self.keys.seal(number)} is not made of the acknowledgements of chk-{number}; abort it"
+            )
         answer = self._completed(number, seal, digest(body), finalize)
         self._own = {key: ack for key, ack in self._own.items() if key[0] != number}
         return answer
@@ -154,7 +148,7 @@ class Coordinator:
         )
         try:
             return self.journal.append(command)
-        except TooLarge as error:
+        except errors.TooLarge as error:
             self.abort(number, TOO_LARGE, phase="complete", details=error.message)
             raise
 
@@ -189,7 +183,7 @@ class Coordinator:
     def _listed(self, number: int) -> Checkpoint:
         checkpoint = self.state.checkpoint(number) or self.journal.catch_up().checkpoint(number)
         if checkpoint is None:
-            raise CheckpointNotFound(f"chk-{number} is not listed in {self.keys.prefix}; see `checkpoints show`")
+            raise errors.CheckpointNotFound(f"chk-{number} is not listed in {self.keys.prefix}; see `checkpoints show`")
         return checkpoint
 
     def _acknowledgements(self, checkpoint: Checkpoint) -> dict[str, Acknowledgement]:
@@ -209,7 +203,7 @@ class Coordinator:
         """
         ack = Acknowledgement.from_bytes(body)
         if ack.inc != self.state.incarnation:
-            raise OtherIncarnation(
+            raise errors.OtherIncarnation(
                 f"chk-{number} was acknowledged by another incarnation of this history, whose journal was deleted by hand:"
                 f" delete {self.keys.checkpoint(number)} and its neighbours, too"
             )
@@ -236,7 +230,7 @@ class Coordinator:
         outcome, _ = put(self.store, key, body, patience=self.journal.patience)
         stored = self.store.read(key)
         if outcome is Put.UNKNOWN or stored is None:
-            raise CommitStateUnknown(
+            raise errors.CommitStateUnknown(
                 f"the store did not say whether the seal of chk-{number} was written; nothing was cleaned up"
             )
         return stored
@@ -254,13 +248,13 @@ class Coordinator:
         if checkpoint.status == RETAINED:
             return self.read_seal(checkpoint), True
         if checkpoint.status in (CONDEMNED, FORGOTTEN):
-            raise CheckpointNotFound(
+            raise errors.CheckpointNotFound(
                 f"chk-{checkpoint.id} was deleted; retention=KeepWithin(days=7) keeps it next time"
             )
         acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING else {}
         if len(acks) < len(checkpoint.plan):
             cause = outcome(checkpoint) if checkpoint.status == ABORTED else "not acknowledged yet; wait for that"
-            raise NotPending(f"chk-{checkpoint.id} cannot be looked at: {cause}", status=checkpoint.status)
+            raise errors.NotPending(f"chk-{checkpoint.id} cannot be looked at: {cause}", status=checkpoint.status)
         return self._seal(checkpoint, acks), False
 
     def read_seal(self, checkpoint: Checkpoint) -> Seal:
@@ -268,9 +262,9 @@ class Coordinator:
         key = self.keys.seal(checkpoint.id)
         body = self.store.read(key)
         if body is None:
-            raise Damaged(f"{key} is missing, though the journal says that chk-{checkpoint.id} was completed")
+            raise errors.Damaged(f"{key} is missing, though the journal says that chk-{checkpoint.id} was completed")
         if digest(body) != checkpoint.digest:
-            raise Damaged(f"{key} is not what the journal says was sealed; somebody or something changed it")
+            raise errors.Damaged(f"{key} is not what the journal says was sealed; somebody or something changed it")
         return Seal.from_bytes(body)
 
 
@@ -280,17 +274,16 @@ def _nonces(acks: Mapping[str, Acknowledgement]) -> dict[str, str]:
 
 def state_entries(seal: Seal) -> tuple[StateEntry, ...]:
     """Return the entries of a seal's states for the journal."""
-    return tuple(_entry(state, seal.id) for state in sorted(seal.states.values(), key=lambda snapshot: snapshot.uid))
-
-
-def _entry(state: StateSnapshot, number: int) -> StateEntry:
-    return StateEntry(
-        uid=state.uid,
-        kind=state.kind,
-        run=state.run,
-        file_sets=tuple(file_set.path for file_set in state.file_sets),
-        bytes=state.bytes,
-        rows=state.rows,
-        new=state.measures.checkpoint == number,
-        measures=state.measures,
+    return tuple(
+        StateEntry(
+            uid=uid,
+            kind=state.kind,
+            run=state.run,
+            file_sets=tuple(file_set.path for file_set in state.file_sets),
+            bytes=state.bytes,
+            rows=state.rows,
+            new=state.measures.checkpoint == seal.id,
+            measures=state.measures,
+        )
+        for uid, state in sorted(seal.states.items())
     )

@@ -13,15 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.entry import LARGEST_EVENTS, By, Entry, events_size
-from airflow_checkpoint_provider.errors import (
-    CommitStateUnknown,
-    Damaged,
-    HistoryClosed,
-    OtherIncarnation,
-    StoreError,
-    TooLarge,
-)
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Command, Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.decisions import decide
@@ -134,7 +127,7 @@ class Journal:
         while last is not None and last.stub and last.closed is None:
             newer = self._last_boundary(last.n // self.segment)
             if newer is None or newer.n == last.n:
-                raise HistoryClosed(
+                raise errors.HistoryClosed(
                     f"{self.keys.entry(last.n)} is the last boundary and only a stub, not of a closed history: a part of it was"
                     " deleted by hand. Bring the files back, or begin another history with another job_id or root"
                 )
@@ -160,7 +153,7 @@ class Journal:
         if entry.closed is not None:
             return entry.closed
         if entry.snapshot is None and entry.n:
-            raise Damaged(
+            raise errors.Damaged(
                 f"{self.keys.entry(entry.n)} is a boundary without a snapshot; nothing after it can be believed"
             )
         return fold(entry.snapshot or State(), entry.n, entry.at, entry.events)
@@ -173,9 +166,9 @@ class Journal:
             return None
         entry = Entry.from_bytes(body, key)
         if entry.n != n:
-            raise Damaged(f"{key} says that it is entry {entry.n}; somebody moved or copied it")
+            raise errors.Damaged(f"{key} says that it is entry {entry.n}; somebody moved or copied it")
         if entry.inc != (self._incarnation or entry.inc):
-            raise OtherIncarnation(
+            raise errors.OtherIncarnation(
                 f"{key} belongs to another incarnation of this history: it was deleted by hand and begun anew."
                 " This process must not go on; start it again. If that does not help, a process of the old one wrote the file"
                 " since: delete it"
@@ -196,12 +189,12 @@ class Journal:
         while True:
             try:
                 answer = self._append_once(command, tried)
-            except CommitStateUnknown:
+            except errors.CommitStateUnknown:
                 raise
-            except StoreError as error:
+            except errors.StoreError as error:
                 if not tried:
                     raise
-                raise CommitStateUnknown(
+                raise errors.CommitStateUnknown(
                     f"an entry after {self.keys.entry(self.state.n)} was put, and the store did not say what became of it"
                     f" ({error.message}); read back before you act, nothing was cleaned up"
                 ) from error
@@ -242,7 +235,7 @@ class Journal:
     def _won(self, events: tuple[e.Event, ...]) -> bool:
         """Put the next entry. Return False if another entry has its number, or its segment was closed meanwhile: it is void."""
         if (size := events_size(events)) > LARGEST_EVENTS:
-            raise TooLarge(
+            raise errors.TooLarge(
                 f"{size} bytes of events do not fit into one entry of {LARGEST_EVENTS}: too many file sets in one checkpoint, or too"
                 " long a text; use fewer states, or shorten what you wrote",
                 size=size,
@@ -260,7 +253,7 @@ class Journal:
         outcome, _ = put(self.store, self.keys.entry(n), entry.to_bytes(), patience=self.patience)
         if outcome is Put.UNKNOWN:
             self._believed = False
-            raise CommitStateUnknown(
+            raise errors.CommitStateUnknown(
                 f"the store did not say whether {self.keys.entry(n)} was written; read back before you act, nothing was cleaned up"
             )
         if outcome is Put.EXISTS or self._void(n):
@@ -285,9 +278,9 @@ class Journal:
             return False
         try:
             return self.entry(self._boundary_after(n)) is not None
-        except StoreError as error:
+        except errors.StoreError as error:
             self._believed = False
-            raise CommitStateUnknown(
+            raise errors.CommitStateUnknown(
                 f"{self.keys.entry(n)} was written, but the store did not say whether it counts ({error.message});"
                 " read back before you act, nothing was cleaned up"
             ) from error
@@ -296,5 +289,5 @@ class Journal:
 def _incarnation(events: tuple[e.Event, ...]) -> str:
     opened = next((event for event in events if isinstance(event, e.HistoryOpened)), None)
     if opened is None:
-        raise Damaged("the first entry of a history must open it")
+        raise errors.Damaged("the first entry of a history must open it")
     return opened.incarnation

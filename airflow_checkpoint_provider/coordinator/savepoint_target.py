@@ -14,16 +14,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.files import verify
-from airflow_checkpoint_provider.errors import (
-    AlreadyClaimed,
-    CheckpointNotFound,
-    CommitStateUnknown,
-    Damaged,
-    InvalidConfig,
-    OtherSavepoint,
-    SavepointDisposed,
-)
 from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.metadata import Seal, digest
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, canonical, parse
@@ -76,8 +68,8 @@ class Savepoint:
         """Return the number of its files. Raises ``Damaged`` if one is missing or has another size."""
         try:
             return verify(self.store, self.keys, self.seal.states.values())
-        except Damaged as error:
-            raise Damaged(
+        except errors.Damaged as error:
+            raise errors.Damaged(
                 f"{self.pointer} is not whole: {error.message}. Copy the directory again, or name another savepoint"
             ) from None
 
@@ -93,13 +85,13 @@ def open_savepoint(pointer: SavepointPointer, home: Store) -> Savepoint:
     store = home.beside(pointer.root)
     body = store.read(pointer.metadata)
     if body is None:
-        raise CheckpointNotFound(
+        raise errors.CheckpointNotFound(
             f"{pointer}: there is no savepoint: it holds no _metadata. One that was not completed never gets it;"
             " for one that was moved, name the directory that holds _metadata"
         )
     stub = _stub(body, pointer)
     if stub:
-        raise SavepointDisposed(
+        raise errors.SavepointDisposed(
             f"{pointer} was disposed of at {stub.at} by {stub.by}; name another savepoint", at=stub.at, by=stub.by
         )
     return Savepoint(pointer, store, Seal.from_bytes(body), digest(body))
@@ -131,10 +123,10 @@ def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, poin
         # The seal was deleted: the savepoint has been published, or never will be
         published = target.read(pointer.metadata)
         if published is None:
-            raise Damaged(f"{seal_key} is missing, so {pointer} cannot be published; take another savepoint")
+            raise errors.Damaged(f"{seal_key} is missing, so {pointer} cannot be published; take another savepoint")
         return _published(published, sealed, pointer)
     if digest(body) != sealed:
-        raise Damaged(
+        raise errors.Damaged(
             f"{seal_key} is not what the journal says was sealed, so {pointer} is not published; take another"
         )
     _, stored = put(target, pointer.metadata, body)
@@ -148,7 +140,7 @@ def _published(stored: bytes, sealed: str, pointer: SavepointPointer) -> Publish
         return Published.THERE
     if _stub(stored, pointer):
         return Published.DISPOSED
-    raise OtherSavepoint(
+    raise errors.OtherSavepoint(
         f"{pointer} holds the _metadata of another savepoint; nothing was changed. Choose another target"
     )
 
@@ -159,12 +151,12 @@ def _published(stored: bytes, sealed: str, pointer: SavepointPointer) -> Publish
 def claim_mode(text: str) -> str:
     """Return ``text`` if it is ``no_claim`` or ``claim``. Raises ``InvalidConfig`` for any other text."""
     if text == "legacy":
-        raise InvalidConfig(
+        raise errors.InvalidConfig(
             "claim_mode='legacy': nobody would know when the savepoint may be deleted. Write \"no_claim\" (it stays yours and is"
             ' copied by the first checkpoint) or "claim" (the job owns and deletes it)'
         )
     if text not in (NO_CLAIM, CLAIM):
-        raise InvalidConfig(f'claim_mode={text!r}: write "{NO_CLAIM}" (the savepoint stays yours) or "{CLAIM}"')
+        raise errors.InvalidConfig(f'claim_mode={text!r}: write "{NO_CLAIM}" (the savepoint stays yours) or "{CLAIM}"')
     return text
 
 
@@ -196,7 +188,7 @@ def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None
     advice = f'Take another savepoint; without a claim (claim_mode="{NO_CLAIM}") several jobs may start from one'
     if owner == DISPOSAL:
         advice = "That deletes it when its retention keeps it no more"
-    raise AlreadyClaimed(
+    raise errors.AlreadyClaimed(
         f"{pointer} was claimed {whose} at {lock.at} by {lock.by}. {advice}", owner=lock.owner, by=lock.by, at=lock.at
     )
 
@@ -223,9 +215,11 @@ def _is_stub(body: bytes, pointer: SavepointPointer) -> bool:
     """
     try:
         return _stub(body, pointer) is not None
-    except Damaged:
+    except errors.Damaged:
         return False
 
 
-def _unknown(key: str) -> CommitStateUnknown:
-    return CommitStateUnknown(f"the store did not say whether {key} was written; nothing was cleaned up. Do it again")
+def _unknown(key: str) -> errors.CommitStateUnknown:
+    return errors.CommitStateUnknown(
+        f"the store did not say whether {key} was written; nothing was cleaned up. Do it again"
+    )

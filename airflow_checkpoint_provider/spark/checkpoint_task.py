@@ -14,15 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from airflow_checkpoint_provider.errors import (
-    CheckpointError,
-    Damaged,
-    Declined,
-    NotPending,
-    Refused,
-    StoreError,
-    TooLarge,
-)
+from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import DECLINED, EXPIRED, STORE_FAILED, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot, Versions
@@ -118,7 +110,7 @@ class CheckpointContext:
         number = self.unsettled
         try:
             outcome = self._settled(number)
-        except CheckpointError as error:
+        except errors.CheckpointError as error:
             self.protection.failed(f"chk-{number}", error)
             return Retry()
         self.unsettled = None
@@ -143,7 +135,7 @@ class CheckpointContext:
             return self.attempt.abort(number, EXPIRED, phase="seal", details=details)
         try:
             return self.attempt.complete(number).checkpoint(number)
-        except (NotPending, Damaged) as error:
+        except (errors.NotPending, errors.Damaged) as error:
             return self.attempt.abort(number, STORE_FAILED, phase="seal", details=error.message)
 
 
@@ -224,18 +216,18 @@ class CheckpointTask:
                     self._acknowledge_gated(number, snapshots)
                     if taken.holds_this_barrier:
                         return taken
-            raise NotPending(
+            raise errors.NotPending(
                 "three checkpoints in a row were aborted by other processes. Run `checkpoints show` to see them"
             )
-        except TooLarge as error:  # its coordinator has aborted it
+        except errors.TooLarge as error:  # its coordinator has aborted it
             self._failed(error)
             settled = self._settle(snapshots)
             return settled if isinstance(settled, Completed) else Aborted()
-        except CheckpointError as error:
+        except errors.CheckpointError as error:
             self._failed(error)
         return outcome
 
-    def _failed(self, error: CheckpointError) -> None:
+    def _failed(self, error: errors.CheckpointError) -> None:
         self._context.protection.failed(f"the checkpoint at {self._barrier}", error)
 
     def _records(self, number: int, snapshots: BarrierSnapshots) -> Records | None:
@@ -276,7 +268,7 @@ class CheckpointTask:
         context.unsettled, context.deadline = number, self._deadline(number)
         try:
             checkpoint = self._attempt.complete(number).checkpoint(number)
-        except NotPending:
+        except errors.NotPending:
             context.unsettled = None
             return Aborted()
         context.unsettled = None
@@ -310,14 +302,14 @@ class CheckpointTask:
         """Delete the checkpoints that the retention policy no longer keeps."""
         try:
             self._attempt.expire_old_checkpoints()
-        except StoreError as error:
+        except errors.StoreError as error:
             say(f"Old checkpoints could not be deleted. The next checkpoint tries again: {error}")
-        except Refused:
+        except errors.Refused:
             pass  # the journal changed meanwhile: the next checkpoint tries again
 
     # -- declined --------------------------------------------------------------------------------------------------
 
-    def decline(self, declined: Declined) -> Mapping[str, StateSnapshot]:
+    def decline(self, declined: errors.Declined) -> Mapping[str, StateSnapshot]:
         """Abort all checkpoints that waited for this barrier, because a registered object gave no state.
 
         If none waited, trigger a checkpoint first, so that the failure is listed and counted.
@@ -330,6 +322,6 @@ class CheckpointTask:
                 for checkpoint in self._context.unserved():
                     self._context.registered.expect_outcome(checkpoint.id)
                     self._abort(checkpoint.id, DECLINED, declined.message)
-        except CheckpointError as error:
+        except errors.CheckpointError as error:
             self._context.protection.failed(f"to decline the checkpoint at {self._barrier}", error)
         return settled.states if isinstance(settled, Completed) else {}

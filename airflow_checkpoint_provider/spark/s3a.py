@@ -15,15 +15,7 @@ from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
 
-from airflow_checkpoint_provider.errors import (
-    CheckpointError,
-    NotInstalled,
-    NotSupportedYet,
-    StoreDenied,
-    StoreMisconfigured,
-    StoreUnavailable,
-    VersionMismatch,
-)
+from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.storage import S3Store, Store
 from airflow_checkpoint_provider.storage.s3_credentials import Access
 
@@ -93,12 +85,12 @@ def _check_jars(spark: SparkSession, needed: Mapping[str, str]) -> None:
     version = _jvm(spark).org.apache.hadoop.util.VersionInfo.getVersion()
     missing = [jar for name, jar in needed.items() if hadoop.getResource(f"{name.replace('.', '/')}.class") is None]
     if missing:
-        raise NotInstalled(
+        raise errors.NotInstalled(
             f"Spark reaches S3 with jars that this driver lacks: {', '.join(missing)}. {advice(version)}"
         )
     installed = _version_of_hadoop_aws(spark, hadoop)
     if installed not in (None, version):
-        raise VersionMismatch(
+        raise errors.VersionMismatch(
             f"this driver has hadoop-aws {installed}, but Hadoop {version}. Both must have the same version. {advice(version)}"
         )
 
@@ -183,7 +175,7 @@ def credential_options(access: Access) -> dict[str, str]:
 
 def _renewing_provider(access: Access) -> str:
     if access.found_by not in RENEWING:
-        raise NotSupportedYet(
+        raise errors.NotSupportedYet(
             f"the credentials come from {access.found_by!r}. boto3 renews them, but Spark's S3A cannot. Use keys, a role_arn"
             " in the connection, a web identity, or the role of a container or an instance"
         )
@@ -229,21 +221,21 @@ def _check_access(spark: SparkSession, store: S3Store) -> None:
             raise explain(store.uri, error, jvm.util.VersionInfo.getVersion()) from error
 
 
-def explain(uri: str, error: Py4JJavaError, hadoop: str) -> CheckpointError:
+def explain(uri: str, error: Py4JJavaError, hadoop: str) -> errors.CheckpointError:
     """Return S3A's error as an error of this package, which says what to do."""
     message = error.java_exception.toString()
     why = f"Spark's S3A cannot read {uri}, though boto3 can: {message}"
     if any(name in message for name in _NOT_LINKED):
-        return NotInstalled(f"{why}. {advice(hadoop)}")
+        return errors.NotInstalled(f"{why}. {advice(hadoop)}")
     if "SSL" in message or "PKIX" in message:
-        return StoreMisconfigured(
+        return errors.StoreMisconfigured(
             f"{why}. The JVMs do not trust the certificate, and `verify` does not change that. Give driver and executors a trust store"
             " (spark.driver.extraJavaOptions, spark.executor.extraJavaOptions: -Djavax.net.ssl.trustStore=...)"
         )
     if _class_name(error) in ("AccessDeniedException", "UnknownStoreException"):
-        kind = StoreDenied if _class_name(error) == "AccessDeniedException" else StoreMisconfigured
+        kind = errors.StoreDenied if _class_name(error) == "AccessDeniedException" else errors.StoreMisconfigured
         return kind(f"{why}. Check the job's confs fs.s3a.* for this bucket")
-    return StoreUnavailable(f"{why}. Try again later")
+    return errors.StoreUnavailable(f"{why}. Try again later")
 
 
 def _class_name(error: Py4JJavaError) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider import __version__, errors
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
@@ -23,15 +23,6 @@ from airflow_checkpoint_provider.coordinator.liveness import (
     read_beat,
 )
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, resolve
-from airflow_checkpoint_provider.errors import (
-    CheckpointError,
-    Fenced,
-    JobAlreadyRunning,
-    JobSuspended,
-    Refused,
-    StoreError,
-    StoreMisconfigured,
-)
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode
@@ -65,17 +56,17 @@ def begin(settings: Settings, program: Program) -> Attempt:
         if settings.token is None:
             return _begin_alone(journal, settings, program)
         return _begin_launched(journal, settings, program)
-    except (Fenced, JobAlreadyRunning, JobSuspended) as error:
+    except (errors.Fenced, errors.JobAlreadyRunning, errors.JobSuspended) as error:
         if settings.token is None:
             refuse(journal, settings.launch, error, ExitCode.REFUSED)
         refuse(journal, settings.launch, error, ExitCode.OVER)
-    except CheckpointError as error:
-        if isinstance(error, StoreError) and not error.permanent:
+    except errors.CheckpointError as error:
+        if isinstance(error, errors.StoreError) and not error.permanent:
             raise
         refuse(journal, settings.launch, error, ExitCode.REFUSED)
 
 
-def refuse(journal: Journal, launch: int | None, error: CheckpointError, code: ExitCode) -> NoReturn:
+def refuse(journal: Journal, launch: int | None, error: errors.CheckpointError, code: ExitCode) -> NoReturn:
     """End a driver that may not start."""
     if launch is not None:
         tell_task(journal.store, journal.keys, launch, error)
@@ -84,7 +75,7 @@ def refuse(journal: Journal, launch: int | None, error: CheckpointError, code: E
     raise SystemExit(int(code))
 
 
-def tell_task(store: Store, keys: Keys, launch: int, error: CheckpointError) -> None:
+def tell_task(store: Store, keys: Keys, launch: int, error: errors.CheckpointError) -> None:
     """Print the error, and write it where the task that launched this driver reads it."""
     say(messages.refusal(error))
     Heart(
@@ -100,7 +91,7 @@ def _begin_launched(journal: Journal, settings: Settings, program: Program) -> A
     ):
         state = journal.catch_up()
         if state.n < 0:
-            raise StoreMisconfigured(
+            raise errors.StoreMisconfigured(
                 f"this driver sees no history at {journal.store.uri}/{journal.keys.prefix}, though Airflow has just"
                 " written it. Make sure that both see the same storage under that path"
             )
@@ -141,7 +132,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
 
     try:
         journal.append(start)
-    except JobAlreadyRunning:  # another script was faster by a moment
+    except errors.JobAlreadyRunning:  # another script was faster by a moment
         raise _already_running(journal) from None
     attempt = _started(journal, driver, restored)
     say(restore_story.restore_story(journal.state, attempt.restored))
@@ -188,11 +179,11 @@ def _start_attempt(settings: Settings, program: Program, driver: str, token: Tok
     )
 
 
-def _already_running(journal: Journal) -> JobAlreadyRunning:
+def _already_running(journal: Journal) -> errors.JobAlreadyRunning:
     """Return the error that names both processes: a script neither adopts nor fences a living process of its job."""
     beat = read_beat(journal.store, journal.keys.attempt_beat(journal.state.last_epoch))
     other, this = beat.process if beat else Process(), Process.this()
-    return JobAlreadyRunning(
+    return errors.JobAlreadyRunning(
         f"{journal.state.job} is already running: process {other.pid} on {other.host} (this is process {this.pid} on {this.host})."
         " Wait for it, stop it, or give this script another job_id"
     )
@@ -222,7 +213,7 @@ def _started(journal: Journal, driver: str, restored: Restored) -> Attempt:
     launch = journal.state.launch(record.launch)
     run = journal.state.run(launch.spec.run) if launch else None
     if run is None:
-        raise Refused("the journal does not list the run of this attempt")
+        raise errors.Refused("the journal does not list the run of this attempt")
     journal.by = replace(journal.by, epoch=record.epoch)
     attempt = Attempt(Coordinator(journal, record.epoch), record, run, restored)
     attempt.heart.pulse()  # before anybody looks whether it lives
