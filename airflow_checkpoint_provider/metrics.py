@@ -25,8 +25,7 @@ def gauges(state: State) -> dict[str, float]:
     """Return the gauges that follow from the journal; -1 is unknown."""
     counts = statistics.counts(state)
     restored = [statistics.timestamp(attempt.at) for attempt in state.attempts if attempt.restore_point]
-    completed = [checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at]
-    newest = max(completed, key=lambda checkpoint: checkpoint.id, default=None)
+    newest = state.checkpoint(state.newest_completed)
     last = statistics.entry(newest) if newest else {}
     return {
         "totalNumberOfCheckpoints": counts["total"],

@@ -50,8 +50,7 @@ def _say_waiting() -> None:
 
 def _job(found: FoundHistory, now: str, *, silent: bool) -> dict[str, Any]:
     state = found.state
-    completed = (checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at)
-    last = max(completed, key=lambda checkpoint: checkpoint.id, default=None)
+    last = state.checkpoint(state.newest_completed)
     run = state.run(found.newest_run)
     ends_here = bool(state.scope and run and run.outcome == "finished")
     point = None if ends_here else state.restore_point()
@@ -110,7 +109,7 @@ def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
 
 
 def _checkpoints(store: Store, found: FoundHistory, run: str | None) -> Iterable[dict[str, Any]]:
-    for checkpoint in sorted(found.state.checkpoints, key=lambda checkpoint: -checkpoint.id):
+    for checkpoint in reversed(found.state.checkpoints):
         data = entry(store, found, checkpoint)
         if run in (None, data["run"]):
             yield data

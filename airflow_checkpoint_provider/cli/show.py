@@ -107,7 +107,7 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
         *messages.checkpoint_lines(found.state, checkpoint),
         *_saved(checkpoint),
         *([labelled("pointer", pointer)] if pointer else []),
-        *(f" {line}" for line in (table(STATES, rows) if rows else [])),
+        *(f" {line}" for line in table(STATES, rows)),
     ]
     return Report(STATES, rows, data, lines)
 
@@ -116,16 +116,12 @@ def _saved(checkpoint: Checkpoint) -> list[str]:
     """Return the lines that only a savepoint has."""
     if not checkpoint.savepoint:
         return []
-    asked = [
-        checkpoint.request.owner or checkpoint.request.origin,
-        *([f"'{checkpoint.request.name}'"] if checkpoint.request.name else []),
-    ]
-    waits = checkpoint.status == RETAINED and not checkpoint.published
-    kept = ["pinned"] if checkpoint.request.pinned else []
-    return [
-        labelled("savepoint", ", ".join([*asked, *kept])),
-        *([labelled("target", f"{checkpoint.target}, not published yet")] if waits else []),
-    ]
+    request = checkpoint.request
+    about = (request.owner or request.origin, request.name and f"'{request.name}'", "pinned" if request.pinned else "")
+    lines = [labelled("savepoint", ", ".join(filter(None, about)))]
+    if checkpoint.status == RETAINED and not checkpoint.published:
+        lines.append(labelled("target", f"{checkpoint.target}, not published yet"))
+    return lines
 
 
 def _state_data(state: StateEntry) -> dict[str, Any]:
@@ -191,7 +187,7 @@ def _statistics_of(found: FoundHistory, checkpoint: Checkpoint) -> Report:
     ]
     lines = [
         *messages.checkpoint_lines(found.state, checkpoint),
-        *(f" {line}" for line in (table(PARTS, rows) if rows else [])),
+        *(f" {line}" for line in table(PARTS, rows)),
     ]
     return Report(PARTS, rows, numbers.entry(checkpoint) | {"tasks": tasks}, lines)
 
@@ -247,8 +243,7 @@ def _launch_of(state: State, run: str | None, epoch: int | None) -> tuple[Launch
 
 
 def _story_data(state: State, launch: Launch, attempt: AttemptRecord | None, restored: Restored) -> dict[str, Any]:
-    chosen = next((found.checkpoint for found in restored.candidates if found.verdict == "chosen"), None)
-    kept = own_stages(chosen.states, launch.spec.run) if chosen else []
+    kept = own_stages(restored.chosen.checkpoint.states, launch.spec.run) if restored.chosen else []
     own = [checkpoint for checkpoint in state.checkpoints if attempt and attempt.epoch in checkpoint.epochs]
     return {
         "job": state.job,

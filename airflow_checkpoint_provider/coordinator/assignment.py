@@ -37,7 +37,8 @@ def check_allowance(option: bool | Sequence[str]) -> Allowed:
 
 def unclaimed(restored: States, claimed: Collection[str]) -> tuple[str, ...]:
     """Return the uids of restored states that are not empty and that the job did not claim."""
-    return tuple(sorted(uid for uid, state in restored.items() if uid not in claimed and not _is_empty(state)))
+    held = {uid for uid, state in restored.items() if state.file_sets or state.value is not None}
+    return tuple(sorted(held.difference(claimed)))
 
 
 def split_allowed(uids: Iterable[str], allowed: Allowed) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -56,10 +57,6 @@ def check_kind(state: StateSnapshot, kind: str) -> None:
             f" Give the {wanted} a uid of its own; the {restored} is then handed on, or dropped with"
             f' allow_non_restored_state=["{state.uid}"]'
         )
-
-
-def _is_empty(state: StateSnapshot) -> bool:
-    return not state.file_sets and state.value is None
 
 
 # -- other names -------------------------------------------------------------------------------------------------------
@@ -82,7 +79,13 @@ def renamed(states: States, rename: Mapping[str, str]) -> dict[str, StateSnapsho
 
     Raises ``StateNotFound``, ``RenameConflict``.
     """
-    _are_there(rename, states, "rename")
+    if unknown := [uid for uid in rename if uid not in states]:
+        names = ", ".join(f"'{name}'" for name in sorted(states)) or "none"
+        raise StateNotFound(
+            f"rename names '{unknown[0]}', but the checkpoint holds no such state (it holds {names}): a typing error would lose the"
+            " one that was meant. Nothing was changed. Write one of these, or leave it out",
+            uid=unknown[0],
+        )
     result: dict[str, StateSnapshot] = {}
     for uid, state in states.items():
         name = check_uid(rename.get(uid, uid))
@@ -133,14 +136,3 @@ def _acknowledgement(seal: Seal, application: str) -> Acknowledgement:
             " or a checkpoint whose plan holds it"
         )
     return ack
-
-
-def _are_there(uids: Iterable[str], states: States, option: str) -> None:
-    for uid in uids:
-        if uid not in states:
-            names = ", ".join(f"'{name}'" for name in sorted(states)) or "none"
-            raise StateNotFound(
-                f"{option} names '{uid}', but the checkpoint holds no such state (it holds {names}): a typing error would lose the"
-                " one that was meant. Nothing was changed. Write one of these, or leave it out",
-                uid=uid,
-            )

@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
+from typing import TypeVar
 
 from airflow_checkpoint_provider.coordinator import savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -37,6 +38,7 @@ from airflow_checkpoint_provider.storage.base import Store
 KEPT_SNAPSHOTS = 4  # boundaries of the journal that keep their snapshots
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
 
+T = TypeVar("T")
 Access = Callable[[], AbstractContextManager[Coordinator]]
 """Gives the coordinator to one thread at a time: while entries are written, never while files are deleted."""
 
@@ -217,23 +219,25 @@ def delete(store: Store, keys: Keys, state: State, now: str) -> Deleted:
 
     It may take long and needs no journal: nothing refers again to what is condemned in the state that ``condemn`` returned.
     """
-    ids: list[int] = []
-    claims: list[str] = []
-    failed: list[StoreError] = []
-    condemned = _condemned(state)
-    for checkpoint in state.with_status(CONDEMNED):
+    checkpoints, errors = _try_each(
+        state.with_status(CONDEMNED), lambda checkpoint: _delete_checkpoint(store, keys, checkpoint, state, now)
+    )
+    claims, more_errors = _try_each(
+        _condemned(state).claims, lambda pointer: _delete_savepoint(store, pointer, state.incarnation, state, now)
+    )
+    return Deleted(Expired(tuple(checkpoint.id for checkpoint in checkpoints), claims), (*errors, *more_errors))
+
+
+def _try_each(items: Iterable[T], delete: Callable[[T], None]) -> tuple[tuple[T, ...], tuple[StoreError, ...]]:
+    """Return the items that were deleted, and the errors of the others."""
+    deleted, errors = list[T](), list[StoreError]()
+    for item in items:
         try:
-            _delete_checkpoint(store, keys, checkpoint, state, now)
-            ids.append(checkpoint.id)
+            delete(item)
+            deleted.append(item)
         except StoreError as error:
-            failed.append(error)
-    for pointer in condemned.claims:
-        try:
-            _delete_savepoint(store, pointer, state.incarnation, state, now)
-            claims.append(pointer)
-        except StoreError as error:
-            failed.append(error)
-    return Deleted(Expired(tuple(ids), tuple(claims)), tuple(failed))
+            errors.append(error)
+    return tuple(deleted), tuple(errors)
 
 
 def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: State, now: str) -> None:
@@ -282,14 +286,9 @@ def remove_orphans(access: Access, at_most: int | None = None) -> int:
     orphans = [*_orphans(state, folders_of(store, keys))][:at_most]
     for folder in orphans:
         store.delete_under(f"{keys.prefix}/{folder}")
-    failed: list[StoreError] = []
-    for checkpoint in state.with_status(ABORTED):
-        try:
-            delete_target(store, checkpoint)
-        except StoreError as error:
-            failed.append(error)
-    if failed:
-        raise failed[0]
+    _, errors = _try_each(state.with_status(ABORTED), lambda checkpoint: delete_target(store, checkpoint))
+    if errors:
+        raise errors[0]
     return len(orphans)
 
 

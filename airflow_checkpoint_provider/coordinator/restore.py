@@ -219,19 +219,15 @@ def _absence(state: State, checkpoint: Checkpoint | None) -> str:
 def examine(coordinator: Coordinator, state: State, point: Point | None) -> Restored:
     """Verify ``point`` and return each candidate, newest first, with the reason. Raises ``Damaged``."""
     if point is None:
-        return Restored(candidates=_unsealed(state.checkpoints, 0))
+        return Restored(candidates=_unsealed(state.checkpoints[::-1], 0))
     if point.pointer is not None:
         return _from_elsewhere(point, pointer_of(point.pointer), coordinator.store)
     chosen = state.checkpoint(point.id)
     if chosen is None or chosen.status != RETAINED:
         raise Damaged(f"chk-{point.id} is the restore point, but the journal does not list it any more")
     seal, files = verified(coordinator, chosen)
-    older = tuple(
-        Candidate(checkpoint, "older")
-        for checkpoint in sorted(state.retained, key=lambda checkpoint: -checkpoint.id)
-        if checkpoint.id < chosen.id
-    )
-    candidates = (*_unsealed(state.checkpoints, chosen.id), Candidate(chosen, "chosen", "", files), *older)
+    older = [Candidate(checkpoint, "older") for checkpoint in reversed(state.retained) if checkpoint.id < chosen.id]
+    candidates = (*_unsealed(state.checkpoints[::-1], chosen.id), Candidate(chosen, "chosen", "", files), *older)
     return Restored(point, seal, *place(coordinator, chosen), candidates)
 
 
@@ -294,22 +290,19 @@ def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys
     return coordinator.store.beside(pointer.root), pointer.keys
 
 
-def _unsealed(checkpoints: Iterable[Checkpoint], above: int) -> tuple[Candidate, ...]:
+def _unsealed(newest_first: Iterable[Checkpoint], above: int) -> tuple[Candidate, ...]:
     """Return the aborted and pending checkpoints with ids above the chosen checkpoint, each with the reason to skip it."""
-    newer = [checkpoint for checkpoint in checkpoints if checkpoint.id > above and not checkpoint.completed_at]
     return tuple(
         Candidate(checkpoint, "rejected", "never sealed")
-        for checkpoint in sorted(newer, key=lambda checkpoint: -checkpoint.id)
+        for checkpoint in newest_first
+        if checkpoint.id > above and not checkpoint.completed_at
     )
 
 
 def candidates_at_start(state: State, point: Point | None, epoch: int) -> Restored:
     """Return the candidates of attempt ``epoch``, which started at ``point``, from the journal alone. No file is read."""
     number = point.id if point and point.pointer is None else None
-    earlier = sorted(
-        (checkpoint for checkpoint in state.checkpoints if max(checkpoint.epochs) < epoch),
-        key=lambda checkpoint: -checkpoint.id,
-    )
+    earlier = [checkpoint for checkpoint in reversed(state.checkpoints) if max(checkpoint.epochs) < epoch]
     chosen = [Candidate(checkpoint, "chosen", "", None) for checkpoint in earlier if checkpoint.id == number]
     older = [
         Candidate(checkpoint, "older", "" if checkpoint.status == RETAINED else "deleted by now")

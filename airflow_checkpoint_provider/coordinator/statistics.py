@@ -22,7 +22,7 @@ MEASURES = ("end_to_end_duration", "checkpointed_size", "state_size")
 
 def checkpoints(state: State) -> Answer:
     """Return the answer of Flink's ``GET /jobs/:jobid/checkpoints``."""
-    history = [entry(checkpoint) for checkpoint in sorted(state.checkpoints, key=lambda checkpoint: -checkpoint.id)]
+    history = [entry(checkpoint) for checkpoint in reversed(state.checkpoints)]
     completed = [line for line in history if line["status"] == COMPLETED]
     return {
         "counts": counts(state),
@@ -63,7 +63,7 @@ def entry(checkpoint: Checkpoint) -> Answer:
         "latest_ack_timestamp": timestamp(checkpoint.completed_at),
         "end_to_end_duration": max(0, ended - triggered) if checkpoint.ended_at else -1,
         "time_in_queue": max(0, triggered - timestamp(checkpoint.queued_at)) if checkpoint.queued_at else 0,
-        "checkpointed_size": sum(state.measures.new_bytes for state in checkpoint.states if state.new),
+        "checkpointed_size": checkpoint.new_bytes,
         "state_size": checkpoint.bytes,
     }
     if checkpoint.status == ABORTED:

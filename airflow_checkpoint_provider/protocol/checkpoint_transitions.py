@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     CONDEMNED,
     FORGOTTEN,
+    KEPT_TOKENS,
     RETAINED,
     AttemptRecord,
     Checkpoint,
@@ -26,7 +27,6 @@ from airflow_checkpoint_provider.protocol.updates import (
     counted,
     merged_extra,
     remember,
-    remember_dropped,
     swap,
 )
 
@@ -55,7 +55,7 @@ def _drop(state: State, requests: Sequence[QueuedRequest], event: e.RequestDropp
     return replace(
         state,
         queue=tuple(queued for queued in state.queue if queued not in requests),
-        dropped_requests=remember_dropped((*state.dropped_requests, *dropped)),
+        dropped_requests=(*state.dropped_requests, *dropped)[-KEPT_TOKENS:],
     )
 
 

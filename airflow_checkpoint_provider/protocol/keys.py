@@ -117,10 +117,6 @@ class Keys:
     def seal(self, number: int) -> str:
         return f"{self.checkpoint(number)}/_metadata"
 
-    @property
-    def states(self) -> str:
-        return f"{self.prefix}/state"
-
     def file_set(self, path: str) -> str:
         """Return the key of a file set, whose ``path`` is relative to the history."""
         return f"{self.prefix}/{path}"

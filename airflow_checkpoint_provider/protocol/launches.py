@@ -145,7 +145,7 @@ def _plan(state: State, command: c.PlanLaunch) -> Decision:
     if missing := being_deleted(state, point) or _missing_state(state, command, point):
         return missing
     launch = e.LaunchPlanned(launch=state.next_launch, spec=command.spec, restore_point=point)
-    return (*opened, *branch, launch, *settled(state, command.spec.application, "attempt replaced"))
+    return (*opened, *branch, launch, *settled(state, command.spec.application))
 
 
 def _opened(state: State, command: c.PlanLaunch) -> e.HistoryOpened:
@@ -214,10 +214,10 @@ def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -
     return None
 
 
-def settled(state: State, application: str, reason: str) -> tuple[e.CheckpointAborted, ...]:
-    """Return the events that abort the pending checkpoints of an application whose attempt is replaced or ends."""
+def settled(state: State, application: str) -> tuple[e.CheckpointAborted, ...]:
+    """Return the events that abort the pending checkpoints of an application whose attempt is replaced."""
     return tuple(
-        e.CheckpointAborted(id=checkpoint.id, reason=reason, phase="acknowledge", missing=checkpoint.plan)
+        e.CheckpointAborted(id=checkpoint.id, reason="attempt replaced", phase="acknowledge", missing=checkpoint.plan)
         for checkpoint in state.pending
         if application in checkpoint.plan
     )
@@ -246,7 +246,7 @@ def start_attempt(state: State, command: c.StartAttempt) -> Decision:
         return refusals.launch_alive(state, previous.epoch)
     if refusal := _restore_point_gone(state, launch):
         return refusal
-    return (_attempt_started(state, command, launch), *settled(state, command.application, "attempt replaced"))
+    return (_attempt_started(state, command, launch), *settled(state, command.application))
 
 
 def _restore_point_gone(state: State, launch: Launch) -> Refusal | None:

@@ -161,6 +161,11 @@ class Checkpoint(Record):
     def over(self) -> bool:
         return self.status in (FORGOTTEN, ABORTED)
 
+    @property
+    def new_bytes(self) -> int:
+        """Return the bytes of the states that were snapshotted for this checkpoint."""
+        return sum(state.measures.new_bytes for state in self.states if state.new)
+
 
 @dataclass(frozen=True, kw_only=True)
 class State(Record):
@@ -182,7 +187,7 @@ class State(Record):
     next_id: int = 1
     last_epoch: int = 0
     next_file_set: int = 1
-    checkpoints: tuple[Checkpoint, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()  # in the order of their ids
     file_sets: tuple[FileSetEntry, ...] = ()
     # text of a launch's token -> launch; of a branch's token -> next launch
     tokens: dict[str, int] = field(default_factory=dict)
@@ -242,15 +247,13 @@ class State(Record):
         only those of the attempt ``epoch`` if it is given.
         """
         newest = self.newest_completed
-        since = (
+        return tuple(
             checkpoint
             for checkpoint in self.with_status(ABORTED)
-            if checkpoint.id > newest and (epoch is None or epoch in checkpoint.epochs)
+            if checkpoint.id > newest
+            and (epoch is None or epoch in checkpoint.epochs)
+            and counts_as_failure(checkpoint.reason, savepoint=checkpoint.savepoint)
         )
-        counted = (
-            checkpoint for checkpoint in since if counts_as_failure(checkpoint.reason, savepoint=checkpoint.savepoint)
-        )
-        return tuple(sorted(counted, key=lambda checkpoint: checkpoint.id))
 
     def unserved(self) -> tuple[QueuedRequest, ...]:
         """Return the queued requests that no driver will take."""

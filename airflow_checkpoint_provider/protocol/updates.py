@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.records import Record
-from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS, KEPT_TOKENS, DroppedRequest, State
+from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS, KEPT_TOKENS, State
 
 T = TypeVar("T")
 
@@ -20,11 +20,6 @@ def remember(tokens: dict[str, int], text: str, number: int) -> dict[str, int]:
     """Add a token, and keep those with the highest numbers: a snapshot does not keep the order of a dict."""
     newest = sorted((tokens | {text: number}).items(), key=lambda token: (token[1], token[0]))
     return dict(newest[-KEPT_TOKENS:])
-
-
-def remember_dropped(requests: tuple[DroppedRequest, ...]) -> tuple[DroppedRequest, ...]:
-    """Keep the newest of the dropped requests."""
-    return requests[-KEPT_TOKENS:]
 
 
 def swap(records: tuple[T, ...], old: T | None, new: T) -> tuple[T, ...]:

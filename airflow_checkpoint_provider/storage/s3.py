@@ -207,9 +207,8 @@ class S3Store(StoreBase):
 
     def _get(self, where: str, key: str, how: Mapping[str, Any]) -> bytes:
         answer = clients(self.settings).patient.get_object(Bucket=self.bucket, Key=where, **how)
-        with closing(
-            answer["Body"]
-        ) as body:  # as a context manager it would return the bare connection, which checks nothing
+        # The body itself, as a context manager, would return the bare connection, which checks nothing.
+        with closing(answer["Body"]) as body:
             self._expect_etag(answer, "read", key)
             return body.read()
 

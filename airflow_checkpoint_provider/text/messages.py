@@ -23,7 +23,6 @@ from airflow_checkpoint_provider.text.units import (
     duration,
     headline,
     labelled,
-    new_bytes,
     plural,
     size,
     some,
@@ -99,7 +98,7 @@ def _again(checkpoint: Checkpoint) -> str:
 
 def checkpoint_line(checkpoint: Checkpoint, took: float | None = None) -> str:
     """Say that a checkpoint was completed; ``took`` is how many seconds its asynchronous part ran."""
-    added = f", {size(new_bytes(checkpoint))} new" if new_bytes(checkpoint) else ""
+    added = f", {size(checkpoint.new_bytes)} new" if checkpoint.new_bytes else ""
     held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}{added}"
     time = f", {duration(took)}" if took is not None else ""
     place = f"; target {checkpoint.target}" if checkpoint.target else ""

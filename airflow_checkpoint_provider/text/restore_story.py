@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start
 from airflow_checkpoint_provider.coordinator.statistics import failure
-from airflow_checkpoint_provider.protocol.events import Point, StateEntry
+from airflow_checkpoint_provider.protocol.events import StateEntry
 from airflow_checkpoint_provider.protocol.metadata import kind_in_words
 from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Launch, State
 from airflow_checkpoint_provider.protocol.wording import command, title
@@ -259,7 +259,7 @@ def _candidate_texts(restored: Restored, width: int, now: str) -> Iterator[str]:
         because = f", {candidate.why}" if candidate.why else ""
         yield f"{_name(candidate):<{width}}CHOSEN{because}: {_verified(candidate, now)}"
     if restored.point and not restored.chosen:
-        yield f"{restored.point}  CHOSEN: {_elsewhere(restored.point)}"
+        yield f"{restored.point}  CHOSEN: {'of another history' if restored.point.pointer else 'not listed any more'}"
     for candidate in older[:SHOWN_OLDER]:
         yield f"{_name(candidate):<{width}}older, {candidate.why or 'not examined'}"
     if len(older) > SHOWN_OLDER:
@@ -286,10 +286,6 @@ def _verified(candidate: Candidate, now: str) -> str:
     verdict = f"all {plural(candidate.files, 'file')} there, sizes match" if candidate.files else "no files"
     files = [] if candidate.files is None else [verdict]
     return ", ".join([sealed(when(checkpoint.completed_at, now)), *held, size(checkpoint.bytes), *files])
-
-
-def _elsewhere(point: Point) -> str:
-    return "of another history" if point.pointer else "not listed any more"
 
 
 # -- where it goes on --------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -29,11 +29,9 @@ from airflow_checkpoint_provider.text.units import (
     duration,
     exit_code,
     labelled,
-    new_bytes,
     plural,
     size,
     some,
-    sync_s,
     table,
 )
 
@@ -116,7 +114,8 @@ def summary(state: State, run: str, shown: int = SHOWN) -> list[str]:
     about = summarize(state, run)
     headed = coded(f"CHECKPOINTS {title(state, run)}: {_headline(state, about)}", "CKP202")
     left_out = len(about.rows) - shown
-    lines = [headed, *_table(about.rows[-shown:])]
+    rows = table(HEADER, [line.cells() for line in about.rows[-shown:]])
+    lines = [headed, *(rows or ["no checkpoint was taken"])]
     lines += [f"{left_out} older ones are not shown: {show(state, run)}"] if left_out > 0 else []
     lines.append(_totals(about))
     if about.next_start:
@@ -174,9 +173,9 @@ def row(state: State, checkpoint: Checkpoint) -> Row:
         state=_state(state, checkpoint),
         barrier=checkpoint.request.barrier or None,
         at=checkpoint.completed_at or None,
-        sync_s=sync_s(checkpoint) if completed else None,
+        sync_s=sum(entry.measures.sync_s for entry in checkpoint.states if entry.new) if completed else None,
         async_s=_async_s(checkpoint) if completed else None,
-        new_bytes=new_bytes(checkpoint) if completed else None,
+        new_bytes=checkpoint.new_bytes if completed else None,
         total_bytes=checkpoint.bytes if completed else None,
         states=len(checkpoint.states) if completed else None,
         why=checkpoint.reason,
@@ -194,10 +193,6 @@ def saved_s(state: State, attempt: AttemptRecord, run: str) -> float:
     newest = checkpoints[-1] if checkpoints else state.checkpoint(point.id)
     stages = [held for held in newest.states if held.kind == "stage" and held.run == run] if newest else []
     return sum(stage.measures.work_s for stage in stages if stage.measures.checkpoint <= point.id)
-
-
-def _table(rows: Sequence[Row]) -> list[str]:
-    return table(HEADER, [line.cells() for line in rows]) if rows else ["no checkpoint was taken"]
 
 
 def _state(state: State, checkpoint: Checkpoint) -> str:

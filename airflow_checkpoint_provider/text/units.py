@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from airflow_checkpoint_provider.protocol.metadata import Measures
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint
+from airflow_checkpoint_provider.protocol.state import AttemptRecord
 
 NONE = "–"  # noqa: RUF001 - a dash, not a minus
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -100,8 +99,10 @@ def some(names: Sequence[str], at_most: int = 10) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return lines with columns as wide as needed, two blanks apart."""
+    """Return lines with columns as wide as needed, two blanks apart; none without rows."""
     lines = [list(header), *map(list, rows)]
+    if len(lines) == 1:
+        return []
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
@@ -137,16 +138,3 @@ def sealed(at: str) -> str:
 
 def exit_code(attempt: AttemptRecord) -> str:
     return f"exit code {attempt.exit_code}" if attempt.exit_code is not None else "exit code unknown"
-
-
-def new_in(checkpoint: Checkpoint) -> tuple[Measures, ...]:
-    """Return the measures of the states that were snapshotted for this checkpoint."""
-    return tuple(state.measures for state in checkpoint.states if state.new)
-
-
-def sync_s(checkpoint: Checkpoint) -> float:
-    return sum(measures.sync_s for measures in new_in(checkpoint))
-
-
-def new_bytes(checkpoint: Checkpoint) -> int:
-    return sum(measures.new_bytes for measures in new_in(checkpoint))

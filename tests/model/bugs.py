@@ -365,7 +365,7 @@ def retired_without_epoch() -> Iterator[None]:
 
 
 def everything_goes(self: Coordinator) -> None:
-    self.store.delete_under(self.keys.states)
+    self.store.delete_under(f"{self.keys.prefix}/state")
     DELETE_LEFTOVERS(self)
 
 

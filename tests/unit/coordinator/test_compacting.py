@@ -209,7 +209,7 @@ def _close_and_open(inner: MemoryStore, store: FaultyStore, coordinator: Coordin
     task = bystander(store)
     expire(task)
     # Delete file sets at once: this store looks at all its keys for each folder that is listed.
-    inner.objects = {key: body for key, body in inner.objects.items() if not key.startswith(KEYS.states)}
+    inner.objects = {key: body for key, body in inner.objects.items() if not key.startswith(f"{KEYS.prefix}/state")}
     store.requests.clear()
     close(task, c.CloseHistory(reason="the run finished", now=at(1)))
     assert store.requests.total() <= 40

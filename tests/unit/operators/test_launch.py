@@ -64,8 +64,8 @@ def driver(recorded: Recorded) -> Heart:
 
 def damage(recorded: Recorded) -> None:
     """Of the newest completed checkpoint a file is missing."""
-    (file_set,) = recorded.store.folders(f"{recorded.keys.states}/planes")
-    recorded.store.delete([f"{recorded.keys.states}/planes/{file_set}/part-0.parquet"])
+    (file_set,) = recorded.store.folders(f"{recorded.keys.prefix}/state/planes")
+    recorded.store.delete([f"{recorded.keys.prefix}/state/planes/{file_set}/part-0.parquet"])
 
 
 def test_plan_refuses_a_damaged_restore_point_and_writes_nothing(recorded: Recorded) -> None:
