@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.drivers import quick_jvms
+
 if TYPE_CHECKING:
     from tests.support.s3server import S3Server
 
 _home = tempfile.TemporaryDirectory(prefix="airflow-home-")
 os.environ["AIRFLOW_HOME"] = _home.name
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ |= quick_jvms()
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 MACHINES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ENDPOINT_URL")

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.drivers import JARS, fast_confs
+from tests.support.drivers import WITH_S3A, fast_confs
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", **WITH_S3A}
     builder = SparkSession.builder.master("local[2]").appName("tests")
-    builder = builder.config("spark.driver.extraClassPath", f"{JARS}/*")  # for those that write to S3
     for name, value in fast_confs(tmp_path_factory.mktemp("spark")).items():
         builder = builder.config(name, value)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it speaks of its sockets after the tests' streams are closed

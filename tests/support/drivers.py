@@ -15,14 +15,23 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 JARS = ROOT / ".jars"
 """What Spark needs for S3; ``make`` brings them."""
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
+"""JVM options for little work. The archive of classes is only a help: the JVM need not say why it does not fit."""
+CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+"""The archive of classes; ``make`` records it with ``tests.support.classes``."""
 WITH_S3A = {"SPARK_DIST_CLASSPATH": f"{JARS}/*"}
 """With this in its environment a driver has them, as in a cluster whose image holds them: behind Spark's own."""
+
+
+def quick_jvms() -> dict[str, str]:
+    """Return the environment with which ``spark-submit`` and its drivers start quickly."""
+    classes = f"-XX:SharedArchiveFile={CLASSES}" if CLASSES.exists() else ""
+    return {"SPARK_LAUNCHER_OPTS": QUICK_JVM, "SPARK_SUBMIT_OPTS": f"{QUICK_JVM} {classes}"}
 
 
 def fast_confs(folder: Path) -> dict[str, str]:
     """Confs with which a session starts and works quickly, and leaves nothing outside ``folder``."""
     return {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",

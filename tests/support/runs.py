@@ -106,11 +106,11 @@ class Running:
 class Home:
     """A folder with a copy of a job's script, its root of checkpoints, and one folder for each of its drivers.
 
-    ``java`` are options for their JVMs. With ``s3`` the root is a bucket of that service, which drivers find by ``env``.
+    With ``s3`` the root is a bucket of that service, which drivers find by ``env``.
     """
 
-    def __init__(self, folder: Path, script: str = "totals.py", java: str = "", s3: S3Server | None = None) -> None:
-        self.folder, self._java, self._drivers = folder, java, 0
+    def __init__(self, folder: Path, script: str = "totals.py", s3: S3Server | None = None) -> None:
+        self.folder, self._drivers = folder, 0
         self.env = {**s3.environment(), **WITH_S3A} if s3 else {}
         self.store: Store = _bucket(s3) if s3 else LocalStore(str(folder / "checkpoints"))
         self.application = folder / "app"
@@ -175,9 +175,7 @@ class Home:
             "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false",
         }
-        fast = fast_confs(folder)
-        fast["spark.driver.extraJavaOptions"] += f" {self._java}"
-        return {**fast, **witness, **confs}
+        return {**fast_confs(folder), **witness, **confs}
 
     # -- what they leave ---------------------------------------------------------------------------------------------
 

@@ -104,26 +104,23 @@ class Undisturbed:
     ended: Ended
     report: list[dict[str, Any]]
     points: list[str]
-    java: str
-    """JVM options with which later drivers start in half the time: the classes that this one loaded, as an archive."""
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbed]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     folder = tmp_path_factory.mktemp("undisturbed")
-    archive, points = folder / "classes.jsa", folder / "points"
-    home = Home(folder, java=f"-XX:ArchiveClassesAtExit={archive}")
+    points = folder / "points"
+    home = Home(folder)
     ended = home.run(("record", str(points)), submit=True)
     assert ended.code == 0, ended.log
-    yield Undisturbed(ended, home.report(), points.read_text().split(), f"-XX:SharedArchiveFile={archive}")
-    archive.unlink()
+    return Undisturbed(ended, home.report(), points.read_text().split())
 
 
 @pytest.fixture
-def home(tmp_path: Path, undisturbed: Undisturbed, request: pytest.FixtureRequest) -> Home:
+def home(tmp_path: Path, request: pytest.FixtureRequest) -> Home:
     """Its checkpoints are below it; in a bucket, where a test is parametrized so."""
     s3: S3Server | None = request.getfixturevalue("s3") if getattr(request, "param", "") == "s3" else None
-    return Home(tmp_path / "home", java=undisturbed.java, s3=s3)
+    return Home(tmp_path / "home", s3=s3)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint, start
 from airflow_checkpoint_provider.storage import LocalStore
-from tests.integration.runtime.conftest import Script, Undisturbed
+from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.runs import Home
 from tests.support.waiting import wait_until
@@ -249,11 +249,9 @@ def noted(home: Home) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_retry_continues_with_the_newest_state_after_a_kill_between_barriers(
-    tmp_path: Path, undisturbed: Undisturbed
-) -> None:
+def test_retry_continues_with_the_newest_state_after_a_kill_between_barriers(tmp_path: Path) -> None:
     """First after the source moved on and before that was saved, then after it was saved and before anybody was told."""
-    home = Home(tmp_path / "home", "positions.py", java=undisturbed.java)
+    home = Home(tmp_path / "home", "positions.py")
     assert home.run(("kill", "stage/second/rows-written")).code == KILLED
     first = noted(home)
     assert first[:3] == [["initialize", None, None], ["prepare", 1], ["snapshot", 1, "stage 'first'"]]

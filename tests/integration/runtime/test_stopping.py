@@ -197,9 +197,9 @@ def test_job_is_suspended_after_a_kill_when_the_stop_was_written(home: Home, und
 
 
 @pytest.mark.timeout(1800)
-def test_job_ends_after_more_failures_than_are_tolerated(tmp_path: Path, undisturbed: Undisturbed) -> None:
+def test_job_ends_after_more_failures_than_are_tolerated(tmp_path: Path) -> None:
     """Somebody's checkpoint expires, and none is tolerated."""
-    home = Home(tmp_path / "home", java=undisturbed.java)
+    home = Home(tmp_path / "home")
     launches = Launches(home.store)
     confs = {
         **launches.plan(),
