@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.protocol.transitions import apply
 
 def decide(state: State, command: c.Command) -> Decision:
     """Return the answer to ``command``. The events of queued requests that it makes possible stand in the same entry."""
-    if state.closing_reason is not None and (finish := lifetime.finish_closing_first(state, command)):
+    if finish := lifetime.finish_closing_first(state, command):
         return finish
     decision: Decision = HANDLERS[type(command)](state, command)
     if state.closing_reason is not None:

@@ -67,7 +67,7 @@ def held(state: State, now: datetime) -> frozenset[int]:
         return kept
     kept |= state.restoring()
     kept |= {run.started_from.id for run in state.runs[-1:] if run.started_from and run.started_from.id}
-    points = [state.restore_point(application) for application in state.current_launches or {"": None}]
+    points = [state.restore_point(application) for application in state.current_launches]
     return kept | {point.id for point in points if point and point.id}
 
 
