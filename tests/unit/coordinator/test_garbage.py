@@ -212,6 +212,39 @@ def test_keep_all_deletes_nothing() -> None:
     assert store.objects == before
 
 
+def test_plan_of_a_run_that_is_over_lists_its_checkpoints_and_closes_its_history() -> None:
+    store = MemoryStore()
+    coordinator = driver(store, retention=KeepLatest(2), scope="day-1")
+    for _ in range(3):
+        take(coordinator)
+    coordinator.journal.append(c.Condemn(ids=(1,), now=at(1)))
+    living = garbage.plan(coordinator.state, at(1))
+    assert (living.deletable.ids, living.close, bool(living)) == ((1,), False, True)
+    ended(coordinator)
+    finished = garbage.plan(coordinator.state, at(1))
+    assert (finished.condemned.ids, finished.expired.ids, finished.close) == ((1,), (2, 3), False)
+    assert finished.deletable.ids == (1, 2, 3)
+    assert garbage.plan(coordinator.state, at(31 * 24 * 60)).close
+
+
+def test_plan_of_a_begun_closing_finishes_it() -> None:
+    coordinator = driver(MemoryStore(), scope="day-1")
+    assert not garbage.plan(coordinator.state, at(1))
+    ended(coordinator)
+    assert not garbage.plan(coordinator.state, at(1))
+    coordinator.journal.append(c.CloseHistory(reason="the run finished", now=at(1)))
+    begun = garbage.plan(coordinator.state, at(1))
+    assert (begun.close, bool(begun)) == (True, True)
+    coordinator.journal.append(c.FinishClosing())
+    assert not garbage.plan(coordinator.state, at(1))
+
+
+def test_orphans_alone_are_garbage() -> None:
+    coordinator = driver(MemoryStore())
+    ended(coordinator)
+    assert garbage.plan(coordinator.state, at(1), ["state/clean/1-z0mbie"])
+
+
 # -- orphans -------------------------------------------------------------------------------------------------------------
 
 

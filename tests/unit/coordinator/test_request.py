@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.coordinator.outcomes import (
     Aborted,
     Acknowledged,
     Awaited,
+    Committing,
     Completed,
     DriverLost,
     Dropped,
@@ -29,11 +30,13 @@ from airflow_checkpoint_provider.coordinator.outcomes import (
     Outcome,
     Pending,
     Refused,
+    Unconfirmed,
     Unreadable,
 )
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import LOST
+from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acting import Job
 from tests.support.beats import CLOCKS_OFF, ELSEWHERE, beating, put_beat
@@ -354,6 +357,60 @@ def test_failed_polls_do_not_count_as_silence_of_the_driver(store: FaultyStore, 
     assert isinstance(request.resolve(), Pending)
 
 
+# -- commits -----------------------------------------------------------------------------------------------------------------
+
+
+def awaiting_commits(store: FaultyStore, job: Job) -> CheckpointRequest:
+    """Return a request that waits for confirmed commits, of a completed checkpoint."""
+    request = asked(store, job, awaited=Awaited.COMMITTED, confirm_commits=True)
+    assert isinstance(request.submit(), Pending)
+    job.acknowledge(1)
+    job.coordinator.complete(1)
+    return CheckpointRequest.of(connect(store, job), 1, awaited=Awaited.COMMITTED)
+
+
+def at_the_first_beat(step: Callable[[], object]) -> Callable[[Call], Fault]:
+    """Return the plan of a store in which ``step`` happens before the first heartbeat is read."""
+    steps = iter([step])
+
+    def plan(call: Call) -> Fault:
+        if "/heartbeat/" in call.key:
+            next(steps, lambda: None)()
+        return Fault.NONE
+
+    return plan
+
+
+def test_request_for_commits_is_completed_when_they_are_confirmed(store: FaultyStore, job: Job) -> None:
+    request = awaiting_commits(store, job)
+    outcome = request.poll()
+    assert outcome == Committing(job.checkpoint(1))
+    assert not outcome.over
+    job.coordinator.confirm_commits(1)
+    assert request.poll() == Completed(job.checkpoint(1))
+
+
+def test_commits_stay_unconfirmed_if_the_attempt_ends(store: FaultyStore, job: Job) -> None:
+    request = awaiting_commits(store, job)
+    job.end("failed")
+    outcome = request.poll()
+    assert outcome == Unconfirmed(job.checkpoint(1), "attempt 1, which took it, has ended")
+    assert outcome.over
+
+
+def test_commits_stay_unconfirmed_if_the_driver_is_lost(store: FaultyStore, job: Job) -> None:
+    request = awaiting_commits(store, job)
+    job.beat(GONE)
+    assert request.poll() == Unconfirmed(job.checkpoint(1), "the driver of attempt 1 was lost")
+
+
+def test_commits_that_a_lost_driver_confirmed_last_are_completed(store: FaultyStore, job: Job) -> None:
+    request = awaiting_commits(store, job)
+    job.beat(GONE)
+    store.plan = at_the_first_beat(lambda: job.coordinator.confirm_commits(1))
+    assert request.poll() == Completed(job.checkpoint(1))
+
+
 # -- a stop ------------------------------------------------------------------------------------------------------------------
 
 
@@ -388,6 +445,14 @@ def test_stop_is_not_ended_if_its_driver_is_lost(store: FaultyStore, job: Job) -
     job.beat(GONE)
     outcome = request.wait(time.monotonic() + 20, EVERY)
     assert outcome == NotEnded(job.checkpoint(1), "its driver was lost before it had ended")
+
+
+def test_stop_of_a_lost_driver_has_ended_if_its_last_entry_says_so(store: FaultyStore, job: Job) -> None:
+    stopping(store, job)
+    request = CheckpointRequest.of(connect(store, job), 1, awaited=Awaited.ENDED)
+    job.beat(GONE)
+    store.plan = at_the_first_beat(lambda: job.end("suspended"))
+    assert request.poll() == Ended(job.checkpoint(1), "suspended")
 
 
 def test_stop_waits_on_while_the_store_fails(store: FaultyStore, job: Job) -> None:
@@ -439,6 +504,28 @@ def test_unknown_checkpoint_or_history_is_not_found(store: FaultyStore, job: Job
     assert raised.value.about["over"] is False
     with pytest.raises(errors.CheckpointNotFound, match="no such history"):
         CheckpointRequest.of(connect(store, Job(store.inner, "another")), 7).find()
+
+
+def test_find_connects_again_after_a_denial(store: FaultyStore, job: Job) -> None:
+    stores = iter([FaultyStore(store.inner, lambda call: Fault.DENIED), store])
+    job.coordinator.trigger(Request(token="asked", origin="task"))
+
+    def connect_anew() -> Coordinator:
+        return connect(next(stores), job)()
+
+    request = CheckpointRequest.of(connect_anew, 1)
+    with pytest.raises(errors.StoreDenied):
+        request.find()
+    assert request.find() == job.checkpoint(1)
+
+
+def test_forgotten_checkpoint_is_over(store: FaultyStore, job: Job) -> None:
+    for number in range(1, KEPT_RECORDS + 2):
+        job.coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0))
+        job.abort(number)
+    with pytest.raises(errors.CheckpointNotFound, match="the journal has forgotten it") as raised:
+        CheckpointRequest.of(connect(store, job), 1).poll()
+    assert raised.value.about["over"] is True
 
 
 def test_savepoint_in_another_folder_is_refused(store: FaultyStore, job: Job) -> None:

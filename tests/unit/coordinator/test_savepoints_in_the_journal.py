@@ -304,6 +304,13 @@ def test_claim_is_held_while_the_newest_run_started_there() -> None:
     assert held_claims(history.state, NOW) == frozenset()
 
 
+def test_held_lists_no_checkpoint_if_the_run_started_from_a_claim() -> None:
+    history = running()
+    claiming(history)
+    history.started("day-2")
+    assert held(history.state, NOW) == frozenset()
+
+
 OTHER = f"{TARGET}/savepoint-orders-42-77aa"
 
 

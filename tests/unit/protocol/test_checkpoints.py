@@ -301,6 +301,10 @@ def test_attempt_remembers_its_first_own_checkpoint() -> None:
         (gated, complete(1), "pending"),
         (pending, complete(1, acknowledged=()), "pending"),
         (completed, c.Abort(id=1, reason="expired"), "retained"),
+        (pending, c.ConfirmCommits(id=1, epoch=1), "pending"),
+        (running, c.ConfirmCommits(id=9, epoch=1), None),
+        (completed, c.ConfirmPublished(id=1), "retained"),
+        (running, c.ConfirmPublished(id=9), None),
         (running, c.Abort(id=9, reason="expired"), None),
     ],
 )

@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.protocol.lifetime import (
     GIVEN_UP,
     QUIET,
     TABLE_KEPT,
+    just_finished,
     last_moved,
     outlived,
     over_for_good,
@@ -135,6 +136,21 @@ def test_periods_end_after_their_last_moment() -> None:
     ]
     assert not outlived(history.state, KeepLatest(2), then + TABLE_KEPT)
     assert outlived(history.state, KeepLatest(2), then + TABLE_KEPT + timedelta(microseconds=1))
+
+
+@pytest.mark.parametrize(
+    ("given", "days", "finished"),
+    [
+        pytest.param(ended("finished"), 0.99, True, id="within a day"),
+        pytest.param(ended("finished"), 1.01, False, id="after a day"),
+        pytest.param(ended("failed"), 0.99, False, id="failed"),
+        pytest.param(in_turn(ended("finished"), cleared), 0.99, False, id="cleared since"),
+    ],
+)
+def test_run_has_just_finished_for_a_day(given: Given, days: float, finished: bool) -> None:
+    history = History("day-1")
+    given(history)
+    assert just_finished(history.state, moment(history, days)) is finished
 
 
 @pytest.mark.parametrize(
