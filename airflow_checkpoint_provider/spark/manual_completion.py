@@ -54,7 +54,7 @@ class ManualCompletion:
             expired = self._attempt.abort_unless_ending(checkpoint.id, EXPIRED, phase="finalize", details=details)
         except StoreError:
             return  # the watch looks again
-        if expired and expired.ended_at:
+        if expired:
             self._log_outcome(self._attempt.state, checkpoint.id)
 
     def wait(self, interrupted: Callable[[], bool]) -> None:

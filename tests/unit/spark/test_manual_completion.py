@@ -42,6 +42,12 @@ def test_timeout_begins_with_the_acknowledgement(
     assert f"chk-{number} acknowledged. It is gated" in capsys.readouterr().out
 
 
+def test_checkpoint_that_is_not_acknowledged_is_not_awaited(running: Driver, manual: ManualCompletion) -> None:
+    number = running.asked(gated=True)
+    assert [checkpoint.id for checkpoint in running.attempt.state.pending] == [number]
+    assert manual.waiting() == ()
+
+
 def test_checkpoint_that_nobody_finalizes_expires_after_its_timeout(
     running: Driver, manual: ManualCompletion, clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,7 +94,7 @@ def test_expired_checkpoint_is_aborted_when_the_store_answers_again(
 ) -> None:
     number = acknowledged(running, manual)
     clock.now += 61
-    store.plan = lambda call: Fault.NOT_SENT
+    store.plan = lambda call: Fault.DENIED
     manual.look()
     assert manual.deadlines
     store.plan = served

@@ -141,6 +141,14 @@ def test_job_goes_on_when_the_savepoint_of_a_stop_is_aborted(
     assert "flights.delays was not stopped" in capsys.readouterr().out
 
 
+def test_stop_without_an_outcome_says_nothing(
+    running: Driver, target: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = ask(running, target, "suspend_savepoint")
+    running.checkpointer.savepoints.stop(running.listed(number), "here")
+    assert capsys.readouterr().out == ""
+
+
 def test_stop_is_tried_until_its_outcome_is_known(
     impatient: Driver, target: MemoryStore, store: FaultyStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
