@@ -205,7 +205,7 @@ def driver(process: Process, mine: Try, script: tuple[Step, ...], again: bool = 
         state = journal.catch_up()
         restored = examine(Coordinator(journal), state, state.restore_point())
         journal.append(mine.start(process.name))
-        record = next(one for one in journal.state.attempts if one.driver == process.name)
+        record = next(attempt for attempt in journal.state.attempts if attempt.driver == process.name)
         process.says("started", record.epoch, process.name)
         if record.restore_point != restored.point:  # it moved since it was verified
             restored = examine(Coordinator(journal), journal.state, record.restore_point)
@@ -222,11 +222,11 @@ def taken_in(process: Process, restored: Restored, epoch: int) -> tuple[StateSna
     states = tuple(restored.seal.states.values())
     if restored.keys == KEYS:
         return states
-    copies = [import_state(one, restored.keys, KEYS, epoch, process.nonce) for one in states]
+    copies = [import_state(state, restored.keys, KEYS, epoch, process.nonce) for state in states]
     for _, pairs in copies:
         for _, there in pairs:
             process.overwrite(there, ROWS)
-    return tuple(one for one, _ in copies)
+    return tuple(copied for copied, _ in copies)
 
 
 def words(states: tuple[StateSnapshot, ...]) -> bytes:
@@ -297,12 +297,12 @@ class AtWork:
     def serve(self) -> bytes:
         """The savepoints that wait, each with files of its own."""
         states = Acknowledgement.from_bytes(self.known).states
-        for one in self.coordinator.journal.catch_up().pending:
-            if one.savepoint:
-                for _, there in export_pairs(states, KEYS, target_of(one).keys):
+        for checkpoint in self.coordinator.journal.catch_up().pending:
+            if checkpoint.savepoint:
+                for _, there in export_pairs(states, KEYS, target_of(checkpoint).keys):
                     self.process.overwrite(there, ROWS)
-                self.coordinator.acknowledge(self._word(one.id, states))
-                completed(self.process, self.coordinator, one.id)
+                self.coordinator.acknowledge(self._word(checkpoint.id, states))
+                completed(self.process, self.coordinator, checkpoint.id)
         return self.known
 
     def publish(self) -> bytes:
@@ -337,9 +337,9 @@ class AtWork:
 
     def _pass_gates(self, uid: str) -> None:
         """With the states of this barrier; which of them were acknowledged before is forgotten: a duplicate changes nothing."""
-        for one in self.coordinator.state.pending:
-            if one.request.gated:
-                self._acknowledge(one.id, uid)
+        for checkpoint in self.coordinator.state.pending:
+            if checkpoint.request.gated:
+                self._acknowledge(checkpoint.id, uid)
 
     def _write(self, uid: str, number: int) -> FileSet:
         """A file set of one file, verified before it is acknowledged."""
@@ -368,7 +368,7 @@ STEPS: dict[str, Callable[..., bytes]] = {
 
 def handed_on(before: tuple[StateSnapshot, ...], snapshot: StateSnapshot) -> tuple[StateSnapshot, ...]:
     """All states of the restore point, and the new one."""
-    return tuple(sorted((*(one for one in before if one.uid != snapshot.uid), snapshot), key=lambda one: one.uid))
+    return tuple(sorted((*(known for known in before if known.uid != snapshot.uid), snapshot), key=lambda one: one.uid))
 
 
 def twin(process: Process, epoch: int, memory: Memory, number: int, uid: str) -> None:
@@ -437,7 +437,7 @@ def auditor(process: Process, passes: bool, again: int = 3) -> Next | None:
     try:
         number = coordinator.trigger(Request(token="audit", gated=True))
         process.says("triggered", "audit", number)
-        checkpoint = next(one for one in journal.catch_up().checkpoints if one.id == number)
+        checkpoint = next(known for known in journal.catch_up().checkpoints if known.id == number)
         coordinator.contents(checkpoint)
         if passes:
             coordinator.complete(number, finalize=True)
@@ -465,7 +465,7 @@ def script(process: Process, alive: bool, steps: tuple[Step, ...], again: bool =
         journal.append(start)
     except StoreError:
         return Next(script, alive, steps, False) if again else None
-    record = next(one for one in journal.state.attempts if one.driver == process.name)
+    record = next(attempt for attempt in journal.state.attempts if attempt.driver == process.name)
     process.says("started", record.epoch, process.name)
     restored = examine(Coordinator(journal), journal.state, record.restore_point)
     states = taken_in(process, restored, record.epoch)

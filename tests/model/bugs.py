@@ -187,20 +187,20 @@ def sealed_too_early(self: Coordinator, number: int, *, finalize: bool = False) 
 
 def counted_from_retained(state: State, command: c.Trigger) -> Decision:
     decision = requests.trigger(state, command)
-    newest = max((one.id for one in state.retained), default=0)
+    newest = max((checkpoint.id for checkpoint in state.retained), default=0)
     return (replace(decision[0], id=newest + 1),) if isinstance(decision, tuple) else decision  # type: ignore[call-arg]
 
 
 def driver_finalizes(self: Coordinator, number: int, *, finalize: bool = False) -> journal.Answer:
     """A driver completes whatever it has acknowledged."""
-    for one in self.state.pending:
-        if one.request.gated and self.epoch is not None and not self.missing(one):
-            COMPLETE(self, one.id, finalize=True)
+    for checkpoint in self.state.pending:
+        if checkpoint.request.gated and self.epoch is not None and not self.missing(checkpoint):
+            COMPLETE(self, checkpoint.id, finalize=True)
     return COMPLETE(self, number, finalize=finalize)
 
 
 def gates_are_subsumed(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
-    return tuple(one.id for one in state.pending if one.id < checkpoint.id)
+    return tuple(known.id for known in state.pending if known.id < checkpoint.id)
 
 
 PUT_SEAL, ACKNOWLEDGEMENTS, COMPLETE = Coordinator._put_seal, Coordinator._acknowledgements, Coordinator.complete
@@ -226,7 +226,9 @@ def same_epoch(state: State, command: c.StartAttempt) -> Decision:
     before = state.attempt_of(state.current_launches.get(""))
     if not isinstance(decision, tuple) or before is None or before.outcome is not None:
         return decision
-    return tuple(replace(one, epoch=before.epoch) if isinstance(one, e.AttemptStarted) else one for one in decision)
+    return tuple(
+        replace(event, epoch=before.epoch) if isinstance(event, e.AttemptStarted) else event for event in decision
+    )
 
 
 def point_of_the_launch(state: State, command: c.StartAttempt) -> Decision:
@@ -235,8 +237,8 @@ def point_of_the_launch(state: State, command: c.StartAttempt) -> Decision:
     if not isinstance(decision, tuple) or launch is None:
         return decision
     return tuple(
-        replace(one, restore_point=launch.restore_point) if isinstance(one, e.AttemptStarted) else one
-        for one in decision
+        replace(event, restore_point=launch.restore_point) if isinstance(event, e.AttemptStarted) else event
+        for event in decision
     )
 
 
@@ -245,7 +247,7 @@ def queued_is_dead(state: State, command: c.PlanLaunch) -> Decision | None:
 
 
 def stopping_is_adopted(state: State, command: c.PlanLaunch) -> Decision | None:
-    return ALIVE(replace(state, launches=tuple(replace(one, stop=None) for one in state.launches)), command)
+    return ALIVE(replace(state, launches=tuple(replace(launch, stop=None) for launch in state.launches)), command)
 
 
 def nobody_lives(state: State, command: c.StartAttempt) -> Decision:
@@ -255,7 +257,7 @@ def nobody_lives(state: State, command: c.StartAttempt) -> Decision:
 def only_fenced(self: State, epoch: int) -> bool:
     found = self.attempt(epoch)
     return found is None or OVER(
-        replace(self, attempts=tuple(replace(one, outcome=None) for one in self.attempts)), epoch
+        replace(self, attempts=tuple(replace(attempt, outcome=None) for attempt in self.attempts)), epoch
     )
 
 
@@ -311,7 +313,7 @@ def nothing_restoring_is_held() -> Iterator[None]:
     """Three rules hold the point of a restore here: *restoring*, *restore point*, *where the newest run started*."""
 
     def only_policy(state: State, now: Any) -> frozenset[int]:
-        return deletion.retained_by_policy(state, now) | {one.id for one in state.pending}
+        return deletion.retained_by_policy(state, now) | {checkpoint.id for checkpoint in state.pending}
 
     with ExitStack() as stack:
         for module in (deletion, garbage):
@@ -321,7 +323,7 @@ def nothing_restoring_is_held() -> Iterator[None]:
 
 def expired(coordinator: Coordinator, now: str) -> tuple[int, ...]:
     held = deletion.held(coordinator.state, datetime.fromisoformat(now))
-    return tuple(one.id for one in coordinator.state.retained if one.id not in held)
+    return tuple(checkpoint.id for checkpoint in coordinator.state.retained if checkpoint.id not in held)
 
 
 def delete_first(access: garbage.Access, now: str) -> tuple[int, ...]:
@@ -351,7 +353,7 @@ def forget_first(access: garbage.Access, now: str) -> tuple[int, ...]:
 
 
 def restored_is_not_held(self: State) -> frozenset[int]:
-    return frozenset(number for one in self.with_status(PENDING, "retained") for number in one.file_sets)
+    return frozenset(number for checkpoint in self.with_status(PENDING, "retained") for number in checkpoint.file_sets)
 
 
 @contextmanager

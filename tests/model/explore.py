@@ -125,7 +125,7 @@ class Process:
         self._answer(Op("delete_under", prefix))
 
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        return iter(one for one in self._answer(Op("list", prefix)) if one.key > after)
+        return iter(listed for listed in self._answer(Op("list", prefix)) if listed.key > after)
 
     def folders(self, prefix: str) -> Iterator[str]:
         return iter(self._answer(Op("folders", prefix)))
@@ -384,9 +384,9 @@ class Explorer:
             moves = list(self.moves(world))
             if not moves:
                 break
-            calm = [one for one in moves if one[1] in ("now", "lands")]
+            calm = [move for move in moves if move[1] in ("now", "lands")]
             pool = calm if calm and rng.random() > fault else moves
-            same = [one for one in pool if one[1] != "lands" and one[0] == before]
+            same = [move for move in pool if move[1] != "lands" and move[0] == before]
             i, how = rng.choice(same) if same and rng.random() < stay else rng.choice(pool)
             way.append((world, i, how))
             world, broken = self.move(world, i, how)

@@ -152,10 +152,12 @@ class History:
         return [epoch for epoch in self.attempts if not self.over(epoch)]
 
     def with_status(self, status: str) -> dict[int, Checkpoint]:
-        return {number: one for number, one in self.checkpoints.items() if one.status == status}
+        return {number: checkpoint for number, checkpoint in self.checkpoints.items() if checkpoint.status == status}
 
     def restore_point(self) -> int | str | None:
-        own = [number for number, one in self.with_status("retained").items() if one.branch == self.branch]
+        own = [
+            number for number, checkpoint in self.with_status("retained").items() if checkpoint.branch == self.branch
+        ]
         return max(own, default=self.base)
 
     def failures(self, listed: int) -> int:
@@ -176,7 +178,7 @@ class History:
         if one.origin == "periodic" and len(self.with_status("condemned")) > self.most():
             return False  # deleting has to keep up with the timer
         pending = self.with_status("pending").values()
-        return len(pending) < 100 if one.forced else sum(not one.gated for one in pending) < self.most()
+        return len(pending) < 100 if one.forced else sum(not checkpoint.gated for checkpoint in pending) < self.most()
 
     def next_in_queue(self) -> str | None:
         return min(self.queue, key=lambda token: self.queue[token].rank, default=None)
@@ -199,8 +201,8 @@ class History:
         self.wrong = self.wrong or what
 
     def _fence(self, why: str) -> None:
-        for one in self.attempts.values():
-            one.over = one.over or why
+        for attempt in self.attempts.values():
+            attempt.over = attempt.over or why
 
     # -- one method per event --------------------------------------------------------------------------------------
 
@@ -225,8 +227,8 @@ class History:
         self.closing, self.closed, self.given_up = False, True, False
         self.base = self.current = None
         self.tokens, self.requests, self.branches, self.finished, self.dropped = {}, {}, {}, {}, {}
-        for one in self.checkpoints.values():
-            one.reason, one.status = "", "alone" if one.status == "retained" else one.status
+        for checkpoint in self.checkpoints.values():
+            checkpoint.reason, checkpoint.status = "", "alone" if checkpoint.status == "retained" else checkpoint.status
         self._fence("the history was closed")
 
     def planned(self, event: e.LaunchPlanned) -> None:
@@ -261,12 +263,12 @@ class History:
         self._fence(f"launch {event.launch}")
 
     def _ended(self, launch: int | None) -> bool:
-        mine = [one for one in self.attempts.values() if one.launch == launch]
+        mine = [attempt for attempt in self.attempts.values() if attempt.launch == launch]
         return bool(mine and mine[-1].over)
 
     def _was_suspended(self, launch: int) -> bool:
         """Its task waited until the job was resumed, and asks once more."""
-        return any(one.launch == launch and one.over == "suspended" for one in self.attempts.values())
+        return any(attempt.launch == launch and attempt.over == "suspended" for attempt in self.attempts.values())
 
     def adopted(self, event: e.LaunchAdopted) -> None:
         launch = self.launches[event.launch]
@@ -286,7 +288,7 @@ class History:
         epoch, restored = event.epoch, _point(event.restore_point)
         if epoch <= max(self.attempts, default=0):
             self._break(f"P2: epoch {epoch} twice")
-        if any(one.driver == event.driver for one in self.attempts.values()):
+        if any(attempt.driver == event.driver for attempt in self.attempts.values()):
             self._break(f"P11: driver {event.driver} started twice")
         if event.launch != self.current or self.launches[event.launch].stopping:
             self._break("P3: a driver of a launch that was replaced or stopped has started")
@@ -294,7 +296,7 @@ class History:
             self._break(f"P3: attempt {epoch} has started while the job is suspended")
         if restored != self.restore_point():
             self._break(f"P9: attempt {epoch} starts from {restored}, the restore point is {self.restore_point()}")
-        if self.seen and any(one.launch == event.launch and not one.over for one in self.attempts.values()):
+        if self.seen and any(attempt.launch == event.launch and not attempt.over for attempt in self.attempts.values()):
             self._break("P10: drivers of one launch fence each other while they live, so that they can do so for ever")
         self._fence(f"attempt {epoch}")
         point = self.checkpoints.get(restored) if isinstance(restored, int) else None
@@ -359,7 +361,11 @@ class History:
 
     def _in_its_turn(self, event: e.CheckpointTriggered, found: Checkpoint) -> None:
         """Gated ones wait for somebody else, and a barrier that serves nobody cannot wait: neither asks for room."""
-        ahead = [one for one in self.with_status("pending").values() if not one.gated and not one.savepoint]
+        ahead = [
+            checkpoint
+            for checkpoint in self.with_status("pending").values()
+            if not checkpoint.gated and not checkpoint.savepoint
+        ]
         if found.gated:
             return
         if event.request.origin == "barrier":
@@ -388,7 +394,7 @@ class History:
         self.dropped[event.token] = self.queue.pop(event.token).try_number
 
     def queue_was_dropped(self, event: e.QueueDropped) -> None:
-        gone = [token for token, one in self.queue.items() if self.suspended or self.over(one.epoch)]
+        gone = [token for token, queued in self.queue.items() if self.suspended or self.over(queued.epoch)]
         if not gone:
             self._break("P10: what waits was dropped, and may be served")
         self.dropped |= {token: self.queue.pop(token).try_number for token in gone}
@@ -401,8 +407,8 @@ class History:
         if attempt.over:
             self._break(f"P3: chk-{event.id} of attempt {found.epoch}, which is over, completed")
         found.status, found.digest, found.completed = "retained", event.digest, True
-        found.file_sets = frozenset(path for one in event.states for path in one.file_sets)
-        found.uids = frozenset(one.uid for one in event.states)
+        found.file_sets = frozenset(path for state in event.states for path in state.file_sets)
+        found.uids = frozenset(state.uid for state in event.states)
         if lost := attempt.uids - found.uids:
             self._break(f"P4: chk-{event.id} lacks {sorted(lost)}, which its attempt restored")
         if found.gated and self.writer is not None:
@@ -421,9 +427,9 @@ class History:
 
     def _newer(self, number: int, branch: int) -> list[int]:
         return [
-            one
-            for one, found in self.with_status("retained").items()
-            if one > number and found.branch == branch and found.kind != "savepoint"
+            newer
+            for newer, found in self.with_status("retained").items()
+            if newer > number and found.branch == branch and found.kind != "savepoint"
         ]
 
     def aborted(self, event: e.CheckpointAborted) -> None:
@@ -469,7 +475,11 @@ class History:
 
     def claim_needed(self, pointer: str) -> bool:
         """Whether an attempt starts from a claimed savepoint, or has started and saved nothing of its own yet."""
-        own = [one for one in self.with_status("retained").values() if one.branch == self.branch and not one.savepoint]
+        own = [
+            checkpoint
+            for checkpoint in self.with_status("retained").values()
+            if checkpoint.branch == self.branch and not checkpoint.savepoint
+        ]
         restoring = [self.attempts[epoch].restored for epoch in self.living() if not self.attempts[epoch].first]
         return (self.base == pointer and not own) or pointer in restoring
 
@@ -484,7 +494,7 @@ class History:
 
 
 def _copies(records: dict[int, T]) -> dict[int, T]:
-    return {number: copy.copy(one) for number, one in records.items()}
+    return {number: copy.copy(record) for number, record in records.items()}
 
 
 def _point(point: Point | None) -> int | str | None:

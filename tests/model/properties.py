@@ -98,15 +98,19 @@ class Properties:
         return other and f"{other}, in the other history"
 
     def _breaches(self, disk: Disk, history: History) -> Iterator[str]:
-        for number, one in history.checkpoints.items():
-            if one.status == "retained":
-                yield from self._torn(disk, number, one.digest, one.plan)
-                for path in one.paths:
+        for number, checkpoint in history.checkpoints.items():
+            if checkpoint.status == "retained":
+                yield from self._torn(disk, number, checkpoint.digest, checkpoint.plan)
+                for path in checkpoint.paths:
                     if not self._stands(disk, path):
                         yield f"P5, P12: {path}, which chk-{number} refers to, was deleted"
-            if one.target:
-                yield from self._at_target(disk, number, one)
-            if one.status == "forgotten" and not one.savepoint and self._keys.seal(number) not in disk.gone:
+            if checkpoint.target:
+                yield from self._at_target(disk, number, checkpoint)
+            if (
+                checkpoint.status == "forgotten"
+                and not checkpoint.savepoint
+                and self._keys.seal(number) not in disk.gone
+            ):
                 yield f"P12: chk-{number} was forgotten before it was deleted"
         yield from self._restore_point(disk, history)
         for epoch in history.living():
@@ -167,8 +171,10 @@ class Properties:
             return
         if _digest(body) != sealed:
             yield f"P4: the seal of chk-{number} is not the one of its entry"
-        words = {one: disk.objects.get(self._keys.acknowledgement(number, one)) for one in plan}
-        if _sealed(body) != {one: _acknowledged(word) for one, word in words.items() if word is not None}:
+        words = {application: disk.objects.get(self._keys.acknowledgement(number, application)) for application in plan}
+        if _sealed(body) != {
+            application: _acknowledged(word) for application, word in words.items() if word is not None
+        }:
             yield f"P4: the seal of chk-{number} is not what was acknowledged"
         if set(_sealed(body)) != set(plan):
             yield f"P4: chk-{number} was completed without all acknowledgements of its plan"
@@ -224,10 +230,12 @@ class Properties:
         if history.living() or not history.finished:
             return "P10: no run gets to its end"
         if late := [
-            number for number, one in history.with_status("retained").items() if one.target and not one.published
+            number
+            for number, checkpoint in history.with_status("retained").items()
+            if checkpoint.target and not checkpoint.published
         ]:
             return f"P10: savepoint chk-{late[0]} is never published"
-        kept = {path for one in history.with_status("retained").values() for path in one.paths}
+        kept = {path for checkpoint in history.with_status("retained").values() for path in checkpoint.paths}
         for key in disk.objects:
             if (path := self._file_set_of(key)) and path not in kept:
                 return f"P12: {path} is nobody's and stays for ever"

@@ -32,21 +32,21 @@ def saved(kind: str = "savepoint", *script: tuple[str, ...]) -> Disk:
 
 def a_savepoint() -> Scenario:
     """Asked for, it is aborted, or its driver replaced, at any moment; two publish besides."""
-    one = asked("savepoint", before=running(SAVE_A))
+    disk = asked("savepoint", before=running(SAVE_A))
     cast = {
-        "driver": at_work(one, SERVE, PUBLISH),
+        "driver": at_work(disk, SERVE, PUBLISH),
         "publisher": (s.publisher, 2),
         "watcher": (a.commander, c.Abort(id=2, reason="expired")),
-        "task": (a.task, (Try("A", 2),), believed(one)),
+        "task": (a.task, (Try("A", 2),), believed(disk)),
     }
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
 def a_savepoint_behind_a_checkpoint() -> Scenario:
     """Its driver goes on, and serves it later."""
-    one = asked("savepoint", before=running(SAVE_A))
-    cast = {"driver": at_work(one, SAVE_A, SERVE, PUBLISH), "completer": (a.completer, 2), "cleaner": (a.cleaner, 1)}
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+    disk = asked("savepoint", before=running(SAVE_A))
+    cast = {"driver": at_work(disk, SAVE_A, SERVE, PUBLISH), "completer": (a.completer, 2), "cleaner": (a.cleaner, 1)}
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
 def a_disposal() -> Scenario:
@@ -113,14 +113,14 @@ def a_savepoint_to_go_on_from() -> Scenario:
 
 def a_stop() -> Scenario:
     """A scheduler is about to start the next try; somebody lifts the suspension."""
-    one = asked("suspend_savepoint", before=running(SAVE_A))
+    disk = asked("suspend_savepoint", before=running(SAVE_A))
     cast = {
-        "driver": at_work(one, SERVE, PUBLISH, STOP),
-        "task": (a.task, (Try("A", 2), Try("A", 3)), believed(one)),
+        "driver": at_work(disk, SERVE, PUBLISH, STOP),
+        "task": (a.task, (Try("A", 2), Try("A", 3)), believed(disk)),
         "second": (a.driver, Try("A", 2), (SAVE_A,)),
         "restorer": (a.restorer, 2),
     }
-    return Scenario(cast, one)
+    return Scenario(cast, disk)
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -128,23 +128,23 @@ def a_stop() -> Scenario:
 
 def a_queue() -> Scenario:
     """Two wait behind one; who asked is gone, and so is, perhaps, who would have served them."""
-    one = asked("checkpoint", "checkpoint", "savepoint", before=running(SAVE_A))
+    disk = asked("checkpoint", "checkpoint", "savepoint", before=running(SAVE_A))
     cast = {
-        "driver": at_work(one, ("go on", "a"), ("go on", "b"), SERVE),
-        "task": (a.task, (Try("A", 2),), believed(one)),
+        "driver": at_work(disk, ("go on", "a"), ("go on", "b"), SERVE),
+        "task": (a.task, (Try("A", 2),), believed(disk)),
         "watcher": (a.commander, c.Abort(id=2, reason="expired")),
         "saver": (s.saver, "checkpoint", "another"),
     }
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
 # -- everything --------------------------------------------------------------------------------------------------------
 
 
 def savings() -> Scenario:
-    one = after({"k": (s.other_task, 1)}, before=saved("savepoint", SAVE_A))
+    disk = after({"k": (s.other_task, 1)}, before=saved("savepoint", SAVE_A))
     cast = {
-        "zombie": at_work(one, SERVE, SAVE_A, SERVE, PUBLISH, RETIRE, SAVE_B, STOP, RETIRE),
+        "zombie": at_work(disk, SERVE, SAVE_A, SERVE, PUBLISH, RETIRE, SAVE_B, STOP, RETIRE),
         "task": (a.task, (Try("A", 2), Try("A", 3))),
         "second": (a.driver, Try("A", 2), (SERVE, SAVE_A, PUBLISH, RETIRE, SERVE, STOP)),
         "third": (a.driver, Try("A", 3), (SAVE_A, SERVE, RETIRE, ("end", "finished"))),
@@ -157,12 +157,12 @@ def savings() -> Scenario:
         "cleaner": (a.cleaner, 3, True),
         "watcher": (a.commander, c.Abort(id=4, reason="declined"), c.Abort(id=5, reason="expired")),
     }
-    return Scenario(cast, one, faults=3, other=s.OTHER)
+    return Scenario(cast, disk, faults=3, other=s.OTHER)
 
 
 SMALL: dict[str, Callable[[], Scenario]] = {
-    one.__name__: one
-    for one in (
+    scenario.__name__: scenario
+    for scenario in (
         a_savepoint, a_savepoint_behind_a_checkpoint, a_disposal, disposals, a_claim, a_claim_under_a_restore,
         a_savepoint_of_what_was_restored, a_savepoint_to_go_on_from, a_stop, a_queue,
     )

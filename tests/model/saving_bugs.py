@@ -56,7 +56,7 @@ def suspended_afterwards() -> Iterator[None]:
         return replace(after, suspended="stopped with a savepoint") if event.outcome == "suspended" else after
 
     def stop(self: actors.AtWork) -> bytes:
-        stopped = any(kind_named(one.kind).suspends for one in self.coordinator.state.savepoints)
+        stopped = any(kind_named(savepoint.kind).suspends for savepoint in self.coordinator.state.savepoints)
         return self.end("suspended") if stopped else self.known
 
     with (
@@ -68,7 +68,7 @@ def suspended_afterwards() -> Iterator[None]:
 
 
 def everything_older(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
-    return tuple(one.id for one in state.pending if one.id < checkpoint.id)
+    return tuple(known.id for known in state.pending if known.id < checkpoint.id)
 
 
 REQUESTS = {
@@ -91,15 +91,15 @@ def published_with_its_seal(self: Coordinator, number: int, body: bytes) -> byte
 
 
 def confirmed_first(coordinator: Coordinator) -> None:
-    for one in coordinator.state.savepoints:
-        coordinator.journal.append(c.ConfirmPublished(id=one.id))
+    for saved in coordinator.state.savepoints:
+        coordinator.journal.append(c.ConfirmPublished(id=saved.id))
     PUBLISH(coordinator)
 
 
 def interned(state: State, event: e.CheckpointCompleted) -> State:
     """A savepoint's file sets are entered as the history's are."""
     after = COMPLETED(state, event)
-    after, numbers = checkpoint_transitions._intern(after, [path for one in event.states for path in one.file_sets])
+    after, numbers = checkpoint_transitions._intern(after, [path for saved in event.states for path in saved.file_sets])
     found = after.checkpoint(event.id)
     assert found
     return replace(after, checkpoints=updates.swap(after.checkpoints, found, replace(found, file_sets=numbers)))
@@ -126,7 +126,9 @@ def no_stub(store: Store, pointer: SavepointPointer, owner: str, by: str, at: st
 @contextmanager
 def a_policy_deletes_them() -> Iterator[None]:
     def expired(state: State, now: str) -> garbage.Expired:
-        return garbage.Expired(tuple(one.id for one in state.retained if one.id not in deletion.held(state, AT)))
+        return garbage.Expired(
+            tuple(checkpoint.id for checkpoint in state.retained if checkpoint.id not in deletion.held(state, AT))
+        )
 
     def condemn(state: State, command: c.Condemn) -> Decision:
         return deletion.condemn(state, replace(command, disposing=True))

@@ -134,92 +134,92 @@ LOST_OR_LATE = ("lost", "late")
 
 def a_zombie() -> Scenario:
     """The driver of try 1 is alive while try 2 launches and its driver starts."""
-    one = running(SAVE_A)
+    disk = running(SAVE_A)
     cast = {
-        "zombie": at_work(one, SAVE_A, RETIRE),
-        "task": (a.task, (Try("A", 2),), believed(one)),
+        "zombie": at_work(disk, SAVE_A, RETIRE),
+        "task": (a.task, (Try("A", 2),), believed(disk)),
         "driver": (a.driver, Try("A", 2), (SAVE_A,)),
     }
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
 def another_coordinator() -> Scenario:
     """A task completes what the driver triggered, whenever it looks; the next try launches meanwhile."""
-    one = running(SAVE_A)
+    disk = running(SAVE_A)
     cast = {
-        "driver": at_work(one, SAVE_A),
-        "task": (a.task, (Try("A", 2),), believed(one)),
-        "other": (a.completer, 2, believed(one)),
+        "driver": at_work(disk, SAVE_A),
+        "task": (a.task, (Try("A", 2),), believed(disk)),
+        "other": (a.completer, 2, believed(disk)),
     }
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
 def a_later_version() -> Scenario:
     """The other coordinator is of another version of the package: its seal is not the same bytes."""
-    one = running(SAVE_A)
-    cast = {"driver": at_work(one, SAVE_A), "other": (a.completer, 2, believed(one), True)}
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+    disk = running(SAVE_A)
+    cast = {"driver": at_work(disk, SAVE_A), "other": (a.completer, 2, believed(disk), True)}
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
 def two_asynchronous_parts() -> Scenario:
-    one = running(SAVE_A, ("begin", "a"))
+    disk = running(SAVE_A, ("begin", "a"))
     cast = {
-        "driver": at_work(one, ("go on", "a"), SAVE_B),
-        "twin": (a.twin, 1, believed(one), 2, "a"),
+        "driver": at_work(disk, ("go on", "a"), SAVE_B),
+        "twin": (a.twin, 1, believed(disk), 2, "a"),
     }
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
 def a_driver_that_was_ended() -> Scenario:
     """The task believes that the driver is lost; it is not."""
-    one = running(SAVE_A)
+    disk = running(SAVE_A)
     lost = c.EndAttempt(epoch=1, outcome="lost", reported_by="task", from_task=True)
-    cast = {"driver": at_work(one, SAVE_A, SAVE_B), "task": (a.commander, lost)}
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+    cast = {"driver": at_work(disk, SAVE_A, SAVE_B), "task": (a.commander, lost)}
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
 def drivers_of_one_launch() -> Scenario:
     """A cluster starts the driver again, though the first is alive, and sees that."""
-    one = running(SAVE_A)
+    disk = running(SAVE_A)
     again = Try("A", 1, alive=True)
     cast = {
-        "first": at_work(one, SAVE_A, SAVE_B),
+        "first": at_work(disk, SAVE_A, SAVE_B),
         "second": (a.driver, again, (SAVE_A,)),
         "third": (a.driver, again, ()),
     }
-    return Scenario(cast, one, seen=True)
+    return Scenario(cast, disk, seen=True)
 
 
 def a_driver_starts_again() -> Scenario:
     """… or sees that it is not alive: it goes on from what that had completed since the launch."""
-    one = running()
-    cast = {"first": at_work(one, SAVE_A, SAVE_B), "second": (a.driver, Try(), (SAVE_A, RETIRE))}
-    return Scenario(cast, one, faults=1, kinds=("late",))
+    disk = running()
+    cast = {"first": at_work(disk, SAVE_A, SAVE_B), "second": (a.driver, Try(), (SAVE_A, RETIRE))}
+    return Scenario(cast, disk, faults=1, kinds=("late",))
 
 
 def tries_of_one_run() -> Scenario:
-    one = running(SAVE_A)
+    disk = running(SAVE_A)
     cast = {
         "second": (a.task, (Try("A", 2, alive=True), Try("A", 4, alive=True))),
         "third": (a.task, (Try("A", 3),)),
         "stop": (a.commander, c.RequestStop(launch=1, try_number=1, by="d.t", reason="killed")),
     }
-    return Scenario(cast, one)
+    return Scenario(cast, disk)
 
 
 def a_finished_run() -> Scenario:
     """The driver finishes, the worker is lost: the retry has nothing to do."""
-    one = running(SAVE_A)
+    disk = running(SAVE_A)
     return Scenario(
-        {"driver": at_work(one, SAVE_A, FINISH), "task": (a.task, (Try("A", 2), Try("A", 3)))}, one, faults=1
+        {"driver": at_work(disk, SAVE_A, FINISH), "task": (a.task, (Try("A", 2), Try("A", 3)))}, disk, faults=1
     )
 
 
 def a_cleared_run() -> Scenario:
     """A clear adopts the living driver; it finishes, the worker is lost: the clear's own retry has nothing to do."""
-    one = running(SAVE_A)
+    disk = running(SAVE_A)
     tries = (Try("A", 2, 1, alive=True), Try("A", 3, 1, alive=True))
-    return Scenario({"driver": at_work(one, FINISH), "task": (a.task, tries)}, one)
+    return Scenario({"driver": at_work(disk, FINISH), "task": (a.task, tries)}, disk)
 
 
 def two_runs() -> Scenario:
@@ -230,35 +230,35 @@ def two_runs() -> Scenario:
 
 def asked_from_outside() -> Scenario:
     """A task asks for a checkpoint, its worker is lost, the next try asks again; somebody aborts the first."""
-    one = running(SAVE_A)
+    disk = running(SAVE_A)
     cast = {
-        "driver": at_work(one, SAVE_A, SAVE_B),
+        "driver": at_work(disk, SAVE_A, SAVE_B),
         "asker": (a.asker, (1, 1, 2)),
         "watcher": (a.commander, c.Abort(id=2, reason="expired")),
     }
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
 def an_audit() -> Scenario:
     """A gated checkpoint is asked for while the driver works; the next try launches meanwhile."""
-    one = running(SAVE_A)
+    disk = running(SAVE_A)
     cast = {
-        "driver": at_work(one, SAVE_A, SAVE_B),
+        "driver": at_work(disk, SAVE_A, SAVE_B),
         "auditor": (a.auditor, True),
-        "task": (a.task, (Try("A", 2),), believed(one)),
+        "task": (a.task, (Try("A", 2),), believed(disk)),
     }
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
 def an_audit_that_fails() -> Scenario:
     """… and somebody else finalizes it all the same."""
-    one = running(SAVE_A)
+    disk = running(SAVE_A)
     cast = {
-        "driver": at_work(one, SAVE_A, SAVE_B, RETIRE),
+        "driver": at_work(disk, SAVE_A, SAVE_B, RETIRE),
         "auditor": (a.auditor, False),
         "other": (a.auditor, True),
     }
-    return Scenario(cast, one)
+    return Scenario(cast, disk)
 
 
 def two_scripts() -> Scenario:
@@ -291,15 +291,15 @@ def two_at_once() -> Scenario:
 
 def retiring_under_a_driver() -> Scenario:
     """Attempt 2 outlives its restore point, while it and a task retire."""
-    one = after({"task": (a.task, (Try("A", 2),))}, before=running(SAVE_A))
+    disk = after({"task": (a.task, (Try("A", 2),))}, before=running(SAVE_A))
     cast = {"driver": (a.driver, Try("A", 2), (SAVE_A, RETIRE)), "cleaner": (a.cleaner, 1)}
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE)
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
 def retiring_under_a_clear() -> Scenario:
     """A finished run is cleared: it starts again from where it started, which is the older one of two."""
-    one = running(SAVE_A, FINISH)
-    two = running(SAVE_A, FINISH, mine=Try("B"), before=one)
+    disk = running(SAVE_A, FINISH)
+    two = running(SAVE_A, FINISH, mine=Try("B"), before=disk)
     again = Try("B", 2, 1)
     cast = {
         "task": (a.task, (again,), believed(two)),
@@ -337,20 +337,20 @@ def retiring_under_a_restore() -> Scenario:
 def retiring_after_the_end() -> Scenario:
     """A run-scoped history: what ends with the run goes, while the task is cleared."""
     first, again = Try(scope="A"), Try("A", 2, 1, scope="A")
-    one = running(SAVE_A, mine=first)
+    disk = running(SAVE_A, mine=first)
     cast = {
-        "driver": at_work(one, SAVE_A, FINISH),
+        "driver": at_work(disk, SAVE_A, FINISH),
         "task": (a.task, (again,)),
         "again": (a.driver, again, (SAVE_A,)),
         "cleaner": (a.cleaner, 2, True),
     }
-    return Scenario(cast, one)
+    return Scenario(cast, disk)
 
 
 def sweeping_under_a_driver() -> Scenario:
-    one = after({"task": (a.task, (Try("A", 2),))}, before=running(SAVE_A, ("begin", "a")))
+    disk = after({"task": (a.task, (Try("A", 2),))}, before=running(SAVE_A, ("begin", "a")))
     cast = {"driver": (a.driver, Try("A", 2), (SAVE_A, SAVE_B)), "sweeper": (a.cleaner, 2, True)}
-    return Scenario(cast, one)
+    return Scenario(cast, disk)
 
 
 # -- restoring ---------------------------------------------------------------------------------------------------------
@@ -390,27 +390,27 @@ RUN = Try(scope="A")
 
 def closers() -> Scenario:
     """Two close the history of a run that finished, while its task is cleared; one who slept believes a driver that is over."""
-    one = running(FINISH, mine=RUN, segment=4)
+    disk = running(FINISH, mine=RUN, segment=4)
     cast = {
         "closer": (a.closer, 2),
-        "other": (a.closer, 1, believed(one, 4)),
-        "task": (a.task, (replace(RUN, number=2, generation=1),), believed(one, 4)),
+        "other": (a.closer, 1, believed(disk, 4)),
+        "task": (a.task, (replace(RUN, number=2, generation=1),), believed(disk, 4)),
     }
-    return Scenario(cast, one, faults=1, kinds=LOST_OR_LATE, segment=4)
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE, segment=4)
 
 
 def closers_of_what_was_opened() -> Scenario:
     """… its driver has taken a checkpoint and is about to take more when a closer that slept goes on."""
-    one = running(SAVE_A, FINISH, mine=RUN, segment=4)
-    one = after({"cleaner": (a.cleaner, 1)}, 4, one)
+    disk = running(SAVE_A, FINISH, mine=RUN, segment=4)
+    disk = after({"cleaner": (a.cleaner, 1)}, 4, disk)
     again = replace(RUN, number=2, generation=1)
     cast = {
-        "closer": (a.closer, 1, believed(one, 4)),
+        "closer": (a.closer, 1, believed(disk, 4)),
         "task": (a.task, (again,)),
         "driver": (a.driver, again, (SAVE_A, FINISH)),
-        "reader": (a.reader, 1, believed(one, 4)),
+        "reader": (a.reader, 1, believed(disk, 4)),
     }
-    return Scenario(cast, one, segment=4)
+    return Scenario(cast, disk, segment=4)
 
 
 # -- everything --------------------------------------------------------------------------------------------------------
@@ -418,9 +418,9 @@ def closers_of_what_was_opened() -> Scenario:
 
 def everything(segment: int = 64, scope: str = "") -> Scenario:
     tries = [Try("A", number, scope=scope) for number in range(4)]
-    one = running(SAVE_A, mine=tries[1], segment=segment)
+    disk = running(SAVE_A, mine=tries[1], segment=segment)
     cast = {
-        "zombie": at_work(one, SAVE_A, SAVE_B, RETIRE, SAVE_A, RETIRE, FINISH, segment=segment),
+        "zombie": at_work(disk, SAVE_A, SAVE_B, RETIRE, SAVE_A, RETIRE, FINISH, segment=segment),
         "task": (a.task, (tries[2], tries[3], replace(tries[3], number=4, generation=1))),
         "second": (a.driver, tries[2], (SAVE_A, RETIRE, SAVE_B, ("begin", "a"), RETIRE)),
         "third": (a.driver, tries[3], (SAVE_A, RETIRE, ("begin", "b"), SAVE_A, FINISH, RETIRE)),
@@ -433,7 +433,7 @@ def everything(segment: int = 64, scope: str = "") -> Scenario:
         "reader": (a.reader, 3),
         "closer": (a.closer, 3),
     }
-    return Scenario(cast, one, faults=3, segment=segment)
+    return Scenario(cast, disk, faults=3, segment=segment)
 
 
 def boundaries() -> Scenario:
@@ -446,8 +446,8 @@ def run_scope() -> Scenario:
 
 
 SMALL: dict[str, Callable[[], Scenario]] = {
-    one.__name__: one
-    for one in (
+    scenario.__name__: scenario
+    for scenario in (
         writers, writers_from_nothing, a_long_sleep, phantoms, phantoms_and_silence,
         a_zombie, another_coordinator, a_later_version, two_asynchronous_parts, two_at_once, asked_from_outside,
         an_audit, an_audit_that_fails,
@@ -458,4 +458,6 @@ SMALL: dict[str, Callable[[], Scenario]] = {
         a_restore_of_what_is_retired, closers, closers_of_what_was_opened,
     )
 }  # fmt: skip
-LARGE: dict[str, Callable[[], Scenario]] = {one.__name__: one for one in (everything, boundaries, run_scope)}
+LARGE: dict[str, Callable[[], Scenario]] = {
+    scenario.__name__: scenario for scenario in (everything, boundaries, run_scope)
+}

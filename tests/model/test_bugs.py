@@ -1,4 +1,4 @@
-"""Each mistake of ``bugs`` breaks a property, within bounds in which the unpatched protocol holds them all. Runs anywhere."""
+"""Each seeded bug breaks a property, within bounds in which the real protocol holds all properties. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL = scenarios.SMALL | savepoint_scenarios.SMALL
 
 
 @pytest.mark.parametrize("number", BUGS)
-def test_it_is_caught(number: str) -> None:
+def test_seeded_bug_is_caught(number: str) -> None:
     bug = BUGS[number]
     scenario = SMALL[bug.scenario]()
     with bug.patch():
@@ -25,7 +25,7 @@ def test_it_is_caught(number: str) -> None:
     assert found.property.startswith(bug.breaks), f"{found.property}\n" + "\n".join(found.trace)
 
 
-def test_each_is_caught_or_accounted_for() -> None:
-    """The drafts' mistakes have the numbers 1 to 52; there is no 49."""
+def test_every_known_bug_is_seeded_or_listed_with_a_reason() -> None:
+    """The known bugs have the numbers 1 to 52; there is no 49."""
     numbers = [*filter(str.isdecimal, BUGS), *NO_PLACE, *(number for reason in LATER.values() for number in reason)]
     assert sorted(map(int, numbers)) == [*range(1, 49), 50, 51, 52]

@@ -43,7 +43,7 @@ def outcomes(kind: str) -> list[object]:
     return [answer, explorer.disk(world).objects.get(KEY), [op.body for op in world.flying]]
 
 
-def test_what_faults_do() -> None:
+def test_faults_have_their_effect_on_the_store() -> None:
     assert outcomes("now") == ["STORED", b"1", []]
     assert outcomes("lost") == ["no answer", b"1", []]
     assert outcomes("late") == ["no answer", None, [b"1"]]
@@ -51,19 +51,19 @@ def test_what_faults_do() -> None:
     assert outcomes("echo") == ["EXISTS", b"1", []]
 
 
-def test_of_two_writers_one_wins_whatever_happens() -> None:
+def test_one_of_two_writers_wins_in_every_schedule() -> None:
     explorer = Explorer({"one": (writer, b"1"), "two": (writer, b"2")}, Anything(), faults=3)
     assert explorer.exhaust(100_000) == explorer.exhaust(100_000)
     assert explorer.complete
 
 
-def test_a_mistake_is_found_by_a_shortest_way() -> None:
+def test_exhaust_finds_a_bug_by_a_shortest_trace() -> None:
     found = Explorer({"one": (careless, b"1"), "two": (careless, b"2")}, Anything(), faults=1).exhaust(1_000)
     assert isinstance(found, Found)
     assert len(found.trace) == 2
 
 
-def test_a_walk_finds_it_too_and_the_same_one_each_time() -> None:
+def test_walk_finds_a_bug_by_the_same_trace_each_time() -> None:
     walks = [
         Explorer({"one": (careless, b"1"), "two": (careless, b"2")}, Anything(), faults=1).walk(100) for _ in range(2)
     ]
@@ -80,7 +80,7 @@ def going(process: Process) -> None:
     process.says("broken")
 
 
-def test_who_waits_is_not_chosen_before() -> None:
+def test_waiting_actor_is_not_chosen_before_its_condition() -> None:
     alone = Explorer({"waiting": (waiting,)}, Anything())
     assert alone.exhaust(100) == 1
     with_starter = Explorer({"waiting": (waiting,), "starter": (writer, b"go")}, Anything()).exhaust(100)

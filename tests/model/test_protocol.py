@@ -1,7 +1,7 @@
-"""The protocol as it is keeps every property in every scenario. Runs anywhere.
+"""The protocol keeps every property in every scenario. Runs anywhere.
 
-The small ones are searched breadth first, most of them to the end; all are walked at random, and from wherever a walk stops
-one actor alone must get everything settled (P10, P12). ``make test-slow`` looks much further.
+Small scenarios are searched breadth first, most of them completely. All scenarios are walked at random; from the end of a
+walk one actor alone must settle everything (P10, P12). ``make test-slow`` searches much further.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def broken(found: Found | int) -> str:
 
 
 def walked(scenario: Scenario, walks: int, depth: int, seconds: float = math.inf) -> tuple[str, int]:
-    """What was broken, and how many moves were made. A new explorer every hundred walks: what one remembers of its worlds is
-    not wanted again. None is begun after so many seconds."""
+    """Return the broken property with its trace, and the number of moves. Each hundred walks get a new explorer, which
+    limits the memory; none starts after ``seconds``."""
     made, end = 0, monotonic() + seconds
     for seed in range(-(-walks // 100)):
         explorer = scenario.explorer()
@@ -38,18 +38,18 @@ def walked(scenario: Scenario, walks: int, depth: int, seconds: float = math.inf
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_small_scenario_holds(name: str) -> None:
+def test_small_scenario_keeps_all_properties(name: str) -> None:
     assert not broken(SMALL[name]().explorer().exhaust(25_000))
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_small_scenario_can_be_settled_from_anywhere(name: str) -> None:
+def test_small_scenario_can_be_settled_after_a_random_walk(name: str) -> None:
     found, _ = walked(SMALL[name](), 15, 120)
     assert not found
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_a_large_scenario_holds(name: str) -> None:
+def test_large_scenario_keeps_all_properties_in_random_walks(name: str) -> None:
     found, _ = walked(LARGE[name](), 60, 400)
     assert not found
 
@@ -57,7 +57,7 @@ def test_a_large_scenario_holds(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", SMALL)
-def test_a_small_scenario_holds_far_out(name: str) -> None:
+def test_small_scenario_keeps_all_properties_in_a_long_search(name: str) -> None:
     assert not broken(SMALL[name]().explorer().exhaust(400_000))
     found, _ = walked(SMALL[name](), 300, 200)
     assert not found
@@ -66,7 +66,7 @@ def test_a_small_scenario_holds_far_out(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", LARGE)
-def test_a_large_scenario_holds_far_out(name: str) -> None:
+def test_large_scenario_keeps_all_properties_in_long_walks(name: str) -> None:
     found, made = walked(LARGE[name](), 10_000, 600, seconds=1500)
     assert not found
     assert made >= 100_000

@@ -1,7 +1,7 @@
 """``decide`` and ``apply`` under random commands of several actors, without a store. Runs anywhere.
 
-After each: what was decided is what the second, independent fold of ``history`` allows; the same command decided again is done
-already; a reader who comes by a snapshot believes the same. The runs are the same each time.
+After each command: the independent fold of ``history`` allows the decision; the repeated command is done already; a reader
+of a snapshot has the same state. The runs are the same each time.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ FOREIGN = tuple(f"memory://foreign/savepoint-other-{number}-ab" for number in (3
 
 
 def mostly(likely: Iterable[T], others: Iterable[T]) -> st.SearchStrategy[T]:
-    """One of the likely, four times out of five; of all, if there is none."""
-    first, rest = list(likely), list(others)
-    return st.sampled_from([*first * max(1, 4 * len(rest) // max(1, len(first))), *rest])
+    """Draw from ``likely`` four times out of five, and from ``others`` if it is empty."""
+    first, unlikely = list(likely), list(others)
+    return st.sampled_from([*first * max(1, 4 * len(unlikely) // max(1, len(first))), *unlikely])
 
 
 class Machine(RuleBasedStateMachine):
@@ -77,7 +77,7 @@ class Machine(RuleBasedStateMachine):
         assert not wrote or done, f"{command} is not done by having been done"
 
     def is_forgotten(self, command: c.Command) -> bool:
-        """Whether nobody knows any more what became of the checkpoint that it speaks of."""
+        """Return whether the checkpoint of the command is no longer listed."""
         return False
 
     def write(self, command: c.Command, epoch: int | None) -> bool:
@@ -95,9 +95,9 @@ class Machine(RuleBasedStateMachine):
         return True
 
     def deletes_unasked(self, command: c.Command, decision: tuple[e.Event, ...]) -> bool:
-        """Nobody but its owner condemns a savepoint."""
-        ids = {number for one in decision if isinstance(one, e.CheckpointsCondemned) for number in one.ids}
-        saved = any(one.id in ids for one in self.state.savepoints)
+        """Return whether the decision condemns a savepoint without a disposal."""
+        ids = {number for event in decision if isinstance(event, e.CheckpointsCondemned) for number in event.ids}
+        saved = any(saved.id in ids for saved in self.state.savepoints)
         return saved and not (isinstance(command, c.Condemn) and command.disposing)
 
     def plan(self, run: str, number: int, generation: int, **other: object) -> c.PlanLaunch:
@@ -124,7 +124,7 @@ class Machine(RuleBasedStateMachine):
         generation = data.draw(
             st.sampled_from([0, 0, 0, 1, 2] if newest is None else [newest.generation, newest.generation, 0, 1, 2])
         )
-        named = data.draw(mostly([None], [0, *(one.id for one in self.state.checkpoints)]))
+        named = data.draw(mostly([None], [0, *(checkpoint.id for checkpoint in self.state.checkpoints)]))
         self.send(
             self.plan(
                 run, number, generation, seen_alive=alive, durable=durable, on_clear=on_clear, require_state=required,
@@ -159,11 +159,11 @@ class Machine(RuleBasedStateMachine):
         """Mostly of the current launch; a driver that has started may ask again."""
         current = self.state.current_launch()
         launch = data.draw(mostly([current] if current else [], self.state.launches))
-        known = [one.driver for one in self.state.attempts if one.launch == launch.number]
+        known = [attempt.driver for attempt in self.state.attempts if attempt.launch == launch.number]
         driver = data.draw(mostly([f"driver {self.state.n}"], known))
         config = CheckpointConfig(retention=policy, max_concurrent=most, min_pause=5 * paused).to_json()
-        mine = self.starting(launch.spec.token, launch.spec.try_number, most, policy, checkpointing=config)
-        self.send(replace(mine, driver=driver, seen_alive=alive))
+        command = self.starting(launch.spec.token, launch.spec.try_number, most, policy, checkpointing=config)
+        self.send(replace(command, driver=driver, seen_alive=alive))
 
     @rule(run=st.sampled_from("ABCD"), number=st.integers(1, 5), alive=RARELY)
     def start_alone(self, run: str, number: int, alive: bool) -> None:
@@ -174,7 +174,10 @@ class Machine(RuleBasedStateMachine):
     def epoch(self, data: st.DataObject) -> int | None:
         """Whose command it is: the living attempt's, anybody's, or that of one that is over."""
         return data.draw(
-            mostly([one.epoch for one in self.state.living()], [None, *(one.epoch for one in self.state.attempts)])
+            mostly(
+                [living.epoch for living in self.state.living()],
+                [None, *(known.epoch for known in self.state.attempts)],
+            )
         )
 
     @precondition(lambda self: self.state.attempts)
@@ -187,8 +190,8 @@ class Machine(RuleBasedStateMachine):
         epoch = self.epoch(data)
         known = [
             *self.state.requests,
-            *(one.request.token for one in self.state.queue),
-            *(one.token for one in self.state.dropped_requests),
+            *(queued.request.token for queued in self.state.queue),
+            *(dropped.token for dropped in self.state.dropped_requests),
         ]
         request = data.draw(mostly([f"request {self.state.n}"], known))
         wanted = self.request(request, kind, try_number=number, gated=gated, origin=origin)
@@ -212,7 +215,7 @@ class Machine(RuleBasedStateMachine):
     @rule(uid=st.sampled_from("ab"), kind=st.sampled_from(KINDS[-5:]), ends=st.booleans())
     def save(self, uid: str, kind: str, ends: bool) -> None:
         """A driver takes a savepoint; one that stops it ends it, unless it is killed before."""
-        (epoch,) = [one.epoch for one in self.state.living()]
+        (epoch,) = [attempt.epoch for attempt in self.state.living()]
         request = self.request(f"request {self.state.n}", kind, origin="task")
         self.send(c.Trigger(request=request, epoch=epoch), epoch)
         for pending in self.state.pending[-1:]:
@@ -226,12 +229,17 @@ class Machine(RuleBasedStateMachine):
     def retire(self, disposing: bool, claims: bool) -> None:
         """What a cleaner does when nobody is in its way."""
         now = (BEGIN + timedelta(hours=self.state.n)).isoformat()
-        for one in self.state.retained:
-            self.send(c.Condemn(ids=(one.id,), now=now, disposing=disposing))
+        for checkpoint in self.state.retained:
+            self.send(c.Condemn(ids=(checkpoint.id,), now=now, disposing=disposing))
         for owned in self.state.claims if claims else ():
             self.send(c.Condemn(ids=(), claims=(owned.pointer,), now=now))
-        gone = tuple(one.id for one in self.state.with_status(CONDEMNED))
-        self.send(c.Forget(ids=gone, claims=tuple(one.pointer for one in self.state.claims if one.status == CONDEMNED)))
+        gone = tuple(checkpoint.id for checkpoint in self.state.with_status(CONDEMNED))
+        self.send(
+            c.Forget(
+                ids=gone,
+                claims=tuple(checkpoint.pointer for checkpoint in self.state.claims if checkpoint.status == CONDEMNED),
+            )
+        )
 
     @precondition(lambda self: self.state.checkpoints)
     @rule(data=st.data())
@@ -250,7 +258,7 @@ class Machine(RuleBasedStateMachine):
     @rule(uid=st.sampled_from("ab"), times=st.integers(1, 3))
     def go_on(self, uid: str, times: int) -> None:
         """What a driver does when nobody is in its way."""
-        for epoch in [one.epoch for one in self.state.living()] * times:
+        for epoch in [attempt.epoch for attempt in self.state.living()] * times:
             self.send(c.Trigger(request=e.Request(token=f"request {self.state.n}"), epoch=epoch), epoch)
             for pending in self.state.pending:
                 self.send(self.completion(pending, uid, ("",), epoch), epoch)
@@ -262,10 +270,12 @@ class Machine(RuleBasedStateMachine):
         epoch = self.epoch(data)
         self.send(self.completion(found, uid, () if short else ("",), epoch), epoch)
 
-    @precondition(lambda self: any(one.request.gated for one in self.state.checkpoints))
+    @precondition(lambda self: any(checkpoint.request.gated for checkpoint in self.state.checkpoints))
     @rule(data=st.data(), uid=st.sampled_from("ab"))
     def finalize(self, data: st.DataObject, uid: str) -> None:
-        found = data.draw(st.sampled_from([one for one in self.state.checkpoints if one.request.gated]))
+        found = data.draw(
+            st.sampled_from([checkpoint for checkpoint in self.state.checkpoints if checkpoint.request.gated])
+        )
         self.send(replace(self.completion(found, uid, ("",), None), finalize=True))
 
     def completion(self, found: Checkpoint, uid: str, acknowledged: tuple[str, ...], epoch: int | None) -> c.Complete:
@@ -282,10 +292,10 @@ class Machine(RuleBasedStateMachine):
         point = self.state.checkpoint(attempt.restore_point.id) if attempt and attempt.restore_point else None
         if point is None:  # nobody lists it any more, but the driver knows
             uids = self.history.attempts[epoch].uids - {uid}
-            return tuple(StateEntry(uid=one, kind="stage", run="A") for one in sorted(uids))
+            return tuple(StateEntry(uid=known, kind="stage", run="A") for known in sorted(uids))
         paths = self.state.paths()
         file_sets = tuple(paths[number] for number in point.file_sets)
-        return tuple(replace(one, file_sets=file_sets) for one in point.states if one.uid != uid)
+        return tuple(replace(state, file_sets=file_sets) for state in point.states if state.uid != uid)
 
     @precondition(lambda self: self.state.checkpoints)
     @rule(data=st.data(), reason=st.sampled_from(REASONS))
@@ -311,8 +321,12 @@ class Machine(RuleBasedStateMachine):
     def restore(self, data: st.DataObject, number: int, really: bool, claimed: bool) -> None:
         """By a task that is cleared now and then, or that lifts a suspension; to any checkpoint, to a savepoint from
         elsewhere, or to nothing."""
-        here = [Point(id=one.id) for one in self.state.retained]
-        others = [None, *(Point(pointer=one) for one in FOREIGN), *(Point(id=one.id) for one in self.state.checkpoints)]
+        here = [Point(id=checkpoint.id) for checkpoint in self.state.retained]
+        others = [
+            None,
+            *(Point(pointer=pointer) for pointer in FOREIGN),
+            *(Point(id=checkpoint.id) for checkpoint in self.state.checkpoints),
+        ]
         base = data.draw(mostly(here, others))
         token = Token(dag="d", run="A", task="restore", generation=number)
         elsewhere = base is not None and base.pointer is not None
@@ -337,7 +351,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), skew=st.integers(-48, 480))
     def give_up(self, data: st.DataObject, skew: int) -> None:
         """A claimed savepoint, perhaps together with a checkpoint."""
-        ids = data.draw(st.sampled_from([(), *((one.id,) for one in self.state.retained)]))
+        ids = data.draw(st.sampled_from([(), *((checkpoint.id,) for checkpoint in self.state.retained)]))
         claims = tuple(sorted(data.draw(st.sets(st.sampled_from(FOREIGN), min_size=1))))
         self.send(c.Condemn(ids=ids, claims=claims, now=(BEGIN + timedelta(hours=skew)).isoformat()))
 
@@ -363,8 +377,8 @@ class Machine(RuleBasedStateMachine):
         self.send(c.FinishClosing())
 
     def some(self, data: st.DataObject, likely: Sequence[Checkpoint]) -> tuple[int, ...]:
-        one = mostly([one.id for one in likely], [one.id for one in self.state.checkpoints])
-        return tuple(sorted(data.draw(st.sets(one, min_size=1, max_size=data.draw(st.sampled_from((1, 1, 3)))))))
+        number = mostly([known.id for known in likely], [known.id for known in self.state.checkpoints])
+        return tuple(sorted(data.draw(st.sets(number, min_size=1, max_size=data.draw(st.sampled_from((1, 1, 3)))))))
 
     # -- what must hold --------------------------------------------------------------------------------------------
 
@@ -381,30 +395,30 @@ class Machine(RuleBasedStateMachine):
         state, history = self.state, self.history
         point = state.restore_point()
         assert (point and (point.pointer or point.id)) == history.restore_point()
-        assert {one.epoch for one in state.living()} == set(history.living())
-        assert {one.id for one in state.pending} == history.with_status("pending").keys()
-        assert {one.id for one in state.retained} == history.with_status("retained").keys()
+        assert {attempt.epoch for attempt in state.living()} == set(history.living())
+        assert {checkpoint.id for checkpoint in state.pending} == history.with_status("pending").keys()
+        assert {checkpoint.id for checkpoint in state.retained} == history.with_status("retained").keys()
         assert (state.closing_reason is not None, state.closed) == (history.closing or history.closed, history.closed)
         assert state.last_epoch == max(history.attempts, default=0)
         assert state.next_id == max((*history.checkpoints, history.least)) + 1
         assert bool(state.suspended) == history.suspended
-        assert {one.pointer: one.status for one in state.claims} == history.claims
+        assert {claim.pointer: claim.status for claim in state.claims} == history.claims
 
     @invariant()
     def both_folds_say_the_same_of_requests(self) -> None:
         state, history = self.state, self.history
-        assert [one.request.token for one in state.queue] == list(history.queue)
-        dropped = {one.token: one.try_number for one in state.dropped_requests}
+        assert [queued.request.token for queued in state.queue] == list(history.queue)
+        dropped = {drop.token: drop.try_number for drop in state.dropped_requests}
         assert dropped == history.dropped or (dropped.items() <= history.dropped.items() and self.listed < KEPT_RECORDS)
         assert len(state.failed()) == history.failures(self.listed)
 
     @invariant()
     def both_folds_say_the_same_of_savepoints(self) -> None:
-        saved = {number: one for number, one in self.history.with_status("retained").items() if one.savepoint}
-        assert {one.id: one.published for one in self.state.savepoints} == {
-            number: one.published for number, one in saved.items()
+        saved = {number: point for number, point in self.history.with_status("retained").items() if point.savepoint}
+        assert {point.id: point.published for point in self.state.savepoints} == {
+            number: point.published for number, point in saved.items()
         }
-        own = {path for one in self.history.checkpoints.values() for path in one.paths}
+        own = {path for point in self.history.checkpoints.values() for path in point.paths}
         assert set(self.state.paths().values()) <= own, "file sets that lie at a target"
 
     @invariant()
@@ -420,8 +434,8 @@ class Machine(RuleBasedStateMachine):
     def nobody_may_delete_what_is_referred_to(self) -> None:
         paths = self.state.paths()
         referred = {paths[number] for number in self.state.referred()}
-        for one in self.history.with_status("retained").values():
-            assert one.paths <= referred
+        for checkpoint in self.history.with_status("retained").values():
+            assert checkpoint.paths <= referred
         for epoch in self.history.living():
             assert self.history.attempts[epoch].holds <= referred
 
@@ -469,14 +483,14 @@ MACHINES = [Machine, RunScopeMachine, CrampedMachine]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_every_decision_may_stand(machine: type[Machine]) -> None:
+def test_random_commands_are_decided_as_the_history_allows(machine: type[Machine]) -> None:
     run_state_machine_as_test(machine, settings=settled(50, 60, always_the_same=True))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_every_decision_may_stand_far_out(machine: type[Machine]) -> None:
+def test_many_random_commands_are_decided_as_the_history_allows(machine: type[Machine]) -> None:
     """At least so many commands: of how many an example consists is not ours to say."""
     machine.sent = 0
     for number in itertools.count():

@@ -113,8 +113,8 @@ def connect(stack: Stack, s3: S3Store) -> None:
 def show_bucket(s3: S3Store, directory: LocalStore) -> None:
     """Rows and journal are there, and nothing is where they would be without the connection."""
     stored = list(s3.list("jobs"))
-    rows = [one.size for one in stored if one.key.endswith(".parquet")]
-    entries = [one for one in stored if "/journal/" in one.key]
+    rows = [listed.size for listed in stored if listed.key.endswith(".parquet")]
+    entries = [listed for listed in stored if "/journal/" in listed.key]
     if not rows or not entries or any(directory.list("")):
         raise RuntimeError(f"rows {rows}, journal {entries}, in the directory {list(directory.list(''))}")
     say(f"In {s3.uri}: {len(rows)} files of rows ({size(sum(rows))}), {len(entries)} entries of the journal.")
@@ -139,7 +139,9 @@ def completed_stages(store: Store, dag_run: str) -> set[str]:
     """From the journal."""
     history = Keys(History(f"{DAG}.{TASK}", dag_run).prefix)
     journal = Journal(store, history, By("people", "demo", "here"))
-    return {state.uid for one in journal.catch_up().retained for state in one.states if state.kind == "stage"}
+    return {
+        state.uid for checkpoint in journal.catch_up().retained for state in checkpoint.states if state.kind == "stage"
+    }
 
 
 def print_log(stack: Stack, dag_run: str) -> None:

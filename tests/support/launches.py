@@ -80,7 +80,7 @@ class Launches:
 
     def ends(self) -> list[tuple[str | None, int | None]]:
         """How each attempt ended, with the exit code that its driver announced."""
-        return [(one.outcome, one.exit_code) for one in self.state().attempts]
+        return [(attempt.outcome, attempt.exit_code) for attempt in self.state().attempts]
 
     def last(self) -> AttemptRecord:
         return self.state().attempts[-1]

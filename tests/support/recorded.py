@@ -167,8 +167,10 @@ class Recorded:
         number = self.triggered(barrier, triggered)
         self.clock = at(completed)
         self.states = {
-            uid: one if one.measures.checkpoint else replace(one, measures=replace(one.measures, checkpoint=number))
-            for uid, one in self.states.items()
+            uid: state
+            if state.measures.checkpoint
+            else replace(state, measures=replace(state.measures, checkpoint=number))
+            for uid, state in self.states.items()
         }
         ack = Acknowledgement(
             inc=self.state.incarnation, id=number, application="", epoch=self.state.last_epoch, nonce=f"nonce {number}",

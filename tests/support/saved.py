@@ -52,7 +52,9 @@ class Saved:
         return open_savepoint(self.pointer, self.target)
 
     def left(self) -> list[str]:
-        return sorted(one.key.removeprefix(f"{self.pointer.name}/") for one in self.target.list(self.pointer.name))
+        return sorted(
+            listed.key.removeprefix(f"{self.pointer.name}/") for listed in self.target.list(self.pointer.name)
+        )
 
     def is_(self) -> str:
         """What anybody finds who comes now. That it is torn is no answer."""

@@ -21,7 +21,7 @@ def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
 
 
-def test_versions_that_were_read() -> None:
+def test_installed_versions_are_those_that_were_read() -> None:
     assert version("apache-airflow").startswith("3.3.")
     assert version("apache-airflow-providers-apache-spark") == "6.3.4"
 
@@ -30,7 +30,7 @@ def test_task_processes_announce_their_supervisor() -> None:
     assert "SUPERVISOR_COMMS" in task_runner.__annotations__
 
 
-def test_task_processes_ask_the_api_server_through_a_backend_we_know() -> None:
+def test_workers_use_the_api_server_secrets_backend() -> None:
     name = f"{ExecutionAPISecretsBackend.__module__}.{ExecutionAPISecretsBackend.__qualname__}"
     assert name in DEFAULT_SECRETS_SEARCH_PATH_WORKERS
 
@@ -42,7 +42,7 @@ def test_answers_of_the_supervisor_become_connections() -> None:
     assert (found.conn_id, found.host) == ("x", "local")
 
 
-def test_connections_under_test_are_kept_where_we_look() -> None:
+def test_connections_under_test_are_found() -> None:
     tested = Connection(conn_id="x", conn_type="spark", host="local")
     token = context._preset_connections.set({"x": tested})
     try:
@@ -57,7 +57,7 @@ def test_passwords_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert redact("it is tell-nobody") == "it is ***"
 
 
-def test_the_spark_hook_keeps_its_process_connection_and_environment_where_we_look() -> None:
+def test_spark_hook_has_the_attributes_that_are_used() -> None:
     hook = SparkSubmitHook()
     assert hook._submit_sp is None
     assert hook._env is None

@@ -1,4 +1,4 @@
-"""Ceph for the tests of stores: who cannot have it hears why, and nothing outlives it. Runs on Linux."""
+"""Ceph for the tests of stores: refused on other systems, and no process outlives it. Runs on Linux."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support import ceph
 from tests.support.processes import environment, find
 
 
-def test_another_system_cannot_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_system_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system = {"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04 LTS"}
     monkeypatch.setattr(ceph, "UNPACKED", tmp_path / "absent")
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: system)
@@ -20,7 +20,7 @@ def test_another_system_cannot_have_it(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_a_start_that_fails_shows_the_logs_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_shows_the_logs_and_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceph, "CONFIGURATION", ceph.CONFIGURATION.replace("beast endpoint", "beast nonsense"))
     with pytest.raises(RuntimeError, match=r"radosgw.* ended with") as failed, ceph.Ceph(tmp_path):
         pass

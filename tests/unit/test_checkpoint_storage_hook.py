@@ -1,4 +1,4 @@
-"""Where checkpoints live: what a connection may say, and what is refused."""
+"""``CheckpointStorageHook``: the root of a connection, and fields that are refused. Runs in Airflow (worker)."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> CheckpointStorage
     return CheckpointStorageHook()
 
 
-def test_the_connections_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_is_that_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     assert connect(monkeypatch, extra={"root": "/shared/checkpoints"}).root() == "file:///shared/checkpoints"
 
 
-def test_a_connection_as_uri(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_may_be_a_uri(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_MINE", "checkpoint-storage://?root=file%3A%2F%2F%2Fshared%2Fcheckpoints")
     assert CheckpointStorageHook("mine").root() == "file:///shared/checkpoints"
 
 
-def test_the_connection_wins_over_a_local_master(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_wins_over_a_local_master(monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, extra={"root": "/shared"})
     assert CheckpointStorageHook(master="local[2]").root() == "file:///shared"
 
 
 @pytest.mark.parametrize("root", ["hdfs://namenode/ckp", "gs://lake/ckp"])
-def test_stores_of_other_versions_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, root: str) -> None:
+def test_unsupported_store_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, root: str) -> None:
     with pytest.raises(StoreMisconfigured, match=root):
         connect(monkeypatch, extra={"root": root}).root()
 
 
 @pytest.mark.parametrize("extra", [{}, {"root": ""}, {"root": "checkpoints"}, {"root": "memory://mine"}, {"root": 7}])
-def test_a_root_that_moves_with_the_process_is_refused(monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any]) -> None:
+def test_root_that_is_no_absolute_path_is_refused(monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any]) -> None:
     with pytest.raises(StoreMisconfigured, match="absolute path"):
         connect(monkeypatch, extra=extra).root()
 
 
 @pytest.mark.parametrize("field", ["login", "password", "host", "schema"])
-def test_fields_that_would_do_nothing_are_refused(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+def test_fields_without_effect_are_refused(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     with pytest.raises(NotSupportedYet, match=f"has {field};"):
         connect(monkeypatch, extra={"root": "/a"}, **{field: "x"}).root()
 
 
-def test_extras_that_would_do_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extras_without_effect_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotSupportedYet, match="has endpoint_url, verify;"):
         connect(monkeypatch, extra={"root": "/a", "verify": True, "endpoint_url": "x"}).root()
 
 
-def test_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreMisconfigured, match="'fs'"):
         connect(monkeypatch, conn_type="fs", extra={"root": "/a"}).root()
 
 
 @pytest.mark.parametrize("master", [None, "yarn", "local[2]"])
-def test_one_that_cannot_be_read_is_not_missing(monkeypatch: pytest.MonkeyPatch, master: str | None) -> None:
+def test_unreadable_connection_is_not_missing(monkeypatch: pytest.MonkeyPatch, master: str | None) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", "{not json")
     with pytest.raises(ConnectionUnreadable):
         CheckpointStorageHook(master=master).root()
@@ -79,10 +79,10 @@ ASKED: list[Callable[[CheckpointStorageHook, str], object]] = [
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_the_folder_of_local_jobs_stands_in_for_the_default_connection_alone(
+def test_folder_of_local_jobs_replaces_only_the_default_connection(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: Callable[[CheckpointStorageHook, str], object]
 ) -> None:
-    """A name that somebody wrote, and mistyped, would lead to other checkpoints."""
+    """With a mistyped connection name the folder would lead to other checkpoints."""
     there = "airflow_checkpoint_provider.hooks.checkpoint_storage"
     monkeypatch.setattr(f"{there}.find_connection", lambda _: None)  # here is no Airflow to say so
     monkeypatch.setattr(f"{there}.get_airflow_home", lambda: str(tmp_path))
@@ -93,14 +93,14 @@ def test_the_folder_of_local_jobs_stands_in_for_the_default_connection_alone(
         asked(CheckpointStorageHook("mien", master="local"), root)
 
 
-def test_the_button_proves_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_test_connection_passes_a_good_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ok, text = connect(monkeypatch, extra={"root": str(tmp_path / "new")}).test_connection()
     assert ok
     assert str(tmp_path / "new") in text
     assert [name for _, _, names in os.walk(tmp_path) for name in names] == []
 
 
-def test_the_button_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_test_connection_reports_an_unusable_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ok, text = connect(monkeypatch, extra={"root": str(tmp_path / "file")}).test_connection()
     assert not ok

@@ -14,12 +14,12 @@ PAGE = PACKAGE.parent / "docs" / "behaviour.md"
 TABLE = re.compile(r"(?:^\| CKP\d{3} \|.*\n)+", re.MULTILINE)
 
 
-def test_each_code_has_one_meaning() -> None:
+def test_code_has_one_meaning() -> None:
     assert len(ERRORS) + len(LINES) == len(CODES)
     assert len(set(CODES.values())) == len(CODES)
 
 
-def test_each_code_of_the_package_has_a_meaning_and_each_meaning_is_used() -> None:
+def test_codes_of_the_package_and_of_the_table_are_equal() -> None:
     sources = [file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py")]
     used = {
         code for source in sources for code in re.findall(r"CKP\d{3}", re.sub(r'(?m)^ *"CKP\d{3}": .*$', "", source))
@@ -27,11 +27,11 @@ def test_each_code_of_the_package_has_a_meaning_and_each_meaning_is_used() -> No
     assert used == CODES.keys()
 
 
-def test_each_meaning_is_a_sentence_in_one_line() -> None:
+def test_meaning_is_a_sentence_in_one_line() -> None:
     assert [meaning for meaning in CODES.values() if not re.fullmatch(r"[A-Z].{10,115}\.", meaning)] == []
 
 
-def test_the_page_shows_the_meaning_of_each_code() -> None:
+def test_page_shows_the_meaning_of_each_code() -> None:
     """``WRITE_GOLDEN_TEXTS=1`` rewrites the table."""
     table = "".join(f"| {code} | {meaning} |\n" for code, meaning in CODES.items())
     if os.environ.get("WRITE_GOLDEN_TEXTS"):

@@ -38,7 +38,7 @@ Table = list[list[str]]
 
 
 def tables(page: str) -> Iterator[tuple[str, Table]]:
-    """Each table, and the paragraph before it."""
+    """Yield each table with the paragraph before it."""
     for found in re.finditer(r"((?:^[^|\n].*\n)*)\n*((?:^\|.*\n?)+)", page, re.MULTILINE):
         rows = [re.split(r"(?<!\\)\|", line.strip().strip("|")) for line in found[2].splitlines()]
         yield found[1], [[cell.strip() for cell in row] for row in rows if set("".join(row)) - set("-: ")]
@@ -50,7 +50,7 @@ def rows_with(page: str, first: str) -> Table:
 
 
 def names(table: Table) -> set[str]:
-    """What stands in backticks in the first column."""
+    """Return the words in backticks in the first column."""
     return {name for row in table for name in NAME.findall(row[0])}
 
 
@@ -58,7 +58,7 @@ def names(table: Table) -> set[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The names that GitHub gives to headings."""
+    """Return the anchors that GitHub gives to headings."""
     headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -72,7 +72,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_named_files_are_there(page: Path) -> None:
+def test_named_files_exist(page: Path) -> None:
     for name in FILE.findall(page.read_text()):
         assert (ROOT / name).exists() or (PACKAGE / name).exists(), name
 
@@ -112,12 +112,12 @@ def reading_order() -> list[str]:
     return [name for row in table for name in NAME.findall(row[0])]
 
 
-def test_the_reading_order_names_each_module_once() -> None:
+def test_reading_order_names_each_module_once() -> None:
     modules = [str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if has_code(file)]
     assert sorted(reading_order()) == sorted(modules)
 
 
-def test_the_reading_order_is_the_order_of_the_folders() -> None:
+def test_reading_order_follows_the_folders() -> None:
     folders = [str(Path(module).parent) for module in reading_order()]
     assert [folder for folder, _ in groupby(folders)] == FOLDERS
 
@@ -160,12 +160,12 @@ EXPLAINED: dict[str, type] = {
 }
 
 
-def test_each_object_has_an_example() -> None:
+def test_every_object_has_an_example() -> None:
     assert list(EXAMPLES) == ["Entry", "Boundary", "Stub", *READERS]
 
 
 @pytest.mark.parametrize("title", EXAMPLES)
-def test_an_example_is_what_the_package_reads_and_writes(title: str) -> None:
+def test_example_is_read_and_written_back_by_the_package(title: str) -> None:
     body = canonical(EXAMPLES[title])
     read = READERS[title].from_json(parse(body, title)) if title in READERS else Entry.from_bytes(body, title)
     assert list(unknown(read)) == []
@@ -173,7 +173,7 @@ def test_an_example_is_what_the_package_reads_and_writes(title: str) -> None:
 
 
 def unknown(read: Any) -> Iterator[str]:
-    """Fields that the reader kept without knowing them, anywhere below."""
+    """Yield the unknown fields that the reader kept, at any depth."""
     if isinstance(read, Entry | Record):
         yield from read.extra
         read = [getattr(read, field.name) for field in fields(read)]
@@ -219,8 +219,8 @@ def test_properties_are_those_that_are_tested() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_the_table_of_kinds_is_the_code(kind: Kind) -> None:
+def test_table_of_kinds_matches_the_code(kind: Kind) -> None:
     """Shares files, forced, deleted by a policy, subsumes, suspends."""
     (row,) = rows_with((ROOT / "docs" / "flink.md").read_text(), rf"`{kind.name}`.*")
-    said = [cell not in ("no", "never") for cell in row[1:]]
-    assert said == [not kind.savepoint, kind.forced, not kind.savepoint, kind.subsumes, kind.suspends]
+    documented = [cell not in ("no", "never") for cell in row[1:]]
+    assert documented == [not kind.savepoint, kind.forced, not kind.savepoint, kind.subsumes, kind.suspends]

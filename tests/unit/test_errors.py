@@ -1,4 +1,4 @@
-"""The errors: one root, stable codes, builtins that a caller would catch, a text that says what to do. Runs anywhere."""
+"""The errors: one root, stable codes, builtin base classes, and texts. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, Refused, StoreEr
 
 ALL = [error for error in all_errors() if error.__module__ == errors.__name__]
 LEAVES = [error for error in ALL if not set(error.__subclasses__()) & set(ALL)]
-BUILTINS = {one for one in vars(builtins).values() if isinstance(one, type) and issubclass(one, Exception)} - {
+BUILTINS = {kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, Exception)} - {
     Exception
 }
 
@@ -35,17 +35,17 @@ PERMANENT = {
 
 
 def names(several: list[type[CheckpointError]]) -> list[str]:
-    return [one.__name__ for one in several]
+    return [error.__name__ for error in several]
 
 
 @pytest.mark.parametrize("error", ALL, ids=names(ALL))
-def test_every_error_has_a_code_of_its_own(error: type[CheckpointError]) -> None:
-    """Inherited, a search for it would find the wrong page. That none stands twice is tested beside the table of codes."""
+def test_error_has_its_own_code(error: type[CheckpointError]) -> None:
+    """A search for an inherited code would find the wrong page. tests/unit/test_codes.py checks that no code is used twice."""
     assert re.fullmatch(r"CKP\d{3}", vars(error)["code"])
 
 
 @pytest.mark.parametrize("error", LEAVES, ids=names(LEAVES))
-def test_a_leaf_is_what_a_caller_would_catch(error: type[CheckpointError]) -> None:
+def test_leaf_error_has_a_builtin_base_or_is_a_refusal(error: type[CheckpointError]) -> None:
     assert set(error.__mro__) & (BUILTINS | {Refused})
 
 
@@ -65,42 +65,42 @@ def test_a_leaf_is_what_a_caller_would_catch(error: type[CheckpointError]) -> No
         (errors.NotSupportedYet, NotImplementedError),
         (errors.Superseded, RuntimeError),
     ],
-    ids=lambda one: one.__name__,
+    ids=lambda kind: kind.__name__,
 )
-def test_which_builtin(error: type[CheckpointError], builtin: type[Exception]) -> None:
+def test_error_is_caught_by_its_builtin(error: type[CheckpointError], builtin: type[Exception]) -> None:
     with pytest.raises(builtin):
         raise error("said; do this")
 
 
-def test_three_errors_of_the_store_are_none_of_each_other() -> None:
-    """Denied, misconfigured and unavailable are told apart; none of them is "absent"."""
+def test_store_errors_are_not_subclasses_of_each_other() -> None:
+    """None of them is a ``LookupError``, which would mean *absent*."""
     kinds = (errors.StoreDenied, errors.StoreMisconfigured, errors.StoreUnavailable, errors.CommitStateUnknown)
-    for one in kinds:
-        assert issubclass(one, StoreError)
-        assert not issubclass(one, LookupError)
-        assert [other for other in kinds if issubclass(one, other)] == [one]
+    for kind in kinds:
+        assert issubclass(kind, StoreError)
+        assert not issubclass(kind, LookupError)
+        assert [other for other in kinds if issubclass(kind, other)] == [kind]
 
 
-def test_what_no_retry_can_mend() -> None:
+def test_permanent_errors_are_those_listed() -> None:
     assert {error.__name__ for error in ALL if error.permanent} == PERMANENT
 
 
 @pytest.mark.parametrize("error", ALL, ids=names(ALL))
-def test_an_error_says_its_text_and_its_code_and_what_it_is_about(error: type[CheckpointError]) -> None:
-    one = error("chk-7 is pending; ask again", id=7)
-    assert str(one) == f"chk-7 is pending; ask again  [{error.code}]"
-    assert (one.message, one.about) == ("chk-7 is pending; ask again", {"id": 7})
+def test_error_shows_its_text_and_code(error: type[CheckpointError]) -> None:
+    raised = error("chk-7 is pending; ask again", id=7)
+    assert str(raised) == f"chk-7 is pending; ask again  [{error.code}]"
+    assert (raised.message, raised.about) == ("chk-7 is pending; ask again", {"id": 7})
     assert error.__doc__
 
 
 @pytest.mark.parametrize("error", ALL, ids=names(ALL))
-def test_an_error_crosses_processes_whole(error: type[CheckpointError]) -> None:
-    one = pickle.loads(pickle.dumps(error("text", id=7)))  # noqa: S301 -- our own, as a process pool sends it back
-    assert (type(one), str(one), one.about) == (error, str(error("text")), {"id": 7})
+def test_error_is_equal_after_pickling(error: type[CheckpointError]) -> None:
+    restored = pickle.loads(pickle.dumps(error("text", id=7)))  # noqa: S301 -- our own, as a process pool sends it back
+    assert (type(restored), str(restored), restored.about) == (error, str(error("text")), {"id": 7})
 
 
-def test_what_authors_of_dags_and_jobs_catch_is_exported() -> None:
-    """The list of exports is an agreement; it grows."""
+def test_checkpoint_exports_the_public_names() -> None:
+    """A name in this list stays."""
     assert set(checkpoint.__all__) == {
         *("CheckpointConfig", "KeepAll", "KeepLatest", "KeepWithin"),
         *(

@@ -1,4 +1,4 @@
-"""Gauges by Flink's names, through Airflow's own logger for OpenTelemetry into its real SDK."""
+"""Gauges with the names of Flink, sent by Airflow's OpenTelemetry logger to the real SDK. Runs in Airflow (worker)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BEATS = Beats(every=0.05, look=1, still=30)
 
 
 class Sent:
-    """What Airflow's logger has handed to OpenTelemetry: by name, which its SDK writes small, the newest value and the tags."""
+    """The newest value and the tags of each gauge that reached OpenTelemetry; its SDK writes names in lower case."""
 
     def __init__(self) -> None:
         self._reader = InMemoryMetricReader()
@@ -58,7 +58,9 @@ class Sent:
         """A reader hands out each change once."""
         data = self._reader.get_metrics_data()
         for metric in (
-            (m for one in data.resource_metrics for scope in one.scope_metrics for m in scope.metrics) if data else ()
+            (m for resource in data.resource_metrics for scope in resource.scope_metrics for m in scope.metrics)
+            if data
+            else ()
         ):
             name = metric.name.removeprefix("airflow.checkpoint.")
             for point in metric.data.data_points:
@@ -96,11 +98,11 @@ def small(found: Mapping[str, float]) -> dict[str, float]:
     return {name.lower(): value for name, value in found.items()}
 
 
-def test_the_names_are_flinks() -> None:
+def test_names_are_those_of_flink() -> None:
     assert set(gauges(finished().state)) == FLINKS - NOT_SENT
 
 
-def test_each_is_explained() -> None:
+def test_every_gauge_is_explained_in_the_docs() -> None:
     section = (
         (Path(metrics.__file__).parents[1] / "docs" / "behaviour.md")
         .read_text()
@@ -109,13 +111,13 @@ def test_each_is_explained() -> None:
     assert [name for name in sorted(FLINKS | {metrics.UNPROTECTED}) if f"`{name}`" not in section] == []
 
 
-def test_before_anything_happened() -> None:
+def test_gauges_of_an_empty_history_are_zero_or_minus_one() -> None:
     found = gauges(Recorded().state)
     assert {name for name, value in found.items() if value == 0} == {name for name in found if "umberOf" in name}
     assert {value for value in found.values() if value} == {-1}
 
 
-def test_what_they_say() -> None:
+def test_gauges_of_a_finished_run() -> None:
     found = gauges(finished().state)
     assert (found["totalNumberOfCheckpoints"], found["numberOfFailedCheckpoints"]) == (6, 1)
     assert (found["lastCompletedCheckpointId"], found["lastCheckpointDuration"]) == (6, 1000)
@@ -124,7 +126,7 @@ def test_what_they_say() -> None:
     assert (found["lastCheckpointSize"], found["lastCheckpointFullSize"]) == (0, 64612)
 
 
-def test_airflow_gets_them_by_tag_and_by_legacy_name(sent: Sent, ours: Metrics) -> None:
+def test_gauges_are_sent_by_tag_and_by_legacy_name(sent: Sent, ours: Metrics) -> None:
     state = finished().state
     ours.tell(state)
     expected = small(gauges(state))
@@ -133,7 +135,7 @@ def test_airflow_gets_them_by_tag_and_by_legacy_name(sent: Sent, ours: Metrics) 
     assert sent.tags[f"{LEVEL}.lastcheckpointsize"] == {}
 
 
-def test_without_legacy_names_the_job_is_a_tag_alone(
+def test_gauges_are_sent_by_tag_only_without_legacy_names(
     sent: Sent, ours: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
@@ -141,13 +143,13 @@ def test_without_legacy_names_the_job_is_a_tag_alone(
     assert set(sent.values) == set(small(gauges(finished().state)))
 
 
-def test_a_name_that_no_backend_takes_is_made_one(sent: Sent) -> None:
+def test_invalid_characters_of_a_name_are_replaced(sent: Sent) -> None:
     Metrics("flüge:täglich", "etl", "delays").tell(finished().state)
     assert "fl_ge_t_glich.lastcheckpointsize" in sent.values
 
 
 @pytest.mark.usefixtures("sent")
-def test_a_backend_that_fails_costs_one_line(ours: Metrics, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_backend_is_logged_once(ours: Metrics, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> Any:
         raise OSError("no such host")
 
@@ -159,19 +161,19 @@ def test_a_backend_that_fails_costs_one_line(ours: Metrics, caplog: pytest.LogCa
     assert [record.getMessage() for record in caplog.records] == ["metrics cannot be sent: no such host"]
 
 
-# -- work that is not protected --------------------------------------------------------------------------------------------
+# -- unprotected work ------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_crash_would_cost_goes_on_by_our_own_clock(sent: Sent) -> None:
+def test_unprotected_seconds_go_on_by_the_own_clock(sent: Sent) -> None:
     now = [1000.0]
     ours = Metrics(JOB, "flights_etl", "delays", lambda: now[0])
     ours.remind()
     assert sent.values == {}
     ours.heard(Beat(at=at("22:05:00"), protected_since=at("22:00:00")))
-    for passed, said in ((0, 300), (EVERY - 1, 300), (1, 300 + EVERY)):
+    for passed, expected in ((0, 300), (EVERY - 1, 300), (1, 300 + EVERY)):
         now[0] += passed
         ours.remind()
-        assert sent.values["unprotected_seconds"] == said
+        assert sent.values["unprotected_seconds"] == expected
     now[0] += EVERY
     ours.heard(Beat(at=at("22:05:21"), protected_since=at("22:05:20")))
     ours.remind()
@@ -180,11 +182,11 @@ def test_what_a_crash_would_cost_goes_on_by_our_own_clock(sent: Sent) -> None:
     assert sent.values["unprotected_seconds"] == 0
 
 
-# -- whoever follows -------------------------------------------------------------------------------------------------------
+# -- followers -------------------------------------------------------------------------------------------------------------
 
 
 class Following:
-    """A try that has adopted the living driver of a recorded history, and follows it in a thread of its own."""
+    """A try that adopted the driver of a recorded history and follows it in a thread."""
 
     def __init__(self, recorded: Recorded) -> None:
         parameters = LaunchParameters(
@@ -209,7 +211,7 @@ class Following:
         self._thread.join(timeout=30)
 
 
-def test_whoever_follows_a_driver_sends_what_it_sees(sent: Sent) -> None:
+def test_follower_of_a_driver_sends_gauges(sent: Sent) -> None:
     recorded = Recorded()
     three_stages(recorded)
     with Following(recorded):
@@ -220,7 +222,7 @@ def test_whoever_follows_a_driver_sends_what_it_sees(sent: Sent) -> None:
     assert sent.values["unprotected_seconds"] == 0
 
 
-def test_a_silent_store_does_not_silence_what_a_crash_would_cost(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unprotected_seconds_rise_while_the_store_is_silent(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "EVERY", 0.05)
     silent = threading.Event()
     recorded = Recorded(FaultyStore(MemoryStore(), lambda _: Fault.LOST if silent.is_set() else Fault.NONE))
@@ -228,6 +230,6 @@ def test_a_silent_store_does_not_silence_what_a_crash_would_cost(sent: Sent, mon
     with Following(recorded):
         sent.wait("unprotected_seconds", lambda seconds: seconds > 0)
         silent.set()
-        said = sent.values["unprotected_seconds"]
-        sent.wait("unprotected_seconds", lambda seconds: seconds > said + 0.2)
+        expected = sent.values["unprotected_seconds"]
+        sent.wait("unprotected_seconds", lambda seconds: seconds > expected + 0.2)
         silent.clear()

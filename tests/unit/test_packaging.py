@@ -42,7 +42,7 @@ def run(*command: str | Path) -> str:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: neither finds what an earlier build left behind, nor leaves anything."""
+    """Build the wheel from a copy, so that no build touches the working tree."""
     source, dist = tmp_path_factory.mktemp("tree") / "source", tmp_path_factory.mktemp("dist")
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist"))
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", dist, source)
@@ -52,7 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ``bin`` of an environment that holds the wheel and nothing else, not even pip."""
+    """Return the ``bin`` of an environment that holds only the wheel, not even pip."""
     home = tmp_path_factory.mktemp("clean")
     run(sys.executable, "-m", "venv", "--without-pip", home)
     run(
@@ -71,7 +71,7 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def borrowed(tmp_path: Path, *names: str) -> Path:
-    """A folder with these packages of our own environment, and no others."""
+    """Return a folder with links to these packages of the own environment."""
     for name in names:
         (tmp_path / name).symlink_to(Path(str(importlib.import_module(name).__file__)).parent)
     return tmp_path
@@ -83,7 +83,7 @@ def imported(clean: Path, *packages: str, path: Path | None = None) -> list[str]
     return found
 
 
-def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == {
         str(file.relative_to(ROOT))
@@ -93,7 +93,7 @@ def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert f"{PACKAGE}/py.typed" in held
 
 
-def test_airflow_and_the_shell_find_their_entry_points(wheel: Path) -> None:
+def test_wheel_has_the_entry_points(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt"))
         written = configparser.ConfigParser()
@@ -104,25 +104,25 @@ def test_airflow_and_the_shell_find_their_entry_points(wheel: Path) -> None:
     }
 
 
-def test_the_metadata_repeats_the_version(clean: Path) -> None:
+def test_metadata_has_the_version_of_the_package(clean: Path) -> None:
     code = f"import importlib.metadata as m, {PACKAGE} as p; print(m.version({PACKAGE!r}) == p.__version__)"
     assert run(clean / "python", "-I", "-c", code) == "True\n"
 
 
-def test_the_protocol_needs_the_standard_library_only(clean: Path) -> None:
+def test_checkpoint_and_storage_need_only_the_standard_library(clean: Path) -> None:
     assert imported(clean, "checkpoint", "storage") == []
 
 
-def test_the_driver_needs_pyspark_only(clean: Path, tmp_path: Path) -> None:
+def test_driver_needs_only_pyspark(clean: Path, tmp_path: Path) -> None:
     path = borrowed(tmp_path, "pyspark", "py4j")
     assert imported(clean, "checkpoint", "storage", "spark", path=path) == ["py4j", "pyspark"]
 
 
-def test_the_command_runs_without_airflow(clean: Path) -> None:
+def test_command_runs_without_airflow(clean: Path) -> None:
     assert "--root" in run(clean / "checkpoints", "--help")
 
 
-def test_the_lock_pins_what_the_metadata_ask_for() -> None:
+def test_lock_pins_all_requirements() -> None:
     metadata = configparser.ConfigParser()
     metadata.read(ROOT / "setup.cfg")
     asked = [metadata["options"]["install_requires"], *metadata["options.extras_require"].values()]

@@ -27,7 +27,7 @@ def attributes() -> Iterator[str]:
     yield from INFO["cli"]
 
 
-def test_it_follows_airflows_schema() -> None:
+def test_provider_info_matches_airflows_schema() -> None:
     schema = json.loads(files("airflow").joinpath("provider_info.schema.json").read_text())
     jsonschema.validate(INFO, schema)
 
@@ -43,7 +43,7 @@ def test_classes_and_functions_exist(name: str) -> None:
     assert callable(getattr(importlib.import_module(module), attribute))
 
 
-def test_the_connection_type_is_the_hooks() -> None:
+def test_connection_type_is_that_of_the_hook() -> None:
     from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook as Hook
 
     (kind,) = INFO["connection-types"]
@@ -51,7 +51,7 @@ def test_the_connection_type_is_the_hooks() -> None:
     assert kind["hook-class-name"] == f"{Hook.__module__}.{Hook.__qualname__}"
 
 
-def test_the_form_asks_for_a_root_and_for_what_s3_needs() -> None:
+def test_form_has_a_root_and_the_fields_of_s3() -> None:
     from airflow_checkpoint_provider.hooks.s3_connection import FIELDS
 
     (kind,) = INFO["connection-types"]

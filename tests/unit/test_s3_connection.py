@@ -1,4 +1,4 @@
-"""A connection to S3: what it may say, what of it is refused, and what *Test connection* answers for each thing that is wrong."""
+"""A connection to S3: its fields, refused values, and the answers of *Test connection*. Runs in Airflow (worker)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def settings(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> S3Settings:
     return store.settings
 
 
-# -- what it may say ---------------------------------------------------------------------------------------------------
+# -- fields ------------------------------------------------------------------------------------------------------------
 
 
-def test_all_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_fields_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {
         "endpoint_url": "https://store:9000", "region_name": "eu-central-1", "addressing_style": "virtual",
         "verify": "/etc/ca.pem", "role_arn": "arn:aws:iam::1:role/a", "profile_name": "lake", "aws_session_token": "t",
@@ -47,7 +47,7 @@ def test_all_fields(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("empty", [None, ""])
-def test_what_a_form_leaves_empty_is_not_said(monkeypatch: pytest.MonkeyPatch, empty: str | None) -> None:
+def test_empty_fields_of_the_form_are_ignored(monkeypatch: pytest.MonkeyPatch, empty: str | None) -> None:
     left = dict.fromkeys(
         ("endpoint_url", "region_name", "addressing_style", "verify", "role_arn", "aws_session_token"), empty
     )
@@ -55,7 +55,7 @@ def test_what_a_form_leaves_empty_is_not_said(monkeypatch: pytest.MonkeyPatch, e
 
 
 @pytest.mark.parametrize("extra", [ROOT, {"root": "s3a://lake/ckp"}, {"root": "S3://lake/ckp/"}])
-def test_without_keys_the_machines_own_are_used(monkeypatch: pytest.MonkeyPatch, extra: dict[str, str]) -> None:
+def test_connection_without_keys_has_default_settings(monkeypatch: pytest.MonkeyPatch, extra: dict[str, str]) -> None:
     assert settings(monkeypatch, extra=extra) == S3Settings()
 
 
@@ -71,11 +71,11 @@ def test_without_keys_the_machines_own_are_used(monkeypatch: pytest.MonkeyPatch,
         ("/etc/ca.pem", "/etc/ca.pem"),
     ],
 )
-def test_verify(monkeypatch: pytest.MonkeyPatch, given: object, verify: object) -> None:
+def test_verify_is_read_as_bool_or_path(monkeypatch: pytest.MonkeyPatch, given: object, verify: object) -> None:
     assert settings(monkeypatch, extra={**ROOT, "verify": given}).verify == verify
 
 
-def test_a_connection_of_airflows_aws_provider_with_a_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_of_airflows_aws_provider_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {
         "aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": "s", "region_name": "eu-central-1",
         "endpoint_url": "http://elsewhere:1", "service_config": {"s3": {"endpoint_url": "http://store:9000"}},
@@ -86,7 +86,7 @@ def test_a_connection_of_airflows_aws_provider_with_a_root(monkeypatch: pytest.M
     assert (both.access_key_id, both.secret_access_key) == ("OTHER", "o")
 
 
-def test_as_uri(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_may_be_a_uri(monkeypatch: pytest.MonkeyPatch) -> None:
     uri = "aws://AKIAEXAMPLE:s%2Fs@/?root=s3%3A%2F%2Flake%2Fckp&endpoint_url=http%3A%2F%2Fstore%3A9000&verify=false"
     monkeypatch.setenv("AIRFLOW_CONN_MINE", uri)
     store = CheckpointStorageHook("mine").get_store()
@@ -101,13 +101,13 @@ def test_as_uri(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "extra", [{"config_kwargs": {}, "external_id": "x"}, {"assume_role_kwargs": {"a": 1}}, {"bucket": "lake"}]
 )
-def test_extras_that_would_do_nothing(monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any]) -> None:
+def test_extras_without_effect_are_refused(monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any]) -> None:
     with pytest.raises(NotSupportedYet, match=f"has {', '.join(extra)}; with this root, this version knows `root`, "):
         settings(monkeypatch, conn_type="aws", extra={**ROOT, **extra})
 
 
 @pytest.mark.parametrize("field", ["host", "schema"])
-def test_fields_that_would_do_nothing(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+def test_fields_without_effect_are_refused(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     with pytest.raises(NotSupportedYet, match=f"has {field};"):
         settings(monkeypatch, extra=ROOT, **{field: "x"})
 
@@ -132,7 +132,7 @@ def test_fields_that_would_do_nothing(monkeypatch: pytest.MonkeyPatch, field: st
         ({"extra": {}, "conn_type": "aws"}, "must say in its extra where checkpoints live"),
     ],
 )
-def test_what_cannot_be(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], says: str) -> None:
+def test_invalid_values_are_refused(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], says: str) -> None:
     with pytest.raises(StoreMisconfigured) as refused:
         connect(monkeypatch, **fields).get_store()
     assert refused.value.message.startswith("Connection 'checkpoint_default'")
@@ -151,7 +151,7 @@ def press(
     return connect(monkeypatch, login=key, password=secret, extra={**where, **extra}).test_connection()
 
 
-def test_the_button_proves_the_store(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
+def test_test_connection_passes_a_good_store(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
     assert press(monkeypatch, s3, bucket) == (
         True,
         f"s3://{bucket}/ckp can hold checkpoints: of two writers of one key exactly one wins.",
@@ -188,7 +188,7 @@ def wrong_clock(s3: S3Server) -> str:
         (without_listing, "CKP611", ["AccessDenied (403)", "s3:ListBucket on arn:aws:s3:::{bucket}"]),
     ],
 )
-def test_the_button_says_what_is_wrong(
+def test_test_connection_names_code_and_advice(
     monkeypatch: pytest.MonkeyPatch,
     s3: S3Server,
     bucket: str,
@@ -202,7 +202,7 @@ def test_the_button_says_what_is_wrong(
     assert all(word.format(bucket=bucket) in text for word in words), text
 
 
-def test_a_wrong_secret(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
+def test_test_connection_reports_a_wrong_secret(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
     hook = connect(
         monkeypatch, login="WRITER", password="tell-nobody", extra={"root": f"s3://{bucket}", "endpoint_url": s3.url}
     )
@@ -213,13 +213,13 @@ def test_a_wrong_secret(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: s
     assert "tell-nobody" not in text
 
 
-def test_an_unknown_key_id(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
+def test_test_connection_reports_an_unknown_key_id(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
     extra = {"root": f"s3://{bucket}", "endpoint_url": s3.url}
     ok, text = connect(monkeypatch, login="NOBODY", password="s", extra=extra).test_connection()
     assert (ok, "InvalidAccessKeyId (403)" in text) == (False, True)
 
 
-def test_a_bucket_that_is_not_there(monkeypatch: pytest.MonkeyPatch, s3: S3Server) -> None:
+def test_test_connection_reports_a_missing_bucket(monkeypatch: pytest.MonkeyPatch, s3: S3Server) -> None:
     ok, text = press(monkeypatch, s3, "nowhere")
     assert not ok
     assert "NoSuchBucket (404)" in text
@@ -227,13 +227,15 @@ def test_a_bucket_that_is_not_there(monkeypatch: pytest.MonkeyPatch, s3: S3Serve
     assert "[CKP612]" in text
 
 
-def test_a_store_that_overwrites(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
+def test_test_connection_reports_a_store_that_overwrites(
+    monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str
+) -> None:
     s3.obeys_conditions = False
     ok, text = press(monkeypatch, s3, bucket)
     assert (ok, "two drivers could both win" in text) == (False, True)
 
 
-def test_a_web_site(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
+def test_test_connection_reports_a_web_site(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
     def page(environ: Any, start: Any) -> list[bytes]:
         environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         start("200 OK", [("Content-Type", "text/html")])
@@ -252,6 +254,6 @@ def test_a_web_site(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) 
     assert "Check endpoint_url: scheme, host and port must be those of an S3 service" in text
 
 
-def test_nobody_there(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
+def test_test_connection_reports_an_absent_server(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
     ok, text = press(monkeypatch, s3, bucket, endpoint_url="http://127.0.0.1:9")
     assert (ok, "Check endpoint_url (host, port), DNS, proxy and firewall" in text) == (False, True)

@@ -1,4 +1,4 @@
-"""The S3 server of these tests lets in whom S3 would let in, and nobody else. Runs anywhere."""
+"""The S3 server of the tests accepts the requests that S3 accepts, and no others. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def status(url: str) -> int:
         return error.code
 
 
-def test_boto3_with_its_defaults_is_let_in(server: S3Server) -> None:
+def test_boto3_with_its_defaults_is_accepted(server: S3Server) -> None:
     server.client.put_object(Bucket=BUCKET, Key="a/ü b+c", Body=DATA, Metadata={"note": "two  spaces"})
     assert server.client.get_object(Bucket=BUCKET, Key="a/ü b+c")["Body"].read() == DATA
     server.client.head_object(Bucket=BUCKET, Key="a/ü b+c")
 
 
-def test_uploads_in_parts_are_let_in(server: S3Server) -> None:
+def test_uploads_in_parts_are_accepted(server: S3Server) -> None:
     upload = server.client.create_multipart_upload(Bucket=BUCKET, Key="parts")["UploadId"]
     part = server.client.upload_part(Bucket=BUCKET, Key="parts", UploadId=upload, PartNumber=1, Body=DATA)
     server.client.complete_multipart_upload(
@@ -65,7 +65,7 @@ def test_uploads_in_parts_are_let_in(server: S3Server) -> None:
     assert server.client.get_object(Bucket=BUCKET, Key="parts")["Body"].read() == DATA
 
 
-def test_who_does_not_know_the_secret_is_not_let_in(server: S3Server) -> None:
+def test_wrong_secret_is_refused(server: S3Server) -> None:
     for other, code in (
         ({"aws_secret_access_key": "guessed"}, "SignatureDoesNotMatch"),
         ({"aws_access_key_id": "NOBODY"}, "InvalidAccessKeyId"),
@@ -77,7 +77,7 @@ def test_who_does_not_know_the_secret_is_not_let_in(server: S3Server) -> None:
     assert status(f"{server.url}/{BUCKET}") == 403
 
 
-def test_a_presigned_url_is_good_for_its_key_and_time(server: S3Server) -> None:
+def test_presigned_url_is_valid_for_its_key_and_time(server: S3Server) -> None:
     server.client.put_object(Bucket=BUCKET, Key="signed", Body=DATA)
     url = client(server, config=Config(signature_version="s3v4")).generate_presigned_url(
         "get_object", Params={"Bucket": BUCKET, "Key": "signed"}, ExpiresIn=60
@@ -92,7 +92,7 @@ def test_a_presigned_url_is_good_for_its_key_and_time(server: S3Server) -> None:
         server.clock = time.time
 
 
-def test_a_policy_holds(server: S3Server) -> None:
+def test_policy_of_a_key_is_enforced(server: S3Server) -> None:
     server.keys["READER"] = Key("s", may=reading)
     server.keys["OTHERS"] = Key("s", may=lambda _, path: not path.startswith(f"/{BUCKET}"))
     with pytest.raises(ClientError, match="AccessDenied"):
@@ -160,7 +160,7 @@ class Chunked:
 
 
 @pytest.mark.parametrize("trailer", [False, True])
-def test_signed_chunks_are_let_in_and_stored_without_their_headers(server: S3Server, trailer: bool) -> None:
+def test_signed_chunks_are_stored_without_their_headers(server: S3Server, trailer: bool) -> None:
     assert Chunked(server, "chunks", trailer=trailer).put() == 200
     assert server.client.get_object(Bucket=BUCKET, Key="chunks")["Body"].read() == DATA
 
@@ -175,22 +175,20 @@ def test_signed_chunks_are_let_in_and_stored_without_their_headers(server: S3Ser
         (b"trailer-signature:", b"trailer-signature:0", 403),
     ],
 )
-def test_chunks_that_were_changed_on_the_way_are_refused(
-    server: S3Server, found: bytes, instead: bytes, expected: int
-) -> None:
+def test_changed_chunks_are_refused(server: S3Server, found: bytes, instead: bytes, expected: int) -> None:
     put = Chunked(server, "spoilt", trailer=True)
     put.body = put.body.replace(found, instead, 1)
     assert put.put() == expected
     assert "Contents" not in server.client.list_objects_v2(Bucket=BUCKET, Prefix="spoilt")
 
 
-def test_chunks_that_are_missing_are_refused(server: S3Server) -> None:
+def test_missing_chunks_are_refused(server: S3Server) -> None:
     put = Chunked(server, "short")
     put.body = put.body[: put.body.index(b"\r\n", 200) + 2]  # the first is whole
     assert put.put() == 400
 
 
-def test_a_server_can_be_told_to_overwrite(server: S3Server) -> None:
+def test_server_can_be_told_to_overwrite(server: S3Server) -> None:
     store = S3Store(BUCKET, "told", server.settings())
     assert [store.create("a", b"1"), store.create("a", b"2")] == [Put.STORED, Put.EXISTS]
     server.obeys_conditions = False

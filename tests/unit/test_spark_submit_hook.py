@@ -33,7 +33,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_stdin_is_not_the_tasks(recorded: Path) -> None:
+def test_stdin_of_the_process_is_dev_null(recorded: Path) -> None:
     CheckpointedSparkSubmitHook().submit("true")
     assert (recorded / "stdin").read_text() == "/dev/null\n"
 
@@ -46,32 +46,32 @@ def test_environment_reaches_the_process_and_no_argument(recorded: Path, conn_id
     assert "tell-nobody" not in (recorded / "argv").read_text()
 
 
-def test_without_environment_the_process_has_the_workers(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_inherits_the_environment_of_the_worker(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_THE_WORKER", "1")
     CheckpointedSparkSubmitHook().submit("true")
     assert "OF_THE_WORKER=1" in (recorded / "environ").read_text().splitlines()
 
 
-def test_before_submit_there_is_no_process(recorded: Path) -> None:
+def test_pid_and_returncode_are_none_before_submit(recorded: Path) -> None:
     hook = CheckpointedSparkSubmitHook()
     assert (hook.pid, hook.returncode) == (None, None)
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 79", 79), ("exit 3", 3), ("kill -9 $$", -9)])
-def test_returncode_after_a_failure(recorded: Path, command: str, code: int) -> None:
+def test_returncode_is_that_of_the_failed_process(recorded: Path, command: str, code: int) -> None:
     hook = CheckpointedSparkSubmitHook()
     with pytest.raises(AirflowException):
         hook.submit(command)
     assert hook.returncode == code
 
 
-def test_master_and_deploy_mode_are_the_connections(recorded: Path) -> None:
+def test_master_and_deploy_mode_are_those_of_the_connection(recorded: Path) -> None:
     local, cluster = CheckpointedSparkSubmitHook(), CheckpointedSparkSubmitHook(conn_id="cluster")
     assert (local.master, local.deploy_mode) == ("local[2]", None)
     assert (cluster.master, cluster.deploy_mode) == ("yarn", "cluster")
 
 
-def test_a_connection_that_cannot_be_read_is_not_yarn(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_connection_is_not_taken_for_yarn(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "{not json")
     with pytest.raises(ConnectionUnreadable, match="spark_default"):
         CheckpointedSparkSubmitHook()

@@ -28,7 +28,9 @@ def saved(job: Job) -> Checkpoint:
 
 def files(saved: Checkpoint) -> list[str]:
     pointer = target_of(saved)
-    return sorted(one.key.removeprefix(f"{pointer.name}/") for one in LocalStore(pointer.root[7:]).list(pointer.name))
+    return sorted(
+        listed.key.removeprefix(f"{pointer.name}/") for listed in LocalStore(pointer.root[7:]).list(pointer.name)
+    )
 
 
 def test_dispose_with_dry_run_prints_what_it_would_delete(job: Job, saved: Checkpoint, checkpoints: Command) -> None:

@@ -28,13 +28,13 @@ def test_list_prints_all_runs_newest_first(lake: LocalStore, checkpoints: Comman
 
 def test_list_of_a_run_prints_its_checkpoints(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("list", FLIGHTS, RUN, "-o", "json").out)
-    assert [one["id"] for one in found] == [6, 5, 4, 3, 2, 1]
-    assert {one["pointer"] for one in found} == {None}
+    assert [entry["id"] for entry in found] == [6, 5, 4, 3, 2, 1]
+    assert {entry["pointer"] for entry in found} == {None}
 
 
 def test_list_of_a_run_in_a_shared_history_prints_its_checkpoints(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("list", ORDERS, "scheduled__2026-11-19", "-o", "json").out)
-    assert [(one["id"], one["run"]) for one in found] == [(1, "scheduled__2026-11-19")]
+    assert [(entry["id"], entry["run"]) for entry in found] == [(1, "scheduled__2026-11-19")]
 
 
 def test_pointer_leads_to_an_existing_checkpoint(lake: LocalStore, checkpoints: Command) -> None:
@@ -69,7 +69,7 @@ def test_run_with_the_newer_name_is_read(store: LocalStore, checkpoints: Command
         recorded.started(time)
         recorded.completed("end", time, time)
     found = json.loads(checkpoints("list", FLIGHTS, "--limit", "1", "-o", "json").out)
-    assert [one["run"] for one in found] == [newer]
+    assert [entry["run"] for entry in found] == [newer]
 
 
 def test_history_without_checkpoints_says_so(store: LocalStore, checkpoints: Command) -> None:
@@ -85,14 +85,14 @@ def test_savepoints_are_marked_in_the_list(job: Job, checkpoints: Command) -> No
     job.complete(4)
     stopped = savepoint(job, kind="suspend_savepoint", publish=False)
     rows = [line.split("\t") for line in checkpoints("list", "orders", "-o", "plain").lines[1:]]
-    assert [(*one[:3], one[5], one[9]) for one in rows] == [
+    assert [(*row[:3], row[5], row[9]) for row in rows] == [
         ("chk-5", "savepoint", "stop", "completed", ""),
         ("chk-4", "full checkpoint", "task", "completed", ""),
         ("chk-3", "savepoint", "cli", "pinned", "before price change"),
         ("chk-2", "savepoint", "periodic", "completed", ""),
         ("chk-1", "checkpoint", "barrier", "completed", ""),
     ]
-    found = {one["id"]: one for one in json.loads(checkpoints("list", "orders", "-o", "json").out)}
+    found = {entry["id"]: entry for entry in json.loads(checkpoints("list", "orders", "-o", "json").out)}
     assert [found[number]["pointer"] for number in (2, 3, 5)] == [periodic.target, named.target, None], "as published"
     assert (found[5]["kind"], found[3]["name"], found[3]["pinned"]) == (stopped.kind, "before price change", True)
     assert found[2]["owner"] == "orders_savepoints.hourly"

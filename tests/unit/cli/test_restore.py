@@ -69,7 +69,7 @@ def test_restore_starts_from_the_named_source(
 
 
 def test_restore_from_another_history_by_its_pointer(lake: LocalStore, checkpoints: Command) -> None:
-    newest = max(one.id for one in state(lake, ORDERS).retained)
+    newest = max(checkpoint.id for checkpoint in state(lake, ORDERS).retained)
     pointer = Pointer(lake.uri, Keys(History(ORDERS).prefix).prefix, newest)
     done = checkpoints("restore", FLIGHTS, "scheduled__2026-11-21", "--from", str(pointer), "--yes")
     assert done.code == 0, done.err
@@ -115,7 +115,7 @@ def test_restore_with_claim_makes_the_job_the_owner(
     store = LocalStore(elsewhere.root.removeprefix("file://"))
     assert store.read(elsewhere.claim) is None
     assert checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--yes").code == 0
-    assert [one.pointer for one in running.coordinator.journal.catch_up().claims] == [str(elsewhere)]
+    assert [claim.pointer for claim in running.coordinator.journal.catch_up().claims] == [str(elsewhere)]
     assert b"1ncarnation" in (store.read(elsewhere.claim) or b"")
 
 

@@ -45,7 +45,7 @@ def test_show_as_json(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("show", FLIGHTS, RUN, "-o", "json").out)
     assert (found["status"], found["attempts"], found["completed"], found["aborted"]) == ("finished", 2, 5, 1)
     assert (found["saved_s"], found["next_start"]) == (4320 + 6000 + 4920, None)
-    assert [one["state"] for one in found["rows"]] == [
+    assert [entry["state"] for entry in found["rows"]] == [
         "deleted",
         "deleted",
         "restored",
@@ -111,7 +111,7 @@ def test_show_of_an_aborted_checkpoint_as_json(job: Job, checkpoints: Command) -
 def test_savepoint_has_no_barrier(job: Job, checkpoints: Command) -> None:
     savepoint(job)
     assert json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)["barrier"] is None
-    assert [one["barrier"] for one in json.loads(checkpoints("show", "orders", "-o", "json").out)["rows"]] == [
+    assert [entry["barrier"] for entry in json.loads(checkpoints("show", "orders", "-o", "json").out)["rows"]] == [
         "stage 'clean'",
         None,
     ]

@@ -31,7 +31,7 @@ def test_restored_savepoint_is_named_by_its_directory(job: Job, checkpoints: Com
     made = savepoint(other)
     checkpoints("restore", "orders", "--from", str(made.target), "--yes")
     job.start(try_number=2)
-    (line,) = (one for one in checkpoints("show", "orders", "--statistics").lines if one.startswith("  restored"))
+    (line,) = (text for text in checkpoints("show", "orders", "--statistics").lines if text.startswith("  restored"))
     assert line.split() == ["restored", made.target, *day_and_time(job.state.attempts[-1].at).split()]
 
 

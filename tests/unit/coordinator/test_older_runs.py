@@ -193,7 +193,7 @@ def test_beating_driver_is_left_alone(off: timedelta) -> None:
     store = MemoryStore()
     with beating(store, ran(store, outcome=None).keys.attempt_beat(1), off):
         assert sweep(store, day(40)) == []
-    assert not any(one.outcome for one in state_of(store).attempts)
+    assert not any(attempt.outcome for attempt in state_of(store).attempts)
 
 
 def test_driver_is_not_declared_lost_before_the_timeout() -> None:
@@ -203,7 +203,7 @@ def test_driver_is_not_declared_lost_before_the_timeout() -> None:
     assert [*collect_older_runs(store, JOB, BY, own=OWN, now=day(40), pause=lambda seconds: None)] == [
         OlderRun(RUN, undecided=True), OlderRun(RUN, undecided=True),
     ]  # fmt: skip
-    assert not any(one.outcome for one in state_of(store).attempts)
+    assert not any(attempt.outcome for attempt in state_of(store).attempts)
 
 
 def test_driver_whose_process_ended_on_this_host_is_lost_at_once() -> None:

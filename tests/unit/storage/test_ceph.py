@@ -1,4 +1,4 @@
-"""The S3 store before a real service, Ceph's: puts that are hurt, races, the journal, each refusal. Runs on Debian 12."""
+"""The S3 store with a real service, Ceph: faults of puts, races, the journal, and errors. Runs on Debian 12."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from tests.support.garbage import expire
 from tests.support.s3faults import FaultProxy
 from tests.unit.storage.test_s3_errors import ACTS, EACH, refusal
 from tests.unit.storage.test_s3_hurt import (  # noqa: F401  # collected here again, with the fixtures below
-    test_a_body_that_was_changed_on_the_way_is_refused_and_sent_again,
-    test_done_counts_with_an_etag_only,
-    test_exists_can_be_said_of_the_first_try_of_our_own,
-    test_one_try_is_one_request_and_says_no_more_than_it_knows,
-    test_what_lands_after_another_ones_put_changes_nothing,
-    test_what_lands_after_the_deadline_was_called_unknown,
-    test_whatever_hurt_it_another_ones_is_known_as_another_ones,
-    test_whatever_hurt_it_our_put_is_known_as_ours,
+    test_answer_without_an_etag_is_unknown,
+    test_body_changed_on_the_way_is_refused_and_sent_again,
+    test_foreign_put_is_recognized_after_any_fault,
+    test_late_put_after_a_foreign_put_changes_nothing,
+    test_own_put_is_recognized_after_any_fault,
+    test_own_put_that_is_delivered_twice_is_stored,
+    test_put_that_lands_after_the_deadline_is_unknown,
+    test_single_try_is_one_request_and_unknown_after_a_fault,
 )
 from tests.unit.storage.test_s3_journal import (  # noqa: F401  # the same
     impatient,
     journal,
-    test_an_answer_that_the_tail_is_absent_is_read_again_where_it_arrives_cut,
-    test_an_entry_that_arrives_cut_is_read_again_or_not_believed,
-    test_exists_that_is_really_anothers_is_lost_and_decided_again,
-    test_six_writers_while_a_quarter_of_the_puts_is_hurt,
-    test_what_lands_after_the_deadline_was_told_as_unknown_and_is_not_done_twice,
-    test_what_lands_before_the_deadline_is_done,
-    test_what_lands_late_loses_to_who_wrote_meanwhile,
+    test_append_at_a_taken_number_is_decided_again,
+    test_append_that_lands_after_the_deadline_is_unknown_and_done_once,
+    test_append_that_lands_before_the_deadline_is_done,
+    test_cut_answer_for_an_absent_entry_is_read_again,
+    test_cut_entry_is_read_again_or_not_believed,
+    test_late_append_loses_to_an_entry_written_meanwhile,
+    test_six_writers_lose_no_entry_while_a_quarter_of_the_puts_fails,
 )
 from tests.unit.storage.test_s3_race import (  # noqa: F401  # the same
-    test_of_32_processes_exactly_one_wins_and_all_read_what_it_wrote,
+    test_one_of_32_processes_wins_and_all_read_its_bytes,
 )
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def s3_proxy(ceph: Ceph) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def hurt_store(ceph: Ceph, ceph_store: S3Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> S3Store:
-    """Behind the proxy; waits a second, and not twenty, where an answer never comes."""
+    """Return a store behind the proxy with a read timeout of one second instead of twenty."""
     monkeypatch.setattr(s3, "READ_TIMEOUT", 1.0)
     return S3Store(ceph_store.bucket, "ckp", ceph.settings(endpoint_url=proxy.url, region_name="impatient"))
 
@@ -71,7 +71,7 @@ def keys(store: S3Store, prefix: str = "", after: str = "") -> list[str]:
     return [listed.key for listed in store.list(prefix, after)]
 
 
-def test_it_can_hold_checkpoints(ceph: Ceph, ceph_store: S3Store) -> None:
+def test_probe_passes_ceph(ceph: Ceph, ceph_store: S3Store) -> None:
     probe(ceph_store)
     assert ceph.client.list_objects_v2(Bucket=ceph_store.bucket)["KeyCount"] == 0
 
@@ -80,8 +80,8 @@ def versions(ceph: Ceph, store: S3Store, status: Any) -> None:
     ceph.client.put_bucket_versioning(Bucket=store.bucket, VersioningConfiguration={"Status": status})
 
 
-def test_a_bucket_that_keeps_versions_is_refused_until_it_does_not(ceph: Ceph, ceph_store: S3Store) -> None:
-    """There Ceph 16 takes ``If-None-Match`` and overwrites, as newer ones and S3 do not."""
+def test_versioned_bucket_is_refused(ceph: Ceph, ceph_store: S3Store) -> None:
+    """In a versioned bucket Ceph 16 ignores ``If-None-Match`` and overwrites; newer versions and S3 do not."""
     versions(ceph, ceph_store, "Enabled")
     assert ceph_store.create("journal/0", b"first") is ceph_store.create("journal/0", b"second") is Put.STORED
     assert ceph_store.read("journal/0") == b"second"
@@ -91,7 +91,7 @@ def test_a_bucket_that_keeps_versions_is_refused_until_it_does_not(ceph: Ceph, c
     probe(ceph_store)
 
 
-def test_pages_and_deletions_of_more_than_a_thousand(ceph: Ceph, ceph_store: S3Store) -> None:
+def test_list_and_delete_more_than_a_thousand_keys(ceph: Ceph, ceph_store: S3Store) -> None:
     filled = [f"journal/{n:016}" for n in range(2_100)]
     with ThreadPoolExecutor(8) as threads:
         assert set(threads.map(lambda key: ceph_store.create(key, b"x"), filled)) == {Put.STORED}
@@ -112,7 +112,7 @@ def test_pages_and_deletions_of_more_than_a_thousand(ceph: Ceph, ceph_store: S3S
     ("wrong", "code"),
     [({"secret_access_key": "another"}, "SignatureDoesNotMatch"), ({"access_key_id": "NOBODY"}, "InvalidAccessKeyId")],
 )
-def test_wrong_credentials(
+def test_wrong_credentials_are_denied(
     ceph: Ceph, ceph_store: S3Store, wrong: dict[str, str], code: str, act: Callable[[S3Store], object]
 ) -> None:
     store = S3Store(ceph_store.bucket, "ckp", ceph.settings(**wrong))
@@ -120,7 +120,9 @@ def test_wrong_credentials(
 
 
 @EACH
-def test_a_wrong_clock(ceph_store: S3Store, act: Callable[[S3Store], object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_clock_is_denied(
+    ceph_store: S3Store, act: Callable[[S3Store], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = botocore.auth.get_current_datetime  # type: ignore[attr-defined]
 
     def soon(**how: Any) -> datetime:
@@ -132,12 +134,12 @@ def test_a_wrong_clock(ceph_store: S3Store, act: Callable[[S3Store], object], mo
 
 
 @EACH
-def test_a_missing_bucket(ceph: Ceph, act: Callable[[S3Store], object]) -> None:
-    said = refusal(act, S3Store("no-such-lake", "ckp", ceph.settings()), StoreMisconfigured)
-    assert ": NoSuchBucket (404). Create the bucket" in said
+def test_missing_bucket_is_misconfigured(ceph: Ceph, act: Callable[[S3Store], object]) -> None:
+    message = refusal(act, S3Store("no-such-lake", "ckp", ceph.settings()), StoreMisconfigured)
+    assert ": NoSuchBucket (404). Create the bucket" in message
 
 
-def test_a_missing_right_is_named_and_never_taken_for_absent(ceph: Ceph, ceph_store: S3Store) -> None:
+def test_missing_right_is_named_and_never_taken_for_absent(ceph: Ceph, ceph_store: S3Store) -> None:
     ceph_store.create("journal/1", b"x")
     for names, action, what in (
         (("write", "overwrite"), "s3:PutObject", "/*"),
@@ -154,8 +156,8 @@ def test_a_missing_right_is_named_and_never_taken_for_absent(ceph: Ceph, ceph_st
             assert f": AccessDenied (403). Allow {action} on" in refusal(ACTS[name], ceph_store, StoreDenied)
 
 
-def test_the_life_of_a_jobs_checkpoints(ceph_store: S3Store) -> None:
-    """Two attempts, no rows of Spark's: taken, retired, found again and verified by others, and one fences the other."""
+def test_checkpoints_of_two_attempts_are_taken_deleted_and_verified(ceph_store: S3Store) -> None:
+    """Two attempts without Spark: the second fences the first, and a third process verifies and deletes checkpoints."""
     first = driver(ceph_store, retention=KeepLatest(2))
     for _ in range(3):
         take(first)
@@ -168,6 +170,6 @@ def test_the_life_of_a_jobs_checkpoints(ceph_store: S3Store) -> None:
     newest = other.state.restore_point()
     assert newest
     assert newest.id == 4
-    assert [verified(other, one)[1] for one in other.state.retained] == [2, 2, 2]
+    assert [verified(other, checkpoint)[1] for checkpoint in other.state.retained] == [2, 2, 2]
     assert expire(other) == (2,)
     assert list(ceph_store.folders(other.keys.prefix)) == ["chk-3", "chk-4", "journal", "state"]

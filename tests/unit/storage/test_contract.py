@@ -1,4 +1,4 @@
-"""What every store does alike. Runs anywhere."""
+"""The contract of all stores. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def keys(store: Store, prefix: str = "", after: str = "") -> list[str]:
     return [listed.key for listed in store.list(prefix, after)]
 
 
-def test_of_two_puts_the_first_stays(store: Store) -> None:
+def test_first_of_two_puts_stays(store: Store) -> None:
     assert store.create("journal/0", b"first") is Put.STORED
     assert store.create("journal/0", b"second") is Put.EXISTS
     assert store.create("journal/0", b"first") is Put.EXISTS
     assert store.read("journal/0") == b"first"
 
 
-def test_an_empty_object_is_not_absent(store: Store) -> None:
+def test_empty_object_is_not_absent(store: Store) -> None:
     store.create("empty", b"")
     assert store.read("empty") == b""
     assert store.create("empty", b"x") is Put.EXISTS
 
 
-def test_absent_is_none_also_below_what_is_absent_or_an_object(store: Store) -> None:
+def test_read_below_an_absent_key_or_an_object_returns_none(store: Store) -> None:
     fill(store, "a")
     assert store.read("b") is None
     assert store.read("b/c/d") is None
@@ -67,14 +67,14 @@ def test_overwrite_replaces_or_creates(store: Store) -> None:
     assert store.create("heartbeat/1", b"x") is Put.EXISTS
 
 
-def test_a_deleted_key_is_absent_and_can_be_put_again(store: Store) -> None:
+def test_deleted_key_is_absent_and_can_be_put_again(store: Store) -> None:
     fill(store, "a", "b/c", "b/d")
     store.delete(["a", "b/c", "absent", "absent/too", "a/below"])
     assert keys(store) == ["b/d"]
     assert store.create("a", b"again") is Put.STORED
 
 
-def test_delete_under_takes_all_below_and_nothing_beside(store: Store) -> None:
+def test_delete_under_deletes_all_below_and_nothing_beside(store: Store) -> None:
     fill(store, "chk-1/acks/x", "chk-1/_metadata", "chk-1/.hidden", "chk-1/.d/x", "chk-10/_metadata", "chk-1-1")
     store.delete_under("chk-1")
     store.delete_under("chk-1")
@@ -85,14 +85,14 @@ def test_delete_under_takes_all_below_and_nothing_beside(store: Store) -> None:
     assert list(store.folders("")) == ["chk-10"]
 
 
-def test_nothing_deletes_everything(store: Store) -> None:
+def test_delete_under_the_root_is_refused(store: Store) -> None:
     fill(store, "a")
     with pytest.raises(InvalidName):
         store.delete_under("")
     assert keys(store) == ["a"]
 
 
-def test_listings_are_in_byte_order_with_sizes_and_without_hidden_ones(store: Store) -> None:
+def test_list_returns_visible_keys_in_byte_order_with_sizes(store: Store) -> None:
     fill(store, *KEYS, *HIDDEN)
     expected = sorted(KEYS, key=str.encode)
     assert list(store.list("")) == [Listed(key, len(key.encode())) for key in expected]
@@ -100,7 +100,7 @@ def test_listings_are_in_byte_order_with_sizes_and_without_hidden_ones(store: St
     assert keys(store, "absent") == keys(store, "z") == keys(store, "a/b/c") == []
 
 
-def test_what_is_hidden_is_listed_for_who_names_its_folder(store: Store) -> None:
+def test_list_of_a_hidden_folder_returns_its_keys(store: Store) -> None:
     fill(store, *HIDDEN)
     assert keys(store) == []
     assert keys(store, ".d") == [".d/x"]
@@ -108,13 +108,13 @@ def test_what_is_hidden_is_listed_for_who_names_its_folder(store: Store) -> None
 
 
 @pytest.mark.parametrize("after", ["", *KEYS, "a", "a-", "a/", "a/b-c", "a/b-c/", "a/b-c/e", "a/c", "b", "y", "ü"])
-def test_a_listing_goes_on_after_any_key(store: Store, after: str) -> None:
+def test_list_starts_after_any_key(store: Store, after: str) -> None:
     fill(store, *KEYS)
     assert keys(store, after=after) == [key for key in sorted(KEYS, key=str.encode) if key.encode() > after.encode()]
     assert keys(store, "a", after) == [key for key in ["a/b", "a/b-c/d", "a/b0"] if key.encode() > after.encode()]
 
 
-def test_folders_are_the_names_directly_below(store: Store) -> None:
+def test_folders_returns_the_names_directly_below(store: Store) -> None:
     fill(store, *KEYS, *HIDDEN)
     assert list(store.folders("")) == ["a", "ab", "b", "ü"]
     assert list(store.folders("a")) == ["b-c"]
@@ -123,7 +123,7 @@ def test_folders_are_the_names_directly_below(store: Store) -> None:
 
 
 @pytest.mark.parametrize("key", ESCAPES)
-def test_a_key_that_could_leave_the_root_is_refused_by_all(store: Store, key: str, tmp_path: Path) -> None:
+def test_key_that_could_leave_the_root_is_refused(store: Store, key: str, tmp_path: Path) -> None:
     acts: list[Callable[[], object]] = [
         lambda: store.create(key, b"x"), lambda: store.read(key), lambda: store.overwrite(key, b"x"),
         lambda: store.delete([key]), lambda: store.delete_under(key),

@@ -47,7 +47,7 @@ across = pytest.mark.parametrize("pair", [("local", "s3"), ("s3", "local")], ind
 
 
 def keys(store: Store) -> list[str]:
-    return [one.key for one in store.list("")]
+    return [listed.key for listed in store.list("")]
 
 
 # -- every store to every store ------------------------------------------------------------------------------------------
@@ -137,10 +137,10 @@ def test_large_object_is_copied_in_ranges(s3: S3Server, s3_store: S3Store, monke
 
 
 def test_ranges_are_contiguous_and_not_too_many() -> None:
-    ranges = [one["CopySourceRange"] for one in s3_module._ranges(5 * 1024**4)]
+    ranges = [part["CopySourceRange"] for part in s3_module._ranges(5 * 1024**4)]
     assert len(ranges) <= s3_module.MOST_PARTS
     assert ranges[-1].endswith(f"-{5 * 1024**4 - 1}")
-    ends = [tuple(map(int, one.removeprefix("bytes=").split("-"))) for one in ranges]
+    ends = [tuple(map(int, part.removeprefix("bytes=").split("-"))) for part in ranges]
     assert [end + 1 for _, end in ends[:-1]] == [start for start, _ in ends[1:]]
 
 

@@ -1,4 +1,4 @@
-"""The local store's own promises: synced in order, readable by others, tidy, within its root. Runs anywhere."""
+"""The local store: order of syncs, file modes, temporary files, and its root. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What the store asks of the system, in order; paths relative to ``tmp_path``, temporary names as ``tmp``."""
+    """Return a list of system calls in order; paths are relative to ``tmp_path``, temporary names are ``tmp``."""
     seen: list[str] = []
 
     def name(path: object) -> str:
@@ -57,9 +57,7 @@ def names(store: LocalStore, folder: str) -> list[str]:
     return sorted(os.listdir(f"{store.root}/{folder}"))
 
 
-def test_content_is_synced_before_it_gets_its_name_and_the_name_before_it_counts(
-    store: LocalStore, calls: list[str]
-) -> None:
+def test_create_syncs_content_before_the_link_and_the_folder_after_it(store: LocalStore, calls: list[str]) -> None:
     store.create("a/b", b"x")
     assert calls == [
         "mkdir root", "fsync .", "mkdir root/a", "fsync root",
@@ -70,12 +68,12 @@ def test_content_is_synced_before_it_gets_its_name_and_the_name_before_it_counts
     assert calls == ["fsync tmp", "link tmp root/a/b", "unlink tmp"]
 
 
-def test_overwriting_is_one_rename_of_what_is_synced(store: LocalStore, calls: list[str]) -> None:
+def test_overwrite_renames_a_synced_file(store: LocalStore, calls: list[str]) -> None:
     store.overwrite("b", b"x")
     assert calls == ["mkdir root", "fsync .", "fsync tmp", "replace tmp root/b", "unlink tmp", "fsync root"]
 
 
-def test_no_temporary_file_stays(store: LocalStore) -> None:
+def test_no_temporary_file_is_left(store: LocalStore) -> None:
     store.create("a/b", b"x")
     store.create("a/b", b"y")
     store.overwrite("a/b", b"z")
@@ -83,14 +81,14 @@ def test_no_temporary_file_stays(store: LocalStore) -> None:
 
 
 @pytest.mark.usefixtures("private_umask")
-def test_another_user_can_read_what_the_umask_lets_him(store: LocalStore) -> None:
+def test_files_have_the_modes_of_the_umask(store: LocalStore) -> None:
     store.create("a/created", b"x")
     store.overwrite("a/overwritten", b"x")
     modes = {path.name: path.stat().st_mode & 0o777 for path in Path(store.root).rglob("*")}
     assert modes == {"a": 0o755, "created": 0o644, "overwritten": 0o644}
 
 
-def test_reading_and_listing_make_nothing(store: LocalStore) -> None:
+def test_reading_and_listing_create_no_folder(store: LocalStore) -> None:
     assert store.read("a/b") is None
     assert list(store.list("")) == []
     assert list(store.folders("a")) == []
@@ -99,7 +97,7 @@ def test_reading_and_listing_make_nothing(store: LocalStore) -> None:
     assert not os.path.exists(store.root)
 
 
-def test_what_killed_writers_left_is_hidden_and_goes_a_day_later_with_a_deletion_beside_it(store: LocalStore) -> None:
+def test_temporary_files_are_hidden_and_deleted_after_a_day(store: LocalStore) -> None:
     store.create("journal/1", b"x")
     store.create("journal/2", b"x")
     for left, age in {".tmp-old": LEFT_OVER + 60, ".tmp-new": LEFT_OVER - 60, ".x.crc": LEFT_OVER + 60}.items():
@@ -113,7 +111,7 @@ def test_what_killed_writers_left_is_hidden_and_goes_a_day_later_with_a_deletion
     assert names(store, "") == []
 
 
-def test_the_root_may_be_a_link_but_below_it_none_is_followed(store: LocalStore, tmp_path: Path) -> None:
+def test_symbolic_links_below_the_root_are_refused(store: LocalStore, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_bytes(b"x")
@@ -137,7 +135,7 @@ def test_the_root_may_be_a_link_but_below_it_none_is_followed(store: LocalStore,
     assert linked.read("precious") == b"x"
 
 
-def test_a_directory_is_not_an_object(store: LocalStore) -> None:
+def test_directory_is_no_object(store: LocalStore) -> None:
     store.create("a/b", b"x")
     with pytest.raises(StoreMisconfigured, match="cannot read"):
         store.read("a")
@@ -145,7 +143,7 @@ def test_a_directory_is_not_an_object(store: LocalStore) -> None:
         store.create("a/b/c", b"x")
 
 
-def test_a_relative_root_is_made_absolute_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_root_becomes_absolute_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = LocalStore("checkpoints")
     monkeypatch.chdir("/")
@@ -154,8 +152,8 @@ def test_a_relative_root_is_made_absolute_once(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "checkpoints" / "a").read_bytes() == b"x"
 
 
-def test_a_put_costs_two_syncs(store: LocalStore) -> None:
-    """The file's and the folder's, without which neither survives a crash of the machine; only a new folder costs more."""
+def test_put_costs_two_syncs(store: LocalStore) -> None:
+    """File and folder are synced, to survive a crash of the machine; only a new folder costs more."""
     store.create("journal/0", b"x")
     with mock.patch("os.fsync", wraps=os.fsync) as sync:
         store.create("journal/1", b"x")

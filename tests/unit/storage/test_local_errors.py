@@ -1,4 +1,4 @@
-"""What the local store says when the system refuses: denied, misconfigured, unavailable or unknown. Runs anywhere."""
+"""Errors of the local store when the system refuses: denied, misconfigured, unavailable or unknown. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
-    """Let a function of ``os`` fail with an errno: instead of doing it, or (``after=True``) though it did it."""
+    """Make a function of ``os`` fail with an errno, without its effect or (``after=True``) with it."""
 
     def install(function: str, code: int, *, after: bool = False, on: str = "") -> None:
         real: Callable[..., object] = getattr(os, function)
@@ -62,7 +62,7 @@ def left(store: LocalStore) -> list[str]:
         ("link", errno.ENOSYS, StoreMisconfigured),
     ],
 )
-def test_before_the_link_nothing_has_happened(
+def test_error_before_the_link_stores_nothing(
     store: LocalStore, refuse: Refuse, function: str, code: int, error: type[StoreError]
 ) -> None:
     refuse(function, code)
@@ -72,26 +72,26 @@ def test_before_the_link_nothing_has_happened(
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC, errno.ETIMEDOUT])
-def test_a_link_that_failed_otherwise_is_unknown(store: LocalStore, refuse: Refuse, code: int) -> None:
+def test_failed_link_is_unknown(store: LocalStore, refuse: Refuse, code: int) -> None:
     refuse("link", code)
     assert store.create("journal/1", b"x") is Put.UNKNOWN
     assert left(store) == ["0"]
 
 
 @pytest.mark.parametrize("code", [errno.EEXIST, errno.EIO, errno.ETIMEDOUT])
-def test_a_link_whose_answer_was_lost_is_known_by_its_second_name(store: LocalStore, refuse: Refuse, code: int) -> None:
+def test_link_with_a_lost_answer_is_stored(store: LocalStore, refuse: Refuse, code: int) -> None:
     refuse("link", code, after=True)
     assert store.create("journal/1", b"x") is Put.STORED
     assert left(store) == ["0", "1"]
 
 
-def test_what_may_not_survive_a_power_cut_is_unknown_until_it_was_looked_at(store: LocalStore, refuse: Refuse) -> None:
+def test_put_without_a_synced_folder_is_unknown_until_it_is_read(store: LocalStore, refuse: Refuse) -> None:
     refuse("fsync", errno.EIO, on="/journal")
     assert store.create("journal/1", b"x") is Put.UNKNOWN
     assert put(store, "journal/1", b"x") == (Put.STORED, b"x")
 
 
-def test_an_overwrite_that_failed_left_the_old_one_whole(store: LocalStore, refuse: Refuse) -> None:
+def test_failed_overwrite_keeps_the_old_object(store: LocalStore, refuse: Refuse) -> None:
     refuse("replace", errno.EIO)
     with pytest.raises(StoreUnavailable, match="cannot write"):
         store.overwrite("journal/0", b"after")
@@ -99,7 +99,7 @@ def test_an_overwrite_that_failed_left_the_old_one_whole(store: LocalStore, refu
     assert left(store) == ["0"]
 
 
-def test_a_writer_whose_temporary_file_was_swept_puts_again(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_put_is_retried_if_its_temporary_file_was_deleted(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.link
     swept: list[str] = []
 
@@ -113,7 +113,7 @@ def test_a_writer_whose_temporary_file_was_swept_puts_again(store: LocalStore, m
     assert put(store, "journal/1", b"x") == (Put.STORED, b"x")
 
 
-def test_a_root_that_is_a_file_is_no_root(tmp_path: Path) -> None:
+def test_file_as_root_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreMisconfigured, match="Not a directory"):
         LocalStore(tmp_path / "file").create("a", b"x")
@@ -137,8 +137,8 @@ ACTS = {
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_denied_is_said_so_and_is_never_absent(store: LocalStore, act: str) -> None:
-    """For real: in a process that the kernel checks permissions for, which it does not do for root as such."""
+def test_denied_access_is_never_taken_for_absent(store: LocalStore, act: str) -> None:
+    """Runs in a process without root's rights, for which the kernel checks permissions."""
     as_user = [] if os.geteuid() else [shutil.which("setpriv") or "", "--bounding-set=-dac_override,-dac_read_search"]
     if as_user and not as_user[0]:
         pytest.skip("run as root, and there is no setpriv to give up its rights")

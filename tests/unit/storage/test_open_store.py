@@ -96,10 +96,10 @@ def test_keys_in_a_root_are_refused_and_not_shown() -> None:
 
 
 def test_memory_store_is_one_per_name() -> None:
-    one, again, other = open_store("memory://one"), open_store("memory://one"), open_store("memory://other")
-    one.create("a", b"x")
-    assert one is again
-    assert one.uri == "memory://one"
+    first, again, other = open_store("memory://one"), open_store("memory://one"), open_store("memory://other")
+    first.create("a", b"x")
+    assert first is again
+    assert first.uri == "memory://one"
     assert again.read("a") == b"x"
     assert other.read("a") is MemoryStore("one").read("a") is None
 

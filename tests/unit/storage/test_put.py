@@ -1,4 +1,4 @@
-"""The loop that puts: each way in which a request can be hurt, and what may be said of it afterwards. Runs anywhere."""
+"""``put`` with retries: its outcome after each fault of a request. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def always(fault: Fault, kind: str = "create") -> Callable[[Call], Fault]:
     return lambda call: fault if call.kind == kind else Fault.NONE
 
 
-def test_a_put_that_is_answered_costs_one_request() -> None:
+def test_answered_put_costs_one_request() -> None:
     store = FaultyStore(MemoryStore())
     assert put(store, KEY, OURS) == (Put.STORED, OURS)
     assert store.requests == {"create": 1}
 
 
-def test_another_ones_is_refused_and_shown() -> None:
+def test_put_of_a_taken_key_returns_the_stored_bytes() -> None:
     store = FaultyStore(MemoryStore())
     store.inner.create(KEY, THEIRS)
     assert put(store, KEY, OURS) == (Put.EXISTS, THEIRS)
@@ -52,7 +52,7 @@ def test_another_ones_is_refused_and_shown() -> None:
         ({1: Fault.DROPPED, 2: Fault.MISCONFIGURED, 3: Fault.LOST}, {"create": 3, "read": 2}),
     ],
 )
-def test_whatever_hurt_it_our_put_is_known_as_ours(faults: dict[int, Fault], requests: dict[str, int]) -> None:
+def test_own_put_is_recognized_after_any_fault(faults: dict[int, Fault], requests: dict[str, int]) -> None:
     store = FaultyStore(MemoryStore(), nth(faults))
     assert put(store, KEY, OURS) == (Put.STORED, OURS)
     assert store.inner.read(KEY) == OURS
@@ -60,22 +60,22 @@ def test_whatever_hurt_it_our_put_is_known_as_ours(faults: dict[int, Fault], req
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.TWICE, Fault.DROPPED, Fault.NOT_SENT, Fault.LATE])
-def test_whatever_hurt_it_another_ones_is_known_as_another_ones(fault: Fault) -> None:
+def test_foreign_put_is_recognized_after_any_fault(fault: Fault) -> None:
     store = FaultyStore(MemoryStore(), nth({1: fault}), late_by=1)
     store.inner.create(KEY, THEIRS)
     assert put(store, KEY, OURS) == (Put.EXISTS, THEIRS)
 
 
 @pytest.mark.parametrize("late_by", [1, 2, 3])
-def test_absent_is_not_undone_while_a_request_may_land(late_by: int) -> None:
-    """Landing before the read, before the second put, or after it: the same bytes, once."""
+def test_late_put_is_stored_once(late_by: int) -> None:
+    """The late request lands before the read, before the second put, or after it."""
     store = FaultyStore(MemoryStore(), nth({1: Fault.LATE}), late_by=late_by)
     assert put(store, KEY, OURS) == (Put.STORED, OURS)
     store.land()
     assert store.inner.read(KEY) == OURS
 
 
-def test_what_lands_after_the_deadline_was_called_unknown() -> None:
+def test_put_that_lands_after_the_deadline_is_unknown() -> None:
     store = FaultyStore(MemoryStore(), always(Fault.LATE))
     assert put(store, KEY, OURS, patience=3) == (Put.UNKNOWN, None)
     assert store.inner.read(KEY) is None
@@ -83,8 +83,8 @@ def test_what_lands_after_the_deadline_was_called_unknown() -> None:
     assert store.inner.read(KEY) == OURS
 
 
-def test_between_a_lost_race_and_the_look_at_the_winner_it_may_go() -> None:
-    """A pruned number: there when we put, gone when we read, free when we put again."""
+def test_put_succeeds_if_the_winner_was_deleted_before_the_read() -> None:
+    """A compacted number: taken at the put, absent at the read, free at the second put."""
     store = FaultyStore(MemoryStore())
     store.inner.create(KEY, THEIRS)
 
@@ -98,7 +98,7 @@ def test_between_a_lost_race_and_the_look_at_the_winner_it_may_go() -> None:
 
 
 @pytest.mark.parametrize("found", [Fault.NOT_SENT, Fault.DENIED, Fault.MISCONFIGURED])
-def test_exists_is_not_refused_until_it_was_read(found: Fault) -> None:
+def test_exists_is_unknown_until_the_key_was_read(found: Fault) -> None:
     store = FaultyStore(MemoryStore(), lambda call: Fault.TWICE if call.kind == "create" else found)
     assert put(store, KEY, OURS) == (Put.UNKNOWN, None)
     store.plan = nth({1: found, 2: found}, "read")
@@ -106,7 +106,7 @@ def test_exists_is_not_refused_until_it_was_read(found: Fault) -> None:
 
 
 @pytest.mark.parametrize(("fault", "error"), [(Fault.DENIED, StoreDenied), (Fault.MISCONFIGURED, StoreMisconfigured)])
-def test_a_refusal_of_the_first_try_is_raised_at_once(fault: Fault, error: type[Exception]) -> None:
+def test_error_of_the_first_try_is_raised_at_once(fault: Fault, error: type[Exception]) -> None:
     store = FaultyStore(MemoryStore(), always(fault))
     with pytest.raises(error):
         put(store, KEY, OURS)
@@ -114,13 +114,13 @@ def test_a_refusal_of_the_first_try_is_raised_at_once(fault: Fault, error: type[
 
 
 @pytest.mark.parametrize(("fault", "error"), [(Fault.DENIED, StoreDenied), (Fault.MISCONFIGURED, StoreMisconfigured)])
-def test_a_refusal_is_raised_after_tries_that_were_never_sent(fault: Fault, error: type[Exception]) -> None:
+def test_error_after_unsent_tries_is_raised(fault: Fault, error: type[Exception]) -> None:
     store = FaultyStore(MemoryStore(), nth({1: Fault.NOT_SENT, 2: fault}))
     with pytest.raises(error):
         put(store, KEY, OURS)
 
 
-def test_a_refusal_after_a_try_that_may_have_been_sent_leaves_it_unknown(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_after_a_sent_try_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
     """A token can expire between two tries."""
     store = FaultyStore(MemoryStore(), lambda call: Fault.LATE if call.number == 1 else Fault.DENIED)
     with caplog.at_level(logging.WARNING):
@@ -128,14 +128,14 @@ def test_a_refusal_after_a_try_that_may_have_been_sent_leaves_it_unknown(caplog:
     assert "journal/1: after 30 s it is not known whether it was stored. denied, by plan" in caplog.text
 
 
-def test_what_was_never_sent_is_unavailable_and_not_unknown(time: Time) -> None:
+def test_unsent_put_is_unavailable(time: Time) -> None:
     store = FaultyStore(MemoryStore(), always(Fault.NOT_SENT))
     with pytest.raises(StoreUnavailable):
         put(store, KEY, OURS, patience=7)
     assert time.now == pytest.approx(7)
 
 
-def test_patience_is_spent_with_growing_waits_and_a_last_try(time: Time) -> None:
+def test_retries_wait_longer_until_the_patience_ends(time: Time) -> None:
     store = FaultyStore(MemoryStore(), always(Fault.DROPPED))
     assert put(store, KEY, OURS, patience=30) == (Put.UNKNOWN, None)
     assert time.now == pytest.approx(30)
@@ -145,7 +145,7 @@ def test_patience_is_spent_with_growing_waits_and_a_last_try(time: Time) -> None
     assert 15 <= len(time.slept) <= 40
 
 
-def test_two_who_wait_do_not_wait_alike(time: Time) -> None:
+def test_waits_of_two_writers_differ(time: Time) -> None:
     waits = []
     for _ in range(2):
         put(FaultyStore(MemoryStore(), nth({1: Fault.DROPPED, 2: Fault.DROPPED})), KEY, OURS)
@@ -153,27 +153,27 @@ def test_two_who_wait_do_not_wait_alike(time: Time) -> None:
     assert waits[0] != waits[1]
 
 
-def test_without_patience_there_is_one_try(time: Time) -> None:
+def test_zero_patience_makes_one_try(time: Time) -> None:
     store = FaultyStore(MemoryStore(), always(Fault.DROPPED))
     assert put(store, KEY, OURS, patience=0) == (Put.UNKNOWN, None)
     assert store.requests == {"create": 1, "read": 1}
     assert time.slept == []
 
 
-def test_a_key_that_leaves_the_root_is_no_matter_of_trying() -> None:
+def test_key_outside_the_root_is_refused_without_retries() -> None:
     with pytest.raises(InvalidName):
         put(MemoryStore(), "../x", OURS)
 
 
 @pytest.mark.parametrize(("fault", "there"), [(Fault.KILLED_BEFORE, None), (Fault.KILLED_AFTER, OURS)])
-def test_nothing_catches_a_kill(fault: Fault, there: bytes | None) -> None:
+def test_kill_is_not_caught(fault: Fault, there: bytes | None) -> None:
     store = FaultyStore(MemoryStore(), always(fault))
     with pytest.raises(Killed):
         put(store, KEY, OURS)
     assert store.inner.read(KEY) == there
 
 
-def test_equal_bytes_are_stored_whoever_put_them() -> None:
-    """What every coordinator builds alike, a seal, needs no nonce: it is there, and that is what was wanted."""
+def test_put_of_equal_bytes_is_stored() -> None:
+    """A seal needs no nonce: every coordinator builds the same bytes."""
     store = MemoryStore()
     assert put(store, "chk-1/_metadata", b"seal") == put(store, "chk-1/_metadata", b"seal") == (Put.STORED, b"seal")

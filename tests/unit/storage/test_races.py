@@ -1,4 +1,4 @@
-"""Many processes at one key, and writers killed half-way: one winner, nothing half. Runs on Linux."""
+"""Many processes at one key, and killed writers: one winner and no partial object. Runs on Linux."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ fork = multiprocessing.get_context("fork")
 
 @contextmanager
 def running(*targets: Callable[[], object]) -> Iterator[list[ForkProcess]]:
-    """A process for each; whatever happens, none is left."""
+    """Run a process for each target; kill all at the end."""
     processes: list[ForkProcess] = []
     try:
         for target in targets:
@@ -49,26 +49,26 @@ def body(writer: int, size: int = SIZE) -> bytes:
 
 
 def write_of(found: bytes | None, size: int = SIZE) -> int:
-    """Who wrote it; fails if it is not one writer's whole body."""
+    """Return the writer; fail if the bytes are not the whole body of one writer."""
     assert found
     assert found == body(found[0], size)
     return found[0]
 
 
-def race(store: LocalStore, barrier: Barrier, said: Queue[Any], writer: int) -> None:
-    """All put at one key at once; the losers read at once what beat them."""
+def race(store: LocalStore, barrier: Barrier, results: Queue[Any], writer: int) -> None:
+    """Put at one key at the same time as the others, then read the key."""
     won, read = [], []
     for n in range(ROUNDS):
         barrier.wait(60)
         won.append(store.create(f"journal/{n}", body(writer)) is Put.STORED)
         read.append(write_of(store.read(f"journal/{n}")))
-    said.put((writer, won, read))
+    results.put((writer, won, read))
 
 
-def test_of_32_processes_exactly_one_wins_and_all_read_what_it_wrote(tmp_path: Path) -> None:
-    store, barrier, said = LocalStore(tmp_path / "new" / "root"), fork.Barrier(WRITERS), fork.Queue()
-    with running(*(partial(race, store, barrier, said, writer) for writer in range(WRITERS))):
-        answers = [said.get(timeout=90) for _ in range(WRITERS)]
+def test_one_of_32_processes_wins_and_all_read_its_bytes(tmp_path: Path) -> None:
+    store, barrier, results = LocalStore(tmp_path / "new" / "root"), fork.Barrier(WRITERS), fork.Queue()
+    with running(*(partial(race, store, barrier, results, writer) for writer in range(WRITERS))):
+        answers = [results.get(timeout=90) for _ in range(WRITERS)]
     for n in range(ROUNDS):
         winners = [writer for writer, won, _ in answers if won[n]]
         assert winners == [write_of(store.read(f"journal/{n}"))]
@@ -82,7 +82,7 @@ def beat(store: LocalStore, ready: Any, writer: int) -> None:
         ready.set()
 
 
-def test_an_overwritten_object_is_read_whole(tmp_path: Path) -> None:
+def test_overwritten_object_is_read_whole(tmp_path: Path) -> None:
     store, ready = LocalStore(tmp_path), [fork.Event() for _ in range(2)]
     with running(*(partial(beat, store, event, writer) for writer, event in enumerate(ready))):
         assert all(event.wait(60) for event in ready)
@@ -91,7 +91,7 @@ def test_an_overwritten_object_is_read_whole(tmp_path: Path) -> None:
 
 
 def die_in(function: str, at: int, before: bool, store: LocalStore) -> None:
-    """Put, and be killed in that call of that function of ``os``: before the system hears of it, or after it."""
+    """Put and die at call ``at`` of ``os.function``, before or after the call."""
     real: Callable[..., object] = getattr(os, function)
     count = 0
 
@@ -122,7 +122,7 @@ def die_in(function: str, at: int, before: bool, store: LocalStore) -> None:
         ("fsync", 2, False, True, 1),
     ],
 )
-def test_killed_at_any_step_it_is_there_whole_or_absent(
+def test_object_of_a_killed_put_is_complete_or_absent(
     tmp_path: Path, function: str, at: int, before: bool, there: bool, files: int
 ) -> None:
     store = LocalStore(tmp_path)
@@ -137,14 +137,14 @@ def test_killed_at_any_step_it_is_there_whole_or_absent(
 
 
 def die_of_a_full_file(store: LocalStore) -> None:
-    """The system ends the process in the middle of its write, when the file grows beyond half of the body."""
+    """Put and die by the file size limit in the middle of the write."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE // 2, SIZE // 2))
     store.create(KEY, body(1))
 
 
-def test_killed_in_the_middle_of_its_write_it_is_absent(tmp_path: Path) -> None:
+def test_object_of_a_put_killed_while_writing_is_absent(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     with running(partial(die_of_a_full_file, store)) as [writer]:
         writer.join(60)
@@ -171,8 +171,8 @@ def more_temporaries(folder: Path, than: int) -> bool:
     return temporaries(folder) > than
 
 
-def test_killed_wherever_it_was_nothing_half_is_ever_listed(tmp_path: Path) -> None:
-    """Killed as soon as a temporary file shows, which is while most of its two megabytes are still to be written."""
+def test_killed_puts_list_no_partial_object(tmp_path: Path) -> None:
+    """Kill each writer as soon as its temporary file exists, while most of its two megabytes are unwritten."""
     store, folder = LocalStore(tmp_path), tmp_path / "journal"
     folder.mkdir()
     for turn in range(12):
@@ -186,7 +186,7 @@ def test_killed_wherever_it_was_nothing_half_is_ever_listed(tmp_path: Path) -> N
     assert not folder.exists()
 
 
-def test_threads_at_one_store_in_memory_have_one_winner() -> None:
+def test_one_of_16_threads_wins_in_memory() -> None:
     store = MemoryStore()
     with ThreadPoolExecutor(16) as threads:
         for n in range(200):

@@ -1,4 +1,4 @@
-"""Puts in S3 that are hurt on the way: what one try may say, and what the loop finds out. Runs anywhere."""
+"""Puts in S3 with faults on the way: the outcome of one try and of ``put``. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = "journal/7.json"
 OURS, THEIRS = b'{"nonce":"ours"}', b'{"nonce":"theirs"}'
 CONFLICT: dict[str, Any] = {"status": 409, "code": "ConditionalRequestConflict"}
 
-# What happened, whether one try surely did nothing (else it is not known), and whether it is there after that try.
+# The fault, whether one try certainly did nothing (else its outcome is unknown), and whether the object exists after it.
 HARMS = [
     pytest.param(Harm.ERROR_BEFORE, {"status": 503, "code": "SlowDown"}, False, False, id="503 before"),
     pytest.param(Harm.ERROR_BEFORE, {"status": 500, "code": "InternalError"}, False, False, id="500 before"),
@@ -44,25 +44,25 @@ def no_waiting() -> Iterator[None]:
 
 @pytest.fixture
 def hurt_store(request: pytest.FixtureRequest, hurt_store: S3Store, monkeypatch: pytest.MonkeyPatch) -> S3Store:
-    """One that waits a second, and not twenty, where an answer never comes."""
+    """Return a store with a read timeout of one second instead of twenty for faults without an answer."""
     if "silent" not in request.node.name:
         return hurt_store
     monkeypatch.setattr(s3, "READ_TIMEOUT", 1.0)
     return S3Store(hurt_store.bucket, "ckp", replace(hurt_store.settings, region_name="impatient"))
 
 
-@pytest.mark.parametrize(("harm", "how", "surely_not", "there"), HARMS)
-def test_one_try_is_one_request_and_says_no_more_than_it_knows(
+@pytest.mark.parametrize(("harm", "how", "did_nothing", "there"), HARMS)
+def test_single_try_is_one_request_and_unknown_after_a_fault(
     hurt_store: S3Store,
     s3_store: S3Store,
     proxy: FaultProxy,
     harm: Harm,
     how: dict[str, Any],
-    surely_not: bool,
+    did_nothing: bool,
     there: bool,
 ) -> None:
     proxy.hurt("PUT", r"/journal/7\.json", harm, **how)
-    if surely_not:
+    if did_nothing:
         with pytest.raises(StoreUnavailable):
             hurt_store.create(KEY, OURS)
     else:
@@ -71,15 +71,15 @@ def test_one_try_is_one_request_and_says_no_more_than_it_knows(
     assert s3_store.read(KEY) == (OURS if there else None)
 
 
-@pytest.mark.parametrize(("harm", "how", "surely_not", "there"), HARMS)
+@pytest.mark.parametrize(("harm", "how", "did_nothing", "there"), HARMS)
 @pytest.mark.parametrize("times", [1, 2])
-def test_whatever_hurt_it_our_put_is_known_as_ours(
+def test_own_put_is_recognized_after_any_fault(
     hurt_store: S3Store,
     s3_store: S3Store,
     proxy: FaultProxy,
     harm: Harm,
     how: dict[str, Any],
-    surely_not: bool,
+    did_nothing: bool,
     there: bool,
     times: int,
 ) -> None:
@@ -89,14 +89,14 @@ def test_whatever_hurt_it_our_put_is_known_as_ours(
     assert s3_store.read(KEY) == OURS
 
 
-@pytest.mark.parametrize(("harm", "how", "surely_not", "there"), HARMS)
-def test_whatever_hurt_it_another_ones_is_known_as_another_ones(
+@pytest.mark.parametrize(("harm", "how", "did_nothing", "there"), HARMS)
+def test_foreign_put_is_recognized_after_any_fault(
     hurt_store: S3Store,
     s3_store: S3Store,
     proxy: FaultProxy,
     harm: Harm,
     how: dict[str, Any],
-    surely_not: bool,
+    did_nothing: bool,
     there: bool,
 ) -> None:
     s3_store.create(KEY, THEIRS)
@@ -106,14 +106,14 @@ def test_whatever_hurt_it_another_ones_is_known_as_another_ones(
     assert s3_store.read(KEY) == THEIRS
 
 
-def test_exists_can_be_said_of_the_first_try_of_our_own(hurt_store: S3Store, proxy: FaultProxy) -> None:
-    """A box on the way delivers it twice: 412, and no retry of ours that could explain it."""
+def test_own_put_that_is_delivered_twice_is_stored(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    """A proxy delivers the request twice: the answer is 412 without a retry."""
     proxy.hurt("PUT", r"/journal/", Harm.TWICE, times=2)
     assert hurt_store.create(KEY, OURS) is Put.EXISTS
     assert put(hurt_store, "journal/8.json", OURS) == (Put.STORED, OURS)
 
 
-def test_what_lands_after_the_deadline_was_called_unknown(
+def test_put_that_lands_after_the_deadline_is_unknown(
     hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy
 ) -> None:
     proxy.hurt("PUT", r"/journal/", Harm.LATE, times=100)
@@ -123,7 +123,7 @@ def test_what_lands_after_the_deadline_was_called_unknown(
     assert s3_store.read(KEY) == OURS
 
 
-def test_what_lands_after_another_ones_put_changes_nothing(
+def test_late_put_after_a_foreign_put_changes_nothing(
     hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy
 ) -> None:
     proxy.hurt("PUT", r"/journal/", Harm.LATE)
@@ -134,7 +134,7 @@ def test_what_lands_after_another_ones_put_changes_nothing(
 
 
 @pytest.mark.parametrize("harm", [Harm.RESET_AFTER, Harm.LATE])
-def test_a_token_that_expires_between_two_tries_leaves_it_unknown(
+def test_put_is_unknown_if_the_token_expires_between_tries(
     s3: S3Server, bucket: str, proxy: FaultProxy, harm: Harm
 ) -> None:
     s3.keys["SESSION"] = Key("s", token="t")
@@ -151,14 +151,14 @@ def test_a_token_that_expires_between_two_tries_leaves_it_unknown(
     assert put(store, "journal/8.json", OURS) == (Put.UNKNOWN, None)
 
 
-def test_done_counts_with_an_etag_only(hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy) -> None:
+def test_answer_without_an_etag_is_unknown(hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy) -> None:
     proxy.hurt("PUT", r"/journal/", Harm.WITHOUT_ETAG)
     with pytest.raises(CommitStateUnknown, match=r"has no ETag.*Check endpoint_url"):
         put(hurt_store, KEY, OURS)
     assert s3_store.read(KEY) == OURS
 
 
-def test_a_body_that_was_changed_on_the_way_is_refused_and_sent_again(
+def test_body_changed_on_the_way_is_refused_and_sent_again(
     hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.hurt("PUT", r"/journal/", Harm.FLIPPED_BEFORE)

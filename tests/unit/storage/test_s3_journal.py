@@ -1,4 +1,4 @@
-"""The journal on S3 while the network hurts it: nothing lost, nothing doubled, no writer misinformed. Runs anywhere."""
+"""The journal on S3 with network faults: no entry is lost or doubled, and every writer gets a true answer. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from tests.support.s3server import Key, S3Server
 WRITERS, ENTRIES = 6, 12
 MODEST = 0.05  # of all puts, for each harm
 
-Said = list[tuple[str, int | None]]  # what a writer was told: its run, and the number of the entry that holds it
+Answers = list[tuple[str, int | None]]  # of a writer: its run, and the number of the entry that holds it
 
 
 @pytest.fixture
 def impatient(hurt_store: S3Store, monkeypatch: pytest.MonkeyPatch) -> S3Store:
-    """Behind the proxy; waits a second, and not twenty, where an answer never comes."""
+    """Return a store behind the proxy with a read timeout of one second instead of twenty."""
     monkeypatch.setattr(s3, "READ_TIMEOUT", 1.0)
     return S3Store(hurt_store.bucket, "ckp", replace(hurt_store.settings, region_name="impatient"))
 
 
 def hurt_a_quarter(proxy: FaultProxy) -> None:
-    """Every line of what can happen to a put, and a few reads."""
+    """Plan every fault of a put, and a few of reads."""
     often: dict[str, Any] = {"times": 1_000, "chance": MODEST}
     proxy.hurt("PUT", "/journal/", Harm.SILENT_AFTER, times=2, chance=MODEST)
     proxy.hurt("PUT", "/journal/", Harm.LATE, seconds=0.3, **often)
@@ -55,22 +55,22 @@ def hurt_a_quarter(proxy: FaultProxy) -> None:
     proxy.hurt("GET", "/journal/", Harm.CUT, **often)
 
 
-def go_on_writing(store: S3Store, writer: int) -> Said:
-    """A win that is void, because others have closed the segment meanwhile, is decided again: it stands, and is replaced."""
+def go_on_writing(store: S3Store, writer: int) -> Answers:
+    """Append launches. A void win is decided again; by then its launch exists and is replaced."""
     journal = open_journal(store, segment=SHORT * 4)
-    said: Said = []
+    answers: Answers = []
     for entry in range(ENTRIES):
         run = f"writer-{writer}-{entry}"
         try:
             answer = journal.append(launch(run))
-            said.append((run, None if answer.done else answer.n))
+            answers.append((run, None if answer.done else answer.n))
         except Superseded:
-            said.append((run, None))
-    return said
+            answers.append((run, None))
+    return answers
 
 
 def in_the_journal(store: S3Store) -> list[str]:
-    """Which run each entry launched, read from the bytes, past all hurt."""
+    """Return the run that each entry launched, read from the bytes without faults."""
     runs = []
     for n, listed in enumerate(store.list(KEYS.entry(0).rpartition("/")[0])):
         assert listed.key == KEYS.entry(n)
@@ -79,18 +79,20 @@ def in_the_journal(store: S3Store) -> list[str]:
     return runs
 
 
-def test_six_writers_while_a_quarter_of_the_puts_is_hurt(
+def test_six_writers_lose_no_entry_while_a_quarter_of_the_puts_fails(
     impatient: S3Store, s3_store: S3Store, proxy: FaultProxy
 ) -> None:
     hurt_a_quarter(proxy)
     with ThreadPoolExecutor(WRITERS) as threads:
-        told = [one for said in threads.map(partial(go_on_writing, impatient), range(WRITERS)) for one in said]
+        answers = [
+            answer for writer in threads.map(partial(go_on_writing, impatient), range(WRITERS)) for answer in writer
+        ]
     proxy.heal()
     proxy.land()
     runs = in_the_journal(s3_store)
-    assert len(told) == WRITERS * ENTRIES
-    assert Counter(runs) == Counter(run for run, _ in told), "lost, or doubled"
-    assert all(runs[n] == run for run, n in told if n is not None), "told a number that is another's"
+    assert len(answers) == WRITERS * ENTRIES
+    assert Counter(runs) == Counter(run for run, _ in answers), "an entry is lost or doubled"
+    assert all(runs[n] == run for run, n in answers if n is not None), "an answer holds the number of another entry"
     puts = [request.harm for request in proxy.requests if request.method == "PUT"]
     hurt = Counter(harm for harm in puts if harm)
     assert len(hurt) >= 6
@@ -100,13 +102,13 @@ def test_six_writers_while_a_quarter_of_the_puts_is_hurt(
 
 @pytest.fixture
 def journal(hurt_store: S3Store) -> Journal:
-    """Behind the proxy, with an entry, caught up."""
+    """Return a journal behind the proxy with one entry."""
     journal = open_journal(hurt_store)
     write(journal)
     return journal
 
 
-def test_what_lands_after_the_deadline_was_told_as_unknown_and_is_not_done_twice(
+def test_append_that_lands_after_the_deadline_is_unknown_and_done_once(
     journal: Journal, s3_store: S3Store, proxy: FaultProxy
 ) -> None:
     proxy.hurt("PUT", "/journal/", Harm.LATE, times=99)
@@ -120,14 +122,16 @@ def test_what_lands_after_the_deadline_was_told_as_unknown_and_is_not_done_twice
     assert in_the_journal(s3_store)[1:] == ["late"]
 
 
-def test_what_lands_before_the_deadline_is_done(journal: Journal, s3_store: S3Store, proxy: FaultProxy) -> None:
+def test_append_that_lands_before_the_deadline_is_done(journal: Journal, s3_store: S3Store, proxy: FaultProxy) -> None:
     proxy.hurt("PUT", "/journal/", Harm.LATE, seconds=0.05)
     assert journal.append(launch("late")).n == 1
     proxy.land()
     assert in_the_journal(s3_store)[1:] == ["late"]
 
 
-def test_what_lands_late_loses_to_who_wrote_meanwhile(journal: Journal, s3_store: S3Store, proxy: FaultProxy) -> None:
+def test_late_append_loses_to_an_entry_written_meanwhile(
+    journal: Journal, s3_store: S3Store, proxy: FaultProxy
+) -> None:
     proxy.hurt("PUT", "/journal/", Harm.LATE, times=99)
     with virtual_time(), pytest.raises(CommitStateUnknown):
         journal.append(launch("late"))
@@ -138,9 +142,7 @@ def test_what_lands_late_loses_to_who_wrote_meanwhile(journal: Journal, s3_store
     assert in_the_journal(s3_store)[1:] == ["other", "late"]
 
 
-def test_exists_that_is_really_anothers_is_lost_and_decided_again(
-    journal: Journal, s3_store: S3Store, proxy: FaultProxy
-) -> None:
+def test_append_at_a_taken_number_is_decided_again(journal: Journal, s3_store: S3Store, proxy: FaultProxy) -> None:
     open_journal(s3_store).append(launch("other"))
     assert journal.append(launch("ours")).n == 2
     puts = [request for request in proxy.requests if request.method == "PUT"][-2:]
@@ -148,8 +150,10 @@ def test_exists_that_is_really_anothers_is_lost_and_decided_again(
 
 
 @pytest.mark.parametrize("act", [Journal.poll, Journal.catch_up])
-def test_denied_at_the_tail_is_not_the_tail(s3: S3Server, s3_store: S3Store, act: Callable[[Journal], object]) -> None:
-    """Without the right to list, S3 says of the absent next entry that it is denied."""
+def test_denied_read_of_the_next_entry_is_not_taken_for_absent(
+    s3: S3Server, s3_store: S3Store, act: Callable[[Journal], object]
+) -> None:
+    """Without the right to list, S3 answers *denied* for the absent next entry."""
     write(open_journal(s3_store), 3)
     s3.keys["BLIND"] = Key("s", lists=False)
     blind = open_journal(S3Store(s3_store.bucket, "ckp", s3.settings("BLIND")))
@@ -159,7 +163,7 @@ def test_denied_at_the_tail_is_not_the_tail(s3: S3Server, s3_store: S3Store, act
 
 
 @pytest.mark.parametrize("harm", [Harm.RESET_AFTER, Harm.LATE])
-def test_a_token_that_expires_between_two_tries_is_unknown_to_the_writer(
+def test_append_is_unknown_if_the_token_expires_between_tries(
     s3: S3Server, bucket: str, proxy: FaultProxy, s3_store: S3Store, harm: Harm
 ) -> None:
     s3.keys["SESSION"] = Key("s", token="t")
@@ -182,7 +186,7 @@ def test_a_token_that_expires_between_two_tries_is_unknown_to_the_writer(
     assert in_the_journal(s3_store)[1:] == ["unlucky"]
 
 
-def test_an_entry_that_arrives_cut_is_read_again_or_not_believed(journal: Journal, proxy: FaultProxy) -> None:
+def test_cut_entry_is_read_again_or_not_believed(journal: Journal, proxy: FaultProxy) -> None:
     write(journal, 3)
     proxy.hurt("GET", "/journal/", Harm.CUT, times=2)
     assert open_journal(journal.store).catch_up().n == 3
@@ -193,9 +197,7 @@ def test_an_entry_that_arrives_cut_is_read_again_or_not_believed(journal: Journa
     assert reader.state.n == -1
 
 
-def test_an_answer_that_the_tail_is_absent_is_read_again_where_it_arrives_cut(
-    journal: Journal, proxy: FaultProxy
-) -> None:
+def test_cut_answer_for_an_absent_entry_is_read_again(journal: Journal, proxy: FaultProxy) -> None:
     proxy.hurt("GET", KEYS.entry(1), Harm.CUT)
     assert open_journal(journal.store).catch_up().n == 0
     proxy.hurt("GET", KEYS.entry(1), Harm.CUT, times=99)
@@ -203,8 +205,8 @@ def test_an_answer_that_the_tail_is_absent_is_read_again_where_it_arrives_cut(
         journal.catch_up()
 
 
-def test_requests_are_those_that_the_protocol_needs(s3: S3Server, s3_store: S3Store) -> None:
-    """Counted by the service: nothing is looked at twice, and no request is hidden in the client."""
+def test_checkpoint_on_s3_costs_the_requests_of_the_protocol(s3: S3Server, s3_store: S3Store) -> None:
+    """The service counts the requests, so none is hidden in the client."""
     coordinator = driver(s3_store)
     s3.requests.clear()
     coordinator.trigger(Request(token="stage 'clean'", timeout_s=600.0))
@@ -217,6 +219,6 @@ def test_requests_are_those_that_the_protocol_needs(s3: S3Server, s3_store: S3St
     assert s3.requests == {"GET": 20}
 
 
-def test_a_missing_bucket_is_no_empty_history(s3: S3Server) -> None:
+def test_missing_bucket_is_no_empty_history(s3: S3Server) -> None:
     with pytest.raises(StoreMisconfigured, match="NoSuchBucket"):
         open_journal(S3Store("no-such-lake", "ckp", s3.settings())).catch_up()

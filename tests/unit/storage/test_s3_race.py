@@ -15,20 +15,20 @@ WRITERS, ROUNDS = 32, 12
 fork = multiprocessing.get_context("fork")
 
 
-def race(store: S3Store, barrier: Barrier, said: Queue[Any], writer: int) -> None:
+def race(store: S3Store, barrier: Barrier, results: Queue[Any], writer: int) -> None:
     won, read = [], []
     for n in range(ROUNDS):
         barrier.wait(120)
         won.append(store.create(f"journal/{n}", f"{writer}".encode()) is Put.STORED)
         read.append(int(store.read(f"journal/{n}") or b"-1"))
-    said.put((writer, won, read))
+    results.put((writer, won, read))
 
 
-def test_of_32_processes_exactly_one_wins_and_all_read_what_it_wrote(s3_store: S3Store) -> None:
+def test_one_of_32_processes_wins_and_all_read_its_bytes(s3_store: S3Store) -> None:
     s3_store.read("absent")  # the server has served, and boto3 is there, before anyone forks
-    barrier, said = fork.Barrier(WRITERS), fork.Queue()
-    with running(*(partial(race, s3_store, barrier, said, writer) for writer in range(WRITERS))):
-        answers = [said.get(timeout=240) for _ in range(WRITERS)]
+    barrier, results = fork.Barrier(WRITERS), fork.Queue()
+    with running(*(partial(race, s3_store, barrier, results, writer) for writer in range(WRITERS))):
+        answers = [results.get(timeout=240) for _ in range(WRITERS)]
     for n in range(ROUNDS):
         winners = [writer for writer, won, _ in answers if won[n]]
         assert winners == [int(s3_store.read(f"journal/{n}") or b"-1")]

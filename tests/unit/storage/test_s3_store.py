@@ -1,4 +1,4 @@
-"""The S3 store's own promises: few and plain requests, whole listings, complete deletions, clients per process. Runs anywhere."""
+"""The S3 store: few plain requests, complete listings and deletions, clients per process. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fill(store: S3Store, number: int) -> list[str]:
 # -- requests ------------------------------------------------------------------------------------------------------------
 
 
-def test_each_call_is_one_request(s3: S3Server, s3_store: S3Store) -> None:
+def test_call_costs_one_request(s3: S3Server, s3_store: S3Store) -> None:
     for act, kind in (
         (lambda: s3_store.create("a/b", b"x"), "PUT"),
         (lambda: s3_store.create("a/b", b"x"), "PUT"),
@@ -51,7 +51,7 @@ def test_each_call_is_one_request(s3: S3Server, s3_store: S3Store) -> None:
         assert s3.requests == {kind: 1}
 
 
-def test_a_put_is_plain_bytes_with_a_signed_digest_sent_at_once(hurt_store: S3Store, proxy: FaultProxy) -> None:
+def test_put_sends_plain_bytes_with_a_signed_digest(hurt_store: S3Store, proxy: FaultProxy) -> None:
     hurt_store.create("journal/1", b"x" * 3000)
     hurt_store.overwrite("heartbeat", b"x" * 3000)
     for request in proxy.requests:
@@ -63,7 +63,7 @@ def test_a_put_is_plain_bytes_with_a_signed_digest_sent_at_once(hurt_store: S3St
     assert [dict(request.headers).get("If-None-Match") for request in proxy.requests] == ["*", None]
 
 
-def test_an_overwrite_is_tried_again(hurt_store: S3Store, proxy: FaultProxy) -> None:
+def test_failed_overwrite_is_retried(hurt_store: S3Store, proxy: FaultProxy) -> None:
     proxy.hurt("PUT", "", Harm.RESET_AFTER)
     hurt_store.overwrite("heartbeat", b"1")
     assert len(proxy.requests) == 2
@@ -72,7 +72,7 @@ def test_an_overwrite_is_tried_again(hurt_store: S3Store, proxy: FaultProxy) -> 
         hurt_store.overwrite("heartbeat", b"2")
 
 
-def test_keys_end_where_s3s_do(s3_store: S3Store) -> None:
+def test_key_longer_than_1024_bytes_is_refused(s3_store: S3Store) -> None:
     longest = "k" * (1024 - len("ckp/"))
     assert s3_store.create(longest, b"x") is Put.STORED
     assert keys(s3_store) == [longest]
@@ -84,7 +84,7 @@ def test_keys_end_where_s3s_do(s3_store: S3Store) -> None:
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_that_was_cut_is_asked_for_again(hurt_store: S3Store, proxy: FaultProxy) -> None:
+def test_cut_answer_is_read_again(hurt_store: S3Store, proxy: FaultProxy) -> None:
     hurt_store.overwrite("seal", b"whole " * 1000)
     proxy.hurt("GET", "", Harm.CUT, times=s3_module.READ_TRIES - 1)
     assert hurt_store.read("seal") == b"whole " * 1000
@@ -93,7 +93,7 @@ def test_an_answer_that_was_cut_is_asked_for_again(hurt_store: S3Store, proxy: F
         hurt_store.read("seal")
 
 
-def test_an_answer_that_was_changed_is_asked_for_again_where_the_store_holds_a_checksum(
+def test_changed_answer_is_read_again_if_the_store_has_a_checksum(
     s3: S3Server, hurt_store: S3Store, proxy: FaultProxy
 ) -> None:
     s3.client.put_object(Bucket=hurt_store.bucket, Key="ckp/seal", Body=b"whole", ChecksumAlgorithm="SHA256")
@@ -104,7 +104,7 @@ def test_an_answer_that_was_changed_is_asked_for_again_where_the_store_holds_a_c
         hurt_store.read("seal")
 
 
-def test_a_lost_answer_to_a_read_is_asked_for_again(hurt_store: S3Store, proxy: FaultProxy) -> None:
+def test_read_with_a_lost_answer_is_retried(hurt_store: S3Store, proxy: FaultProxy) -> None:
     hurt_store.overwrite("seal", b"x")
     proxy.hurt("GET", "", Harm.RESET_AFTER)
     assert hurt_store.read("seal") == b"x"
@@ -113,9 +113,7 @@ def test_a_lost_answer_to_a_read_is_asked_for_again(hurt_store: S3Store, proxy: 
 # -- listing and deleting ------------------------------------------------------------------------------------------------
 
 
-def test_listings_and_deletions_of_more_than_a_page(
-    s3: S3Server, s3_store: S3Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_and_delete_use_several_pages(s3: S3Server, s3_store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     filled = fill(s3_store, 25)
     monkeypatch.setattr("airflow_checkpoint_provider.storage.s3.PAGE", 10)
     s3.requests.clear()
@@ -131,14 +129,14 @@ def test_listings_and_deletions_of_more_than_a_page(
     assert keys(s3_store) == []
 
 
-def test_a_page_holds_a_thousand(s3: S3Server, hurt_store: S3Store, proxy: FaultProxy) -> None:
-    """Servers that would take more are no measure: S3 refuses 1,001."""
+def test_delete_asks_for_a_thousand_keys_at_a_time(s3: S3Server, hurt_store: S3Store, proxy: FaultProxy) -> None:
+    """S3 refuses 1,001 keys, though other servers accept more."""
     hurt_store.delete(f"journal/{n:016}" for n in range(2_001))
     assert [request.body.count(b"<Key>") for request in proxy.requests] == [1000, 1000, 0]
     assert [request.method for request in proxy.requests] == ["POST", "POST", "DELETE"]
 
 
-def test_a_lost_page_is_asked_for_again(
+def test_lost_page_of_a_listing_is_read_again(
     hurt_store: S3Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled = fill(hurt_store, 12)
@@ -167,7 +165,7 @@ def page(*names: str, more: bool = True, token: str = "next") -> bytes:
         ([b"<ListBucketResult/>"], "does not name the bucket"),
     ],
 )
-def test_a_listing_that_cannot_be_trusted_is_refused(
+def test_inconsistent_listing_is_refused(
     hurt_store: S3Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, pages: list[bytes], says: str
 ) -> None:
     monkeypatch.setattr("airflow_checkpoint_provider.storage.s3.MOST_PAGES", 3)
@@ -177,13 +175,13 @@ def test_a_listing_that_cannot_be_trusted_is_refused(
         list(hurt_store.list(""))
 
 
-def test_a_store_that_ignores_where_to_begin_is_understood(hurt_store: S3Store, proxy: FaultProxy) -> None:
+def test_list_works_if_the_store_ignores_start_after(hurt_store: S3Store, proxy: FaultProxy) -> None:
     proxy.hurt("GET", "list-type=2", Harm.ANSWERED, status=200, body=page("a", "b", "c", more=False))
     assert list(hurt_store.list("", "b")) == [Listed("c", 1)]
 
 
-def test_markers_of_folders_are_no_objects_and_go_with_their_folder(s3: S3Server, s3_store: S3Store) -> None:
-    """As Hadoop leaves them behind."""
+def test_folder_markers_are_not_listed_and_deleted_with_their_folder(s3: S3Server, s3_store: S3Store) -> None:
+    """Hadoop leaves such markers."""
     for name in ("", "jobs/", "jobs/j/", "jobs/j//odd"):
         s3.client.put_object(Bucket=s3_store.bucket, Key=f"ckp/{name}", Body=b"")
     s3_store.create("jobs/j/entry", b"x")
@@ -198,7 +196,7 @@ def test_markers_of_folders_are_no_objects_and_go_with_their_folder(s3: S3Server
 FAILED = "<Error><Key>ckp/{name}</Key><Code>{code}</Code><Message>as planned</Message></Error>"
 
 
-def test_what_one_request_could_not_delete_is_deleted_alone(hurt_store: S3Store, proxy: FaultProxy) -> None:
+def test_key_that_a_batch_did_not_delete_is_deleted_alone(hurt_store: S3Store, proxy: FaultProxy) -> None:
     fill(hurt_store, 3)
     answer = "<DeleteResult>" + FAILED.format(name="journal/0000000000000001", code="InternalError") + "</DeleteResult>"
     proxy.hurt("POST", r"\?delete", Harm.ANSWERED, status=200, body=answer.encode())
@@ -208,7 +206,7 @@ def test_what_one_request_could_not_delete_is_deleted_alone(hurt_store: S3Store,
     assert "journal/0000000000000001" not in keys(hurt_store)
 
 
-def test_what_cannot_be_deleted_alone_either_is_said(hurt_store: S3Store, proxy: FaultProxy) -> None:
+def test_key_that_cannot_be_deleted_raises(hurt_store: S3Store, proxy: FaultProxy) -> None:
     answer = "<DeleteResult>" + FAILED.format(name="journal/1", code="AccessDenied") + "</DeleteResult>"
     proxy.hurt("POST", r"\?delete", Harm.ANSWERED, status=200, body=answer.encode())
     proxy.hurt("DELETE", "", Harm.ERROR_BEFORE, status=403, code="AccessDenied")
@@ -217,7 +215,7 @@ def test_what_cannot_be_deleted_alone_either_is_said(hurt_store: S3Store, proxy:
 
 
 @pytest.mark.parametrize(("status", "code"), [(501, "NotImplemented"), (405, "MethodNotAllowed"), (504, "Slow")])
-def test_a_store_without_deletion_of_many_is_asked_for_each(
+def test_keys_are_deleted_singly_without_batch_deletion(
     hurt_store: S3Store, proxy: FaultProxy, status: int, code: str
 ) -> None:
     filled = fill(hurt_store, 3)
@@ -229,7 +227,7 @@ def test_a_store_without_deletion_of_many_is_asked_for_each(
 # -- clients -------------------------------------------------------------------------------------------------------------
 
 
-def test_settings_that_are_equal_share_their_clients_in_all_threads(s3: S3Server, s3_store: S3Store) -> None:
+def test_equal_settings_share_clients_in_all_threads(s3: S3Server, s3_store: S3Store) -> None:
     made = []
     barrier = threading.Barrier(8)
     settings = s3.settings(region_name="eu-central-1")
@@ -240,7 +238,7 @@ def test_settings_that_are_equal_share_their_clients_in_all_threads(s3: S3Server
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(make, range(8)))
-    assert len({id(one) for one in made}) == 1
+    assert len({id(pair) for pair in made}) == 1
     assert clients(s3.settings(region_name="eu-central-1")) is made[0]
     assert clients(s3_store.settings) is not made[0]
 
@@ -249,27 +247,27 @@ def clients(settings: S3Settings) -> object:
     return s3_module.clients(settings)
 
 
-def test_a_child_makes_its_own(s3_store: S3Store) -> None:
-    """It inherits sockets that its parent speaks on, and perhaps a lock that is held for ever."""
+def test_forked_child_makes_its_own_clients(s3_store: S3Store) -> None:
+    """A forked child inherits sockets that its parent uses, and perhaps a held lock."""
     s3_store.create("parent", b"x")
-    said = fork.Queue()
+    results = fork.Queue()
 
     def child() -> None:
         fresh = not s3_module._made
-        said.put((fresh, s3_store.create("child", b"y"), s3_store.read("parent")))
+        results.put((fresh, s3_store.create("child", b"y"), s3_store.read("parent")))
 
     with s3_module._making:
         process = fork.Process(target=child)
         process.start()
     try:
-        assert said.get(timeout=60) == (True, Put.STORED, b"x")
+        assert results.get(timeout=60) == (True, Put.STORED, b"x")
     finally:
         process.kill()
         process.join(10)
     assert s3_store.read("child") == b"y"
 
 
-def test_without_boto3_it_says_what_to_install() -> None:
+def test_missing_boto3_names_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['boto3'] = None\n"
         "from airflow_checkpoint_provider.storage import open_store\n"

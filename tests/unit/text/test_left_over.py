@@ -1,4 +1,4 @@
-"""What is said of restored state that nobody asked for."""
+"""Log lines for restored state that the script did not use. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.recorded import Recorded, three_stages
 from tests.unit.text.conftest import Golden
 
 
-def test_what_nobody_asked_for(golden: Golden) -> None:
+def test_lines_of_unclaimed_states(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     old = StateSnapshot(uid="high water", kind="value", run="r", value=7)

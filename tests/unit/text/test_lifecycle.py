@@ -1,4 +1,4 @@
-"""What tasks say of a checkpoint that they drive."""
+"""Log lines of tasks that drive a checkpoint. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def asked(gated: bool, request: str) -> Recorded:
     return recorded
 
 
-def test_a_task_asks(golden: Golden) -> None:
+def test_lines_of_a_triggered_checkpoint(golden: Golden) -> None:
     states = [asked(gated, "barrier 1").state for gated in (False, True)]
     lines = [messages.triggered(state, state.pending[0], POINTER) for state in states]
     golden("asked", [*lines, messages.acknowledged(states[1], states[1].pending[0])])
 
 
-def test_a_task_whose_request_waited(golden: Golden) -> None:
-    """What is too short to be worth a word is not said."""
+def test_line_of_a_queued_request_names_a_long_wait(golden: Golden) -> None:
+    """A short wait is not mentioned."""
     recorded = asked(False, "barrier 1")
     lines = []
     for number, (asks, ends) in enumerate(
@@ -50,7 +50,7 @@ def aborted(request: str, words: str = "") -> State:
     return recorded.state
 
 
-def test_why_it_will_not_complete_and_what_to_clear(golden: Golden) -> None:
+def test_line_of_an_aborted_checkpoint_names_the_task_to_clear(golden: Golden) -> None:
     by_a_task = messages.request("orders_audited", "manual__1", "checkpoint.trigger", -1, 2)
     states = aborted(by_a_task, "batch 412 has been running for 14 min"), aborted("barrier 1")
     golden("will_not_complete", [messages.will_not_complete(state, state.checkpoints[0]) for state in states])

@@ -1,4 +1,4 @@
-"""What is said of one stage, one checkpoint, one end."""
+"""Log lines of one stage, one checkpoint, one end. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.recorded import Recorded, at, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
 
-def test_what_became_of_stages(golden: Golden) -> None:
+def test_lines_of_reused_and_recomputed_stages(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     clean = recorded.states["clean"]
@@ -37,7 +37,7 @@ def test_what_became_of_stages(golden: Golden) -> None:
     )
 
 
-def test_whether_the_application_changed(golden: Golden) -> None:
+def test_lines_of_the_application_digest(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     run, attempt = recorded.state.runs[0], recorded.state.attempts[0]
@@ -51,7 +51,7 @@ def test_whether_the_application_changed(golden: Golden) -> None:
     )
 
 
-def test_a_clear_that_runs_the_old_code_says_so(golden: Golden) -> None:
+def test_lines_of_a_clear_without_a_code_change(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     assert restore_story.cleared_unchanged(recorded.state, 1) == []
@@ -64,7 +64,7 @@ def test_a_clear_that_runs_the_old_code_says_so(golden: Golden) -> None:
     assert restore_story.cleared_unchanged(recorded.state, 4) == []
 
 
-def test_completed_checkpoints(golden: Golden) -> None:
+def test_lines_of_completed_checkpoints(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
@@ -74,7 +74,7 @@ def test_completed_checkpoints(golden: Golden) -> None:
     golden("completed", [messages.checkpoint_line(last, 6.9), *messages.checkpoint_lines(recorded.state, end)])
 
 
-def test_gated_checkpoints(golden: Golden) -> None:
+def test_lines_of_gated_checkpoints(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     number = recorded.coordinator.trigger(Request(token="audit", timeout_s=600.0, gated=True, origin="task"))
@@ -85,7 +85,7 @@ def test_gated_checkpoints(golden: Golden) -> None:
     golden("gated", [*lines, *messages.aborted(recorded.state, recorded.state.checkpoints[0])])
 
 
-def test_an_expired_checkpoint(golden: Golden) -> None:
+def test_lines_of_an_expired_checkpoint(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
@@ -96,7 +96,7 @@ def test_an_expired_checkpoint(golden: Golden) -> None:
     golden("aborted_expired", messages.checkpoint_lines(recorded.state, gone))
 
 
-def test_a_checkpoint_that_the_store_failed(golden: Golden) -> None:
+def test_lines_of_a_checkpoint_aborted_by_the_store(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     for minute in (10, 20):
@@ -106,7 +106,7 @@ def test_a_checkpoint_that_the_store_failed(golden: Golden) -> None:
     golden("aborted_by_store", messages.aborted(recorded.state, recorded.state.checkpoints[-1]))
 
 
-def test_a_checkpoint_that_an_object_declined(golden: Golden) -> None:
+def test_lines_of_a_declined_checkpoint(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     words = "'source': snapshot_state: OSError: no position; the next barrier asks it again"
@@ -114,7 +114,7 @@ def test_a_checkpoint_that_an_object_declined(golden: Golden) -> None:
     golden("aborted_declined", messages.aborted(recorded.state, recorded.state.checkpoints[-1]))
 
 
-def test_a_checkpoint_whose_attempt_was_replaced(golden: Golden) -> None:
+def test_lines_of_a_checkpoint_of_a_replaced_attempt(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.started("03:02:10", try_number=2)
@@ -122,7 +122,7 @@ def test_a_checkpoint_whose_attempt_was_replaced(golden: Golden) -> None:
     golden("aborted_replaced", messages.aborted(recorded.state, gone))
 
 
-def test_a_job_that_is_not_protected(golden: Golden) -> None:
+def test_lines_of_an_unprotected_job(golden: Golden) -> None:
     last = "chk-31: cannot write file:///lake/ckp: No space left on device"
     golden(
         "not_protected",
@@ -130,7 +130,7 @@ def test_a_job_that_is_not_protected(golden: Golden) -> None:
     )
 
 
-def test_an_outcome_that_was_read_back(golden: Golden) -> None:
+def test_lines_of_an_outcome_that_was_read_back(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     pending = messages.outcome_known(recorded.state.checkpoints[-1])
@@ -138,7 +138,7 @@ def test_an_outcome_that_was_read_back(golden: Golden) -> None:
     golden("outcome_known", [pending, *map(messages.outcome_known, recorded.state.checkpoints[-2:])])
 
 
-def test_an_attempt_that_was_replaced(golden: Golden) -> None:
+def test_lines_of_a_replaced_attempt(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.launched("03:02:10", try_number=2)
@@ -147,21 +147,21 @@ def test_an_attempt_that_was_replaced(golden: Golden) -> None:
     golden("fenced", [*planned, "", *messages.fenced(recorded.state, 1, "stage 'delays'")])
 
 
-def test_an_attempt_that_others_ended(golden: Golden) -> None:
+def test_lines_of_an_attempt_declared_lost(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.ended("03:00:00", "lost", None, "task")
     golden("fenced_lost", messages.fenced(recorded.state, 1, "the script's own code"))
 
 
-def test_a_run_that_had_finished(golden: Golden) -> None:
+def test_lines_of_a_run_that_had_finished(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
     golden("finished", messages.finished(recorded.state, recorded.scope))
 
 
-def test_a_later_try_has_taken_over(golden: Golden) -> None:
+def test_lines_of_a_superseded_try(golden: Golden) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")
     recorded.launched("22:10:20", try_number=3)
@@ -171,7 +171,7 @@ def test_a_later_try_has_taken_over(golden: Golden) -> None:
     )
 
 
-def test_what_was_refused(golden: Golden) -> None:
+def test_lines_of_a_refused_launch(golden: Golden) -> None:
     what = "flights_etl.delays, run scheduled__2026-11-20"
     golden(
         "refused",
@@ -183,18 +183,18 @@ def test_what_was_refused(golden: Golden) -> None:
     )
 
 
-def test_a_suspended_job(golden: Golden) -> None:
+def test_lines_of_a_suspended_job(golden: Golden) -> None:
     recorded = Recorded(job="etl.orders", scope="")
     recorded.launched("22:00:20", run="x")
     state = replace(recorded.state, suspended="task upgrade_orders.stop: savepoint 41-9f3c")
     golden("suspended", messages.suspended(state))
 
 
-def test_an_application_that_does_not_take_part(golden: Golden) -> None:
+def test_lines_of_an_application_that_did_not_attach(golden: Golden) -> None:
     golden("not_attached", messages.not_attached())
 
 
-def test_what_ends_with_its_run(golden: Golden) -> None:
+def test_lines_of_deleted_checkpoints(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
@@ -205,11 +205,11 @@ def test_what_ends_with_its_run(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("paced", [{"interval": "1 s"}, {"min_pause": "5 min"}, {"interval": 60, "min_pause": 90}])
-def test_a_job_with_stages_says_once_that_interval_and_pause_have_no_effect(paced: dict[str, Any]) -> None:
+def test_interval_and_pause_without_effect_are_logged(paced: dict[str, Any]) -> None:
     (line,) = state_messages.not_paced(CheckpointConfig(**paced))
     assert line.startswith("every end of a stage is a checkpoint: interval and min_pause have no effect")
     assert line.endswith("[CKP123]")
 
 
-def test_nothing_is_said_where_interval_and_pause_have_their_defaults() -> None:
+def test_default_interval_and_pause_are_not_logged() -> None:
     assert state_messages.not_paced(CheckpointConfig(timeout="1 min", interval="10 min")) == []

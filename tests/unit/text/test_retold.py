@@ -1,4 +1,4 @@
-"""The story of an attempt, told again from the journal alone."""
+"""The story of an attempt, rebuilt from the journal alone. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.text.conftest import Golden
 
 
 def retold(recorded: Recorded, epoch: int | None = None) -> list[str]:
-    """Of an attempt; or of the current launch, which has none."""
+    """Return the story of an attempt, or of the current launch if it has none."""
     attempt = recorded.state.attempt(epoch)
     launch = recorded.state.launch(attempt.launch) if attempt else recorded.state.current_launch()
     assert launch
@@ -27,15 +27,15 @@ def finished() -> Recorded:
     return recorded
 
 
-def test_a_retry_that_finished(golden: Golden) -> None:
+def test_story_of_a_finished_retry(golden: Golden) -> None:
     golden("retold_retry", retold(finished(), 2))
 
 
-def test_a_first_attempt_that_was_fenced(golden: Golden) -> None:
+def test_story_of_a_fenced_first_attempt(golden: Golden) -> None:
     golden("retold_first", retold(finished(), 1))
 
 
-def test_a_launch_whose_driver_has_not_attached(golden: Golden) -> None:
+def test_story_of_a_launch_without_an_attempt(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.ended("02:51:07", "failed", 137, "task")
@@ -43,14 +43,14 @@ def test_a_launch_whose_driver_has_not_attached(golden: Golden) -> None:
     golden("retold_launch", retold(recorded))
 
 
-def test_the_story_is_told_of_what_was_there_then(golden: Golden) -> None:
-    """Later checkpoints are no candidates; those that were deleted since are still named."""
+def test_story_names_only_candidates_of_that_time(golden: Golden) -> None:
+    """Later checkpoints are no candidates; checkpoints deleted since are still named."""
     recorded = finished()
     expire(recorded.coordinator, recorded.clock)
     golden("retold_deleted", retold(recorded, 2))
 
 
-def test_a_second_driver_under_one_launch(golden: Golden) -> None:
+def test_story_of_a_second_driver_of_one_launch(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
@@ -60,7 +60,7 @@ def test_a_second_driver_under_one_launch(golden: Golden) -> None:
     golden("retold_driver", retold(recorded, 2))
 
 
-def test_an_attempt_after_a_restore_by_hand(golden: Golden) -> None:
+def test_story_of_an_attempt_after_a_restore_by_hand(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.clock = "2026-11-21T03:00:00.000Z"
@@ -73,7 +73,7 @@ def test_an_attempt_after_a_restore_by_hand(golden: Golden) -> None:
     golden("retold_went_back", retold(recorded, 2))
 
 
-def test_an_attempt_that_many_aborted_checkpoints_and_a_stop_ended(golden: Golden) -> None:
+def test_story_of_a_stopped_attempt_with_many_aborted_checkpoints(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     for minute in range(20, 28):
@@ -85,7 +85,7 @@ def test_an_attempt_that_many_aborted_checkpoints_and_a_stop_ended(golden: Golde
     golden("retold_cancelled", retold(recorded, 1))
 
 
-def test_a_run_that_began_from_another_history(golden: Golden) -> None:
+def test_story_of_a_run_from_another_history(golden: Golden) -> None:
     other = Recorded(named("pointed again"), scope="scheduled__2026-11-19")
     three_stages(other)
     recorded = Recorded(other.store)

@@ -1,4 +1,4 @@
-"""What is said of savepoints, of stopping with one, and of failures that are too many."""
+"""Log lines of savepoints, of stops, and of too many failures. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def asked(kind: str) -> Recorded:
     return recorded
 
 
-def test_while_it_is_copied(golden: Golden) -> None:
-    (one,) = asked("savepoint").state.pending
-    name = messages.savepoint(one).rpartition("-")[0]
+def test_lines_of_a_savepoint_that_is_copied(golden: Golden) -> None:
+    (checkpoint,) = asked("savepoint").state.pending
+    name = messages.savepoint(checkpoint).rpartition("-")[0]
     golden(
         "saving",
         [
@@ -46,42 +46,40 @@ def test_while_it_is_copied(golden: Golden) -> None:
     )
 
 
-def test_a_stop(golden: Golden) -> None:
+def test_lines_of_a_stop(golden: Golden) -> None:
     recorded = asked("suspend_savepoint")
-    (one,) = recorded.state.pending
+    (checkpoint,) = recorded.state.pending
     lines = [
-        messages.stopped(recorded.state, one, "stage 'clean'"),
-        messages.stopped(recorded.state, one, "end", "the store does not answer"),
-        messages.goes_on(recorded.state, one),
-        messages.not_known(one, "the store does not answer"),
+        messages.stopped(recorded.state, checkpoint, "stage 'clean'"),
+        messages.stopped(recorded.state, checkpoint, "end", "the store does not answer"),
+        messages.goes_on(recorded.state, checkpoint),
+        messages.not_known(checkpoint, "the store does not answer"),
     ]
-    nonce = messages.savepoint(one).rpartition("-")[2]
+    nonce = messages.savepoint(checkpoint).rpartition("-")[2]
     golden("stopping", [line.replace(nonce, "9f3c") for line in lines])
 
 
 @pytest.mark.parametrize(
     ("says", "where"),
     [
-        (lambda state, one: messages.suspended(state)[0], "latest"),
-        (lambda state, one: messages.stopped(state, one, "end"), "latest"),
-        (lambda state, one: messages.nothing_to_stop(state), "latest"),
-        (lambda state, one: messages.not_stopped(state, one, "its driver failed"), "chk-2"),
+        (lambda state, checkpoint: messages.suspended(state)[0], "latest"),
+        (lambda state, checkpoint: messages.stopped(state, checkpoint, "end"), "latest"),
+        (lambda state, checkpoint: messages.nothing_to_stop(state), "latest"),
+        (lambda state, checkpoint: messages.not_stopped(state, checkpoint, "its driver failed"), "chk-2"),
     ],
 )
-def test_what_lets_it_go_on_names_the_history_that_is_meant(
-    says: Callable[[State, Checkpoint], str], where: str
-) -> None:
-    """The job alone would be the history that moved last."""
+def test_resume_command_names_run_and_restore_point(says: Callable[[State, Checkpoint], str], where: str) -> None:
+    """The job id alone would mean the history that changed last."""
     recorded = asked("suspend_savepoint")
     state = replace(recorded.state, scope="daily 1", suspended="ann")
     assert f"restore orders 'daily 1' --from {where}" in says(state, recorded.state.pending[0])
 
 
-def test_one_that_could_not_be_copied(golden: Golden) -> None:
+def test_lines_of_a_savepoint_that_could_not_be_copied(golden: Golden) -> None:
     recorded = asked("savepoint")
-    (one,) = recorded.state.pending
-    recorded.aborted(one.id, "22:12:30", "store failed", "cannot write s3://lake/savepoints: denied")
-    nonce = messages.savepoint(one).rpartition("-")[2]
-    gone = recorded.state.checkpoint(one.id)
+    (checkpoint,) = recorded.state.pending
+    recorded.aborted(checkpoint.id, "22:12:30", "store failed", "cannot write s3://lake/savepoints: denied")
+    nonce = messages.savepoint(checkpoint).rpartition("-")[2]
+    gone = recorded.state.checkpoint(checkpoint.id)
     assert gone
     golden("aborted_savepoint", [line.replace(nonce, "9f3c") for line in messages.aborted(recorded.state, gone)])

@@ -1,4 +1,4 @@
-"""What a task's log says first: why there is a new attempt, and where it goes on."""
+"""The first log lines of a task: why there is a new attempt, and where it starts. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def story(recorded: Recorded, seen: restore_story.Seen | None = None) -> list[st
     )
 
 
-def test_a_retry_after_a_driver_vanished(golden: Golden) -> None:
+def test_story_of_a_retry_after_a_driver_vanished(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.launched("03:02:10", try_number=2)
@@ -33,7 +33,7 @@ def test_a_retry_after_a_driver_vanished(golden: Golden) -> None:
     golden("retry", [*story(recorded, restore_story.Seen(beat=LAST_BEAT)), *restore_story.driver_says(beat)])
 
 
-def test_a_retry_after_a_driver_failed(golden: Golden) -> None:
+def test_story_of_a_retry_after_a_driver_failed(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.ended("02:51:07", "failed", 137, "task")
@@ -41,7 +41,7 @@ def test_a_retry_after_a_driver_failed(golden: Golden) -> None:
     golden("retry_after_failure", story(recorded))
 
 
-def test_a_retry_with_nothing_completed(golden: Golden) -> None:
+def test_story_of_a_retry_with_nothing_completed(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     recorded.triggered("stage 'clean'", "23:12:32")
@@ -50,14 +50,14 @@ def test_a_retry_with_nothing_completed(golden: Golden) -> None:
     golden("retry_from_nothing", story(recorded))
 
 
-def test_a_retry_whose_driver_never_attached(golden: Golden) -> None:
+def test_story_of_a_retry_whose_driver_never_attached(golden: Golden) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")
     recorded.launched("22:05:20", try_number=2)
     golden("retry_never_attached", story(recorded))
 
 
-def test_a_task_marked_failed_and_cleared(golden: Golden) -> None:
+def test_story_of_a_task_marked_failed_and_cleared(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.told_to_stop("02:51:07")
@@ -66,14 +66,14 @@ def test_a_task_marked_failed_and_cleared(golden: Golden) -> None:
     golden("clear", story(recorded))
 
 
-def test_a_living_driver_is_replaced(golden: Golden) -> None:
+def test_story_of_a_replaced_living_driver(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.launched("02:52:10", try_number=2, durable=False, seen_alive=True)
     golden("replaced_alive", story(recorded, restore_story.Seen(beat=LAST_BEAT, alive=True)))
 
 
-def test_a_clear_of_a_finished_run_starts_again(golden: Golden) -> None:
+def test_story_of_a_cleared_finished_run(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
@@ -81,7 +81,7 @@ def test_a_clear_of_a_finished_run_starts_again(golden: Golden) -> None:
     golden("clear_of_finished", story(recorded))
 
 
-def test_many_candidates_are_not_all_listed(golden: Golden) -> None:
+def test_story_with_many_candidates_is_cut(golden: Golden) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")
     recorded.attached("22:00:21", timeout_s=600.0, retention={"keep": "all"})
@@ -96,25 +96,25 @@ def test_many_candidates_are_not_all_listed(golden: Golden) -> None:
 # -- the first attempt of a run --------------------------------------------------------------------------------------------
 
 
-def test_the_first_attempt_of_a_run(golden: Golden) -> None:
+def test_story_of_the_first_attempt_of_a_run(golden: Golden) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")
     golden("first", story(recorded))
 
 
-def test_a_run_that_shall_start_from_nothing(golden: Golden) -> None:
+def test_story_of_a_run_from_nothing(golden: Golden) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20", restore="none")
     golden("first_none", story(recorded))
 
 
-def test_a_job_without_a_history(golden: Golden) -> None:
+def test_story_of_a_job_without_a_history(golden: Golden) -> None:
     recorded = Recorded(job="etl.orders", scope="")
     recorded.launched("22:00:20", run="scheduled__2026-11-20")
     golden("first_of_job", story(recorded, restore_story.Seen(root="file:///lake/ckp")))
 
 
-def test_a_job_whose_runs_completed_nothing(golden: Golden) -> None:
+def test_story_of_a_job_whose_runs_completed_nothing(golden: Golden) -> None:
     recorded = Recorded(job="etl.orders", scope="")
     recorded.started("22:00:20", run="scheduled__2026-11-20")
     recorded.ended("22:01:00", "failed", 1)
@@ -122,7 +122,7 @@ def test_a_job_whose_runs_completed_nothing(golden: Golden) -> None:
     golden("nothing_in_job", story(recorded, restore_story.Seen(root="file:///lake/ckp")))
 
 
-def test_the_next_run_of_a_job_goes_on(golden: Golden) -> None:
+def test_story_of_the_next_run_of_a_job(golden: Golden) -> None:
     recorded = Recorded(job="etl.orders", scope="")
     recorded.started("22:00:20", run="scheduled__2026-11-20")
     recorded.value("high_water", 41)
@@ -132,7 +132,7 @@ def test_the_next_run_of_a_job_goes_on(golden: Golden) -> None:
     golden("next_run_of_job", story(recorded))
 
 
-def test_the_next_run_of_a_job_with_registered_objects(golden: Golden) -> None:
+def test_story_of_the_next_run_with_registered_objects(golden: Golden) -> None:
     recorded = Recorded(job="etl.orders", scope="")
     recorded.started("22:00:20", run="scheduled__2026-11-20")
     recorded.value("source", {"at": 41}, kind="registered")
@@ -143,7 +143,7 @@ def test_the_next_run_of_a_job_with_registered_objects(golden: Golden) -> None:
     golden("next_run_with_objects", story(recorded))
 
 
-def test_a_run_that_starts_from_another_history(golden: Golden) -> None:
+def test_story_of_a_run_from_another_history(golden: Golden) -> None:
     other = Recorded(named("pointed"), scope="scheduled__2026-11-19")
     three_stages(other)
     recorded = Recorded(other.store)
@@ -152,7 +152,7 @@ def test_a_run_that_starts_from_another_history(golden: Golden) -> None:
     golden("first_from_pointer", story(recorded))
 
 
-def test_a_script_without_airflow_tells_the_same(golden: Golden) -> None:
+def test_story_of_a_script_without_airflow(golden: Golden) -> None:
     recorded = Recorded(job="delays", scope="")
     recorded.started("22:00:20", run="alone-1")
     recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
@@ -166,7 +166,7 @@ def test_a_script_without_airflow_tells_the_same(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("attached", [True, False])
-def test_a_living_driver_is_adopted(golden: Golden, attached: bool) -> None:
+def test_story_of_an_adopted_living_driver(golden: Golden, attached: bool) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")
     beat = Beat(counter=1, at=at("22:00:26"), activity="submitting")
@@ -180,7 +180,7 @@ def test_a_living_driver_is_adopted(golden: Golden, attached: bool) -> None:
     )
 
 
-def test_looking_is_announced(golden: Golden) -> None:
+def test_story_announces_the_liveness_check(golden: Golden) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")
     before = restore_story.looking(recorded.state, 30.0)

@@ -12,7 +12,7 @@ def summary(recorded: Recorded, run: str = "") -> list[str]:
     return summary_table.summary(recorded.state, run or recorded.scope)
 
 
-def test_a_run_that_finished_in_two_attempts(golden: Golden) -> None:
+def test_summary_of_a_run_with_two_attempts(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
@@ -21,7 +21,7 @@ def test_a_run_that_finished_in_two_attempts(golden: Golden) -> None:
     golden("summary_finished", [*table, summary_table.deleted_line(len(gone), recorded.state)])
 
 
-def test_the_same_after_its_state_was_deleted(golden: Golden) -> None:
+def test_summary_is_equal_after_its_state_was_deleted(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
@@ -29,7 +29,7 @@ def test_the_same_after_its_state_was_deleted(golden: Golden) -> None:
     golden("summary_deleted", summary(recorded))
 
 
-def test_a_driver_that_vanished(golden: Golden) -> None:
+def test_summary_of_a_vanished_driver(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     running = summary(recorded)
@@ -39,14 +39,14 @@ def test_a_driver_that_vanished(golden: Golden) -> None:
     golden("summary_failed", [*running, "", *failed, "", *summary(recorded)])
 
 
-def test_a_run_without_a_checkpoint(golden: Golden) -> None:
+def test_summary_of_a_run_without_a_checkpoint(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     recorded.ended("22:00:50", "failed", 1)
     golden("summary_empty", summary(recorded))
 
 
-def test_one_run_of_many(golden: Golden) -> None:
+def test_summary_of_one_run_of_a_shared_history(golden: Golden) -> None:
     recorded = Recorded(job="etl.orders", scope="")
     for hour, run in ((20, "one"), (21, "two")):
         recorded.started(f"{hour}:00:00", run=run)
@@ -58,7 +58,7 @@ def test_one_run_of_many(golden: Golden) -> None:
     )
 
 
-def test_stages_computed_again_were_not_saved() -> None:
+def test_stages_computed_again_are_not_counted_as_saved() -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.started("03:02:10", try_number=2)
@@ -66,7 +66,7 @@ def test_stages_computed_again_were_not_saved() -> None:
     assert summary_table.summarize(recorded.state, recorded.scope).saved_s == 4320 + 6000
 
 
-def test_each_attempt_saves_what_it_was_spared() -> None:
+def test_saved_work_is_counted_per_attempt() -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.started("03:02:10", try_number=2)
@@ -74,7 +74,7 @@ def test_each_attempt_saves_what_it_was_spared() -> None:
     assert summary_table.summarize(recorded.state, recorded.scope).saved_s == 2 * (4320 + 6000 + 4920)
 
 
-def test_a_long_table_shows_the_newest() -> None:
+def test_long_table_shows_the_newest_rows() -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     for number in range(60):

@@ -29,17 +29,17 @@ NOW = "2026-11-21T03:02:10.000Z"
         (76 * 3600, "3 d 4 h"),
     ],
 )
-def test_durations(seconds: float, said: str) -> None:
+def test_duration_as_text(seconds: float, said: str) -> None:
     assert units.duration(seconds) == said
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (4.4, "4 s"), (59.4, "59 s"), (59.6, "1 min")])
-def test_durations_without_fractions(seconds: float, said: str) -> None:
+def test_duration_without_fractions_as_text(seconds: float, said: str) -> None:
     assert units.ago(seconds) == said
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(4320, "1 h 12"), (3600, "1 h"), (720, "12 min"), (5, "5.0 s")])
-def test_brief_durations(seconds: float, said: str) -> None:
+def test_brief_duration_as_text(seconds: float, said: str) -> None:
     assert units.brief(seconds) == said
 
 
@@ -55,31 +55,31 @@ def test_brief_durations(seconds: float, said: str) -> None:
         (5 * 1024**5, "5120.0 TiB"),
     ],
 )
-def test_sizes(count: int, said: str) -> None:
+def test_size_as_text(count: int, said: str) -> None:
     assert units.size(count) == said
 
 
-def test_moments_are_in_utc() -> None:
+def test_time_is_shown_in_utc() -> None:
     assert units.clock("2026-11-21T03:02:10.000+01:00") == "02:02:10"
     assert units.day_and_time(NOW) == "2026-11-21 03:02"
     assert (units.clock(""), units.day_and_time("")) == ("", "")
 
 
-def test_another_day_is_named() -> None:
+def test_time_of_another_day_shows_the_day() -> None:
     assert units.when("2026-11-21T00:00:01.000Z", NOW) == "00:00:01"
     assert units.when("2026-11-20T23:59:59.000Z", NOW) == "2026-11-20 23:59"
 
 
-def test_clocks_that_disagree_measure_nothing() -> None:
+def test_negative_time_between_clocks_is_not_measured() -> None:
     assert units.between("2026-11-21T03:00:00.000Z", NOW) == 130
     assert units.between(NOW, "2026-11-21T03:00:00.000Z") == 0
     assert units.between("", NOW) == 0
 
 
-def test_lists_are_cut() -> None:
+def test_long_list_is_cut() -> None:
     assert units.some(["a", "b"]) == "a, b"
     assert units.some(list("abcdef"), at_most=3) == "a, b, c and 3 more"
 
 
-def test_columns_are_as_wide_as_they_must_be() -> None:
+def test_columns_have_the_width_of_their_cells() -> None:
     assert units.table(("id", "why"), [("chk-10", "x"), ("1", "")]) == ["id      why", "chk-10  x", "1"]
