@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
@@ -47,10 +48,16 @@ def _file(nodeid: str) -> str:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
+    from botocore.loaders import JSONFileLoader
+
     from tests.support.s3server import S3Server
 
-    with S3Server() as server:
-        yield server
+    # Every boto3 session parses the description of S3 again, which is most of a test's time: parse it once per process.
+    load = functools.cache(JSONFileLoader().load_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: load(path))
+        with S3Server() as server:
+            yield server
 
 
 @pytest.fixture

@@ -1,14 +1,15 @@
-"""Who may know whom: three places that run this code, and knowledge that flows one way. Runs anywhere."""
+"""Which modules may import which: layers, circles, exports, and what an import loads. Runs anywhere."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -42,18 +43,26 @@ def place(module: str) -> str:
     return folder if folder in LAYERS else "airflow"
 
 
-def imported(file: Path) -> Iterator[str]:
-    """Every name that the module imports, full, also inside functions and for type checkers."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def imported(file: Path) -> tuple[str, ...]:
+    """Return the full names that the module imports, also inside functions and for type checkers."""
+    names: list[str] = []
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(names)
 
 
 def of(*places: str) -> Iterator[tuple[str, str]]:
-    """Pairs of module and what it imports, of these places."""
+    """Return pairs of a module in ``places`` and a name that it imports."""
     for module, file in sorted(MODULES.items()):
         if place(module) in places:
             yield from ((module, name) for name in imported(file))
@@ -67,11 +76,11 @@ def below(name: str, *modules: str) -> bool:
     return any(f"{name}.".startswith(f"{ROOT}.{module}.") for module in modules)
 
 
-def test_all_places_are_looked_at() -> None:
+def test_modules_lie_in_all_layers() -> None:
     assert {place(module) for module in MODULES} == {*LAYERS, "airflow"}
 
 
-def test_only_the_two_s3_modules_need_more_than_the_standard_library() -> None:
+def test_only_two_modules_import_more_than_the_standard_library() -> None:
     foreign = [
         (module, name.split(".")[0])
         for module, name in of(*ANYWHERE)
@@ -82,9 +91,9 @@ def test_only_the_two_s3_modules_need_more_than_the_standard_library() -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_knows_the_layers_below_alone(layer: str) -> None:
+def test_layer_imports_only_lower_layers(layer: str) -> None:
     """The driver's side never knows Airflow: it ships with the job, to clusters that have none."""
-    allowed = {f"{ROOT}.__version__"} | {f"{ROOT}.{one}" for one in LAYERS[layer]}
+    allowed = {f"{ROOT}.__version__"} | {f"{ROOT}.{lower}" for lower in LAYERS[layer]}
     others = [
         (module, name)
         for module, name in of(layer)
@@ -94,7 +103,7 @@ def test_a_layer_knows_the_layers_below_alone(layer: str) -> None:
     assert others == []
 
 
-def test_airflows_side_never_knows_spark() -> None:
+def test_airflows_side_never_imports_spark() -> None:
     others = [
         (module, name)
         for module, name in of("airflow")
@@ -125,16 +134,16 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return next((found for start in sorted(graph) if (found := walk([start]))), [])
 
 
-def test_a_circle_is_found() -> None:
+def test_circle_finds_a_circle() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_modules_have_no_import_circle() -> None:
     assert circle({module: knows(module) - {ROOT} for module in MODULES}) == []
 
 
-def test_no_packages_import_each_other_in_a_circle() -> None:
+def test_packages_have_no_import_circle() -> None:
     """A package is a folder of the package; a module beside them counts as one."""
     graph: dict[str, set[str]] = {}
     for module in MODULES.keys() - {ROOT}:
@@ -144,7 +153,7 @@ def test_no_packages_import_each_other_in_a_circle() -> None:
     assert circle(graph) == []
 
 
-EXPORTS = {  # what people import; a name that is here stays
+EXPORTS = {  # public names; a name here stays
     "checkpoint": (
         "CheckpointConfig",
         "CheckpointError",
@@ -190,59 +199,90 @@ EXPORTS = {  # what people import; a name that is here stays
 NO_EXPORTS = ("cli", "coordinator", "hooks", "policies", "protocol", "triggers")
 
 
-@pytest.mark.parametrize("package", EXPORTS)
-def test_a_public_package_exports_what_it_promises(package: str) -> None:
-    module = importlib.import_module(f"{ROOT}.{package}")
-    assert tuple(module.__all__) == EXPORTS[package]
-    assert all(hasattr(module, name) for name in EXPORTS[package])
-
-
-@pytest.mark.parametrize("package", NO_EXPORTS)
-def test_another_package_exports_nothing(package: str) -> None:
-    """People import its modules by their own names."""
-    assert not hasattr(importlib.import_module(f"{ROOT}.{package}"), "__all__")
-
-
 @pytest.mark.parametrize("module", sorted(MODULES))
-def test_a_module_says_where_it_runs(module: str) -> None:
-    docstring = ast.get_docstring(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+def test_first_line_of_a_module_says_where_it_runs(module: str) -> None:
+    docstring = ast.get_docstring(parsed(MODULES[module]))
     assert docstring
     first = docstring.splitlines()[0]
     spark = ("Runs in the Spark driver", "Runs anywhere")
     words = {"spark": spark, "airflow": ("Runs ",)}
-    assert any(one in first for one in words.get(place(module), ("Runs anywhere",))), first
+    assert any(phrase in first for phrase in words.get(place(module), ("Runs anywhere",))), first
 
 
 # -- what an import brings -----------------------------------------------------------------------------------------------
 
 
-def loaded_by(modules: Iterable[str], *options: str, before: str = "") -> set[str]:
-    """The top-level names that are loaded after a new interpreter has imported these modules."""
+SIDES = {  # options and first line of an interpreter that imports all modules of a side
+    "anywhere": (("-I", "-S"), ""),  # no site packages, nothing from the environment, as in an archive on a driver
+    "airflow": ((), ""),
+    "spark": ((), "sys.modules['airflow'] = None"),
+}
+
+
+class Imported(NamedTuple):
+    loaded: set[str]  # every name in sys.modules
+    exports: dict[str, list[str] | None]  # __all__ by module
+    missing: list[str]  # exported names that do not exist
+
+
+def run(modules: list[str], options: tuple[str, ...] = (), before: str = "") -> Imported:
+    """Import the modules in a new interpreter."""
     script = f"""
 import sys
 sys.path.insert(0, {str(PACKAGE.parent)!r})
 {before}
 import importlib, json
-for module in {sorted(modules)!r}:
-    importlib.import_module(module)
-print(json.dumps(sorted(sys.modules)))
+modules = {{name: importlib.import_module(name) for name in {modules!r}}}
+exports = {{name: getattr(module, "__all__", None) for name, module in modules.items()}}
+missing = [name for module in modules for name in exports[module] or () if not hasattr(modules[module], name)]
+print(json.dumps([sorted(sys.modules), exports, missing]))
 """
     ran = subprocess.run(
         [sys.executable, *options, "-c", script], capture_output=True, text=True, timeout=120, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    return set(json.loads(ran.stdout.splitlines()[-1]))
+    loaded, exports, missing = json.loads(ran.stdout.splitlines()[-1])
+    return Imported(set(loaded), exports, missing)
 
 
-def test_the_protocol_and_the_stores_import_in_a_bare_interpreter() -> None:
-    """No site packages, nothing from the environment: as they travel to a driver in an archive."""
-    loaded = loaded_by((module for module in MODULES if place(module) in ANYWHERE), "-I", "-S")
+def side(module: str) -> str:
+    return "anywhere" if place(module) in ANYWHERE else place(module)
+
+
+@cache
+def all_of(name: str) -> Imported:
+    """Import all modules of a side: one interpreter for all tests that look at it."""
+    return run(sorted(module for module in MODULES if side(module) == name), *SIDES[name])
+
+
+def exports_of(package: str) -> list[str] | None:
+    return all_of(side(f"{ROOT}.{package}")).exports[f"{ROOT}.{package}"]
+
+
+@pytest.mark.parametrize("package", EXPORTS)
+def test_public_package_exports_its_promised_names(package: str) -> None:
+    assert tuple(exports_of(package) or ()) == EXPORTS[package]
+
+
+@pytest.mark.parametrize("package", NO_EXPORTS)
+def test_other_packages_export_nothing(package: str) -> None:
+    """Their modules are imported by their own names."""
+    assert exports_of(package) is None
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_exported_names_exist(name: str) -> None:
+    assert all_of(name).missing == []
+
+
+def test_layers_below_spark_import_in_a_bare_interpreter() -> None:
+    loaded = all_of("anywhere").loaded
     assert {name.split(".")[0] for name in loaded} <= sys.stdlib_module_names | {ROOT, "__main__"}
 
 
-def test_operators_and_hooks_bring_neither_spark_nor_boto() -> None:
+def test_modules_of_airflows_side_import_neither_spark_nor_boto3() -> None:
     """A DAG file is parsed again and again; a second per import is a second per parse."""
-    loaded = loaded_by(module for module in MODULES if place(module) == "airflow")
+    loaded = all_of("airflow").loaded
     assert f"{ROOT}.operators" in loaded
     assert {"airflow"} <= loaded
     heavy = {"boto3", "botocore", "pyspark", "py4j", "pandas", "numpy", "pyarrow"}
@@ -250,15 +290,13 @@ def test_operators_and_hooks_bring_neither_spark_nor_boto() -> None:
     assert not any(below(name, "spark") for name in loaded)
 
 
-def test_the_driver_imports_where_there_is_no_airflow() -> None:
-    loaded = loaded_by(
-        (module for module in MODULES if place(module) == "spark"), before="sys.modules['airflow'] = None"
-    )
+def test_driver_imports_without_airflow() -> None:
+    loaded = all_of("spark").loaded
     assert f"{ROOT}.spark.job" in loaded
     assert not any(name.startswith("airflow.") for name in loaded)
 
 
-def test_the_command_line_needs_no_airflow() -> None:
+def test_command_line_imports_without_airflow() -> None:
     """``checkpoints --root URI`` is for hosts that have none."""
-    loaded = loaded_by([f"{ROOT}.cli.main"], before="sys.modules['airflow'] = None")
+    loaded = run([f"{ROOT}.cli.main"], before="sys.modules['airflow'] = None").loaded
     assert not any(name.startswith("airflow.") for name in loaded)

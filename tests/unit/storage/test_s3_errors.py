@@ -1,4 +1,4 @@
-"""Each way in which S3 refuses, its own error with its own advice; none is ever "absent". Runs anywhere."""
+"""Errors of S3: each refusal has its own error and advice, and none is taken for "absent". Runs anywhere."""
 
 from __future__ import annotations
 
@@ -47,84 +47,89 @@ def no_waiting() -> Iterator[None]:
 
 
 def refusal(act: Callable[[S3Store], object], store: S3Store, error: type[StoreError]) -> str:
-    """What it says. Never a secret."""
+    """Call ``act`` and return the message of its error; assert that it shows no secret."""
     with pytest.raises(error) as refused:
         act(store)
-    said = str(refused.value)
-    assert SECRET not in said
-    assert "cannot " in said
-    assert f"s3://{store.bucket}" in said
-    return said
+    message = str(refused.value)
+    assert SECRET not in message
+    assert "cannot " in message
+    assert f"s3://{store.bucket}" in message
+    return message
 
 
 @EACH
-def test_a_wrong_secret(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+def test_wrong_secret_is_denied(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
     store = S3Store(bucket, "ckp", s3.settings(secret_access_key="another"))
-    said = refusal(act, store, StoreDenied)
-    assert "SignatureDoesNotMatch (403)" in said
-    assert "Check key id and secret; a proxy that changes host or path" in said
+    message = refusal(act, store, StoreDenied)
+    assert "SignatureDoesNotMatch (403)" in message
+    assert "Check key id and secret; a proxy that changes host or path" in message
 
 
 @EACH
-def test_a_wrong_key_id(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+def test_wrong_key_id_is_denied(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
     store = S3Store(bucket, "ckp", s3.settings(access_key_id="NOBODY"))
     assert "InvalidAccessKeyId (403): InvalidAccessKeyId. Check key id" in refusal(act, store, StoreDenied)
 
 
 @EACH
-def test_an_expired_token(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+def test_expired_token_is_denied(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
     s3.keys["SESSION"] = Key("s", token="t", expires=time.time() - 1)
-    said = refusal(act, S3Store(bucket, "ckp", s3.settings("SESSION")), StoreDenied)
-    assert "ExpiredToken (400)" in said
-    assert "give a new one, or a role" in said
+    message = refusal(act, S3Store(bucket, "ckp", s3.settings("SESSION")), StoreDenied)
+    assert "ExpiredToken (400)" in message
+    assert "give a new one, or a role" in message
 
 
 @EACH
-def test_a_wrong_token(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+def test_wrong_token_is_denied(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
     s3.keys["SESSION"] = Key("s", token="t")
     store = S3Store(bucket, "ckp", s3.settings("SESSION", session_token="another"))
     assert "InvalidToken (400)" in refusal(act, store, StoreDenied)
 
 
 @EACH
-def test_a_wrong_clock(s3: S3Server, s3_store: S3Store, act: Callable[[S3Store], object]) -> None:
+def test_wrong_clock_is_denied(s3: S3Server, s3_store: S3Store, act: Callable[[S3Store], object]) -> None:
     s3.clock = lambda: time.time() + 3600
-    said = refusal(act, s3_store, StoreDenied)
-    assert "RequestTimeTooSkewed (403)" in said
-    assert "Set the clock of this machine" in said
+    message = refusal(act, s3_store, StoreDenied)
+    assert "RequestTimeTooSkewed (403)" in message
+    assert "Set the clock of this machine" in message
 
 
 @EACH
-def test_a_missing_bucket(s3: S3Server, act: Callable[[S3Store], object]) -> None:
-    said = refusal(act, S3Store("no-such-lake", "ckp", s3.settings()), StoreMisconfigured)
-    assert "NoSuchBucket (404)" in said
-    assert "Create the bucket, or correct its name" in said
+def test_missing_bucket_is_misconfigured(s3: S3Server, act: Callable[[S3Store], object]) -> None:
+    message = refusal(act, S3Store("no-such-lake", "ckp", s3.settings()), StoreMisconfigured)
+    assert "NoSuchBucket (404)" in message
+    assert "Create the bucket, or correct its name" in message
+
+
+@pytest.fixture(scope="module")
+def closed_port() -> int:
+    return free_port()
 
 
 @EACH
-def test_no_server(bucket: str, act: Callable[[S3Store], object]) -> None:
-    settings = S3Settings(f"http://127.0.0.1:{free_port()}", access_key_id="WRITER", secret_access_key=SECRET)
-    said = refusal(act, S3Store(bucket, "ckp", settings), StoreUnavailable)
-    assert "EndpointConnectionError" in said
-    assert "Check endpoint_url (host, port), DNS, proxy and firewall" in said
+def test_absent_server_is_unavailable(bucket: str, closed_port: int, act: Callable[[S3Store], object]) -> None:
+    settings = S3Settings(f"http://127.0.0.1:{closed_port}", access_key_id="WRITER", secret_access_key=SECRET)
+    message = refusal(act, S3Store(bucket, "ckp", settings), StoreUnavailable)
+    assert "EndpointConnectionError" in message
+    assert "Check endpoint_url (host, port), DNS, proxy and firewall" in message
 
 
 @EACH
-def test_no_credentials(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
-    said = refusal(act, S3Store(bucket, "ckp", S3Settings(s3.url)), StoreDenied)
-    assert "NoCredentialsError" in said
-    assert "Give key id and secret, role_arn or profile_name in the connection" in said
+def test_missing_credentials_are_denied(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+    message = refusal(act, S3Store(bucket, "ckp", S3Settings(s3.url)), StoreDenied)
+    assert "NoCredentialsError" in message
+    assert "Give key id and secret, role_arn or profile_name in the connection" in message
 
 
 @EACH
-def test_an_unknown_profile(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
-    said = refusal(act, S3Store(bucket, "ckp", S3Settings(s3.url, profile_name="nobody")), StoreMisconfigured)
-    assert "ProfileNotFound" in said
-    assert "Check profile_name" in said
+def test_unknown_profile_is_misconfigured(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+    message = refusal(act, S3Store(bucket, "ckp", S3Settings(s3.url, profile_name="nobody")), StoreMisconfigured)
+    assert "ProfileNotFound" in message
+    assert "Check profile_name" in message
 
 
 @EACH
-def test_https_at_an_http_port(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
+def test_https_at_an_http_port_is_unavailable(s3: S3Server, bucket: str, act: Callable[[S3Store], object]) -> None:
     store = S3Store(bucket, "ckp", s3.settings(endpoint_url=s3.url.replace("http", "https")))
     if act is ACTS["write"]:  # the error is also that of a connection that ends when all is done
         assert act(store).name == "UNKNOWN"  # type: ignore[attr-defined]
@@ -132,7 +137,7 @@ def test_https_at_an_http_port(s3: S3Server, bucket: str, act: Callable[[S3Store
         assert "Check http or https in endpoint_url" in refusal(act, store, StoreUnavailable)
 
 
-def test_a_read_only_key_reads_and_says_which_right_is_missing(s3: S3Server, bucket: str, s3_store: S3Store) -> None:
+def test_read_only_key_reads_and_names_the_missing_right(s3: S3Server, bucket: str, s3_store: S3Store) -> None:
     s3.keys["READER"] = Key("s", may=reading)
     store = S3Store(bucket, "ckp", s3.settings("READER"))
     s3_store.create("journal/0", b"x")
@@ -145,15 +150,13 @@ def test_a_read_only_key_reads_and_says_which_right_is_missing(s3: S3Server, buc
         "delete": "DeleteObject",
         "delete under": "DeleteObject",
     }.items():
-        said = refusal(ACTS[name], store, StoreDenied)
-        assert f"AccessDenied (403): AccessDenied. Allow s3:{action} on arn:aws:s3:::{bucket}/ckp/*" in said
+        message = refusal(ACTS[name], store, StoreDenied)
+        assert f"AccessDenied (403): AccessDenied. Allow s3:{action} on arn:aws:s3:::{bucket}/ckp/*" in message
     with pytest.raises(StoreDenied, match="Allow s3:PutObject"):
         probe(store)
 
 
-def test_without_the_right_to_list_absent_cannot_be_told_from_denied(
-    s3: S3Server, bucket: str, s3_store: S3Store
-) -> None:
+def test_absent_key_is_denied_without_the_right_to_list(s3: S3Server, bucket: str, s3_store: S3Store) -> None:
     s3.keys["BLIND"] = Key("s", lists=False)
     store = S3Store(bucket, "ckp", s3.settings("BLIND"))
     s3_store.create("journal/0", b"x")
@@ -189,7 +192,7 @@ class WellFormedSite(WebSite):
 
 @contextmanager
 def serving(site: type[WebSite]) -> Iterator[S3Store]:
-    """The store that somebody configured there."""
+    """Yield a store whose endpoint is a web site."""
     server = HTTPServer(("127.0.0.1", 0), site)
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
@@ -203,7 +206,7 @@ def serving(site: type[WebSite]) -> Iterator[S3Store]:
 
 
 @pytest.mark.parametrize("site", [WebSite, WellFormedSite])
-def test_a_web_site_holds_nothing_and_is_no_store(site: type[WebSite]) -> None:
+def test_web_site_is_refused_as_a_store(site: type[WebSite]) -> None:
     with serving(site) as store:
         assert "Check endpoint_url" in refusal(ACTS["read"], store, StoreMisconfigured)
         for name in ("overwrite", "list", "folders", "delete under"):  # botocore says 500 of a page that is no XML
@@ -212,14 +215,14 @@ def test_a_web_site_holds_nothing_and_is_no_store(site: type[WebSite]) -> None:
             probe(store)
 
 
-def test_a_put_that_a_web_site_says_is_done_is_not_known_to_be() -> None:
+def test_put_at_a_web_site_is_unknown() -> None:
     with serving(WellFormedSite) as store, pytest.raises(CommitStateUnknown, match="it leads to a web site"):
         store.create("journal/1", b"x")
     with serving(WebSite) as store:
         assert store.create("journal/1", b"x") is Put.UNKNOWN
 
 
-def test_a_store_that_overwrites_is_refused(s3: S3Server, s3_store: S3Store) -> None:
+def test_store_that_overwrites_is_refused(s3: S3Server, s3_store: S3Store) -> None:
     probe(s3_store)
     assert s3.client.list_objects_v2(Bucket=s3_store.bucket)["KeyCount"] == 0
     s3.obeys_conditions = False
@@ -246,7 +249,7 @@ def test_a_store_that_overwrites_is_refused(s3: S3Server, s3_store: S3Store) -> 
     ],
 )
 @pytest.mark.parametrize("act", [ACTS["write"], ACTS["read"], ACTS["overwrite"]])
-def test_what_else_is_refused_by_name(
+def test_other_error_codes_have_their_error_and_advice(
     hurt_store: S3Store,
     proxy: FaultProxy,
     status: int,
@@ -257,22 +260,20 @@ def test_what_else_is_refused_by_name(
 ) -> None:
     for method in ("GET", "PUT", "HEAD"):
         proxy.hurt(method, "", Harm.ERROR_BEFORE, times=9, status=status, code=code)
-    said = refusal(act, hurt_store, error)
-    assert f"{code} ({status}): as planned" in said
-    assert advice in said
+    message = refusal(act, hurt_store, error)
+    assert f"{code} ({status}): as planned" in message
+    assert advice in message
 
 
 @pytest.mark.parametrize("status", [403, 404, 410, 400])
-def test_an_answer_that_does_not_say_what_is_missing_is_never_absent(
-    hurt_store: S3Store, proxy: FaultProxy, status: int
-) -> None:
+def test_answer_without_an_error_code_is_never_absent(hurt_store: S3Store, proxy: FaultProxy, status: int) -> None:
     proxy.hurt("GET", "", Harm.ANSWERED, times=99, status=status, body=b"<html>gone</html>")
     with pytest.raises((StoreMisconfigured, StoreDenied)):
         hurt_store.read("journal/1")
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 429])
-def test_a_busy_store_is_asked_again_and_then_said_to_be_unavailable(
+def test_busy_store_is_retried_and_then_unavailable(
     hurt_store: S3Store, s3_store: S3Store, proxy: FaultProxy, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
@@ -284,19 +285,19 @@ def test_a_busy_store_is_asked_again_and_then_said_to_be_unavailable(
         assert "trying again may help" in refusal(ACTS[name], hurt_store, StoreUnavailable)
 
 
-def test_an_answer_without_words_is_told_by_its_code(hurt_store: S3Store, proxy: FaultProxy) -> None:
-    """Ceph's."""
+def test_answer_without_a_message_is_reported_by_its_code(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    """Ceph answers so."""
     body = b"<Error><Code>SignatureDoesNotMatch</Code><Message></Message></Error>"
     proxy.hurt("GET", "", Harm.ANSWERED, status=403, body=body)
     assert "SignatureDoesNotMatch (403). Check key id" in refusal(ACTS["read"], hurt_store, StoreDenied)
 
 
-def test_an_archived_object_is_denied_by_its_own_name(hurt_store: S3Store, proxy: FaultProxy) -> None:
+def test_archived_object_is_denied(hurt_store: S3Store, proxy: FaultProxy) -> None:
     proxy.hurt("GET", "", Harm.ERROR_BEFORE, status=403, code="InvalidObjectState")
     assert "exempt checkpoints from that lifecycle rule" in refusal(ACTS["read"], hurt_store, StoreDenied)
 
 
-def test_the_programs_own_mistakes_keep_their_names() -> None:
+def test_meaning_of_a_program_error_is_none() -> None:
     assert meaning(TypeError()) is None
     assert meaning(OSError()) is Meaning.UNKNOWN
 
@@ -315,7 +316,7 @@ def test_the_programs_own_mistakes_keep_their_names() -> None:
         ({"access_key_id": "A", "secret_access_key": "s", "session_token": "secret@ "}, "Paste it again"),
     ],
 )
-def test_settings_that_cannot_be(given: dict[str, Any], says: str) -> None:
+def test_invalid_settings_are_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(StoreMisconfigured) as refused:
         S3Settings(**given)
     assert says in str(refused.value)
