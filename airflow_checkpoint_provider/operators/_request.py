@@ -8,7 +8,6 @@ from typing import Any
 
 from airflow.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
-
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.outcomes import (
     Aborted,
@@ -77,12 +76,12 @@ class RequestOperator(JobOperator):
         """Return ``request`` with the kind of checkpoint that this task asks for."""
         raise NotImplementedError
 
-    def _not_running(self, request: CheckpointRequest, ti: Any) -> int | None:
-        """Return the id of the checkpoint that answers the request where nothing runs, also after ``start_timeout``."""
+    def _not_running(self, request: CheckpointRequest, ti: Any, deadline: str) -> int | None:
+        """Return the id of the checkpoint that answers the request if the job does not run, even after ``start_timeout``."""
         return None
 
-    def _completed(self, request: CheckpointRequest, ti: Any) -> None:
-        """Do the rest of this task once the checkpoint is completed."""
+    def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
+        """Do the rest of this task once the checkpoint is completed. ``deadline`` (ISO) ends its waits."""
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
@@ -113,7 +112,7 @@ class RequestOperator(JobOperator):
                 self._wait_for(_not_yet(error), left)
             elif request.state.n < 0:
                 self._wait_for(NotRunning(self.why_unknown(request.coordinator.store, ti)), left)
-            elif left <= 0 and (answer := self._not_running(request, ti)):
+            elif left <= 0 and (answer := self._not_running(request, ti, deadline)):
                 request.number = answer
                 break
             else:
@@ -184,7 +183,7 @@ class RequestOperator(JobOperator):
                 if self._abort_request(request, ti):
                     raise
             self.stop_if_killed()
-            self._completed(request, ti)
+            self._completed(request, ti, event["deadline"])
             return reference_of(request)
 
     def _request(self, checkpoint: str, ti: Any, awaited: Awaited = Awaited.COMPLETED) -> CheckpointRequest:

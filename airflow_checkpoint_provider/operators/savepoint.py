@@ -12,12 +12,18 @@ from datetime import datetime
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
-
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Ended, NotEnded, Outcome, Unreadable
+from airflow_checkpoint_provider.coordinator.outcomes import (
+    Awaited,
+    CheckpointOutcome,
+    Ended,
+    NotEnded,
+    Outcome,
+    Unreadable,
+)
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
-from airflow_checkpoint_provider.coordinator.savepoint import Disposed, dispose, publish_due
+from airflow_checkpoint_provider.coordinator.savepoint import Disposed, dispose
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     InvalidConfig,
@@ -29,7 +35,6 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.hooks.checkpoint_storage import SHARED, CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import known_at_parse, pointer_in
 from airflow_checkpoint_provider.operators._base import KillGuard, failing_for_good, owner_of, request_of
-from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
@@ -37,6 +42,9 @@ from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPO
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.triggers.checkpoint import seconds_to
+
+from airflow_checkpoint_provider.operators._request import RequestOperator
 
 
 class SavepointRequestOperator(RequestOperator):
@@ -56,10 +64,31 @@ class SavepointRequestOperator(RequestOperator):
         store = coordinator.store
         return store.beside(_shared(self.target)).uri if self.target else f"{store.uri}/{SAVEPOINTS}"
 
-    def _completed(self, request: CheckpointRequest, ti: Any) -> None:
-        if not request.find().published:
-            publish_due(request.coordinator, request.number)
-        self.log.info("%s", messages.savepoint_line(request.find()))
+    def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
+        self._publish(request, ti, deadline)
+
+    def _publish(self, request: CheckpointRequest, ti: Any, deadline: str) -> Checkpoint:
+        """Wait until the completed savepoint is published at its target, and return it."""
+        outcome = self._await(self._request(str(request.pointer), ti, Awaited.PUBLISHED), seconds_to(deadline))
+        assert isinstance(outcome, CheckpointOutcome)
+        self.log.info("%s", messages.savepoint_line(outcome.checkpoint))
+        return outcome.checkpoint
+
+    def _await(self, request: CheckpointRequest, seconds: float) -> Outcome:
+        """Wait in this worker for up to ``seconds``, and return the last outcome.
+
+        A storage that does not answer ends no wait: its error is raised when the time is over.
+        """
+
+        def look_again(outcome: Outcome) -> None:
+            self.stop_if_killed()
+            self._warn_if_unreadable(outcome)
+
+        bound = time.monotonic() + seconds
+        outcome = request.wait(bound, self.poke_interval, on_look=look_again, sleep=self._sleep)
+        if isinstance(outcome, Unreadable):
+            raise outcome.error
+        return outcome
 
 
 class TriggerSavepointOperator(SavepointRequestOperator):
@@ -108,7 +137,7 @@ class TriggerSavepointOperator(SavepointRequestOperator):
         folder = self._folder(coordinator)
         return replace(request, kind=SAVEPOINT.name, folder=folder, name=self.name, pinned=self.pinned)
 
-    def _not_running(self, request: CheckpointRequest, ti: Any) -> int | None:
+    def _not_running(self, request: CheckpointRequest, ti: Any, deadline: str) -> int | None:
         point = request.state.restore_point()
         own = request.state.checkpoint(point.id) if point and point.id else None
         saved = own.target if own else point.pointer if point else None
@@ -116,11 +145,11 @@ class TriggerSavepointOperator(SavepointRequestOperator):
             return None
         if own:
             request.number = own.id
-            super()._completed(request, ti)
+            super()._completed(request, ti, deadline)
         raise AirflowSkipException(f"nothing runs, and nothing has changed since savepoint {saved}")
 
-    def _completed(self, request: CheckpointRequest, ti: Any) -> None:
-        super()._completed(request, ti)
+    def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
+        super()._completed(request, ti, deadline)
         if self.retention is None:
             return
         for savepoint in superfluous(request.state, request.pointer.id, self.retention, utc_now()):
@@ -187,7 +216,7 @@ class StopWithSavepointOperator(SavepointRequestOperator):
     def _specify(self, coordinator: Coordinator, request: Request) -> Request:
         return replace(request, kind=SUSPEND_SAVEPOINT.name, folder=self._folder(coordinator))
 
-    def _not_running(self, request: CheckpointRequest, ti: Any) -> int:
+    def _not_running(self, request: CheckpointRequest, ti: Any, deadline: str) -> int:
         state = request.state
         task = request_of(ti, 0).rpartition("|")[0]
         stops = [savepoint for savepoint in state.savepoints if kind_named(savepoint.kind).suspends]
@@ -195,20 +224,11 @@ class StopWithSavepointOperator(SavepointRequestOperator):
             return stops[-1].id
         raise NotRunning(messages.nothing_to_stop(state))
 
-    def _completed(self, request: CheckpointRequest, ti: Any) -> None:
-        """Publish, then wait until the attempt ends. A storage that cannot be read does not end the wait early."""
-        super()._completed(request, ti)
+    def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
+        """Publish, then wait until the attempt ends."""
+        savepoint = self._publish(request, ti, deadline)
         ending = self._request(str(request.pointer), ti, Awaited.ENDED)
-
-        def look_again(outcome: Outcome) -> None:
-            self.stop_if_killed()
-            self._warn_if_unreadable(outcome)
-
-        savepoint = request.find()
-        bound = time.monotonic() + savepoint.timeout_s
-        outcome = ending.wait(bound, self.poke_interval, on_look=look_again, sleep=self._sleep)
-        if isinstance(outcome, Unreadable):
-            raise outcome.error
+        outcome = self._await(ending, savepoint.timeout_s)
         if not isinstance(outcome, Ended):
             late = f"its driver has not ended within {savepoint.timeout_s:g} s"
             why = outcome.why if isinstance(outcome, NotEnded) else late

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due, target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import InvalidConfig, NotRunning, SavepointDisposed, StoreMisconfigured
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import (
     AbortCheckpointOperator,
     TriggerSavepointOperator,
@@ -29,6 +30,7 @@ from airflow_checkpoint_provider.protocol.state import CONDEMNED
 from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
+from tests.support.faults import Call, Fault, FaultyStore
 from tests.unit.lifecycle.stage import OTHER, kill_in, run, soon, ti
 
 
@@ -203,6 +205,26 @@ def test_deferred_task_resumes_when_the_savepoint_is_completed(job: Job) -> None
     answer = asks(deferrable=True).execute_complete({"ti": ti("savepoint")}, event)
     assert answer["pointer"] == job.checkpoint(1).target
     assert job.checkpoint(1).published
+
+
+def test_task_publishes_later_if_the_store_fails_once_after_completion(
+    job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The savepoint is complete: a failed try would request nothing better."""
+    faulty, failed = FaultyStore(job.store), list[Call]()
+
+    def fail_first_read_of_the_seal(call: Call) -> Fault:
+        if call.key != job.keys.seal(1) or failed:
+            return Fault.NONE
+        failed.append(call)
+        return Fault.NOT_SENT
+
+    faulty.plan = fail_first_read_of_the_seal
+    monkeypatch.setattr(CheckpointStorageHook, "_connected", lambda _: faulty)
+    answer = taken(job)
+    assert [call.kind for call in failed] == ["read"]
+    assert open_savepoint(SavepointPointer.parse(answer["pointer"]), job.store).verify() == 2
+    assert "looking again in" in capsys.readouterr().out
 
 
 # -- jobs that do not run --------------------------------------------------------------------------------------------------
