@@ -16,15 +16,16 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
-from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
+from airflow_checkpoint_provider.coordinator.restore import open_pointer
 from airflow_checkpoint_provider.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection
-from airflow_checkpoint_provider.hooks.history import JobProgress, coordinator_at, find, reference_of
+from airflow_checkpoint_provider.hooks.history import JobProgress, coordinator_at
 from airflow_checkpoint_provider.hooks.references import CheckpointReference, pointer_in
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
 from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer, pointer_of, safe_token
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
+from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.storage import Store, open_store, probe
 
 SHARED = re.compile(r"/|(?!memory:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)  # the same place in every process and directory
@@ -72,7 +73,7 @@ class CheckpointStorageHook(BaseHook):
         )
 
     def get_store_of(self, job: str) -> Store:
-        """Return the store of a job. Without the connection it is the folder of a local Spark master, if that holds the job."""
+        """Return the store of a job. Without a connection: the folder of a local Spark master, if that holds the job."""
         connected = self._connected()
         if connected is not None:
             return connected
@@ -105,9 +106,9 @@ class CheckpointStorageHook(BaseHook):
         return self._connected() or _folder()
 
     def get_checkpoint(self, checkpoint: object, owner: str, awaited: Awaited = Awaited.COMPLETED) -> CheckpointRequest:
-        """Return the request behind the checkpoint of an XCom or a pointer; what it writes names ``owner``. Nothing is read yet.
+        """Return the request behind the checkpoint of an XCom or a pointer. Its entries name ``owner``. Nothing is read yet.
 
-        Raise ``InvalidConfig`` or ``InvalidName`` for what is no checkpoint.
+        Raise ``InvalidConfig`` or ``InvalidName`` if ``checkpoint`` names none.
         """
         reference = CheckpointReference.of(checkpoint)
 
@@ -153,24 +154,22 @@ class CheckpointStorageHook(BaseHook):
 
         ``{"job", "scope", "id", "pointer", "sealed", "states": {uid: {"kind", "rows", "bytes", "files", "schema", "value"}}}``:
         ``files`` are URIs, ``schema`` is Spark's as JSON, None for a value. ``sealed`` is False for a gated checkpoint that is
-        acknowledged and waits for its finalize. Raise ``NotPending`` before that, ``CheckpointNotFound``, ``Damaged``.
-        A savepoint is read where it lies, which need not be below the connection's root.
+        acknowledged and waits for its finalize. Digest, file names and sizes are compared first. Raise ``NotPending`` if it
+        is not acknowledged yet, ``CheckpointNotFound`` if it was aborted or deleted, and ``Damaged``. A savepoint may lie
+        outside the connection's root.
         """
-        where = pointer_of(pointer_in(checkpoint))
-        if isinstance(where, SavepointPointer):
-            savepoint = open_savepoint(where, self.get_store_beside())
-            seal = savepoint.seal
-            about = {"job": seal.job, "scope": seal.scope, "id": seal.id, "pointer": str(where)}
-            return {
-                **about,
-                "sealed": True,
-                "states": _describe_states(seal, f"{savepoint.store.uri}/{savepoint.keys.prefix}"),
-            }
-        request = self.get_checkpoint(checkpoint, "hook")
-        coordinator = request.coordinator
-        seal, sealed = coordinator.contents(find(request))
-        uri = f"{coordinator.store.uri}/{coordinator.keys.prefix}"
-        return {**reference_of(request), "sealed": sealed, "states": _describe_states(seal, uri)}
+        pointer = pointer_of(pointer_in(checkpoint))
+        savepoint = isinstance(pointer, SavepointPointer)
+        home = self.get_store_beside() if savepoint else self.get_store_at(pointer.root)
+        opened = open_pointer(pointer, home, pending=True)
+        return {
+            "job": opened.seal.job,
+            "scope": opened.seal.scope,
+            "id": opened.seal.id,
+            "pointer": opened.checkpoint.target or str(pointer),
+            "sealed": opened.checkpoint.status == RETAINED,
+            "states": _describe_states(opened.seal, f"{opened.store.uri}/{opened.keys.prefix}"),
+        }
 
     def test_connection(self) -> tuple[bool, str]:
         """Write, read and delete a scratch key. A store that lets two writers win cannot hold checkpoints."""
@@ -204,7 +203,7 @@ class CheckpointStorageHook(BaseHook):
         if unknown := {*extra, *fields} - known:
             knows = f"`root`, {', '.join(f'`{name}`' for name in sorted(known))}" if known else "only `root`"
             raise NotSupportedYet(
-                f"{where} has {', '.join(sorted(unknown))}; with this root, this version knows {knows}. Take it out."
+                f"{where} has {', '.join(sorted(unknown))}; with this root, this version knows {knows}. Remove the others."
             )
 
 

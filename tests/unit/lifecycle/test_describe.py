@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import Aborted, CheckpointNotFound, InvalidConfig, NotPending, SavepointDisposed
+from airflow_checkpoint_provider.coordinator.savepoint import publish_due
+from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, NotPending, SavepointDisposed
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import LocalStore
@@ -56,7 +57,7 @@ def test_unacknowledged_checkpoint_cannot_be_described(asked: dict[str, Any]) ->
 
 def test_aborted_checkpoint_cannot_be_described(job: Job, asked: dict[str, Any]) -> None:
     job.abort(1)
-    with pytest.raises(Aborted, match="expired"):
+    with pytest.raises(CheckpointNotFound, match=r"it was aborted \(expired\)"):
         CheckpointStorageHook().describe(asked)
 
 
@@ -89,3 +90,16 @@ def test_savepoint_is_described_at_its_target(tmp_path: Path) -> None:
     saved.dispose()
     with pytest.raises(SavepointDisposed, match="by ann"):
         CheckpointStorageHook().describe(str(saved.pointer))
+
+
+def test_savepoint_named_by_its_id_is_described_at_its_target(job: Job) -> None:
+    """Its files lie at the target, not below the history."""
+    request = Request(token="savepoint", kind="savepoint", origin="task", folder=f"{job.store.uri}/savepoints")
+    job.complete(job.coordinator.trigger(request))
+    publish_due(job.coordinator)
+    described = CheckpointStorageHook().describe(f"{job.store.uri}/{job.keys.checkpoint(1)}")
+    assert described == CheckpointStorageHook().describe(job.checkpoint(1).target or "")
+    assert [Path(uri.removeprefix("file://")).read_bytes() for uri in described["states"]["clean"]["files"]] == [
+        ROWS,
+        ROWS,
+    ]
