@@ -209,7 +209,7 @@ def copied(what: str, done: int, total: int) -> str:
     return coded(f"{what}: {size(done)} of {size(total)} copied", "CKP207")
 
 
-def brought_in(point: str, files: int, total: int) -> str:
+def copying_from_elsewhere(point: str, files: int, total: int) -> str:
     """Say that files of another history are copied before the job starts."""
     return coded(
         f"{point} belongs to another history. Copying its {plural(files, 'file')}, {size(total)}, first", "CKP207"
