@@ -1,6 +1,6 @@
-"""A checkpoint of the running flights job that is audited before it counts: step by step, and in one line. Runs in Airflow.
+"""An audit of a checkpoint of the running flights job before its completion: step by step, and as a task group. Runs in Airflow.
 
-Run ``flights_etl`` once before: it prepares the tables. Both DAGs run the same job and the same audit.
+Run ``flights_etl`` first: it prepares the tables. Both DAGs run the same job and the same audit.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from airflow_checkpoint_provider.task_groups import CheckpointTaskGroup
 
 JOB = Path(__file__).parent / "jobs" / "flights.py"
 DATA = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "data" / "flights"
-EARLIEST, LATEST = -2 * 60, 24 * 60  # minutes: no flight arrives sooner or later than this
+EARLIEST, LATEST = -2 * 60, 24 * 60  # minutes: all delays are in this range
 
 
 @task
-def audit(asked: Any) -> dict[str, int]:
-    """Read the rows of the checkpoint that the job has prepared, while the job goes on. Needs no Spark."""
+def audit(checkpoint: Any) -> dict[str, int]:
+    """Read the rows of an acknowledged checkpoint while the job continues. Needs no Spark."""
     import pyarrow.compute
     import pyarrow.parquet
 
-    told = CheckpointStorageHook().describe(asked)
-    stages = {uid: state for uid, state in told["states"].items() if state["kind"] == "stage"}
+    description = CheckpointStorageHook().describe(checkpoint)
+    stages = {uid: state for uid, state in description["states"].items() if state["kind"] == "stage"}
     for file in stages["clean"]["files"]:
         delays = pyarrow.parquet.read_table(file, columns=["arr_delay"])["arr_delay"]
-        found = pyarrow.compute.min_max(delays).as_py()
-        if delays.null_count or found["min"] < EARLIEST or found["max"] > LATEST:
-            raise ValueError(f"{file}: {delays.null_count} delays are missing, the others are from {found}")
+        limits = pyarrow.compute.min_max(delays).as_py()
+        if delays.null_count or limits["min"] < EARLIEST or limits["max"] > LATEST:
+            raise ValueError(f"{file}: {delays.null_count} delays are missing, the range of the others is {limits}")
     return {uid: state["rows"] for uid, state in stages.items()}
 
 
@@ -58,10 +58,7 @@ OPTIONS: dict[str, Any] = {
     "schedule": None,
     "max_active_runs": 1,  # all runs write the same report
     "params": {"data": Param(str(DATA), type="string", description="Folder with the tables, and for the report.")},
-    "default_args": {
-        "retries": 2,
-        "poke_interval": 1,
-    },  # the job takes a minute; by default it is looked every five seconds
+    "default_args": {"retries": 2, "poke_interval": 1},  # the job takes one minute; the default interval is 5 s
     "doc_md": __doc__,
 }
 
@@ -73,7 +70,7 @@ with DAG("flights_audited_by_hand", **OPTIONS):
     notify = NotifyCheckpointCompleteOperator(task_id="notify", checkpoint=trigger.output)
     abort = AbortCheckpointOperator(task_id="abort", checkpoint=trigger.output, trigger_rule="one_failed")
     trigger >> acks >> audited >> finalize >> notify
-    [acks, audited, finalize] >> abort  # notify is the other leaf: the run fails if it does not succeed
+    [acks, audited, finalize] >> abort  # notify is the other leaf: if it does not succeed, the run fails
 
 with DAG("flights_audited", **OPTIONS):
     CheckpointTaskGroup(job=flights("audited"), gate=audit, start_timeout="10 min")

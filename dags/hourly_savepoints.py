@@ -1,7 +1,7 @@
-"""A job that runs for days, and a savepoint of it every hour, of which those of a week and at least 24 are kept. Runs in Airflow.
+"""A job that runs for days, with a savepoint every hour. Savepoints of one week, and at least 24, are kept. Runs in Airflow.
 
-Trigger ``tally`` and put files into its inbox (see ``jobs/tally.py``); unpause ``tally_savepoints``. Where the job is down, an
-hour is skipped if nothing has changed since the savepoint before, and fails if something has.
+Trigger ``tally`` and put files into its inbox (see ``jobs/tally.py``); then unpause ``tally_savepoints``. If the job does not
+run, the hour is skipped if nothing has changed since the last savepoint; otherwise it fails.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ with DAG(
         task_id="savepoint",
         job="tally",
         retention=KeepLatest(24) | KeepWithin(days=7),
-        execution_timeout=timedelta(minutes=18),  # a barrier is the end of a batch; three tries fit into the hour
+        execution_timeout=timedelta(
+            minutes=18
+        ),  # the driver waits for the end of a batch; three tries fit into one hour
         deferrable=True,
     )

@@ -1,8 +1,8 @@
-"""A running job gets a new version, and the old one again if the new one makes no checkpoints. Runs in Airflow.
+"""An upgrade of a running job, and a rollback if the new version completes no checkpoints. Runs in Airflow.
 
-Trigger ``tally_deployed``; then ``tally_upgrade`` with the path of the new script, and of the old one. Nothing is lost or counted
-twice on the way: the job stops with a savepoint, and whatever starts next starts from there. A rollback ends with a new run of
-``tally_deployed`` if the one before has failed for good.
+Trigger ``tally_deployed``; then ``tally_upgrade`` with the paths of the new and the old script. Nothing is lost or counted
+twice: the job stops with a savepoint, and the next attempt starts from it. A rollback ends with a new run of
+``tally_deployed`` if the run before has failed for good.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 JOB = Path(__file__).parent / "jobs" / "tally.py"
 DATA = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "data" / "tally"
 DEPLOYED = "tally_application"
-"""The variable that says which script the job runs. Each try of its task reads it anew."""
+"""The variable that holds the path of the job's script. Each try of the task reads it again."""
 
 with DAG(
     "tally_deployed",
@@ -41,7 +41,7 @@ with DAG(
         scope="job",
         application=f"{{{{ var.value.get('{DEPLOYED}', '{JOB}') }}}}",
         application_args=["--inbox", "{{ params.data }}/inbox", "--out", "{{ params.data }}/sums.json"],
-        retries=20,  # a version that fails at once uses them up until it is rolled back
+        retries=20,  # a version that fails at once uses them up before it is rolled back
         retry_delay=timedelta(seconds=10),
     )
 
@@ -53,9 +53,11 @@ def set_application(path: str) -> None:
 
 @task.short_circuit(trigger_rule="one_failed")
 def stopped(savepoint: Any) -> Any:
-    """Where to go back to, if there is something to roll back. ``one_failed`` counts what never ran because the stop was
-    refused, too: then the job goes on as it was, and a rollback would fence a healthy one. But a stop that failed after it had
-    suspended the job leaves no savepoint here; without a rollback nobody would resume the job."""
+    """Return the point to restore, or None if there is nothing to roll back.
+
+    ``one_failed`` also counts tasks that did not run because the stop was refused. Then the job continues, and a rollback would
+    fence a healthy driver. If the stop failed after it had suspended the job, there is no XCom; the rollback then resumes the job
+    from its latest checkpoint."""
     if savepoint:
         return savepoint
     suspended = CheckpointStorageHook().suspended("tally_deployed")
@@ -71,7 +73,7 @@ def ended(ti: Any = None) -> bool:
 
 @task
 def upgraded() -> None:
-    """Be the second leaf: with only the rollback as leaf, the run of a failed upgrade would be a success."""
+    """Add a second leaf: if the rollback were the only leaf, the run of a failed upgrade would succeed."""
 
 
 with DAG(
@@ -81,7 +83,7 @@ with DAG(
     params={
         "application": Param(str(JOB), type="string", description="The new script."),
         "previous": Param(str(JOB), type="string", description="The script to go back to."),
-        "data": Param(str(DATA), type="string", description="Its folder, if a rollback must start the job again."),
+        "data": Param(str(DATA), type="string", description="Folder of the job, if a rollback must start it again."),
     },
     default_args={"retries": 1, "retry_delay": timedelta(seconds=5)},
     doc_md=__doc__,

@@ -28,13 +28,13 @@ def main(job: CheckpointedJob, source: str, out: str) -> None:
 
 
 def clean(flights: DataFrame) -> DataFrame:
-    """Flights that arrived; delays are minutes, negative when early."""
+    """Return the flights that arrived. Delays are in minutes, negative if early."""
     arrived = flights.where("arr_delay IS NOT NULL AND tailnum IS NOT NULL")
     return arrived.select("carrier", "origin", "dest", "tailnum", "time_hour", "dep_delay", "arr_delay", "distance")
 
 
 def join_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """With the weather at the origin in the hour of the departure; some hours were not recorded."""
+    """Add the weather at the origin in the hour of the departure; for some hours it was not recorded."""
     bad = F.coalesce(F.col("precip") > 0, F.lit(False)) | F.coalesce(F.col("visib") < 3, F.lit(False))
     return flights.join(
         weather.select("origin", "time_hour", bad.alias("bad_weather")), ["origin", "time_hour"], "left"
@@ -42,7 +42,7 @@ def join_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 
 def join_planes(flights: DataFrame, planes: DataFrame) -> DataFrame:
-    """With age in years and seats of the plane; one in six planes is not in the register."""
+    """Add age (years) and seats of the plane; one in six planes is not in the register."""
     known = planes.select("tailnum", (2013 - F.col("year")).alias("age"), "seats")
     return flights.join(known, "tailnum", "left")
 
@@ -60,7 +60,7 @@ def by_carrier_and_airport(flights: DataFrame) -> DataFrame:
 
 
 def report(delays: DataFrame, airlines: DataFrame, airports: DataFrame) -> DataFrame:
-    """What was flown often, with names instead of codes, the longest delays first, in one file."""
+    """Return the frequent connections with names instead of codes, the longest delays first, in one file."""
     carriers = airlines.select("carrier", F.col("name").alias("airline"))
     destinations = airports.select(F.col("faa").alias("dest"), F.col("name").alias("airport"))
     named = delays.where(F.col("flights") >= OFTEN).join(carriers, "carrier").join(destinations, "dest", "left")
@@ -70,7 +70,7 @@ def report(delays: DataFrame, airlines: DataFrame, airports: DataFrame) -> DataF
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", required=True, help="folder with flights.parquet, weather.parquet, ...")
-    parser.add_argument("--out", required=True, help="folder for the report; what it held is replaced")
+    parser.add_argument("--out", required=True, help="folder for the report; its content is replaced")
     options = parser.parse_args()
     with CheckpointedJob() as job:
         main(job, options.source, options.out)

@@ -1,7 +1,7 @@
-"""Adds up orders, batch by batch as they arrive in a folder, until a file ``END`` does. Runs in the Spark driver.
+"""Adds up orders, batch by batch as they arrive in a folder, until a file ``END`` arrives. Runs in the Spark driver.
 
 ``spark-submit tally.py --inbox FOLDER --out FILE``: batch 7 is ``FOLDER/7.json``, one order a line. The end of a batch is a
-barrier: there a checkpoint is taken, and a savepoint if somebody asked for one.
+barrier: the job takes a checkpoint there, and a savepoint if one was requested.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from airflow_checkpoint_provider.spark import CheckpointedJob
 
 ORDER = "customer STRING, cents BIGINT"
-EVERY = 0.5  # seconds between two looks into the folder
+EVERY = 0.5  # seconds between two polls of the folder
 
 
 def main(job: CheckpointedJob, inbox: Path, out: Path) -> None:
@@ -35,7 +35,7 @@ def main(job: CheckpointedJob, inbox: Path, out: Path) -> None:
 
 
 def arrived(inbox: Path, number: int) -> Path | None:
-    """Batch ``number``, as soon as it is there; None if no more will come."""
+    """Wait for batch ``number`` and return its path; None if there are no more batches."""
     batch = inbox / f"{number}.json"
     while not batch.exists():
         if (inbox / "END").exists():
@@ -51,7 +51,7 @@ def added_up(batch: DataFrame) -> DataFrame:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inbox", required=True, type=Path, help="folder where batches arrive, and END")
-    parser.add_argument("--out", required=True, type=Path, help="file for the sums; what it held is replaced")
+    parser.add_argument("--out", required=True, type=Path, help="file for the sums; its content is replaced")
     options = parser.parse_args()
     with CheckpointedJob() as running:
         main(running, options.inbox, options.out)
