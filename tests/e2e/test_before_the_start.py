@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(1800)
 NAMED = {"scope": "max_active_runs=1"}  # where another parameter must be named
 
 
-def test_suspended_it_waits_until_somebody_resumes(lab: Lab) -> None:
+def test_suspended_job_waits_until_it_is_resumed(lab: Lab) -> None:
     history = History(f"suspends.{TASK}")
     incarnation = secrets.token_hex(16)
     opened = HistoryOpened(incarnation=incarnation, job=history.job, scope="", item=None, by="test")
@@ -43,12 +43,12 @@ def _put(lab: Lab, history: History, incarnation: str, number: int, *events: Eve
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_option_that_cannot_hold_is_an_import_error(lab: Lab, name: str) -> None:
+def test_invalid_option_is_an_import_error(lab: Lab, name: str) -> None:
     said = lab.stack.client.import_errors()[f"refused_{name}.py"]
     assert NAMED.get(name, f"{name}=") in said.splitlines()[-1]
 
 
-def test_no_place_for_checkpoints_on_a_cluster_is_refused(lab: Lab) -> None:
+def test_cluster_without_checkpoint_location_is_refused(lab: Lab) -> None:
     run = lab.start("homeless")
     run.ended("failed", 1)
     log = run.log(1)

@@ -19,23 +19,23 @@ def add(lab: Lab, conn_id: str, **fields: Any) -> None:
         lab.stack.client.write("POST", "/api/v2/connections", {"connection_id": conn_id, **fields})
 
 
-def test_a_task_finds_a_connection_of_the_database(lab: Lab) -> None:
+def test_task_finds_a_connection_of_the_database(lab: Lab) -> None:
     add(lab, "there", conn_type="spark", host="local[2]")
     assert Look(lab, "there").answer() == "found local[2]"
 
 
-def test_a_task_learns_that_there_is_none(lab: Lab) -> None:
+def test_task_learns_that_a_connection_is_missing(lab: Lab) -> None:
     assert Look(lab, "nowhere").answer() == "absent"
 
 
-def test_a_command_sees_connections_of_the_database(lab: Lab) -> None:
+def test_command_finds_a_connection_of_the_database(lab: Lab) -> None:
     add(lab, "for_commands", conn_type="spark", host="local[4]")
     code = "from airflow_checkpoint_provider.hooks.connections import find_connection as find\n"
     code += "print('host', find('for_commands').host, 'and', find('nowhere'))"
     assert "host local[4] and None\n" in lab.stack.run("python", "-c", code)
 
 
-def test_without_the_connection_only_a_local_master_has_a_place(lab: Lab) -> None:
+def test_missing_connection_is_accepted_only_with_a_local_master(lab: Lab) -> None:
     code = """
 import os
 os.environ.pop("AIRFLOW_CONN_CHECKPOINT_DEFAULT")
@@ -55,7 +55,7 @@ for master in ("local[*]", "yarn", None):
     assert none.startswith("refused None There is no connection 'checkpoint_default'")
 
 
-def test_a_task_that_knows_no_master_uses_that_place_if_it_holds_the_job(lab: Lab) -> None:
+def test_task_without_master_uses_the_local_folder_if_it_holds_the_job(lab: Lab) -> None:
     (lab.stack.home / "checkpoints" / "jobs" / "known").mkdir(parents=True)
     code = """
 import os
@@ -72,7 +72,7 @@ for job in ("known", "unknown"):
     assert said == [f"root known file://{lab.stack.home}/checkpoints", "refused unknown CKP641"]
 
 
-def test_the_form_asks_for_the_root_and_for_what_s3_needs(lab: Lab) -> None:
+def test_form_has_fields_for_root_and_s3(lab: Lab) -> None:
     kinds = {kind["connection_type"]: kind for kind in lab.stack.client.call("GET", "/ui/connections/hook_meta")}
     form = kinds["checkpoint_storage"]
     assert form["hook_name"] == "Checkpoint Storage"
@@ -82,7 +82,7 @@ def test_the_form_asks_for_the_root_and_for_what_s3_needs(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("root", "works"), [("folder", True), ("file/below", False)])
-def test_test_connection(lab: Lab, tmp_path: Path, root: str, works: bool) -> None:
+def test_connection_test_of_a_folder(lab: Lab, tmp_path: Path, root: str, works: bool) -> None:
     (tmp_path / "file").touch()
     extra = f'{{"root": "{tmp_path / root}"}}'
     body = {"connection_id": "tested", "conn_type": "checkpoint_storage", "extra": extra}
@@ -92,7 +92,7 @@ def test_test_connection(lab: Lab, tmp_path: Path, root: str, works: bool) -> No
 
 
 @pytest.mark.parametrize(("secret", "works"), [("writer-secret", True), ("tell-nobody", False)])
-def test_test_connection_to_s3(lab: Lab, s3: S3Server, bucket: str, secret: str, works: bool) -> None:
+def test_connection_test_of_s3(lab: Lab, s3: S3Server, bucket: str, secret: str, works: bool) -> None:
     """As the form sends it: what was left empty is null."""
     left = dict.fromkeys(("region_name", "addressing_style", "verify", "role_arn", "profile_name", "aws_session_token"))
     extra = json.dumps({"root": f"s3://{bucket}/ckp", "endpoint_url": s3.url, **left})

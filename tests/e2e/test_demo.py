@@ -22,15 +22,13 @@ def told_by(folder: Path, capsys: pytest.CaptureFixture[str], s3: S3Store | None
 
 
 @pytest.mark.timeout(1800)
-def test_the_retry_goes_on_and_the_result_is_the_undisturbed_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_retry_continues_with_the_undisturbed_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told_by(tmp_path, capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_with_one_connection_all_of_it_lies_in_s3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_connection_moves_everything_to_s3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with demo.bucket() as s3:
         told = told_by(tmp_path, capsys, s3)
         left = {one.key.split("/")[4] for one in s3.list("jobs")}

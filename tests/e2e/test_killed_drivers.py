@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(1800)
     [("stages", Run.driver), ("stages", Run.jvm), ("stages_s3", Run.driver)],
     ids=["driver", "jvm", "driver in s3"],
 )
-def test_the_retry_goes_on_after_the_last_stage(lab: Lab, dag: str, victim: Callable[[Run], int]) -> None:
+def test_retry_continues_after_the_last_stage(lab: Lab, dag: str, victim: Callable[[Run], int]) -> None:
     run = lab.at_two(dag, "three")
     driver, generation = run.driver(), run.task()["max_tries"]
     kill(victim(run))
@@ -61,7 +61,7 @@ def _state_is_deleted(run: Run) -> None:
     assert answer["checkpoint"] in table
 
 
-def test_a_driver_that_refuses_for_good_is_not_tried_again(lab: Lab) -> None:
+def test_refusal_for_good_is_not_retried(lab: Lab) -> None:
     run = lab.start("refuses")
     run.ended("failed", 1)
     log = run.log(1)
@@ -70,7 +70,7 @@ def test_a_driver_that_refuses_for_good_is_not_tried_again(lab: Lab) -> None:
     assert run.attempt(1).outcome == "failed"
 
 
-def test_an_application_that_was_not_rewritten_is_told_what_to_add(lab: Lab) -> None:
+def test_plain_application_is_told_what_to_add(lab: Lab) -> None:
     run = lab.start("plain")
     run.ended("success", 1)
     log = run.log(1)

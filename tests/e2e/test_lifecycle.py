@@ -40,7 +40,7 @@ def ended(run: Run) -> dict[str, str | None]:
     return run.client.states(run.dag, run.id)
 
 
-def test_what_the_driver_prepared_is_audited_and_completed_and_so_after_a_clear_of_all(lab: Lab) -> None:
+def test_gated_checkpoint_is_audited_and_completed_also_after_a_clear(lab: Lab) -> None:
     """Cleared together, the trigger finds a run that has finished, and waits for its new start."""
     run = lab.start("audited", "one")
     for attempt in (1, 2):
@@ -62,7 +62,7 @@ def test_what_the_driver_prepared_is_audited_and_completed_and_so_after_a_clear_
     assert run.results == [{"attempt": attempt, **RESULT} for attempt in (1, 2)]
 
 
-def test_its_driver_dies_and_a_clear_asks_the_next_one(lab: Lab) -> None:
+def test_clear_after_a_dead_driver_requests_from_the_next_driver(lab: Lab) -> None:
     run = lab.start("audited", "one")
     run.wait_at("one")
     wanted, driver = asked(run), run.driver()
@@ -91,7 +91,7 @@ BY_HAND = pytest.param("flights_audited_by_hand", marks=pytest.mark.slow)  # the
 
 
 @pytest.mark.parametrize("dag", ["flights_audited", BY_HAND])
-def test_the_example(lab: Lab, dag: str) -> None:
+def test_example_dag_succeeds(lab: Lab, dag: str) -> None:
     folder = lab.folder(dag)
     _write_tables(folder / "tables")
     with lab.writing:

@@ -15,7 +15,7 @@ def one_launch(run: Run) -> bool:
 
 
 @pytest.mark.parametrize("dag", ["stages", pytest.param("stages_s3", marks=pytest.mark.slow)])
-def test_worker_lost_the_next_try_follows_the_living_driver(lab: Lab, dag: str) -> None:
+def test_next_try_follows_the_living_driver_of_a_lost_worker(lab: Lab, dag: str) -> None:
     run = lab.at_two(dag)
     process, driver = run.process(), run.driver()
     kill(parent(process), process)
@@ -33,7 +33,7 @@ def test_worker_lost_the_next_try_follows_the_living_driver(lab: Lab, dag: str) 
     assert run.state.retained == ()
 
 
-def test_supervisor_lost_of_two_executes_one_wins(lab: Lab) -> None:
+def test_one_of_two_executes_wins_after_a_lost_supervisor(lab: Lab) -> None:
     run = lab.at_two()
     process = run.process()
     kill(parent(process))
@@ -48,7 +48,7 @@ def test_supervisor_lost_of_two_executes_one_wins(lab: Lab) -> None:
     assert run.results == [{"attempt": 1, **RESULT}]
 
 
-def test_worker_lost_after_the_drivers_end_nothing_is_submitted(lab: Lab) -> None:
+def test_worker_lost_after_the_end_of_the_driver_submits_nothing(lab: Lab) -> None:
     run = lab.start("stages", "end")
     run.wait_at("end")
     assert run.attempt(1).outcome == "finished"
@@ -61,7 +61,7 @@ def test_worker_lost_after_the_drivers_end_nothing_is_submitted(lab: Lab) -> Non
     assert run.state.retained == ()
 
 
-def test_not_durable_the_living_driver_is_fenced(lab: Lab) -> None:
+def test_living_driver_is_fenced_if_not_durable(lab: Lab) -> None:
     run = lab.at_two("fences")
     jvm = run.jvm()
     kill(run.process())

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.timeout(1800)
 ALL = ["one", "two", "three"]
 
 
-def test_marked_failed_the_driver_is_told_and_a_clear_goes_on(lab: Lab) -> None:
+def test_task_marked_failed_stops_the_driver_and_a_clear_continues(lab: Lab) -> None:
     """The task that is marked did not start the driver: only the journal can tell it."""
     run = lab.at_two()
     driver, first = run.driver(), run.task()["max_tries"]
@@ -32,7 +32,7 @@ def test_marked_failed_the_driver_is_told_and_a_clear_goes_on(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("dag", ["stages", pytest.param("stages_s3", marks=pytest.mark.slow)])
-def test_cleared_while_running_the_next_try_goes_on(lab: Lab, dag: str) -> None:
+def test_task_cleared_while_running_continues(lab: Lab, dag: str) -> None:
     run = lab.at_two(dag)
     driver, process = run.driver(), run.process()
     run.clear()
@@ -46,7 +46,7 @@ def test_cleared_while_running_the_next_try_goes_on(lab: Lab, dag: str) -> None:
     assert run.results == [{"attempt": 2, **RESULT}]
 
 
-def test_cleared_after_the_end_it_starts_again(lab: Lab) -> None:
+def test_task_cleared_after_the_end_starts_again(lab: Lab) -> None:
     run = lab.start("stages")
     run.ended("success", 1)
     run.clear()
@@ -57,7 +57,7 @@ def test_cleared_after_the_end_it_starts_again(lab: Lab) -> None:
     assert run.state.launches[1].restore_point is None
 
 
-def test_cleared_after_the_end_it_cannot_continue_from_what_went(lab: Lab) -> None:
+def test_task_cleared_after_the_end_cannot_continue_from_deleted_state(lab: Lab) -> None:
     run = lab.start("continues")
     run.ended("success", 1)
     run.clear()

@@ -70,7 +70,7 @@ def xcom(lab: Lab, dag: str, run: str, task: str) -> Any:
     return json.loads(found) if isinstance(found, str) else found
 
 
-def test_a_savepoint_every_hour(lab: Lab) -> None:
+def test_savepoint_is_taken_every_hour(lab: Lab) -> None:
     tally = Tally(lab, "tally")
     tally.put(100, 200)
     tally.wait_for(completed(1))
@@ -116,7 +116,7 @@ ROLLBACK = ("stopped", "undeploy", "roll_back", "ended")
 
 
 @pytest.mark.slow
-def test_upgrade_and_roll_back(lab: Lab) -> None:
+def test_upgrade_is_rolled_back(lab: Lab) -> None:
     """First of a job that does not run: the stop is refused, and nothing is rolled back."""
     client = lab.stack.client
     refused = upgrade(lab, TALLY, TALLY)

@@ -14,7 +14,7 @@ from tests.support import processes
 pytestmark = pytest.mark.timeout(1800)
 
 
-def test_nothing_shows_the_keys(lab: Lab) -> None:
+def test_keys_are_shown_nowhere(lab: Lab) -> None:
     run = lab.start("secrets_s3", "two")
     run.wait_at("two")
     seen = dict(_while_it_runs(run))

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(1800)
 SENSORS = ("poked", "rescheduled", "deferred")
 
 
-def test_by_hand_with_every_way_of_waiting(lab: Lab) -> None:
+def test_steps_by_hand_with_every_way_of_waiting(lab: Lab) -> None:
     job, run = running_job(lab, "by_hand"), DrivenRun(lab, "by_hand")
     asked = run.asked()
     assert job.checkpoint(asked["id"]).request.gated
@@ -41,7 +41,7 @@ def test_by_hand_with_every_way_of_waiting(lab: Lab) -> None:
     assert [run.xcom(one) for one in (*SENSORS, "finalize", "notify")] == [asked] * 5
 
 
-def test_an_abort_ends_all_waiting_at_once_and_a_clear_asks_anew(lab: Lab) -> None:
+def test_abort_ends_all_waits_and_a_clear_requests_again(lab: Lab) -> None:
     job, run = running_job(lab, "by_hand_aborted"), DrivenRun(lab, "by_hand_aborted")
     asked = run.asked()
     run.wait_for("deferred", "deferred")
@@ -66,7 +66,7 @@ def test_an_abort_ends_all_waiting_at_once_and_a_clear_asks_anew(lab: Lab) -> No
     assert (ended, states.pop("abort"), set(states.values())) == ("success", "skipped", {"success"})
 
 
-def test_in_one_line_what_follows_runs_only_if_it_completed(lab: Lab) -> None:
+def test_tasks_after_the_group_run_only_if_the_checkpoint_completed(lab: Lab) -> None:
     job = running_job(lab, "one_line")
     runs = {verdict: DrivenRun(lab, "one_line", verdict=verdict) for verdict in ("good", "bad", "none")}
     for run in runs.values():
@@ -91,7 +91,7 @@ def said(run: DrivenRun) -> tuple[str | None, ...]:
     return (ended, *group, states["after"])
 
 
-def test_without_a_job_nothing_is_waited_for_and_nothing_is_left(lab: Lab) -> None:
+def test_trigger_without_a_running_job_leaves_nothing(lab: Lab) -> None:
     run = DrivenRun(lab, "waits")
     ended, states = run.ended()
     assert (ended, states) == ("failed", {"trigger": "failed"})
@@ -99,7 +99,7 @@ def test_without_a_job_nothing_is_waited_for_and_nothing_is_left(lab: Lab) -> No
     assert "[CKP230]" in run.log("trigger")
 
 
-def test_a_driver_whose_host_is_lost_ends_the_wait(lab: Lab) -> None:
+def test_lost_host_of_the_driver_ends_the_wait(lab: Lab) -> None:
     """Nobody starts another one, so nobody else would ever end it."""
     job = running_job(lab, "waits_lost")
     job.beat(Process(host="elsewhere", boot_id="another"))
@@ -110,7 +110,7 @@ def test_a_driver_whose_host_is_lost_ends_the_wait(lab: Lab) -> None:
     assert "nothing was heard of attempt 1 for 12 s" in run.log("trigger")
 
 
-def test_nothing_secret_is_left_anywhere_but_in_the_connection(lab: Lab) -> None:
+def test_secrets_are_only_in_the_connection(lab: Lab) -> None:
     """Logs of tasks, triggers and processes, XCom, and what is stored of tasks, and of triggers while one waits."""
     job, run = running_job(lab, "by_hand_secret"), DrivenRun(lab, "by_hand_secret")
     asked = run.asked()

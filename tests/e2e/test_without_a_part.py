@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.timeout(1800)
 
 
-def test_triggerer_killed_another_is_started_and_the_wait_goes_on(alone: Lab) -> None:
+def test_wait_continues_after_the_triggerer_is_killed(alone: Lab) -> None:
     job, run = running_job(alone, "waits_killed"), DrivenRun(alone, "waits_killed")
     run.wait_for("deferred", "trigger")
     (asked,) = job.state.pending
@@ -28,7 +28,7 @@ def test_triggerer_killed_another_is_started_and_the_wait_goes_on(alone: Lab) ->
 
 
 @pytest.mark.slow
-def test_triggerer_asleep_another_takes_over_and_its_waking_changes_nothing(alone: Lab) -> None:
+def test_second_triggerer_takes_over_from_a_sleeping_one(alone: Lab) -> None:
     """Longer than the threshold after which it is given up. Awake again, it thinks that somebody killed the task."""
     job, run = running_job(alone, "waits_asleep"), DrivenRun(alone, "waits_asleep")
     run.wait_for("deferred", "trigger")
@@ -62,7 +62,7 @@ def _noticed(alone: Lab, run: DrivenRun) -> bool:
 
 
 @pytest.mark.slow
-def test_without_the_api_server_it_is_not_absent(alone: Lab) -> None:
+def test_connection_is_unreadable_without_the_api_server(alone: Lab) -> None:
     look = Look(alone, "nowhere")
     alone.stack.kill("api-server")
     try:
@@ -72,7 +72,7 @@ def test_without_the_api_server_it_is_not_absent(alone: Lab) -> None:
         alone.stack.wait_until_healthy()
 
 
-def test_without_the_database_behind_the_api_server_it_is_not_absent(alone: Lab) -> None:
+def test_connection_is_unreadable_without_the_database(alone: Lab) -> None:
     look = Look(alone, "nowhere")
     alone.database.unlink()
     try:

@@ -21,7 +21,7 @@ REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key")  # Spark's own
 
 
 @pytest.mark.parametrize("master", MASTERS)
-def test_the_launch_is_in_the_confs_and_nothing_is_secret(folder: Path, master: str) -> None:
+def test_confs_hold_the_launch_and_no_secret(folder: Path, master: str) -> None:
     argv = execute(folder, conn_id=master, conf={"spark.ui.enabled": "false"})
     found = confs(argv)
     task = {"token": {"dag": "etl", "run": "manual__1", "task": "job", "item": None, "generation": 2}, "try": 1}
@@ -38,7 +38,7 @@ def test_the_launch_is_in_the_confs_and_nothing_is_secret(folder: Path, master: 
 
 
 @pytest.mark.parametrize("master", MASTERS)
-def test_the_runtime_travels_with_the_users_own_files(folder: Path, master: str) -> None:
+def test_archive_is_added_to_the_users_py_files(folder: Path, master: str) -> None:
     argv = execute(folder, conn_id=master, py_files="theirs.py,more.zip")
     (files,) = values(argv, "--py-files")
     theirs, more, ours = files.split(",")
@@ -47,7 +47,7 @@ def test_the_runtime_travels_with_the_users_own_files(folder: Path, master: str)
     assert Path(ours).exists()
 
 
-def test_the_checkpointing_of_the_task_is_the_drivers(folder: Path) -> None:
+def test_checkpointing_of_the_task_reaches_the_driver(folder: Path) -> None:
     config = CheckpointConfig(timeout=120.0, retention=KeepAll())
     found = confs(execute(folder, checkpointing=config))["spark.checkpointed.checkpointing"]
     assert CheckpointConfig.from_json(json.loads(found)) == config
@@ -56,25 +56,25 @@ def test_the_checkpointing_of_the_task_is_the_drivers(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "handed_over"), [(False, None), ([], None), (True, "true"), (("a", "ü"), r'["a", "\u00fc"]')]
 )
-def test_what_may_be_left_behind_is_the_drivers_to_know(folder: Path, given: Any, handed_over: str | None) -> None:
-    """Where the task says nothing, the script's own word counts."""
+def test_allow_non_restored_state_reaches_the_driver(folder: Path, given: Any, handed_over: str | None) -> None:
+    """If the task gives no value, that of the script counts."""
     found = confs(execute(folder, allow_non_restored_state=given))
     assert found.get("spark.checkpointed.allow_non_restored_state") == handed_over
 
 
 @pytest.mark.parametrize("durable", [None, True, False])
-def test_yarn_needs_no_parameter_that_the_parent_would_ask_for(folder: Path, durable: bool | None) -> None:
+def test_yarn_launch_needs_no_tracking_parameter(folder: Path, durable: bool | None) -> None:
     argv = execute(folder, conn_id="yarn", durable=durable)
     assert (values(argv, "--master"), values(argv, "--deploy-mode")) == (["yarn"], ["cluster"])
 
 
-def test_a_second_try_has_a_launch_of_its_own(folder: Path) -> None:
+def test_second_try_has_its_own_launch(folder: Path) -> None:
     """Also where it runs in the process of the first, as with ``dag.test()``."""
     execute(folder)
     assert confs(execute(folder, ti=TaskInstance(try_number=2)))["spark.checkpointed.launch"] == "2"
 
 
-def test_what_the_parent_adds_for_openlineage_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confs_of_openlineage_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def inject(properties: dict[str, str], context: Any) -> dict[str, str]:
         return {**properties, "spark.openlineage.parentJobName": context["ti"].task_id}
 
@@ -84,13 +84,13 @@ def test_what_the_parent_adds_for_openlineage_is_there(folder: Path, monkeypatch
     assert found["spark.checkpointed.launch"] == "1"
 
 
-def test_a_mapped_task_is_refused_before_anything_is_submitted(folder: Path) -> None:
+def test_mapped_task_is_refused_before_the_submit(folder: Path) -> None:
     with pytest.raises(AirflowFailException, match="item="):
         execute(folder, ti=TaskInstance(map_index=0))
     assert not (folder / "argv").exists()
 
 
-def test_a_backfill_of_a_job_scope_is_refused(folder: Path) -> None:
+def test_backfill_with_job_scope_is_refused(folder: Path) -> None:
     with pytest.raises(AirflowFailException, match="backfill"):
         execute(folder, DagRun(run_type=DagRunType.BACKFILL), scope="job")
     execute(folder, DagRun(run_type=DagRunType.BACKFILL), scope="run")

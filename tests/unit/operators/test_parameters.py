@@ -21,7 +21,7 @@ def operator(max_active_runs: int = 16, **options: Any) -> CheckpointedSparkSubm
     ("name", "value"),
     [("deferrable", True), ("item", "a")],
 )
-def test_what_this_version_does_not_have_is_refused_by_name(name: str, value: Any) -> None:
+def test_unsupported_parameter_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(NotSupportedYet, match=name):
         operator(**{name: value})
 
@@ -42,11 +42,11 @@ def test_what_this_version_does_not_have_is_refused_by_name(name: str, value: An
         ("job_id", "other-job"),
     ],
 )
-def test_the_others_are_taken(name: str, value: Any) -> None:
+def test_supported_value_is_accepted(name: str, value: Any) -> None:
     assert getattr(operator(**{name: value}), name, value) == value
 
 
-def test_job_scope_needs_one_run_at_a_time() -> None:
+def test_job_scope_needs_max_active_runs_of_one() -> None:
     with pytest.raises(InvalidConfig, match=r"max_active_runs=1 .*it is 2"):
         operator(max_active_runs=2, scope="job")
     assert operator(max_active_runs=1, scope="job", restore=7).scope == "job"
@@ -71,11 +71,11 @@ def test_job_scope_needs_one_run_at_a_time() -> None:
         ({"restore": "chk-7"}, InvalidConfig, "restore='chk-7': with scope=\"run\" each run has its own history"),
     ],
 )
-def test_what_cannot_hold_is_refused(options: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_invalid_parameter_is_refused(options: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said.replace("{", r"\{").replace("(", r"\(")):
         operator(**options)
 
 
-def test_scope_and_restore_are_templates_and_the_job_id_is_not() -> None:
+def test_scope_and_restore_are_templates_and_job_id_is_not() -> None:
     assert {"scope", "restore", "conf", "application_args"} <= set(CheckpointedSparkSubmitOperator.template_fields)
     assert "job_id" not in CheckpointedSparkSubmitOperator.template_fields

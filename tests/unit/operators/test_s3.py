@@ -34,7 +34,7 @@ def environ(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("master", MASTERS)
-def test_confs_say_where_and_nothing_secret(root: str, s3: S3Server, folder: Path, master: str) -> None:
+def test_confs_hold_the_location_and_no_secret(root: str, s3: S3Server, folder: Path, master: str) -> None:
     argv = execute(folder, conn_id=master)
     found = confs(argv)
     assert found["spark.checkpointed.root"] == root
@@ -46,7 +46,7 @@ def test_confs_say_where_and_nothing_secret(root: str, s3: S3Server, folder: Pat
 
 
 @pytest.mark.usefixtures("root")
-def test_in_client_mode_keys_are_in_the_environment(folder: Path) -> None:
+def test_client_mode_puts_keys_into_the_environment(folder: Path) -> None:
     execute(folder, conn_id="local", env_vars={"THEIRS": "plain"})
     assert environ(folder) == {
         "CHECKPOINT_ACCESS_KEY_ID": KEY_ID,
@@ -58,19 +58,19 @@ def test_in_client_mode_keys_are_in_the_environment(folder: Path) -> None:
 
 @pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("master", ["yarn", "kubernetes"])
-def test_in_cluster_mode_keys_stay(folder: Path, master: str) -> None:
+def test_cluster_mode_hands_over_no_keys(folder: Path, master: str) -> None:
     execute(folder, conn_id=master)
     assert environ(folder) == {}
 
 
-def test_the_summary_and_the_journal_hold_no_key(root: str, s3: S3Server, folder: Path, bucket: str) -> None:
+def test_summary_and_journal_hold_no_key(root: str, s3: S3Server, folder: Path, bucket: str) -> None:
     execute(folder)
     for listed in s3.client.list_objects_v2(Bucket=bucket)["Contents"]:
         body = s3.client.get_object(Bucket=bucket, Key=listed["Key"])["Body"].read().decode()
         assert not any(secret in body for secret in (KEY_ID, SECRET, TOKEN)), listed["Key"]
 
 
-def test_certificates_that_nobody_checks_are_refused(
+def test_unverified_certificates_are_refused(
     root: str, s3: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _connect(monkeypatch, s3, root, verify=False)
@@ -80,8 +80,8 @@ def test_certificates_that_nobody_checks_are_refused(
 
 
 @pytest.mark.usefixtures("root")
-def test_a_driver_that_cannot_reach_the_store_is_heard(folder: Path) -> None:
-    """It has no other way to say that no retry can mend it."""
+def test_refusal_of_a_driver_that_cannot_reach_the_store_is_raised(folder: Path) -> None:
+    """The driver has no other way to report that no retry can help."""
     script = folder / "bin" / "spark-submit"
     script.write_text("#!/bin/sh\necho 'REFUSED: boto3 is not there. Install it  [CKP607]'\necho more\nexit 3\n")
     with pytest.raises(AirflowFailException, match=r"^boto3 is not there\. Install it  \[CKP607\]$"):
@@ -89,7 +89,7 @@ def test_a_driver_that_cannot_reach_the_store_is_heard(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_an_exit_code_of_the_scripts_own_is_tried_again(folder: Path) -> None:
+def test_exit_code_3_without_a_refusal_is_retried(folder: Path) -> None:
     from airflow.sdk.exceptions import AirflowException
 
     script = folder / "bin" / "spark-submit"

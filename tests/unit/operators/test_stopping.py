@@ -180,7 +180,7 @@ def test_replaced_driver_does_not_count_as_suspended(recorded: Recorded) -> None
         task()._end(launch, 79, None)
 
 
-def test_a_suspended_try_launches_again_after_a_restore(recorded: Recorded) -> None:
+def test_suspended_try_launches_again_after_a_restore(recorded: Recorded) -> None:
     stop(recorded)
     with pytest.raises(JobSuspended):
         Try(recorded, 1).launch.plan()
