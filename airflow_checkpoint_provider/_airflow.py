@@ -1,4 +1,4 @@
-"""What we touch of Airflow 3.3 and its Spark provider 6.3 that is not public, in one place. Runs in Airflow.
+"""The private parts of Airflow 3.3 and its Spark provider 6.3 that this package uses. Runs in Airflow.
 
 Each name here is asserted to exist by ``tests/unit/test_airflow_internals.py``.
 """
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def look_up_connection(conn_id: str) -> Connection | None:
-    """Ask every place that may hold the connection. None only if all of them answered that it does not exist.
+    """Return the connection; None only if every secrets backend answered that it does not exist.
 
-    Airflow's own look-up logs what a place raises at debug and goes on to "isn't defined"; this one raises it.
+    Airflow's own look-up logs the error of a backend at debug level and then says "isn't defined"; this one raises the error.
     """
     preset = (_preset_connections.get() or {}).get(conn_id)  # a connection that is being tested and not stored yet
     if preset is not None:
@@ -44,7 +44,7 @@ def look_up_connection(conn_id: str) -> Connection | None:
         ask = _ask_api_server if isinstance(backend, ExecutionAPISecretsBackend) else backend.get_connection
         try:
             connection: Connection | None = ask(conn_id=conn_id)
-        except AirflowSecretsBackendAccessDenied:  # no later place may answer instead
+        except AirflowSecretsBackendAccessDenied:  # no later backend may answer instead
             raise
         except Exception as error:  # noqa: BLE001 - a secrets backend raises whatever its client raises
             failure = failure or error
@@ -66,7 +66,7 @@ def _secrets_backends() -> list[Any]:
 def _ask_api_server(conn_id: str) -> Connection | None:
     answer = task_runner.SUPERVISOR_COMMS.send(GetConnection(conn_id=conn_id))
     if isinstance(answer, ErrorResponse) and answer.error is ErrorType.CONNECTION_NOT_FOUND:
-        # It says so, too, when its database does not answer. To this question it then answers with an error.
+        # The API server says so too when its database does not answer. To this question it then answers with an error.
         counted = task_runner.SUPERVISOR_COMMS.send(GetTICount(dag_id=conn_id))
         if isinstance(counted, ErrorResponse):
             raise AirflowRuntimeError(counted)
@@ -78,7 +78,7 @@ def _ask_api_server(conn_id: str) -> Connection | None:
 
 
 def gauge(name: str, value: float, tags: dict[str, str], job: str) -> None:
-    """As Airflow sends its own: what it is of stands in tags, and in the name where legacy names are on."""
+    """Send a gauge as Airflow sends its own: the job is in the tags, and also in the name if legacy names are on."""
     stats.gauge(f"checkpoint.{name}", value, tags=tags)
     if conf.getboolean("metrics", "legacy_names_on"):
         level = stats.normalize_name_for_stats(job.replace(".", "__"), log_warning=False)
@@ -89,7 +89,7 @@ def gauge(name: str, value: float, tags: dict[str, str], job: str) -> None:
 
 
 def spark_hook_arguments(operator: SparkSubmitOperator) -> dict[str, Any]:
-    """What ``SparkSubmitOperator._get_hook`` passes to its hook: each is an attribute, some with an underscore."""
+    """Return what ``SparkSubmitOperator._get_hook`` passes to its hook: each is an attribute, some with an underscore."""
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     names = list(inspect.signature(SparkSubmitHook.__init__).parameters)[1:]
@@ -101,5 +101,5 @@ def spark_submit_process(hook: SparkSubmitHook) -> subprocess.Popen[str] | None:
 
 
 def spark_connection(hook: SparkSubmitHook) -> dict[str, Any]:
-    """``master``, ``deploy_mode`` and more, as the hook understood its connection and parameters."""
+    """Return ``master``, ``deploy_mode`` and more, as the hook read them from its connection and parameters."""
     return hook._connection

@@ -1,6 +1,6 @@
-"""What Airflow reads about this package at every start. Runs in Airflow (all processes); imports nothing.
+"""The description of this package, which Airflow reads at every start. Runs in Airflow (all processes); imports nothing.
 
-One violation of Airflow's schema here and every ``airflow`` command fails: ``tests/unit/test_provider_info.py``.
+If it violates Airflow's schema, every ``airflow`` command fails; ``tests/unit/test_provider_info.py`` checks it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 INTEGRATION = "Spark Checkpoints"
 
 
-def _of_s3(label: str, description: str, **schema: Any) -> dict[str, Any]:
-    """A field of the connection's form that may stay empty."""
+def _s3_field(label: str, description: str, **schema: Any) -> dict[str, Any]:
+    """Return a field of the connection's form that may stay empty."""
     return {
         "label": label,
         "description": f"S3 only. {description}",
@@ -50,24 +50,29 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "s3://bucket/prefix, or a folder that Airflow and all Spark drivers see under one path.",
                         "schema": {"type": "string"},
                     },
-                    "endpoint_url": _of_s3(
-                        "Endpoint URL", "http(s)://host:port of the service. Amazon's own needs none."
+                    "endpoint_url": _s3_field(
+                        "Endpoint URL", "http(s)://host:port of the service. Leave it empty for Amazon S3."
                     ),
-                    "region_name": _of_s3("Region", "For Amazon the bucket's."),
-                    "addressing_style": _of_s3(
+                    "region_name": _s3_field("Region", "For Amazon S3: the region of the bucket."),
+                    "addressing_style": _s3_field(
                         "Addressing style",
-                        "Where the bucket's name stands. Empty: in the path with an endpoint URL, else as Amazon likes it.",
+                        "Where the URL holds the bucket's name. Empty: in the path if there is an endpoint URL, else boto3's default.",
                         enum=["path", "virtual", "auto", None],
                     ),
-                    "verify": _of_s3(
-                        "Verify", "Path of a file with the certificates to trust; empty: those that everybody trusts."
+                    "verify": _s3_field(
+                        "Verify", "Path of a file with the certificates to trust. Empty: boto3's default certificates."
                     ),
-                    "role_arn": _of_s3(
-                        "Role ARN", "A role to assume with the keys, or with what is found without them."
+                    "role_arn": _s3_field(
+                        "Role ARN",
+                        "The role to assume with the keys, or with the default AWS credentials if there are none.",
                     ),
-                    "profile_name": _of_s3("Profile", "Of the shared AWS files, where Airflow and the drivers run."),
-                    "aws_session_token": _of_s3(
-                        "Session token", "Of temporary keys. It ends; a role is renewed.", format="password"
+                    "profile_name": _s3_field(
+                        "Profile", "A profile of the shared AWS files on the hosts of Airflow and of the drivers."
+                    ),
+                    "aws_session_token": _s3_field(
+                        "Session token",
+                        "For temporary keys. It expires; the keys of a role are renewed.",
+                        format="password",
                     ),
                 },
                 "ui-field-behaviour": {
@@ -75,7 +80,7 @@ def get_provider_info() -> dict[str, Any]:
                     "relabeling": {"login": "Access key id (S3)", "password": "Secret access key (S3)"},
                     "placeholders": {
                         "root": "s3://lake/checkpoints or /shared/checkpoints",
-                        "login": "empty: as the AWS tools find them on the machine",
+                        "login": "empty: the default AWS credentials of the host",
                     },
                 },
             }

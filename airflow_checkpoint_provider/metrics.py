@@ -1,6 +1,6 @@
-"""Flink's checkpoint metrics as Airflow gauges. Runs in Airflow (worker).
+"""Flink's checkpoint metrics as gauges of Airflow. Runs in Airflow (worker).
 
-Each gauge is sent as ``checkpoint.<name>`` with the job as a tag. Where Airflow keeps its legacy names, which backends without
+Each gauge is sent as ``checkpoint.<name>`` with the job as a tag. If Airflow keeps its legacy names, which backends without
 tags need, it is also sent as ``checkpoint.<job>.<name>``. If gauges cannot be sent, the log says so once.
 """
 
@@ -16,13 +16,13 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.units import between
 
 UNPROTECTED = "unprotected_seconds"
-EVERY = 10.0  # seconds between two values of it
+EVERY = 10.0  # seconds between two values of ``unprotected_seconds``
 
 log = logging.getLogger(__name__)
 
 
 def gauges(state: State) -> dict[str, float]:
-    """Return the gauges that follow from the journal; -1 is unknown."""
+    """Return the gauges that follow from the journal; -1 means unknown."""
     counts = statistics.counts(state)
     restored = [statistics.timestamp(attempt.at) for attempt in state.attempts if attempt.restore_point]
     newest = state.checkpoint(state.newest_completed)
@@ -48,33 +48,33 @@ class Metrics:
         self._job, self._clock = job, clock
         self._tags = {"job_id": job, "dag_id": dag, "task_id": task}
         self._sent: Mapping[str, float] = {}
-        self._protected: float | None = None  # the time of our clock up to which no work would be lost
-        self._reminded = -EVERY
-        self._complained = False
+        self._protected_until: float | None = None  # on our clock: a crash would lose the work since then
+        self._unprotected_sent = -EVERY
+        self._failure_logged = False
 
-    def tell(self, state: State) -> None:
-        """Send all gauges of the journal if one has changed."""
+    def update(self, state: State) -> None:
+        """Send all gauges of the journal if one of them has changed."""
         values = gauges(state)
         if values != self._sent:
             self._sent = values
             self._send(values)
 
-    def heard(self, beat: Beat) -> None:
-        """Take from a heartbeat how much work a crash would cost. Both its times are of the driver's clock."""
+    def update_protection(self, beat: Beat) -> None:
+        """Read from a heartbeat how much work a crash would cost. Both of its times are from the driver's clock."""
         if beat.protected_since:
-            self._protected = self._clock() - between(beat.protected_since, beat.at)
+            self._protected_until = self._clock() - between(beat.protected_since, beat.at)
 
-    def remind(self) -> None:
+    def send_unprotected(self) -> None:
         """Send every ten seconds how much work a crash would cost now, also while the store does not answer."""
         now = self._clock()
-        if self._protected is not None and now - self._reminded >= EVERY:
-            self._reminded = now
-            self._send({UNPROTECTED: now - self._protected})
+        if self._protected_until is not None and now - self._unprotected_sent >= EVERY:
+            self._unprotected_sent = now
+            self._send({UNPROTECTED: now - self._protected_until})
 
-    def nothing_runs(self) -> None:
-        """Send once that no work can be lost any more."""
-        if self._protected is not None:
-            self._protected = None
+    def reset_unprotected(self) -> None:
+        """Send 0 once: no driver runs, so no work can be lost."""
+        if self._protected_until is not None:
+            self._protected_until = None
             self._send({UNPROTECTED: 0})
 
     def _send(self, values: Mapping[str, float]) -> None:
@@ -83,7 +83,7 @@ class Metrics:
 
             for name, value in values.items():
                 _airflow.gauge(name, value, self._tags, self._job)
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises: no metric is worth a task
-            if not self._complained:
+        except Exception as error:  # noqa: BLE001 - a backend may raise anything; no metric is worth a task
+            if not self._failure_logged:
                 log.warning("metrics cannot be sent: %s", error)
-            self._complained = True
+            self._failure_logged = True

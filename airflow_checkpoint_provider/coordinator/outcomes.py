@@ -102,7 +102,7 @@ class NotEnded(CheckpointOutcome, over=True):
 
 
 class Aborted(CheckpointOutcome, over=True):
-    """The checkpoint was aborted; its ``reason`` and ``words`` say why."""
+    """The checkpoint was aborted; its ``reason`` and ``details`` say why."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Look up a connection, and tell "does not exist" from "could not be read". Runs in Airflow (all processes)."""
+"""The look-up of a connection, which distinguishes "does not exist" from "cannot be read". Runs in Airflow (all processes)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def aborted(state: State, checkpoint: Checkpoint) -> Aborted:
 def find(request: CheckpointRequest) -> Checkpoint:
     """Return a request's checkpoint as the journal has it now.
 
-    Raise ``Aborted``, ``CheckpointNotFound``, and what connection and store raise.
+    Raise ``Aborted``, ``CheckpointNotFound``, and the errors of connection and store.
     """
     found = request.find()
     if found.status == ABORTED:
@@ -48,8 +48,8 @@ def find(request: CheckpointRequest) -> Checkpoint:
 class JobProgress:
     """The checkpoints that a job has completed on its current branch: those above an id, or those of its newest launch.
 
-    Savepoints do not count: somebody asked for them. A checkpoint that was deleted since does count. Keep the object between
-    looks: the first reads the journal, each later one costs a GET of the next entry. Not for more than one thread at a time.
+    Savepoints do not count: a person or a task requested them. A checkpoint that was deleted since does count. Keep the object
+    between polls: the first reads the journal, each later one costs a GET of the next entry. Use it from one thread at a time.
     """
 
     def __init__(self, history: History, after: int | None, connect: Callable[[], Coordinator]) -> None:
@@ -58,13 +58,13 @@ class JobProgress:
 
     @property
     def coordinator(self) -> Coordinator:
-        """Return the coordinator. Airflow is asked for the connection until it answers."""
+        """Return the coordinator. The connection is looked up until Airflow answers once."""
         if self._coordinator is None:
             self._coordinator = self._connect()
         return self._coordinator
 
     def completed(self) -> tuple[Checkpoint, ...]:
-        """Return them in the order of their ids. Raise what connection and store raise."""
+        """Return the checkpoints in the order of their ids. Raise the errors of connection and store."""
         try:
             state = self.coordinator.journal.poll()
         except StoreDenied:
@@ -80,12 +80,12 @@ class JobProgress:
         return tuple(checkpoint for checkpoint in completed if not checkpoint.savepoint and counts(checkpoint))
 
     def finished(self, run: str | None) -> bool:
-        """Return whether the run has finished, so that it makes no more. Call it after a look."""
+        """Return whether the run has finished, so that it completes no more. Call it after ``completed``."""
         found = self.coordinator.state.run(run) if run is not None else None
         return found is not None and found.outcome == "finished"
 
     def reference(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Return the XCom of a checkpoint. Call it after a look."""
+        """Return the XCom of a checkpoint. Call it after ``completed``."""
         return reference(self.coordinator.state, self.coordinator.pointer(checkpoint.id))
 
 

@@ -1,4 +1,4 @@
-"""References to checkpoints, savepoints and starting points, as tasks are given them and hand them on. Runs in Airflow (all processes)."""
+"""References to checkpoints, savepoints and starting points, as tasks take and return them. Runs in Airflow (all processes)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class CheckpointReference:
-    """A checkpoint as a task is given it: history and id.
+    """The checkpoint that a task's parameter names: history and id.
 
     ``root`` is the URI of the store, or None for a savepoint's XCom: that names the savepoint's directory (``target``), and
     the connection leads to the store of its ``job``.
@@ -54,13 +54,13 @@ def pointer_in(value: object, name: str = "checkpoint") -> str:
     return pointer
 
 
-def start_in(restore: object, *words: str) -> str:
-    """Return a task's parameter ``restore`` as text: one of ``words``, an id, or a pointer.
+def start_in(restore: object, *keywords: str) -> str:
+    """Return a task's parameter ``restore`` as text: one of ``keywords``, an id, or a pointer.
 
     Raise ``InvalidConfig``, or ``InvalidName`` if it is text.
     """
     start = str(restore) if isinstance(restore, int) else pointer_in(restore, "restore")
-    if start not in words and checkpoint_id(start) is None:
+    if start not in keywords and checkpoint_id(start) is None:
         try:
             pointer_of(start)
         except InvalidName:

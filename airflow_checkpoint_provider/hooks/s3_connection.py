@@ -49,22 +49,22 @@ def _text(extra: Mapping[str, Any], name: str) -> str | None:
 def _service_endpoint(extra: Mapping[str, Any]) -> str | None:
     """Return the endpoint of ``{"service_config": {"s3": {"endpoint_url": ...}}}``, which takes precedence as in an ``aws``
     connection."""
-    given = extra.get("service_config") or {}
-    service = given.get("s3", {}) if isinstance(given, dict) else None
-    if not isinstance(service, dict) or {*given} - {"s3"} or {*service} - {"endpoint_url"}:
+    config = extra.get("service_config") or {}
+    service = config.get("s3", {}) if isinstance(config, dict) else None
+    if not isinstance(service, dict) or {*config} - {"s3"} or {*service} - {"endpoint_url"}:
         raise StoreMisconfigured(
-            'of service_config, checkpoints know {"s3": {"endpoint_url": "..."}} alone. Take the rest out'
+            'of service_config, only {"s3": {"endpoint_url": "..."}} is supported. Remove the rest'
         )
     return _text(service, "endpoint_url")
 
 
-def _verify(given: Any) -> bool | str:
+def _verify(value: Any) -> bool | str:
     """Return ``verify``: a boolean, also as text from a form or a URI, or the path of a file with certificates."""
-    if given is None or isinstance(given, bool):
-        return given is not False
-    switch = {"": True, "true": True, "false": False}.get(str(given).strip().lower())
+    if value is None or isinstance(value, bool):
+        return value is not False
+    switch = {"": True, "true": True, "false": False}.get(str(value).strip().lower())
     if switch is not None:
         return switch
-    if not isinstance(given, str) or not Path(given).is_absolute():
+    if not isinstance(value, str) or not Path(value).is_absolute():
         raise StoreMisconfigured("verify is neither true, false, nor the absolute path of a file with certificates")
-    return given
+    return value

@@ -1,4 +1,4 @@
-"""Bases of the tasks: which errors end one, how it is killed, how it is named. Runs in Airflow (DAG processor, worker)."""
+"""Bases of the tasks: errors that end a task, kills, and names in the journal. Runs in Airflow (DAG processor, worker)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class KillGuard(BaseOperator):
     def stop_if_killed(self) -> None:
         """Raise ``AirflowException`` if this task was killed."""
         if self._killed:
-            raise AirflowException("this task was killed; it changes nothing any more")
+            raise AirflowException("this task was killed, so it changes nothing more")
 
 
 class CheckpointOperator(KillGuard):

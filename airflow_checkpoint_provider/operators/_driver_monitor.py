@@ -1,4 +1,4 @@
-"""How a task watches the driver that it launched, by journal and heartbeat. Runs in Airflow (worker)."""
+"""Watches the driver that a task launched, by journal and heartbeat. Runs in Airflow (worker)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG_DRIVER_AFTER = 120.0  # seconds after which the log describes a driver, what
 
 
 class DriverMonitor:
-    """Reads journal and heartbeat of a driver and writes the task's log: attached, each checkpoint."""
+    """Reads journal and heartbeat of a driver. Logs the driver once it has attached, and each checkpoint."""
 
     def __init__(self, launch: DriverLaunch, on_attach: Callable[[], None], log_checkpoints: bool) -> None:
         self._launch, self._on_attach, self._log_checkpoints = launch, on_attach, log_checkpoints
@@ -36,17 +36,17 @@ class DriverMonitor:
         return self._liveness.silent_for(self._keys)
 
     def poll(self) -> AttemptRecord | None:
-        """Read journal and heartbeat once, log what is new, and return the attempt. A store that fails is no silent driver."""
+        """Read journal and heartbeat once, log what is new, and return the attempt. While the store fails, the driver does not count as silent."""
         try:
             state = self._journal.poll()
             self.attempt = self._attempt_in(state)
             if not self._driver_logged or time.monotonic() - self._read_beat >= self._launch.beats.every:
                 self._read_heartbeat(state)
             self._log_new_checkpoints(state)
-            self._launch.metrics.tell(state)
+            self._launch.metrics.update(state)
         except StoreError:
             self._liveness.excuse()
-        self._launch.metrics.remind()
+        self._launch.metrics.send_unprotected()
         return self.attempt
 
     def ended_attempt(self) -> AttemptRecord | None:
@@ -63,12 +63,12 @@ class DriverMonitor:
         self._keys = beats_of(self._journal.keys, state) or self._keys
         beat = self._liveness.look(self._keys)
         if beat and beat != self._newest:
-            self._launch.metrics.heard(beat)
+            self._launch.metrics.update_protection(beat)
             self._newest = beat
         if beat and beat.attached_at:
-            self._see_driver(beat)
+            self._note_driver(beat)
 
-    def _see_driver(self, beat: Beat) -> None:
+    def _note_driver(self, beat: Beat) -> None:
         """Log the driver once it computes a stage, because it reuses stages before that; log it soon in any case."""
         if self._driver is None:
             self._on_attach()
@@ -120,4 +120,4 @@ def follow(
         return monitor.attempt
     finally:
         monitor.log_driver()
-        launch.metrics.nothing_runs()
+        launch.metrics.reset_unprotected()

@@ -1,4 +1,4 @@
-"""Base of the tasks that are about a job: which history they mean. Runs in Airflow (DAG processor, worker)."""
+"""Base of the tasks that work on a job: it finds the job's history. Runs in Airflow (DAG processor, worker)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.storage import Store
 
 @dataclass(frozen=True)
 class JobReference:
-    """A job as a task is given it. ``task_id`` is the task that submits it; None for a job id written as text."""
+    """The job that a task's parameter ``job`` names. ``task_id`` is the task that submits it; None for a job id written as text."""
 
     job_id: str | None
     task_id: str | None = None
@@ -30,12 +30,12 @@ class JobReference:
 
 
 class JobOperator(KillGuard):
-    """Base of the tasks that are about a job.
+    """Base of the tasks that work on a job.
 
-    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG (its job id, scope and connection count; this makes
-        no edge), or a job id: the history that all runs of that job share.
-    :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator. Missing:
-        ``$AIRFLOW_HOME/checkpoints``, if it holds the job.
+    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG (its job id, scope and connection are used; no
+        dependency is created), or a job id: the history that all runs of that job share.
+    :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator. If it does not
+        exist: ``$AIRFLOW_HOME/checkpoints``, if that holds the job.
     """
 
     template_fields: Sequence[str] = ("scope",)
@@ -49,7 +49,7 @@ class JobOperator(KillGuard):
         self.checkpoint_conn_id = checkpoint_conn_id or reference.conn_id
 
     def _resolve(self, job: object) -> JobReference:
-        """Return what is needed of ``job``. The operator itself is not kept: a task is no part of another task."""
+        """Return the fields of ``job`` that this task needs. The operator itself is not kept: a task is no part of another task."""
         if isinstance(job, str):
             return JobReference(check_job_id(job))
         if isinstance(job, TaskGroup | MappedOperator):
@@ -89,7 +89,7 @@ class JobOperator(KillGuard):
         return f'there is no history of job {history.job!r} with scope="job" under {store.uri}; {advice}'
 
     def coordinator(self, ti: Any) -> Coordinator:
-        """Return the coordinator of the job's history. Raise what connection and store raise."""
+        """Return the coordinator of the job's history. Raise the errors of connection and store."""
         history = self.history(ti)
         store = CheckpointStorageHook(self.checkpoint_conn_id).get_store_of(history.job)
         return coordinator_at(store, history.prefix, owner_of(ti))

@@ -65,7 +65,7 @@ class LaunchParameters:
 
 
 class DriverLaunch:
-    """The launch of one try. Not for more than one thread at a time; ``journal`` makes another reader.
+    """The launch of one try. Use it from one thread at a time; ``journal`` returns another reader.
 
     ``record`` is the launch in the journal, once it is planned.
     """
@@ -86,7 +86,7 @@ class DriverLaunch:
         self.metrics = Metrics(parameters.history.job, parameters.token.dag, parameters.token.task)
         self.restored = Restored()
         self.record: Launch | None = None
-        self._before, self._seen = State(), Seen()  # on which the launch was decided
+        self._before, self._seen = State(), Seen()  # the state and the observations on which the launch was decided
 
     def journal(self) -> Journal:
         """Return a new reader of the history."""
@@ -165,7 +165,7 @@ class DriverLaunch:
             )
 
     def _append_plan(self, plan: c.PlanLaunch) -> None:
-        """Write the plan. Wait first for a driver that was told to stop, but not for ever; then replace its launch."""
+        """Write the plan. Wait first for a driver that was asked to stop, for up to 60 s; then replace its launch."""
         deadline = time.monotonic() + self.beats.still
         liveness, waited = Liveness(self.store, self.beats), False
 
@@ -189,7 +189,7 @@ class DriverLaunch:
                 liveness, waited = Liveness(self.store, self.beats), True
 
     def _observe(self, state: State, alive: bool) -> Seen:
-        """Return what the log says of the driver besides the journal."""
+        """Return the observations of the driver that the log needs besides the journal."""
         beats = (read_beat(self.store, key) for key in beats_of(self.keys, state))
         return Seen(self.store.uri, next(filter(None, beats), None), alive, utc_now())
 
@@ -283,14 +283,14 @@ class DriverLaunch:
         if history.run is None:
             return
         by = By("task", self.parameters.token.owner, socket.gethostname())
-        done: list[OlderRun] = []
+        collected: list[OlderRun] = []
         try:
-            done += collect_older_runs(
+            collected += collect_older_runs(
                 self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set, pause=stop.wait
             )
         except StoreError as error:
-            done.append(OlderRun("", error=error))
-        self.log(messages.older_runs(history.job, done))
+            collected.append(OlderRun("", error=error))
+        self.log(messages.older_runs(history.job, collected))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class DriverLaunch:
         return [summary_table.deleted_line(len(deleted), self.state)]
 
     def wait_for_process(self) -> None:
-        """Wait until the driver's process on this host has ended, but not for ever.
+        """Wait until the driver's process on this host has ended, for up to 60 s.
 
         A driver that finished may still run the code after its ``with`` block, and read its stages there. A process on
         another host is not waited for.

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
+
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.outcomes import (
     Aborted,
@@ -45,9 +46,9 @@ class RequestOperator(JobOperator):
     """Base of the tasks that request a checkpoint. A retry finds the checkpoint of the try before it, unless that was aborted;
     a clear requests a new one.
 
-    :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``; the job's own
-        if None.
-    :param start_timeout: how long to wait for a job that does not run yet.
+    :param timeout: the longest time from the barrier to the acknowledgement: seconds, a ``timedelta``, or text such as
+        "10 min"; by default the job's ``CheckpointConfig(timeout=)``.
+    :param start_timeout: how long to wait for a job that does not run yet; written like ``timeout``.
     :param wait_for_completion: succeed when the checkpoint is completed, not when it is requested.
     :param deferrable: wait for completion in the triggerer.
     :param poke_interval: seconds between two polls.
@@ -73,7 +74,7 @@ class RequestOperator(JobOperator):
     # -- for subclasses --------------------------------------------------------------------------------------------
 
     def _specify(self, coordinator: Coordinator, request: Request) -> Request:
-        """Return ``request`` with the kind of checkpoint that this task asks for."""
+        """Return ``request`` with the kind of checkpoint that this task requests."""
         raise NotImplementedError
 
     def _not_running(self, request: CheckpointRequest, ti: Any, deadline: str) -> int | None:
@@ -83,19 +84,19 @@ class RequestOperator(JobOperator):
     def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
         """Do the rest of this task once the checkpoint is completed. ``deadline`` (ISO) ends its waits."""
 
-    # -- asking ------------------------------------------------------------------------------------------------------
+    # -- requesting --------------------------------------------------------------------------------------------------
 
     def execute(self, context: Any) -> dict[str, Any]:
         with failing_for_good():
             limit = self.execution_timeout or timedelta(seconds=conf.getfloat("sensors", "default_timeout"))
             deadline = (datetime.now(UTC) + limit).isoformat()
-            request = self._submitted(context["ti"], deadline)
+            request = self._submit(context["ti"], deadline)
             if not self.wait_for_completion:
                 return reference_of(request)
             return self.execute_complete(context, {"checkpoint": str(request.pointer), "deadline": deadline})
 
-    def _submitted(self, ti: Any, deadline: str) -> CheckpointRequest:
-        """Ask until there is an answer: while the job may still start, and while the request waits in the job's queue."""
+    def _submit(self, ti: Any, deadline: str) -> CheckpointRequest:
+        """Submit the request again and again: while the job may still start, and while the request waits in the job's queue."""
         started = time.monotonic()
         request = CheckpointRequest(
             lambda: self.coordinator(ti),
@@ -107,20 +108,20 @@ class RequestOperator(JobOperator):
                 self._wait_for(error, seconds_to(deadline))
                 continue
             self._raise_if_final(error, ti)
-            left = started + self.start_timeout_s - time.monotonic()
+            remaining = started + self.start_timeout_s - time.monotonic()
             if isinstance(error, NoConnection):
-                self._wait_for(_not_yet(error), left)
+                self._wait_for(_not_yet(error), remaining)
             elif request.state.n < 0:
-                self._wait_for(NotRunning(self.why_unknown(request.coordinator.store, ti)), left)
-            elif left <= 0 and (answer := self._not_running(request, ti, deadline)):
-                request.number = answer
+                self._wait_for(NotRunning(self.why_unknown(request.coordinator.store, ti)), remaining)
+            elif remaining <= 0 and (number := self._not_running(request, ti, deadline)):
+                request.number = number
                 break
             else:
-                self._wait_for(_not_yet(error), left)
+                self._wait_for(_not_yet(error), remaining)
         return request
 
     def _refusal(self, request: CheckpointRequest) -> CheckpointError | None:
-        """Ask once. Return why there is no checkpoint yet; None if there is one."""
+        """Submit once. Return the error that says why there is no checkpoint yet; None if there is one."""
         self.stop_if_killed()
         try:
             outcome = request.submit()
@@ -134,7 +135,7 @@ class RequestOperator(JobOperator):
         return outcome.error if isinstance(outcome, Refused) else None
 
     def _raise_if_final(self, error: CheckpointError, ti: Any) -> None:
-        """Raise a refusal that stays even if the job starts."""
+        """Raise ``error`` if the request stays refused even after the job starts."""
         may_start = isinstance(error, NotRunning | JobSuspended | NoConnection)
         finished = isinstance(error, RunFinished) and not self.cleared(ti)
         if not may_start or finished or error.about.get("named"):
@@ -160,7 +161,7 @@ class RequestOperator(JobOperator):
             raise error
         if str(error) != self._logged:
             self._logged = str(error)
-            self.log.info("%s; asking again, for %.0f s at most", error, left)
+            self.log.info("%s; requesting again for up to %.0f s", error, left)
         self._sleep(left)
 
     def _sleep(self, at_most: float) -> None:
@@ -172,7 +173,7 @@ class RequestOperator(JobOperator):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
-        """Read the journal, whatever woke this task up. The event says which checkpoint, and until when."""
+        """Read the journal, whatever resumed this task. The event holds the checkpoint's pointer and the deadline."""
         ti = context["ti"]
         request = self._request(event["checkpoint"], ti)
         with failing_for_good():
@@ -203,9 +204,9 @@ class RequestOperator(JobOperator):
             if self.deferrable:
                 self._defer(event)
             outcome = request.wait(time.monotonic() + left, self.poke_interval, on_look=look_again, sleep=self._sleep)
-        if isinstance(outcome, Aborted):  # a retry of this task asks for another one
+        if isinstance(outcome, Aborted):  # a retry of this task requests another checkpoint
             raise AirflowException(str(aborted(request.state, outcome.checkpoint)))
-        if not outcome.over:  # deferred or not, it ends as Airflow ends a task whose time is over
+        if not outcome.over:  # deferred or not: the error that Airflow raises after execution_timeout
             raise AirflowTaskTimeout(
                 f"{event['checkpoint']} was not completed in time; see execution_timeout= of this task"
             )
@@ -231,7 +232,7 @@ class RequestOperator(JobOperator):
 
 
 def _not_yet(error: CheckpointError) -> CheckpointError:
-    """Return the error to wait with. A missing connection is not final: the first launch makes the folder of such a job."""
+    """Return the error to log while waiting. A missing connection is not final: the first launch creates the folder of such a job."""
     if not isinstance(error, NoConnection | RunFinished):
         return error
     return NotRunning(f"the job does not run yet, as far as this task can see: {error.message}")

@@ -1,4 +1,4 @@
-"""How a task waits for a journal: in its worker, between reschedules, or in the triggerer. Runs in Airflow (DAG processor, worker)."""
+"""Waits for entries of a journal: in the worker, between reschedules, or in the triggerer. Runs in Airflow (DAG processor, worker)."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ from airflow_checkpoint_provider.operators._base import failing_for_good, owner_
 from airflow_checkpoint_provider.text.messages import acknowledged, checkpoint_line
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, JournalTrigger, seconds_to
 
-EVERY = 5.0  # seconds between two looks
+EVERY = 5.0  # seconds between two polls
 
 
 class Wait(Protocol):
-    """What a sensor waits for. It is kept between looks, so that a look costs one or two requests."""
+    """The condition of a sensor. The object is kept between polls, so that a poll costs one or two requests."""
 
     def look(self, suspected: bool) -> dict[str, Any] | None:
-        """Return the task's XCom once it has happened. ``suspected``: the triggerer found the driver silent."""
+        """Poll once. Return the task's XCom if the condition is met, else None. ``suspected``: the triggerer found the driver
+        silent."""
 
     def trigger(self, **arguments: Any) -> JournalTrigger:
-        """Return the trigger that waits for the same in the triggerer."""
+        """Return the trigger that polls the same condition in the triggerer."""
 
     def missed(self) -> str:
-        """Return what has not happened yet."""
+        """Return the unmet condition as text, e.g. "the checkpoint was not completed"."""
 
 
 class JournalSensor(BaseSensorOperator):
-    """Base of the tasks that wait for what a journal says. If it cannot be read, they wait on until ``timeout``."""
+    """Base of the tasks that poll a journal. If it cannot be read, they continue until ``timeout``."""
 
     checkpoint_conn_id: str
 
@@ -61,27 +62,27 @@ class JournalSensor(BaseSensorOperator):
         self._wait: Wait | None = None
         self._suspected = False
 
-    def _waits_for(self, ti: Any) -> Wait:
+    def _new_wait(self, ti: Any) -> Wait:
         raise NotImplementedError
 
     def wait(self, ti: Any) -> Wait:
-        """Return what this task waits for."""
+        """Return the condition of this task."""
         if self._wait is None:
-            self._wait = self._waits_for(ti)
+            self._wait = self._new_wait(ti)
         return self._wait
 
     def execute(self, context: Any) -> Any:
         if not self.deferrable:
             try:
                 return super().execute(context)
-            except AirflowSensorTimeout as error:  # Airflow's says neither what is missing nor how much of it
+            except AirflowSensorTimeout as error:  # Airflow's message does not name the condition
                 raise self._timeout(context) from error
         deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
         # Through the parent's resume_execution, which honours soft_fail and never_fail.
         return self.resume_execution("execute_complete", {"event": {"deadline": deadline.isoformat()}}, context)
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
-        """Read the journal, whatever woke this task up. The event brings only the deadline and a suspicion."""
+        """Read the journal, whatever resumed this task. The event holds only the deadline and a suspicion."""
         self._suspected = event.get("silent", False)
         found = self.poke(context)
         if found:
@@ -100,7 +101,7 @@ class JournalSensor(BaseSensorOperator):
         with failing_for_good():
             try:
                 found = self.wait(context["ti"]).look(self._suspected)
-            except NoConnection as error:  # a job without connection has its folder from its first launch on
+            except NoConnection as error:  # the first launch of a job without a connection creates its folder
                 if error.about.get("named"):
                     raise
                 return self._look_again(error)
@@ -144,7 +145,7 @@ class CheckpointWait:
             self._log.info("%s", checkpoint_line(outcome.checkpoint))
         elif isinstance(outcome, Unconfirmed):
             self._log.info("%s", checkpoint_line(outcome.checkpoint))
-            self._log.info("Its commits are not confirmed: %s. A restore tells the participants.", outcome.why)
+            self._log.info("Its commits are not confirmed: %s. A restore notifies the participants.", outcome.why)
         return reference_of(self._request) if outcome.over else None
 
     def trigger(self, **arguments: Any) -> CheckpointTrigger:
@@ -169,7 +170,7 @@ class CheckpointSensor(JournalSensor):
         super().__init__(**kwargs)
         self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
 
-    def _waits_for(self, ti: Any) -> Wait:
+    def _new_wait(self, ti: Any) -> Wait:
         hook = CheckpointStorageHook(self.checkpoint_conn_id)
         request = hook.get_checkpoint(self.checkpoint, owner_of(ti), self.awaited)
         return CheckpointWait(self.checkpoint, request, self.awaited, self.log)

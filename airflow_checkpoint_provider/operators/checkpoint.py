@@ -1,6 +1,6 @@
 """The life of one checkpoint as tasks: trigger, finalize, notify, abort. Runs in Airflow (DAG processor, worker).
 
-Each task is one command to the journal, or a wait for what the journal says. A second execution, by a retry or after a
+Each task is one command to the journal, or a wait for an entry of it. A second execution, by a retry or after a
 crash, leaves the same journal and returns the same XCom.
 """
 
@@ -26,25 +26,25 @@ from airflow_checkpoint_provider.text import messages
 
 
 class TriggerCheckpointOperator(RequestOperator):
-    """Asks a running job for a checkpoint, which its driver takes at its next barrier; returns where that will be.
+    """Requests a checkpoint of a running job. Its driver takes the checkpoint at its next barrier.
 
-    The XCom is ``{"job", "scope", "id", "pointer"}``. A retry gets the checkpoint of the try before it, unless that was
-    aborted; a clear asks for another one.
+    The XCom is ``{"job", "scope", "id", "pointer"}``. A retry returns the checkpoint of the try before it, unless that was
+    aborted; a clear requests another one.
 
-    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG (its job id, scope and connection count; this makes
-        no edge), or a job id: the history that all runs of that job share.
-    :param kind: "checkpoint", or "full_checkpoint": every state is written anew.
-    :param gated: it is not completed before a ``FinalizeCheckpointOperator`` does so.
-    :param confirm_commits: the driver writes an entry when it has told the last participant that the checkpoint is completed.
+    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG (its job id, scope and connection are used; no
+        dependency is created), or a job id: the history that all runs of that job share.
+    :param kind: "checkpoint", or "full_checkpoint": every state is written again.
+    :param gated: only a ``FinalizeCheckpointOperator`` completes the checkpoint.
+    :param confirm_commits: the driver writes an entry when it has notified the last participant of the completion.
         ``NotifyCheckpointCompleteOperator`` waits for that.
-    :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``; the job's own
-        if None.
-    :param start_timeout: how long a job is waited for that does not run yet.
-    :param wait_for_completion: succeed when it is completed, not when it is asked for.
+    :param timeout: the longest time from the barrier to the acknowledgement: seconds, a ``timedelta``, or text such as
+        "10 min"; by default the job's ``CheckpointConfig(timeout=)``.
+    :param start_timeout: how long to wait for a job that does not run yet; written like ``timeout``.
+    :param wait_for_completion: succeed when the checkpoint is completed, not when it is requested.
     :param deferrable: wait for completion in the triggerer.
-    :param poke_interval: seconds between two looks.
-    :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator. Missing:
-        ``$AIRFLOW_HOME/checkpoints``, if it holds the job.
+    :param poke_interval: seconds between two polls.
+    :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator. If it does not
+        exist: ``$AIRFLOW_HOME/checkpoints``, if that holds the job.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class TriggerCheckpointOperator(RequestOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(wait_for_completion=wait_for_completion, **kwargs)
-        wanted = kind_named(kind)
-        if wanted.savepoint:
-            operator = "StopWithSavepointOperator" if wanted.suspends else "TriggerSavepointOperator"
-            raise InvalidConfig(f"kind={kind!r}: that is a savepoint; write {operator}")
+        named = kind_named(kind)
+        if named.savepoint:
+            operator = "StopWithSavepointOperator" if named.suspends else "TriggerSavepointOperator"
+            raise InvalidConfig(f"kind={kind!r} is a savepoint; write {operator}")
         if gated and wait_for_completion:
             raise InvalidConfig(
-                "gated=True with wait_for_completion=True: the task would wait for a finalize that comes behind it; leave"
+                "gated=True with wait_for_completion=True: the task would wait for a finalize task that runs after it; leave"
                 " wait_for_completion out, and put a NotifyCheckpointCompleteOperator at the end"
             )
         self.kind, self.gated, self.confirm_commits = kind, gated, confirm_commits
@@ -73,9 +73,10 @@ class TriggerCheckpointOperator(RequestOperator):
 
 
 class FinalizeCheckpointOperator(CheckpointOperator):
-    """Seals and completes a checkpoint that all applications have acknowledged; for a gated one nobody else does.
+    """Seals and completes a checkpoint that all applications have acknowledged. A gated checkpoint is completed only by this task.
 
-    On an aborted one it fails without retry. One that still lacks an acknowledgement is an error that a retry may mend.
+    If the checkpoint was aborted, the task fails without retry. If an acknowledgement is missing, the try fails and a retry
+    may succeed.
     """
 
     def execute(self, context: Any) -> dict[str, Any]:
@@ -91,7 +92,7 @@ class FinalizeCheckpointOperator(CheckpointOperator):
                     raise
                 raise NotPending(
                     f"chk-{number} is not acknowledged yet; put a CheckpointAcknowledgedSensor before this task, so that it"
-                    " comes when there is something to finalize",
+                    " runs when the checkpoint can be finalized",
                     missing=missing,
                 ) from error
         completed = request.state.checkpoint(number)
@@ -101,13 +102,13 @@ class FinalizeCheckpointOperator(CheckpointOperator):
 
 
 class NotifyCheckpointCompleteOperator(CheckpointSensor):
-    """Succeeds when a checkpoint is completed and its participants were told. Takes the parameters of a sensor, too.
+    """Succeeds when a checkpoint is completed and its participants were notified. Takes the parameters of a sensor too.
 
-    The driver tells the job's registered objects: within seconds those that set ``notify_in_background``, the others at its
+    The driver notifies the job's registered objects: within seconds if they set ``notify_in_background``, the others at its
     next barrier. If the attempt that took the checkpoint has ended before that, this task succeeds and logs it: a restore
-    tells the participants.
+    notifies the participants.
 
-    :param wait_for_commit: wait until the driver confirms that the last participant was told. False: completion is enough.
+    :param wait_for_commit: wait until the driver confirms that the last participant was notified. False: wait for completion only.
     """
 
     def __init__(self, *, wait_for_commit: bool = True, **kwargs: Any) -> None:
@@ -116,9 +117,9 @@ class NotifyCheckpointCompleteOperator(CheckpointSensor):
 
 
 class AbortCheckpointOperator(CheckpointOperator):
-    """Aborts a checkpoint that was not completed; the job goes on. Of a completed one, or of none, it is skipped.
+    """Aborts a pending checkpoint; the job continues. Skipped if the checkpoint is completed, or if none was triggered.
 
-    :param reason: what the journal and the log of the job say.
+    :param reason: text for the journal and the log of the job.
     """
 
     def __init__(self, *, reason: str = "aborted by a DAG", **kwargs: Any) -> None:
@@ -145,7 +146,7 @@ class AbortCheckpointOperator(CheckpointOperator):
         if not isinstance(outcome, Aborted):
             raise AirflowSkipException(f"nothing was changed: chk-{request.number} is completed")
         if already:
-            self.log.info("already so: %s", aborted(request.state, outcome.checkpoint))
+            self.log.info("nothing to do: %s", aborted(request.state, outcome.checkpoint))
             return
         for line in messages.aborted(request.state, outcome.checkpoint):
             self.log.info("%s", line)

@@ -40,7 +40,7 @@ class RestoreOperator(JobOperator):
         deletes it when its ``retention`` no longer keeps it.
     :param rename: new uids of states, by their uids in the checkpoint: ``{"totals": "sums"}``. "latest" and "run-start" keep
         earlier renames.
-    :param checkpoint_conn_id: as of the other tasks about a job.
+    :param checkpoint_conn_id: as in ``TriggerCheckpointOperator``.
     """
 
     template_fields: Sequence[str] = (*JobOperator.template_fields, "restore")
@@ -74,7 +74,7 @@ class RestoreOperator(JobOperator):
             state = coordinator.journal.catch_up()
             token = self._token(context["ti"])
             if self._done(coordinator, token):
-                self.log.info("nothing to do, this was done before: %s", _describe_branch(state.branch, token))
+                self.log.info("nothing to do, this task has restored before: %s", _describe_branch(state.branch, token))
             elif not state.runs:
                 raise CheckpointNotFound(self.why_unknown(coordinator.store, context["ti"]))
             else:
@@ -115,5 +115,5 @@ class RestoreOperator(JobOperator):
 
 def _describe_branch(branch: Branch, token: Token) -> str:
     """Return which restore sets the start of the next attempt."""
-    whose = "this task's" if branch.token == token else f"a later one, of {branch.reason}"
-    return f"branch {branch.number} stands, {whose}, which started from {branch.base or 'nothing'} at {branch.at}"
+    author = "this task" if branch.token == token else f"a later restore: {branch.reason}"
+    return f"branch {branch.number} was opened at {branch.at} from {branch.base or 'nothing'} by {author}"

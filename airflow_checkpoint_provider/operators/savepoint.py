@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
+
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.outcomes import (
@@ -35,6 +36,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.hooks.checkpoint_storage import SHARED, CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import known_at_parse, pointer_in
 from airflow_checkpoint_provider.operators._base import KillGuard, failing_for_good, owner_of, request_of
+from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
@@ -43,8 +45,6 @@ from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, St
 from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.triggers.checkpoint import seconds_to
-
-from airflow_checkpoint_provider.operators._request import RequestOperator
 
 
 class SavepointRequestOperator(RequestOperator):
@@ -92,10 +92,10 @@ class SavepointRequestOperator(RequestOperator):
 
 
 class TriggerSavepointOperator(SavepointRequestOperator):
-    """Takes a savepoint of a running job: asks for it, and waits until it lies at its target.
+    """Takes a savepoint of a running job: requests it, and waits until it is published at its target.
 
     The XCom is ``{"job", "scope", "id", "pointer"}``; the pointer is the savepoint's own directory. A retry gets the
-    savepoint of the try before it, unless that was aborted; a clear asks for another one.
+    savepoint of the try before it, unless that was aborted; a clear requests another one.
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
     :param target: folder, as an absolute path or a URI, in which each savepoint gets its own directory. By default
@@ -106,12 +106,13 @@ class TriggerSavepointOperator(SavepointRequestOperator):
         the state from which it would continue. A running job always gets a savepoint.
     :param retention: which savepoints of this task to keep, e.g. ``KeepLatest(24) | KeepWithin(days=7)``. After a new
         savepoint this task deletes the others, but never the newest or a pinned one, nor those of other tasks or people.
-    :param timeout: how long an acknowledgement may take from the barrier on, as in ``CheckpointConfig``.
-    :param start_timeout: how long to wait for a job that does not run yet.
+    :param timeout: the longest time from the barrier to the acknowledgement: seconds, a ``timedelta``, or text such as
+        "10 min"; by default the job's ``CheckpointConfig(timeout=)``.
+    :param start_timeout: how long to wait for a job that does not run yet; written like ``timeout``.
     :param wait_for_completion: succeed when the savepoint is published, not when it is requested.
     :param deferrable: wait in the triggerer.
-    :param poke_interval: seconds between two looks.
-    :param checkpoint_conn_id: as of the other tasks about a job.
+    :param poke_interval: seconds between two polls.
+    :param checkpoint_conn_id: as in ``TriggerCheckpointOperator``.
     """
 
     template_fields: Sequence[str] = (*SavepointRequestOperator.template_fields, "name")
@@ -186,13 +187,13 @@ class StopWithSavepointOperator(SavepointRequestOperator):
     clear while the job is suspended by it.
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
-    :param target: as of ``TriggerSavepointOperator``. (templated)
+    :param target: as in ``TriggerSavepointOperator``. (templated)
     :param drain: refused in this version: a batch job has no source whose data could be ended.
-    :param timeout: how long an acknowledgement may take from the barrier on, and then the attempt's end; by default the
-        job's own.
+    :param timeout: the longest time from the barrier to the acknowledgement, and again from the completion to the attempt's
+        end: seconds, a ``timedelta``, or text such as "10 min"; by default the job's ``CheckpointConfig(timeout=)``.
     :param deferrable: wait for the savepoint in the triggerer.
-    :param poke_interval: seconds between two looks.
-    :param checkpoint_conn_id: as of the other tasks about a job.
+    :param poke_interval: seconds between two polls.
+    :param checkpoint_conn_id: as in ``TriggerCheckpointOperator``.
     """
 
     def __init__(self, *, drain: bool = False, **kwargs: Any) -> None:

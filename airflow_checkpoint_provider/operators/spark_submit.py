@@ -276,7 +276,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         if failure is not None and not isinstance(failure, AirflowException):
             raise failure  # the driver may still run, only its tracking failed: the next try checks
         attempt = launch.attempt()
-        launch.metrics.tell(launch.state)  # what happened since the monitor's last poll
+        launch.metrics.update(launch.state)  # entries since the monitor's last poll
         if failure is None and exit_code == 0:
             return self._succeed(launch, attempt)
         if exit_code not in (ExitCode.REFUSED, ExitCode.OVER) or (attempt and attempt.outcome == "finished"):

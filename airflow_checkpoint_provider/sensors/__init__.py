@@ -1,4 +1,4 @@
-"""Sensors for checkpoints that tasks trigger, and for those that a job makes by itself. Runs in Airflow (DAG processor, worker)."""
+"""Sensors for checkpoints that tasks trigger, and for checkpoints that a job takes by itself. Runs in Airflow (DAG processor, worker)."""
 
 from airflow_checkpoint_provider.sensors.checkpoint import CheckpointAcknowledgedSensor, CheckpointCompletedSensor
 

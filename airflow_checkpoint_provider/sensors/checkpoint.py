@@ -17,12 +17,12 @@ from airflow_checkpoint_provider.sensors.progress import ProgressWait, id_in
 
 
 class CheckpointAcknowledgedSensor(CheckpointSensor):
-    """Waits until all applications have acknowledged a checkpoint: everything of it is written, and it can be sealed.
+    """Waits until all applications have acknowledged a checkpoint: then it is fully written and can be sealed.
 
     :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; if there is one, its root must be the pointer's.
     :param deferrable: wait in the triggerer.
-    :param poke_interval: seconds between two looks. Each costs two requests to the storage, and one more every ten seconds
+    :param poke_interval: seconds between two polls. Each costs two requests to the storage, and one more every ten seconds
         for the driver's heartbeat.
     """
 
@@ -32,18 +32,18 @@ class CheckpointAcknowledgedSensor(CheckpointSensor):
 class CheckpointCompletedSensor(JobOperator, JournalSensor):
     """Waits until a checkpoint is completed, or until a job has completed ``count`` new checkpoints.
 
-    Write exactly one of ``checkpoint`` and ``job``. With ``job`` it is a sign of health, for example after an upgrade:
-    savepoints do not count, nor checkpoints completed before a restore. The XCom is the checkpoint, or the newest one that
-    counted, as a trigger returns it.
+    Write exactly one of ``checkpoint`` and ``job``. With ``job`` it checks the health of a job, for example after an upgrade:
+    savepoints and checkpoints completed before a restore do not count. The XCom is that of a trigger task: of the checkpoint,
+    or of the newest checkpoint that counted.
 
     :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
-    :param after: with ``job``: count checkpoints with a higher id than this one: the output of a task that triggered a
-        checkpoint or a savepoint, a pointer, or an id. By default those that the job's newest launch has made. (templated)
-    :param count: with ``job``: how many.
+    :param after: with ``job``: count the checkpoints with a higher id than this checkpoint or savepoint: the output of the task
+        that triggered it, a pointer, or an id. By default the checkpoints of the job's newest launch count. (templated)
+    :param count: with ``job``: the number of checkpoints to wait for.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator.
     :param deferrable: wait in the triggerer.
-    :param poke_interval: seconds between two looks, each of which costs one request to the storage.
+    :param poke_interval: seconds between two polls, each of which costs one request to the storage.
     """
 
     template_fields: Sequence[str] = (*JobOperator.template_fields, "checkpoint", "after")
@@ -60,13 +60,13 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
         super().__init__(job=job, **kwargs)  # type: ignore[arg-type]  # see _resolve
         if (checkpoint is None) == (job is None):
             raise InvalidConfig(
-                "write exactly one of checkpoint=, to wait for that one, and job=, to wait for new checkpoints of a job"
+                "write exactly one of checkpoint=, to wait for that checkpoint, and job=, to wait for new checkpoints of a job"
             )
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= KEPT_RECORDS:
             raise InvalidConfig(f"count={count!r}: write a whole number from 1 to {KEPT_RECORDS}")
         if checkpoint is not None and (after is not None or count != 1):
             raise InvalidConfig(
-                "after= and count= need job=: they say which of a job's checkpoints count, and how many"
+                "after= and count= need job=: they choose which checkpoints of a job count, and how many are needed"
             )
         self.by_job = job is not None
         self.checkpoint, self.after, self.count = checkpoint, after, count
@@ -74,7 +74,7 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
     def _resolve(self, job: object) -> JobReference:
         return JobReference(None) if job is None else super()._resolve(job)
 
-    def _waits_for(self, ti: Any) -> Wait:
+    def _new_wait(self, ti: Any) -> Wait:
         hook = CheckpointStorageHook(self.checkpoint_conn_id)
         if not self.by_job:
             request = hook.get_checkpoint(self.checkpoint, owner_of(ti))

@@ -29,14 +29,14 @@ class ProgressWait:
         self._completed, self._unknown = 0, ""
 
     def look(self, suspected: bool) -> dict[str, Any] | None:
-        """Return the XCom of the newest checkpoint that counted. Raise ``RunFinished`` if the run makes no more."""
+        """Return the XCom of the newest checkpoint that counted. Raise ``RunFinished`` if the run completes no more."""
         completed = self._progress.completed()
         self._completed = len(completed)
         if self._completed < self._count:
             self._warn_if_unknown()
             if self._progress.finished(self._run):
                 raise RunFinished(
-                    f"{self.missed()}: run {self._run} has finished, and makes no more. Clear it, or lower count="
+                    f"{self.missed()}: run {self._run} has finished, so it completes no more. Clear it, or lower count="
                 )
             return None
         for checkpoint in completed[: self._count]:
@@ -61,7 +61,7 @@ class ProgressWait:
         return f"{job} has completed {self._completed} of {self._count} checkpoints"
 
     def _warn_if_unknown(self) -> None:
-        """Log once that there is no such history; the job may be about to start."""
+        """Log once that the history does not exist yet; the job may be about to start."""
         coordinator = self._progress.coordinator
         if coordinator.state.n < 0 and not self._unknown:
             self._unknown = self._why_unknown(coordinator.store)

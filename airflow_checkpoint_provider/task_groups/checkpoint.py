@@ -20,14 +20,14 @@ from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
 
 
 class CheckpointTaskGroup(TaskGroup):
-    """trigger → acknowledged → ``gate`` → finalize → notify; and abort if one of them fails.
+    """Runs trigger → acknowledged → ``gate`` → finalize → notify, and abort if one of them fails.
 
-    ``notify`` is the only leaf: what follows the group runs when the checkpoint is completed, and the run fails when it is
-    not. If the gate is skipped, ``notify`` is skipped too, and the checkpoint expires.
+    ``notify`` is the only leaf: tasks after the group run if the checkpoint is completed; if it is not, the DAG run fails.
+    If the gate is skipped, ``notify`` is skipped too, and the checkpoint expires.
 
     :param job: as in ``TriggerCheckpointOperator``, which takes all other parameters.
     :param gate: called with the trigger's output. It returns the task (or a task group) that must succeed before the
-        checkpoint is completed: a ``@task`` function, or a lambda that makes an operator. The checkpoint is gated then.
+        checkpoint is completed: a ``@task`` function, or a lambda that makes an operator. With a gate, the checkpoint is gated.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class CheckpointTaskGroup(TaskGroup):
 
 def _add_tasks(gate: Callable[[Any], Any] | None, **arguments: Any) -> None:
     trigger = TriggerCheckpointOperator(task_id="trigger", **arguments)
-    given: dict[str, Any] = {"checkpoint": trigger.output, "checkpoint_conn_id": trigger.checkpoint_conn_id}
-    waits = {**given, "deferrable": trigger.deferrable, "poke_interval": trigger.poke_interval}
+    reference: dict[str, Any] = {"checkpoint": trigger.output, "checkpoint_conn_id": trigger.checkpoint_conn_id}
+    waits = {**reference, "deferrable": trigger.deferrable, "poke_interval": trigger.poke_interval}
     steps: list[Any] = [trigger, CheckpointAcknowledgedSensor(task_id="acknowledged", **waits)]
     if gate is not None:
-        steps.append(_gate(gate, trigger.output))
-    finalize = FinalizeCheckpointOperator(task_id="finalize", **given)
+        steps.append(_gate_task(gate, trigger.output))
+    finalize = FinalizeCheckpointOperator(task_id="finalize", **reference)
     steps.append(finalize)
-    abort = AbortCheckpointOperator(task_id="abort", trigger_rule="one_failed", **given)
-    # Behind abort, too, or abort would be a second leaf, which succeeds when something failed; normally it is skipped.
-    # Not behind the trigger: where the gate was skipped, the trigger would be the one success.
+    abort = AbortCheckpointOperator(task_id="abort", trigger_rule="one_failed", **reference)
+    # Notify runs after abort too. Else abort would be a second leaf, which succeeds when a step failed; normally it is skipped.
+    # Notify does not run after the trigger directly: if the gate was skipped, the trigger would be the one success.
     waits = {**waits, "checkpoint": finalize.output, "trigger_rule": "none_failed_min_one_success"}
     notify = NotifyCheckpointCompleteOperator(task_id="notify", wait_for_commit=trigger.confirm_commits, **waits)
     for step, following in zip(steps, [*steps[1:], notify], strict=True):
@@ -64,11 +64,11 @@ def _add_tasks(gate: Callable[[Any], Any] | None, **arguments: Any) -> None:
     abort >> notify
 
 
-def _gate(gate: Callable[[Any], Any], output: Any) -> DependencyMixin:
-    made = gate(output) if callable(gate) else None
-    if not isinstance(made, DependencyMixin):
+def _gate_task(gate: Callable[[Any], Any], output: Any) -> DependencyMixin:
+    task = gate(output) if callable(gate) else None
+    if not isinstance(task, DependencyMixin):
         raise InvalidConfig(
-            f"gate={gate!r} gave {made!r}, which is no task: write a @task function that takes the checkpoint, or"
+            f"gate={gate!r} returned {task!r}, which is no task: write a @task function that takes the checkpoint, or"
             " gate=lambda checkpoint: SomeOperator(...)"
         )
-    return made
+    return task

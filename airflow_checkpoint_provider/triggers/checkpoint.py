@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.protocol.keys import History
 
-COMPLAINS_EVERY = 60.0  # seconds between two lines saying that nothing can be seen
+WARN_EVERY = 60.0  # seconds between two warnings that the journal cannot be read
 
 
 def seconds_to(deadline: str) -> float:
@@ -23,18 +23,18 @@ def seconds_to(deadline: str) -> float:
 
 
 class JournalTrigger(BaseTrigger):
-    """Base: fires when a look says so, when the checkpoint was aborted, and at the deadline.
+    """Base of the triggers that poll a journal. Fires when the polled condition is met, and at the deadline.
 
-    The event says only that it is time to look; the resumed task reads the journal. A trigger changes nothing, so it may be
-    killed, paused, run twice or started again by another triggerer. The deadline is a moment, not a duration.
+    The event only wakes the task, which then reads the journal itself. A trigger changes nothing, so it may be killed,
+    paused, run twice or started again by another triggerer. The deadline is a point in time, not a duration.
 
-    :param checkpoint_conn_id: connection by which the triggerer finds the store. Airflow keeps these arguments in its
-        database; nothing secret is among them.
-    :param deadline: an ISO time.
-    :param poll_interval: seconds between two looks.
+    :param checkpoint_conn_id: connection by which the triggerer finds the store. Airflow stores these arguments in its
+        database; none of them is secret.
+    :param deadline: an ISO time with an offset.
+    :param poll_interval: seconds between two polls.
     """
 
-    own: ClassVar[tuple[str, ...]]
+    argument_names: ClassVar[tuple[str, ...]]
     """Names of the other arguments of a subclass."""
 
     def __init__(self, *, checkpoint_conn_id: str, deadline: str, poll_interval: float) -> None:
@@ -42,7 +42,7 @@ class JournalTrigger(BaseTrigger):
         self.checkpoint_conn_id, self.deadline, self.poll_interval = checkpoint_conn_id, deadline, poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = (*self.own, "checkpoint_conn_id", "deadline", "poll_interval")
+        names = (*self.argument_names, "checkpoint_conn_id", "deadline", "poll_interval")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     def look(self) -> Callable[[], bool]:
@@ -54,18 +54,18 @@ class JournalTrigger(BaseTrigger):
         return {"deadline": self.deadline}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        look, complained = self.look(), float("-inf")
+        look, warned = self.look(), float("-inf")
         while (left := seconds_to(self.deadline)) > 0:
             try:
                 if await asyncio.to_thread(look):
                     break
-            except CheckpointError as error:  # the task could not read it either, so it is not woken
-                if error.about.get("over"):  # the journal was read, and has forgotten the checkpoint for good
+            except CheckpointError as error:  # the task could not read the journal either, so it is not resumed
+                if error.about.get("over"):  # the journal was read, and does not list the checkpoint any more
                     break
                 now = asyncio.get_running_loop().time()
-                if now - complained >= COMPLAINS_EVERY:
-                    complained = now
-                    self.log.warning("%s; waiting on until %s", error, self.deadline)
+                if now - warned >= WARN_EVERY:
+                    warned = now
+                    self.log.warning("%s; polling again until %s", error, self.deadline)
             await asyncio.sleep(min(self.poll_interval, left))
         yield TriggerEvent(self.event())  # type: ignore[no-untyped-call]
 
@@ -74,10 +74,10 @@ class CheckpointTrigger(JournalTrigger):
     """Fires when a checkpoint is ``awaited`` ("acknowledged", "completed"), when it was aborted, when its driver is silent,
     and at the deadline.
 
-    :param checkpoint: a trigger task's XCom, or a pointer.
+    :param checkpoint: the XCom of a task that triggered a checkpoint or a savepoint, or a pointer.
     """
 
-    own = ("checkpoint", "awaited")
+    argument_names = ("checkpoint", "awaited")
 
     def __init__(self, *, checkpoint: Any, awaited: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -103,11 +103,11 @@ class CheckpointTrigger(JournalTrigger):
 class ProgressTrigger(JournalTrigger):
     """Fires when a job has completed ``count`` checkpoints above the id ``after``, or since its newest launch.
 
-    :param job: its id; with ``key``, of its scope, and ``item`` the history.
-    :param run_key: a run that must still go on, if there is one: it fires when that has finished, too.
+    :param job: the job's id. With ``key`` (the key of its scope) and ``item`` it names the history.
+    :param run_key: the run that must not have finished; None: any. The trigger also fires when that run has finished.
     """
 
-    own = ("job", "key", "item", "run_key", "after", "count")
+    argument_names = ("job", "key", "item", "run_key", "after", "count")
 
     def __init__(
         self,

@@ -128,7 +128,7 @@ def test_gauges_of_a_finished_run() -> None:
 
 def test_gauges_are_sent_by_tag_and_by_legacy_name(sent: Sent, ours: Metrics) -> None:
     state = finished().state
-    ours.tell(state)
+    ours.update(state)
     expected = small(gauges(state))
     assert sent.values == expected | {f"{LEVEL}.{name}": value for name, value in expected.items()}
     assert sent.tags["lastcheckpointsize"] == TAGS
@@ -139,12 +139,12 @@ def test_gauges_are_sent_by_tag_only_without_legacy_names(
     sent: Sent, ours: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
-    ours.tell(finished().state)
+    ours.update(finished().state)
     assert set(sent.values) == set(small(gauges(finished().state)))
 
 
 def test_invalid_characters_of_a_name_are_replaced(sent: Sent) -> None:
-    Metrics("flüge:täglich", "etl", "delays").tell(finished().state)
+    Metrics("flüge:täglich", "etl", "delays").update(finished().state)
     assert "fl_ge_t_glich.lastcheckpointsize" in sent.values
 
 
@@ -155,9 +155,9 @@ def test_failing_backend_is_logged_once(ours: Metrics, caplog: pytest.LogCapture
 
     stats.initialize(factory=broken, export_legacy_names=True)
     with caplog.at_level(logging.WARNING):
-        ours.tell(finished().state)
-        ours.heard(Beat(at=at("22:00:30"), protected_since=at("22:00:20")))
-        ours.remind()
+        ours.update(finished().state)
+        ours.update_protection(Beat(at=at("22:00:30"), protected_since=at("22:00:20")))
+        ours.send_unprotected()
     assert [record.getMessage() for record in caplog.records] == ["metrics cannot be sent: no such host"]
 
 
@@ -167,18 +167,18 @@ def test_failing_backend_is_logged_once(ours: Metrics, caplog: pytest.LogCapture
 def test_unprotected_seconds_go_on_by_the_own_clock(sent: Sent) -> None:
     now = [1000.0]
     ours = Metrics(JOB, "flights_etl", "delays", lambda: now[0])
-    ours.remind()
+    ours.send_unprotected()
     assert sent.values == {}
-    ours.heard(Beat(at=at("22:05:00"), protected_since=at("22:00:00")))
+    ours.update_protection(Beat(at=at("22:05:00"), protected_since=at("22:00:00")))
     for passed, expected in ((0, 300), (EVERY - 1, 300), (1, 300 + EVERY)):
         now[0] += passed
-        ours.remind()
+        ours.send_unprotected()
         assert sent.values["unprotected_seconds"] == expected
     now[0] += EVERY
-    ours.heard(Beat(at=at("22:05:21"), protected_since=at("22:05:20")))
-    ours.remind()
+    ours.update_protection(Beat(at=at("22:05:21"), protected_since=at("22:05:20")))
+    ours.send_unprotected()
     assert sent.values["unprotected_seconds"] == 1
-    ours.nothing_runs()
+    ours.reset_unprotected()
     assert sent.values["unprotected_seconds"] == 0
 
 
