@@ -371,7 +371,7 @@ class Machine(RuleBasedStateMachine):
     def close(self, skew: int) -> None:
         self.send(c.CloseHistory(reason="nobody needs it", now=(BEGIN + timedelta(hours=skew)).isoformat()))
 
-    @precondition(lambda self: self.state.closing is not None)
+    @precondition(lambda self: self.state.closing_reason is not None)
     @rule()
     def finish_closing(self) -> None:
         self.send(c.FinishClosing())
