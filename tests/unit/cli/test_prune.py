@@ -11,6 +11,7 @@ from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.events import Request
@@ -213,8 +214,9 @@ def test_closed_history_is_reported_as_closed(died: Recorded, store: LocalStore,
 
 @pytest.mark.usefixtures("months_later")
 def test_jobs_reports_a_younger_run_before_a_closed_one(
-    died: Recorded, store: LocalStore, checkpoints: Command
+    died: Recorded, store: LocalStore, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(VARIABLE, "0.05")  # ``jobs`` watches the driver for 0.15 s instead of 30
     younger = Recorded(store, scope="scheduled__2026-11-21")
     younger.started("04:00:00")
     checkpoints("prune", FLIGHTS, "scheduled__2026-11-20", "--yes")
