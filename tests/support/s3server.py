@@ -139,9 +139,9 @@ class S3Server:
                 return _refuse(refused, request.method, start)
             if not self.obeys_conditions:
                 environ.pop("HTTP_IF_NONE_MATCH", None)
-            said: list[tuple[Any, ...]] = []
-            body = b"".join(self._app(environ, lambda *answer: said.append(answer)))  # type: ignore[arg-type]
-        status, headers = said[0][:2]
+            answers: list[tuple[Any, ...]] = []
+            body = b"".join(self._app(environ, lambda *answer: answers.append(answer)))  # type: ignore[arg-type]
+        status, headers = answers[0][:2]
         if status.startswith("404") and request.signed and not self.keys[request.signed.key_id].lists:
             return _refuse((403, "AccessDenied"), request.method, start)
         start(status, headers)
@@ -214,8 +214,10 @@ class _Request:
 
 def _refuse(refused: tuple[int, str], method: str, start: StartResponse) -> list[bytes]:
     status, code = refused
-    said = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'.encode()
-    body = b"" if method == "HEAD" else said  # as S3: no body, so no code
+    error = (
+        f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'.encode()
+    )
+    body = b"" if method == "HEAD" else error  # as S3: no body, so no code
     start(f"{status} {code}", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
     return [body]
 

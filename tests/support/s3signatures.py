@@ -49,7 +49,7 @@ def signed(header: Callable[[str], str], query: Pairs) -> Signed | None:
     asked = {urllib.parse.unquote(name): urllib.parse.unquote(value) for name, value in query}
     if authorization.startswith(f"{ALGORITHM} "):
         parts = authorization[len(ALGORITHM) + 1 :].split(",")
-        said = dict(part.strip().split("=", 1) for part in parts)
+        fields = dict(part.strip().split("=", 1) for part in parts)
         at, payload, token, life = (
             header("x-amz-date"),
             header("x-amz-content-sha256"),
@@ -57,13 +57,13 @@ def signed(header: Callable[[str], str], query: Pairs) -> Signed | None:
             None,
         )
     elif "X-Amz-Signature" in asked:
-        said = {name: asked[f"X-Amz-{name}"] for name in ("Credential", "SignedHeaders", "Signature")}
+        fields = {name: asked[f"X-Amz-{name}"] for name in ("Credential", "SignedHeaders", "Signature")}
         at, payload, life = asked["X-Amz-Date"], "UNSIGNED-PAYLOAD", int(asked["X-Amz-Expires"])
         token = asked.get("X-Amz-Security-Token", "")
     else:
         return None
-    key_id, date, region, service, _ = said["Credential"].split("/")
-    return Signed(key_id, date, region, service, said["SignedHeaders"], said["Signature"], at, payload, token, life)
+    key_id, date, region, service, _ = fields["Credential"].split("/")
+    return Signed(key_id, date, region, service, fields["SignedHeaders"], fields["Signature"], at, payload, token, life)
 
 
 def signing_key(secret: str, request: Signed) -> bytes:

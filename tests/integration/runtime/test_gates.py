@@ -200,8 +200,8 @@ def test_end_of_the_job_waits_no_longer_than_the_timeout(script: Script, capsys:
         number = asked(script, job, timeout_s=2.0)
         stage(job, "first")
     assert time.monotonic() - began < 30
-    one = found(script, number)
-    assert (one.status, one.reason, one.phase) == (ABORTED, "expired", "finalize")
+    expired = found(script, number)
+    assert (expired.status, expired.reason, expired.phase) == (ABORTED, "expired", "finalize")
     assert f"ABORTED chk-{number} of job: expired, in phase finalize" in capsys.readouterr().out
     assert script.coordinator().state.runs[-1].outcome == "finished"
 

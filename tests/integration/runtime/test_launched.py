@@ -49,9 +49,9 @@ def test_launched_driver_uses_the_settings_of_its_task(
         {"keep": "latest", "count": 2},
     )
     assert began.isoformat(timespec="milliseconds").replace("+00:00", "Z") == launches.state().runs[0].started_at
-    said = capsys.readouterr().out
-    assert "root of the task is used, not root of the script" in said
-    assert "checkpointing of the task is used, not checkpointing of the script" in said
+    out = capsys.readouterr().out
+    assert "root of the task is used, not root of the script" in out
+    assert "checkpointing of the task is used, not checkpointing of the script" in out
 
 
 def test_launched_driver_uses_the_scripts_config_if_the_task_has_none(launched: Launch, launches: Launches) -> None:

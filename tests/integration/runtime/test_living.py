@@ -56,13 +56,13 @@ def test_driver_that_slept_ends_after_it_was_replaced(
         wait_until(lambda: asleep(zombie), PATIENCE, zombie.said)
         successor = home.run(confs=launches.plan(2))
         assert successor.code == 0, successor.log
-        told = launches.state()
+        before = launches.state()
         zombie.send(signal.SIGCONT)
         ended = zombie.wait()
     assert ended.code == ExitCode.OVER, ended.log
     assert "FENCED: attempt 1 of etl.totals was replaced by attempt 2" in ended.log
     assert "RESULT" not in ended.log
-    assert launches.state() == told, "nothing of what it may have written counts"
+    assert launches.state() == before, "writes of a replaced driver do not count"
     assert launches.ends() == [(None, None), ("finished", 0)]
     assert successor.result["rows"] == undisturbed.ended.result["rows"]
     assert successor.result["values"] == undisturbed.ended.result["values"]
@@ -143,17 +143,17 @@ def test_second_script_beside_a_living_script_is_refused(home: Home) -> None:
         pid = lingering(first)
         second = home.run()
         assert second.code == ExitCode.REFUSED
-        said = next(line for line in second.log.splitlines() if "[CKP131]" in line)
-        assert f"totals is already running: process {pid} on " in said
-        assert "(this is process " in said
+        refusal = next(line for line in second.log.splitlines() if "[CKP131]" in line)
+        assert f"totals is already running: process {pid} on " in refusal
+        assert "(this is process " in refusal
         assert first.process.poll() is None, "the living one is not fenced"
 
 
 @pytest.mark.timeout(1800)
 def test_one_of_two_scripts_started_at_once_is_refused(home: Home) -> None:
-    with home.started() as one, home.started() as other:
-        ended = [one.wait(), other.wait()]
+    with home.started() as first, home.started() as second:
+        ended = [first.wait(), second.wait()]
     assert sorted(each.code for each in ended) == [0, ExitCode.REFUSED]
     loser = max(ended, key=lambda each: each.code)
-    winner = one if ended[0].code == 0 else other
+    winner = first if ended[0].code == 0 else second
     assert f"process {winner.process.pid} on " in loser.log

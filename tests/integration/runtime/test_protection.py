@@ -54,9 +54,9 @@ def test_job_is_protected_again_after_the_store_was_read_only(
         store.plan = read_only
         assert stage(job, "second") == 3, "the job goes on"
         assert stage(job, "third") == 3
-        said = capsys.readouterr().out
-        assert "NOT PROTECTED: the checkpoint at stage 'second'" in said
-        assert "denied, by plan" in said
+        out = capsys.readouterr().out
+        assert "NOT PROTECTED: the checkpoint at stage 'second'" in out
+        assert "denied, by plan" in out
         store.plan = served
         stage(job, "fourth")
         job.checkpoint()

@@ -129,14 +129,14 @@ def test_object_that_raises_declines_waiting_checkpoints_and_the_job_goes_on(
         assert stage(job, "first") == 3
         hook.says = 1
         job.checkpoint()
-    said = capsys.readouterr().out
+    out = capsys.readouterr().out
     for number in asked:
-        one = checkpoints(script)[number]
-        assert (one.status, one.reason, one.missing) == (ABORTED, "declined", ("",))
-        assert one.details == "'hook': snapshot_state: ValueError: no position; the next barrier asks it again"
+        declined = checkpoints(script)[number]
+        assert (declined.status, declined.reason, declined.missing) == (ABORTED, "declined", ("",))
+        assert declined.details == "'hook': snapshot_state: ValueError: no position; the next barrier asks it again"
         assert ("aborted", "hook", number) in calls
-        assert f"ABORTED chk-{number} of job: declined" in said
-    assert "NOT PROTECTED: the checkpoint at stage 'first': 'hook': snapshot_state: ValueError" in said
+        assert f"ABORTED chk-{number} of job: declined" in out
+    assert "NOT PROTECTED: the checkpoint at stage 'first': 'hook': snapshot_state: ValueError" in out
     assert held(script, 3).keys() == {"first", "hook"}
 
 

@@ -99,13 +99,13 @@ def test_stage_with_python_is_recomputed_by_a_changed_application(script: Script
         three_stages(job)
     assert named_again()
     assert counted_again()
-    said = capsys.readouterr().out
+    out = capsys.readouterr().out
     assert (
         "stage 'named': recomputed. The application changed and its plan calls Python, so equal rows cannot be proved."
         ' To keep them next time, set version="1".  [CKP121]'
-    ) in said
+    ) in out
     assert (
-        "stage 'counted': recomputed. Its plan changed: its input, stage 'named', was computed again.  [CKP121]" in said
+        "stage 'counted': recomputed. Its plan changed: its input, stage 'named', was computed again.  [CKP121]" in out
     )
 
 
@@ -141,10 +141,10 @@ def test_changed_literal_recomputes_the_stage(script: Script, capsys: CaptureFix
     with script.attempt() as job:
         stage(job, "2026-11-21")
     assert again()
-    (said,) = lines(capsys, "clean")
-    assert "recomputed. Its plan changed: " in said
-    assert "`2026-11-21`" in said
-    assert "use job.started_at" in said
+    (out,) = lines(capsys, "clean")
+    assert "recomputed. Its plan changed: " in out
+    assert "`2026-11-21`" in out
+    assert "use job.started_at" in out
 
 
 def test_stage_built_on_a_recomputed_stage_is_recomputed(script: Script, capsys: CaptureFixture) -> None:
@@ -154,9 +154,9 @@ def test_stage_built_on_a_recomputed_stage_is_recomputed(script: Script, capsys:
     with script.attempt() as job:
         assert three_stages(job, count=9) == [(0, 3), (1, 3), (2, 3)]
     assert all(again() for again in computed)
-    said = capsys.readouterr().out
-    assert "stage 'named': recomputed. Its plan calls Python and stage 'clean' before it was computed again." in said
-    assert "use job.started_at" in said.split("stage 'clean': recomputed")[1].split("\n")[0]
+    out = capsys.readouterr().out
+    assert "stage 'named': recomputed. Its plan calls Python and stage 'clean' before it was computed again." in out
+    assert "use job.started_at" in out.split("stage 'clean': recomputed")[1].split("\n")[0]
 
 
 def test_values_are_not_replayed_after_a_recomputed_stage(script: Script) -> None:

@@ -88,8 +88,8 @@ def home(tmp_path: Path, s3: S3Server) -> Home:
 
 def works(home: Home, **confs: str) -> None:
     """A driver that a task launched writes rows and journal."""
-    said = {f"{PREFIX}{name}": value for name, value in confs.items()}
-    ended = home.run(submit=True, confs={**Launches(home.store).plan(), **said})
+    others = {f"{PREFIX}{name}": value for name, value in confs.items()}
+    ended = home.run(submit=True, confs={**Launches(home.store).plan(), **others})
     assert ended.code == 0, ended.log
     assert ended.result["rows"] == 3
 

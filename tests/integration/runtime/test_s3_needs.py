@@ -49,11 +49,13 @@ def with_jars(home: Home, *jars: Path) -> None:
 
 def test_driver_without_jars_is_refused_with_their_names(home: Home, launches: Launches) -> None:
     refused(home, launches)
-    said = launches.refusal()
-    assert said.startswith("Spark reaches S3 with jars that this driver lacks: org.apache.hadoop:hadoop-aws, software")
-    assert f'packages="{PACKAGES},' in said
-    assert 'exclude_packages="software.amazon.awssdk:bundle,' in said
-    assert said.endswith("[CKP607]")
+    refusal = launches.refusal()
+    assert refusal.startswith(
+        "Spark reaches S3 with jars that this driver lacks: org.apache.hadoop:hadoop-aws, software"
+    )
+    assert f'packages="{PACKAGES},' in refusal
+    assert 'exclude_packages="software.amazon.awssdk:bundle,' in refusal
+    assert refusal.endswith("[CKP607]")
 
 
 def test_driver_runs_with_jars_of_the_task(home: Home, launches: Launches) -> None:
@@ -69,8 +71,8 @@ def test_driver_without_boto3_is_refused_with_its_name(home: Home, launches: Lau
     """Who cannot write to the store has standard output alone; the task reads it there."""
     (tmp_path / "boto3.py").write_text("raise ImportError(\"No module named 'boto3'\")")
     home.env["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
-    said = refused(home, launches).log
-    (line,) = (line for line in said.splitlines() if line.startswith("REFUSED: "))
+    log = refused(home, launches).log
+    (line,) = (line for line in log.splitlines() if line.startswith("REFUSED: "))
     assert "checkpoints in S3 need boto3, which cannot be imported in this Python" in line
     assert "on a Spark driver pip install boto3" in line
     assert line.endswith("[CKP607]")
@@ -127,9 +129,9 @@ def test_driver_without_credentials_is_refused(home: Home, launches: Launches) -
 def certificate(tmp_path: Path) -> Path:
     """Of 127.0.0.1, signed by itself, with its key; and a trust store for JVMs that holds it."""
     pem, store = tmp_path / "store.pem", tmp_path / "trust.p12"
-    said = {"alg": "rsa:2048", "subject": "/CN=127.0.0.1", "names": "subjectAltName=IP:127.0.0.1"}
-    run("openssl", "req", "-x509", "-newkey", said["alg"], "-nodes", "-days", "2", "-subj", said["subject"],
-        "-addext", said["names"], "-keyout", str(pem), "-out", str(tmp_path / "cert.pem"))  # fmt: skip
+    request = {"alg": "rsa:2048", "subject": "/CN=127.0.0.1", "names": "subjectAltName=IP:127.0.0.1"}
+    run("openssl", "req", "-x509", "-newkey", request["alg"], "-nodes", "-days", "2", "-subj", request["subject"],
+        "-addext", request["names"], "-keyout", str(pem), "-out", str(tmp_path / "cert.pem"))  # fmt: skip
     pem.write_text(pem.read_text() + (tmp_path / "cert.pem").read_text())
     run("keytool", "-importcert", "-noprompt", "-alias", "store", "-file", str(tmp_path / "cert.pem"), "-storepass",
         "changeit", "-storetype", "PKCS12", "-keystore", str(store))  # fmt: skip

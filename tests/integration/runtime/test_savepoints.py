@@ -105,8 +105,8 @@ def test_savepoints_are_taken_in_the_order_of_their_ids(script: Script, tmp_path
         stage(job, "first")
         job.checkpoint()
         job._checkpointer.savepoints.settle()
-        said = [line for line in capsys.readouterr().out.splitlines() if "; target " in line]
-        assert [int(line.split()[0].removeprefix("chk-")) for line in said] == numbers
+        out = [line for line in capsys.readouterr().out.splitlines() if "; target " in line]
+        assert [int(line.split()[0].removeprefix("chk-")) for line in out] == numbers
 
 
 def test_job_goes_on_if_the_target_of_a_savepoint_cannot_be_written(
@@ -120,10 +120,10 @@ def test_job_goes_on_if_the_target_of_a_savepoint_cannot_be_written(
         stage(job, "second")
     gone = found(script, number)
     assert (gone.status, gone.reason) == (ABORTED, "store failed")
-    said = capsys.readouterr().out
-    assert f"ABORTED chk-{number} of job: store failed" in said
-    assert f"check {gone.target}, then trigger another savepoint" in said
-    assert "NOT PROTECTED" not in said
+    out = capsys.readouterr().out
+    assert f"ABORTED chk-{number} of job: store failed" in out
+    assert f"check {gone.target}, then trigger another savepoint" in out
+    assert "NOT PROTECTED" not in out
     assert script.coordinator().state.runs[-1].outcome == "finished"
 
 

@@ -81,10 +81,10 @@ def test_driver_ends_when_its_jvm_dies_while_python_loops(tmp_path: Path, log: P
         )
         os.kill(jvm, signal.SIGKILL)
         assert process.wait(60) == ExitCode.FAILED
-    said = log.read_text().splitlines()
-    assert said[-2] == "JVM gone"
-    assert said[-1].endswith("is gone; the driver ends with it")
-    assert "TERM seen" not in said
+    lines = log.read_text().splitlines()
+    assert lines[-2] == "JVM gone"
+    assert lines[-1].endswith("is gone; the driver ends with it")
+    assert "TERM seen" not in lines
 
 
 def test_sigterm_ends_a_driver_that_is_blocked_in_a_call(tmp_path: Path, log: Path) -> None:

@@ -118,9 +118,9 @@ def test_terminal_gets_colours_and_folded_columns(
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     checkpoints("list", FLIGHTS)
-    said = terminal.getvalue()
-    assert "\x1b[" in said
-    assert FLIGHTS not in said
+    output = terminal.getvalue()
+    assert "\x1b[" in output
+    assert FLIGHTS not in output
 
 
 def test_pseudo_terminal_gets_colours(lake: LocalStore, root: Path) -> None:
@@ -129,10 +129,10 @@ def test_pseudo_terminal_gets_colours(lake: LocalStore, root: Path) -> None:
     arguments = [sys.executable, "-m", "airflow_checkpoint_provider.cli.main", "--root", str(root), "list", FLIGHTS]
     subprocess.run(arguments, stdout=theirs, env=environment, timeout=60, check=True)
     os.close(theirs)
-    said = os.read(ours, 65536).decode()
+    output = os.read(ours, 65536).decode()
     os.close(ours)
-    assert "\x1b[32mcompleted\x1b[0m" in said
-    assert "\x1b[31maborted" in said
+    assert "\x1b[32mcompleted\x1b[0m" in output
+    assert "\x1b[31maborted" in output
 
 
 def test_pipe_gets_whole_lines_without_colours(lake: LocalStore, root: Path) -> None:

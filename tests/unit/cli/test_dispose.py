@@ -58,8 +58,8 @@ def test_dispose_twice_succeeds_and_says_so(saved: Checkpoint, checkpoints: Comm
     for options in ([], ["--dry-run"], ["--yes"]):
         done = checkpoints("dispose", str(saved.target), *options)
         assert (done.code, done.err) == (0, "")
-        (said,) = done.lines
-        assert said.startswith(f"{saved.target} was disposed of at 20")
+        (line,) = done.lines
+        assert line.startswith(f"{saved.target} was disposed of at 20")
 
 
 def test_dispose_finishes_a_killed_deletion_without_asking(saved: Checkpoint, checkpoints: Command) -> None:
@@ -170,9 +170,9 @@ def test_dispose_elsewhere_is_refused_without_root(
 ) -> None:
     for options in (["--yes"], ["--dry-run"]):
         assert main.main(["dispose", str(sent.target), *options]) == 3
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert "it is unknown whether the job still needs this savepoint. Write --root with the root" in said.err
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "it is unknown whether the job still needs this savepoint. Write --root with the root" in captured.err
     assert checkpoints("dispose", str(sent.target), "--yes").code == 0
     assert (job.checkpoint(sent.id).status, files(sent)) == (FORGOTTEN, ["_claimed", "_metadata"])
 

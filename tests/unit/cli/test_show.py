@@ -151,7 +151,7 @@ def test_number_is_a_run_if_there_is_one_of_that_name(store: LocalStore, checkpo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nobody"], "there is no job 'nobody' under"),
         (["nobody", "chk-1"], "there is no job 'nobody' under"),
@@ -162,9 +162,9 @@ def test_number_is_a_run_if_there_is_one_of_that_name(store: LocalStore, checkpo
     ],
 )
 def test_show_of_anything_absent_exits_with_4(
-    lake: LocalStore, checkpoints: Command, arguments: list[str], said: str
+    lake: LocalStore, checkpoints: Command, arguments: list[str], message: str
 ) -> None:
     done = checkpoints("show", *arguments)
     assert (done.code, done.out) == (4, "")
-    assert done.err.startswith(said)
+    assert done.err.startswith(message)
     assert done.err.endswith("[CKP624]\n")

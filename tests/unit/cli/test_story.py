@@ -46,24 +46,24 @@ def test_story_of_a_launch_without_an_attempt(running: Recorded, checkpoints: Co
     running.ended("02:51:07", "failed", 137, "task")
     running.launched("03:02:10", try_number=2)
     assert checkpoints("story", FLIGHTS).lines == golden("retold_launch")
-    told = json.loads(checkpoints("story", FLIGHTS, "-o", "json").out)
-    assert (told["attempt"], told["outcome"], told["restore_point"]) == (None, None, "chk-3")
+    story = json.loads(checkpoints("story", FLIGHTS, "-o", "json").out)
+    assert (story["attempt"], story["outcome"], story["restore_point"]) == (None, None, "chk-3")
 
 
 def test_story_as_json(lake: LocalStore, checkpoints: Command) -> None:
-    told = json.loads(checkpoints("story", FLIGHTS, RUN, "-o", "json").out)
-    assert (told["job"], told["run"], told["try"], told["attempt"]) == (FLIGHTS, RUN, 2, 2)
-    assert (told["restore"], told["restore_point"], told["outcome"], told["exit_code"]) == (
+    story = json.loads(checkpoints("story", FLIGHTS, RUN, "-o", "json").out)
+    assert (story["job"], story["run"], story["try"], story["attempt"]) == (FLIGHTS, RUN, 2, 2)
+    assert (story["restore"], story["restore_point"], story["outcome"], story["exit_code"]) == (
         "latest",
         "chk-3",
         "finished",
         0,
     )
-    assert [(one["id"], one["verdict"]) for one in told["candidates"]] == [
+    assert [(one["id"], one["verdict"]) for one in story["candidates"]] == [
         (4, "rejected"), (3, "chosen"), (2, "older"), (1, "older"),
     ]  # fmt: skip
-    assert told["not_run_again"][0] == {"uid": "clean", "work_s": 4320}
-    assert (told["completed"], told["aborted"]) == ([5, 6], [])
+    assert story["not_run_again"][0] == {"uid": "clean", "work_s": 4320}
+    assert (story["completed"], story["aborted"]) == ([5, 6], [])
     first = json.loads(checkpoints("story", FLIGHTS, RUN, "--attempt", "1", "-o", "json").out)
     assert first["aborted"] == [{"id": 4, "reason": "attempt replaced", "phase": "acknowledge", "details": ""}]
 
@@ -76,7 +76,7 @@ def test_story_as_columns(lake: LocalStore, checkpoints: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nobody"], "there is no job 'nobody' under"),
         ([FLIGHTS, "another"], "job 'flights_etl.delays' has no run 'another' under"),
@@ -88,9 +88,9 @@ def test_story_as_columns(lake: LocalStore, checkpoints: Command) -> None:
     ],
 )
 def test_story_of_anything_absent_exits_with_4(
-    lake: LocalStore, checkpoints: Command, arguments: list[str], said: str
+    lake: LocalStore, checkpoints: Command, arguments: list[str], message: str
 ) -> None:
     done = checkpoints("story", *arguments)
     assert (done.code, done.out) == (4, "")
-    assert done.err.startswith(said)
+    assert done.err.startswith(message)
     assert done.err.endswith("[CKP624]\n")

@@ -66,8 +66,8 @@ def savepoint(tmp_path: Path) -> Saved:
 @pytest.mark.parametrize("end", ["", "/", "/_metadata"])
 def test_verify_of_a_savepoint_needs_no_history(savepoint: Saved, checkpoints: Command, end: str) -> None:
     done = checkpoints("verify", f"{savepoint.pointer}{end}")
-    said = "savepoint 1 of flights.delays, 1 state, 38 B, all 2 files there, sizes match"
-    assert (done.code, done.lines) == (0, [f"{savepoint.pointer} is complete: {said}"])
+    summary = "savepoint 1 of flights.delays, 1 state, 38 B, all 2 files there, sizes match"
+    assert (done.code, done.lines) == (0, [f"{savepoint.pointer} is complete: {summary}"])
     data = json.loads(checkpoints("verify", str(savepoint.pointer), "-o", "json").out)
     assert data == {"pointer": str(savepoint.pointer), "states": 1, "files": 2, "bytes": 38, "completed_at": None}
 

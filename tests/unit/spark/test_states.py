@@ -201,17 +201,17 @@ def test_dropped_states_are_in_no_later_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("restored", "ask", "said"),
+    ("restored", "ask", "message"),
     [
         (value("clean", 7), lambda states: states.stage("clean"), "'clean' is a value .* asks for a stage"),
         (stage("count"), lambda states: states.claim_value("count"), "'count' is a stage .* asks for a value"),
     ],
 )
 def test_state_is_not_replaced_by_another_kind(
-    restored: StateSnapshot, ask: Callable[[States], object], said: str
+    restored: StateSnapshot, ask: Callable[[States], object], message: str
 ) -> None:
     states = States.restored(seal(restored), RUN)
-    with pytest.raises(KindChanged, match=said):
+    with pytest.raises(KindChanged, match=message):
         ask(states)
     assert [state.uid for state in states.unclaimed()] == [restored.uid]
 

@@ -10,7 +10,7 @@ NOW = "2026-11-21T03:02:10.000Z"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [
         (-1, "0.0 s"),
         (0.26, "0.3 s"),
@@ -29,22 +29,22 @@ NOW = "2026-11-21T03:02:10.000Z"
         (76 * 3600, "3 d 4 h"),
     ],
 )
-def test_duration_as_text(seconds: float, said: str) -> None:
-    assert units.duration(seconds) == said
+def test_duration_as_text(seconds: float, text: str) -> None:
+    assert units.duration(seconds) == text
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (4.4, "4 s"), (59.4, "59 s"), (59.6, "1 min")])
-def test_duration_without_fractions_as_text(seconds: float, said: str) -> None:
-    assert units.ago(seconds) == said
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "0 s"), (4.4, "4 s"), (59.4, "59 s"), (59.6, "1 min")])
+def test_duration_without_fractions_as_text(seconds: float, text: str) -> None:
+    assert units.ago(seconds) == text
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(4320, "1 h 12"), (3600, "1 h"), (720, "12 min"), (5, "5.0 s")])
-def test_brief_duration_as_text(seconds: float, said: str) -> None:
-    assert units.brief(seconds) == said
+@pytest.mark.parametrize(("seconds", "text"), [(4320, "1 h 12"), (3600, "1 h"), (720, "12 min"), (5, "5.0 s")])
+def test_brief_duration_as_text(seconds: float, text: str) -> None:
+    assert units.brief(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "text"),
     [
         (0, "0 B"),
         (1023, "1023 B"),
@@ -55,8 +55,8 @@ def test_brief_duration_as_text(seconds: float, said: str) -> None:
         (5 * 1024**5, "5120.0 TiB"),
     ],
 )
-def test_size_as_text(count: int, said: str) -> None:
-    assert units.size(count) == said
+def test_size_as_text(count: int, text: str) -> None:
+    assert units.size(count) == text
 
 
 def test_time_is_shown_in_utc() -> None:
