@@ -233,6 +233,28 @@ def test_suspended_run_is_left_alone() -> None:
     assert sweep(store, day(40)) == []
 
 
+def test_driver_of_a_suspended_run_is_not_declared_lost() -> None:
+    store = MemoryStore()
+    ran(store, outcome=None).suspended("23:30:00")
+    assert sweep(store, day(40)) == []
+    assert [attempt.outcome for attempt in state_of(store).attempts] == [None]
+
+
+def test_run_whose_driver_never_came_is_closed_after_a_week() -> None:
+    store = MemoryStore()
+    Recorded(store, JOB, RUN).launched("22:00:00")
+    assert sweep(store, day(6)) == []
+    assert sweep(store, day(8)) == [OlderRun(RUN, closed=True)]
+
+
+def test_leftovers_of_a_run_stay_as_long_as_its_state() -> None:
+    store = MemoryStore()
+    store.create(f"{ran(store).keys.file_set(file_set_path('lost', 1, 'n'))}/part-0", b"rows")
+    before = dict(store.objects)
+    assert sweep(store, day(6)) == []
+    assert store.objects == before
+
+
 def test_own_and_shared_histories_are_left_alone() -> None:
     store = MemoryStore()
     own = ran(store).keys.prefix
