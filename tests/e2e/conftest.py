@@ -89,7 +89,6 @@ def _environment(root: Path) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": str(2 * AT_ONCE),  # without its supervisor a task runs beside its next try
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
         "CHECKPOINT_HEARTBEAT_SECONDS": "2",
         "SPARK_LOCAL_IP": "127.0.0.1",
         **WITH_S3A,
