@@ -43,6 +43,8 @@ def test_options_that_are_not_set_have_no_conf() -> None:
 def test_a_script_without_task_has_no_settings() -> None:
     assert LaunchSettings.from_confs({"spark.app.name": "totals"}) is None
     assert LaunchPlace.from_confs({"spark.app.name": "totals"}) is None
+    unprefixed = {name.removeprefix(PREFIX): value for name, value in SETTINGS.to_confs().items()}
+    assert LaunchPlace.from_confs(unprefixed) is None
 
 
 def test_confs_of_another_version_are_refused_and_the_place_is_still_known() -> None:
