@@ -53,7 +53,7 @@ def table(heading: str) -> list[tuple[str, str]]:
     return [(cells[1].strip(), cells[2].strip()) for cells in (row.split("|") for row in rows)]
 
 
-def test_the_dag_of_the_diff_is_a_dag() -> None:
+def test_dag_of_the_diff_can_be_loaded() -> None:
     source = changed(blocks("diff")[0], "+")
     scope: dict[str, object] = {}
     with DAG("flights_etl", schedule=None):
@@ -62,7 +62,7 @@ def test_the_dag_of_the_diff_is_a_dag() -> None:
     assert scope["delays"].retries == 3
 
 
-def test_the_group_in_one_line_is_a_group() -> None:
+def test_group_of_one_line_can_be_built() -> None:
     (source,) = (block for block in blocks("python") if "task_groups" in block)
     with DAG("flights_etl", schedule=None) as dag:
         delays = CheckpointedSparkSubmitOperator(task_id="delays", application="jobs/delays.py")
@@ -85,7 +85,7 @@ def data(spark: SparkSession, tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_the_job_of_the_diff_gives_what_it_gave_before(data: Path) -> None:
+def test_job_of_the_diff_has_the_result_of_the_plain_job(data: Path) -> None:
     reports = {}
     for sign in "-+":
         script = data / f"side_{'before' if sign == '-' else 'after'}.py"
@@ -102,7 +102,7 @@ def test_the_job_of_the_diff_gives_what_it_gave_before(data: Path) -> None:
     assert list((data / "checkpoints" / "jobs" / "side_after").rglob("_metadata"))
 
 
-def test_the_tables_name_what_is_there() -> None:
+def test_tables_name_existing_objects() -> None:
     in_the_job = {name for cell, _ in table("In the job:") for name in re.findall(r"job\.(\w+)", cell)}
     assert in_the_job >= {"stage", "value", "checkpoint", "started_at", "attempt", "restored"}
     assert not [name for name in in_the_job if not hasattr(CheckpointedJob, name)]
@@ -115,7 +115,7 @@ def test_the_tables_name_what_is_there() -> None:
             assert str(parameters[name].default) == default.strip('"'), name
 
 
-def test_the_connection_to_s3_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_to_s3_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     (shown,) = (block for block in blocks("sh") if "connections add" in block)
     *_, connection = shlex.split(shown)
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", connection)
@@ -125,14 +125,14 @@ def test_the_connection_to_s3_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.settings.access_key_id
 
 
-def test_the_jars_for_s3_are_those_that_the_driver_asks_for() -> None:
+def test_jars_for_s3_are_those_of_the_driver() -> None:
     (shown,) = (block for block in blocks("python") if "hadoop-aws" in block)
     with DAG("flights_etl", schedule=None):
         task = eval(shown, {"CheckpointedSparkSubmitOperator": CheckpointedSparkSubmitOperator})  # noqa: S307
     assert f'packages="{task.packages}", exclude_packages="{task.exclude_packages}"' in advice("3.5.0")
 
 
-def test_every_code_is_a_code() -> None:
+def test_every_code_is_known() -> None:
     shown = set(re.findall(r"\[(CKP\d+)\]", README))
     assert shown
     assert shown <= CODES.keys()
@@ -150,7 +150,7 @@ with CheckpointedJob(checkpointing=CheckpointConfig(retention=KeepAll())) as job
 """
 
 
-def test_the_commands_answer(data: Path) -> None:
+def test_commands_exit_with_0(data: Path) -> None:
     """While the job runs, until one of them stops it."""
     script = data / "orders.py"
     script.write_text(UNTIL_STOPPED)

@@ -29,7 +29,7 @@ def script(tmp_path: Path, body: str) -> str:
     [("import sys; sys.exit(3)", 3), ("import os; os._exit(79)", 79), (KILLED, 137), ("raise ValueError", 1)],
     ids=["refused", "fenced", "killed", "raised"],
 )
-def test_the_drivers_exit_code_is_spark_submits(tmp_path: Path, body: str, code: int) -> None:
+def test_exit_code_of_the_driver_is_that_of_spark_submit(tmp_path: Path, body: str, code: int) -> None:
     hook = CheckpointedSparkSubmitHook()
     with pytest.raises(AirflowException):
         hook.submit(script(tmp_path, body))
@@ -37,7 +37,7 @@ def test_the_drivers_exit_code_is_spark_submits(tmp_path: Path, body: str, code:
 
 
 @pytest.mark.timeout(120)
-def test_a_driver_that_ends_well_and_what_it_sees(tmp_path: Path) -> None:
+def test_successful_driver_sees_its_environment(tmp_path: Path) -> None:
     body = f"""
 import os, pathlib
 jvm = os.getppid()
