@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -170,6 +171,11 @@ def test_example_is_read_and_written_back_by_the_package(title: str) -> None:
     read = READERS[title].from_json(parse(body, title)) if title in READERS else Entry.from_bytes(body, title)
     assert list(unknown(read)) == []
     assert (canonical(read.to_json()) if isinstance(read, Record) else read.to_bytes()) == body
+
+
+def test_digest_of_the_example_entry_is_that_of_the_example_seal() -> None:
+    (completed,) = [event for event in EXAMPLES["Entry"]["events"] if event["kind"] == "checkpoint_completed"]
+    assert completed["digest"] == hashlib.sha256(canonical(EXAMPLES["Seal"])).hexdigest()
 
 
 def unknown(read: Any) -> Iterator[str]:

@@ -115,7 +115,8 @@ def ran(written: Path, s3_server: S3Server, tmp_path_factory: pytest.TempPathFac
 def test_jobs_lists_jobs_below_the_root_of_the_connection(ran: Ran) -> None:
     done = ran.results["jobs"]
     assert (done.code, done.err) == (0, "")
-    assert {job["job"] for job in json.loads(done.out)} == {FLIGHTS, "etl.orders", "orders"}
+    newest_first = [job["job"] for job in json.loads(done.out)]
+    assert newest_first == ["orders", FLIGHTS, "etl.orders"]
 
 
 def test_savepoint_is_triggered_below_the_root_of_the_connection(ran: Ran) -> None:
