@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import email
 import importlib
 import json
 import re
@@ -102,6 +103,41 @@ def test_wheel_has_the_entry_points(wheel: Path) -> None:
         "apache_airflow_provider": {"provider_info": f"{PACKAGE}.get_provider_info:get_provider_info"},
         "console_scripts": {"checkpoints": f"{PACKAGE}.cli.main:main"},
     }
+
+
+def test_wheel_states_and_holds_its_licence(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
+        assert metadata["License-Expression"] == "Apache-2.0"
+        assert metadata.get_all("License-File") == ["LICENSE"]
+        assert archive.read(f"{folder}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+
+
+def test_classifiers_name_each_version_of_python_that_is_accepted(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    versions = [line.split(" :: ")[2] for line in metadata.get_all("Classifier") or () if "Python :: 3." in line]
+    assert versions == ["3.11", "3.12", "3.13"]
+    assert metadata["Requires-Python"] == f">={versions[0]}"
+
+
+def test_readme_states_the_versions_of_the_metadata() -> None:
+    rows = re.findall(
+        r"^\| (\w+)[^|]* \| ([\d.]+)", (ROOT / "README.md").read_text().split("### Versions")[1], re.MULTILINE
+    )
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    stated = dict(rows)
+    assert f"apache-airflow>={stated['Airflow']}," in metadata["options"]["install_requires"]
+    assert metadata["options"]["python_requires"] == f">={stated['Python']}"
+    assert "pandas<3" in metadata["options.extras_require"]["spark"].splitlines()
+
+
+def test_newest_entry_of_the_changelog_is_this_version() -> None:
+    (newest, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest == airflow_checkpoint_provider.__version__
 
 
 def test_metadata_has_the_version_of_the_package(clean: Path) -> None:
