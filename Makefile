@@ -47,19 +47,20 @@ wheel: $(INSTALLED)  ## build the wheel into dist/
 	ls dist/*.whl
 
 lock: $(INSTALLED)  ## write requirements.lock anew from setup.cfg; delete it first to upgrade everything
-	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --all-extras --no-annotate \
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --all-extras --no-annotate --generate-hashes \
 	    --custom-compile-command "make lock" setup.cfg -o requirements.lock
 
 clean:  ## remove .venv, caches and what was built
 	@rm -rf .venv .jars .ceph build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# uv takes half a minute, pip one and a half; uv does not read pip's configuration (a mirror, say), so pip is asked then.
+# Both compare each download with its hash in the lock file. uv takes half a minute, pip one and a half; uv does not read pip's configuration (a mirror, say), so pip is asked then.
 $(INSTALLED): requirements.lock setup.cfg | system
 	@echo "Creating .venv with $(PYTHON), installing $$(grep -c == requirements.lock) packages (1.2 GB)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q -c requirements.lock uv
-	$(BIN)/uv pip install -q --no-deps -p $(BIN)/python -r requirements.lock || $(BIN)/pip install -q --no-deps -r requirements.lock
+	$(BIN)/pip install -q --no-deps --require-hashes -r <(sed -n '/^uv==/,/[^\\]$$/p' requirements.lock)
+	$(BIN)/uv pip install -q --no-deps --require-hashes -p $(BIN)/python -r requirements.lock \
+	    || $(BIN)/pip install -q --no-deps --require-hashes -r requirements.lock
 	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	touch $@
 

@@ -165,3 +165,12 @@ def test_lock_pins_all_requirements() -> None:
     names = {re.split(r"[=<>\[]", line)[0] for lines in asked for line in lines.split()}
     pinned = {line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line}
     assert names <= pinned
+
+
+def test_lock_has_hashes_of_all_packages_and_no_host() -> None:
+    text = (ROOT / "requirements.lock").read_text()
+    packages = re.findall(r"^\S+==(?:.*\\\n)*.*", text, re.MULTILINE)
+    assert len(packages) > 100
+    assert not [package for package in packages if "--hash=sha256:" not in package]
+    assert "://" not in text
+    assert "-url" not in text
