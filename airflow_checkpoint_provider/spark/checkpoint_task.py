@@ -6,8 +6,10 @@ newer attempt ends the job here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import math
 import secrets
 import threading
 import time
@@ -72,6 +74,8 @@ class CheckpointContext:
     awaited: threading.Event = field(default_factory=threading.Event)  # the job waits for the checkpoint in flight
     unsettled: int | None = None  # id of an acknowledged checkpoint whose outcome the store did not tell
     deadline: float = 0.0  # of the unsettled checkpoint, a moment of ``time.monotonic``
+    # Checkpoints that wait for another barrier, because an object declined -> when their first barrier was reached
+    waiting_since: dict[int, float] = field(default_factory=dict)
     counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
@@ -147,6 +151,11 @@ class CheckpointTask:
         self._attempt = context.attempt
         self._reached = time.monotonic()  # the barrier, or the turn of a checkpoint that waited in the queue
         self._tokens: frozenset[str] | None = None  # the requests in the journal when this barrier was reached
+        self._asked_since: dict[
+            int, float
+        ] = {}  # pending checkpoint -> when the watch first saw that an object is asked
+        self._expired: set[int] = set()  # checkpoints that expired while an object was asked
+        self._number: int | None = None  # the newest id that ``number`` returned
 
     def number(self) -> int:
         """Return the id of the pending checkpoint that waits for this barrier; trigger one if there is none."""
@@ -154,6 +163,7 @@ class CheckpointTask:
         if self._tokens is None:
             pending = (checkpoint.request.token for checkpoint in state.pending)
             self._tokens = frozenset((*pending, *(queued.request.token for queued in state.queue)))
+        self._number = number
         return number
 
     # -- the barrier's own checkpoint ------------------------------------------------------------------------------
@@ -256,6 +266,7 @@ class CheckpointTask:
         return self._reached + (checkpoint.timeout_s if checkpoint else self._context.timeout_s)
 
     def _abort(self, number: int, reason: str, details: str) -> None:
+        self._context.protection.aborting(number)
         checkpoint = self._attempt.abort(number, reason, details=details)
         if checkpoint and checkpoint.status == ABORTED:
             say(messages.aborted(self._attempt.state, checkpoint))
@@ -307,21 +318,52 @@ class CheckpointTask:
         except errors.Refused:
             pass  # the journal changed meanwhile: the next checkpoint tries again
 
-    # -- declined --------------------------------------------------------------------------------------------------
+    # -- registered objects ----------------------------------------------------------------------------------------
 
-    def decline(self, declined: errors.Declined) -> Mapping[str, StateSnapshot]:
-        """Abort all checkpoints that waited for this barrier, because a registered object gave no state.
+    def expire(self, asked: str) -> None:
+        """Abort what has waited for its timeout while the object of ``asked`` does not return. The attempt's watch calls it."""
+        now = time.monotonic()
+        for checkpoint in self._context.unserved():
+            since = self._asked_since.setdefault(checkpoint.id, now)
+            if now > since + checkpoint.timeout_s:
+                self._expired.add(checkpoint.id)
+                with contextlib.suppress(errors.StoreError):  # the watch looks again
+                    self._abort(checkpoint.id, EXPIRED, f"{asked} has not returned within {checkpoint.timeout_s:g} s")
 
-        If none waited, trigger a checkpoint first, so that the failure is listed and counted.
+    def refuse_late(self, uid: str, method: str) -> None:
+        """Raise ``Declined`` if the checkpoint expired while the object was asked: its state is discarded."""
+        if self._number in self._expired:
+            raise errors.Declined(
+                f"'{uid}': {method} returned after chk-{self._number} had expired. Its state was discarded;"
+                " the next barrier asks it again"
+            )
+
+    def decline(self, declined: errors.Declined, number: int | None) -> Mapping[str, StateSnapshot]:
+        """Abort checkpoint ``number``, because a registered object gave no state for it.
+
+        None: the store did not give an id. Then trigger a checkpoint first, so that the failure is listed and counted.
+        Whatever else waits is asked for again at the next barrier.
         """
         settled = self._context.settle()
-        self._failed(declined)
         try:
-            if self._context.unsettled is None:
-                self.number()
-                for checkpoint in self._context.unserved():
-                    self._context.registered.expect_outcome(checkpoint.id)
-                    self._abort(checkpoint.id, DECLINED, declined.message)
+            if self._context.unsettled is None and number not in self._expired:
+                number = number or self.number()
+                self._context.registered.expect_outcome(number)
+                self._abort(number, DECLINED, declined.message)
+            self._expire_waiting(declined)
         except errors.CheckpointError as error:
             self._context.protection.failed(f"to decline the checkpoint at {self._barrier}", error)
+        self._failed(declined)
         return settled.states if isinstance(settled, Completed) else {}
+
+    def _expire_waiting(self, declined: errors.Declined) -> None:
+        """Abort what has waited since an earlier barrier for longer than its timeout."""
+        waiting = [checkpoint for checkpoint in self._context.unserved() if checkpoint.request.token in self._requests]
+        earlier = self._context.waiting_since
+        self._context.waiting_since = {
+            checkpoint.id: earlier.get(checkpoint.id, self._reached) for checkpoint in waiting
+        }
+        for checkpoint in waiting:
+            if time.monotonic() > earlier.get(checkpoint.id, math.inf) + checkpoint.timeout_s:
+                details = f"no barrier could serve it within {checkpoint.timeout_s:g} s: {declined.message}"
+                self._abort(checkpoint.id, EXPIRED, details)

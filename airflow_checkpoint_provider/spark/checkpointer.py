@@ -4,7 +4,8 @@ The synchronous part pins the states. Writing, acknowledging and sealing go on i
 checkpoint is in flight at a time, and no stage's end is skipped.
 
 Where objects are registered, triggering belongs to the synchronous part: as in Flink, a checkpoint has its id before any
-object is asked for its state. An object that fails declines every checkpoint that waited for the barrier.
+object is asked for its state. An object that fails declines this checkpoint. Whatever else waited for the barrier is asked for
+again at the next one. An object that does not return lets them expire; the attempt's watch sees to that.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Checkpointer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writers = ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="snapshot")
         self._in_flight: Future[Mapping[str, StateSnapshot]] | None = None
+        self._asking: CheckpointTask | None = None  # the task whose barrier asks registered objects now
         attempt.coordinator.journal.patience = min(attempt.coordinator.journal.patience, config.timeout_s)
         self._context = CheckpointContext(
             attempt=attempt,
@@ -76,27 +78,30 @@ class Checkpointer:
     def _begin(self, barrier: str, *, stop: bool) -> Declined | None:
         """Pin the states and give them to the checkpoint thread. Return the error of a registered object that declined."""
         task = CheckpointTask(self._context, barrier)
-        declined = self._ask_registered(task, barrier)
+        number, declined = self._ask_registered(task, barrier)
         if declined:
-            self._in_flight = self._thread.submit(task.decline, declined)
+            self._in_flight = self._thread.submit(task.decline, declined, number)
         else:
             snapshots = BarrierSnapshots(self._states.pin(barrier), self._writers)
             self._in_flight = self._thread.submit(task.run, snapshots, stop=stop)
         return declined
 
-    def _ask_registered(self, task: CheckpointTask, barrier: str) -> Declined | None:
-        """Ask the registered objects for their states. Return the error of an object that declined."""
+    def _ask_registered(self, task: CheckpointTask, barrier: str) -> tuple[int | None, Declined | None]:
+        """Ask the registered objects for their states. Return the id that they were given, and the error of one that declined."""
         if not self._registered:
-            return None
+            return None, None
         number = None
         if self._context.unsettled is None:  # else an earlier barrier's checkpoint is in the way
             with contextlib.suppress(CheckpointError):  # the task tries it again, and logs it
                 number = task.number()
+        self._asking = task
         try:
-            self._registered.snapshot(barrier, number)
+            self._registered.snapshot(barrier, number, task.refuse_late)
         except Declined as declined:
-            return declined
-        return None
+            return number, declined
+        finally:
+            self._asking = None
+        return number, None
 
     def request(self, origin: str) -> int:
         """Ask for a checkpoint that the next barrier serves. Return the id of the pending checkpoint."""
@@ -125,8 +130,10 @@ class Checkpointer:
             self._notify()
 
     def look(self) -> None:
-        """Notify objects in the background, and confirm commits to tasks. The watch calls it once a second."""
+        """Notify objects in the background, confirm commits to tasks, and let checkpoints expire. The watch calls it every second."""
         self.manual.look()
+        if asking := self._asking:
+            asking.expire(self._registered.asked)
         self._registered.notify_in_background(self._attempt.state)
         self._confirm()
         self.protection.enforce_limit()

@@ -30,16 +30,24 @@ class Protection:
         self._last_failure = ""
         self._barrier = 0
         self._failed: dict[int, int] = {}  # barrier -> the newest completed checkpoint when it failed there
+        self._aborted: dict[int, int] = {}  # checkpoint -> the barrier at which this attempt aborted it
 
     @property
     def failures(self) -> int:
         """Return how many barriers in a row failed since the last completed checkpoint. Retries at one barrier count once."""
+        return len(self._failed_barriers())
+
+    def _failed_barriers(self) -> set[int]:
         newest = self._attempt.state.newest_completed
-        return sum(since == newest for since in self._failed.values())
+        return {barrier for barrier, since in self._failed.items() if since == newest}
 
     def begin(self) -> None:
         """Note that the script has reached its next barrier."""
         self._barrier += 1
+
+    def aborting(self, number: int) -> None:
+        """Note that checkpoint ``number`` is aborted because of this barrier: all failures of one barrier count once."""
+        self._aborted[number] = self._barrier
 
     def failed(self, operation: str, error: CheckpointError) -> None:
         """Note that ``operation`` failed at this barrier. Log it, and end the attempt if more failed than are tolerated."""
@@ -53,12 +61,15 @@ class Protection:
     def enforce_limit(self) -> None:
         """End the attempt as failed if more checkpoints in a row failed than are tolerated.
 
-        Failures in the journal count, and failures that could not be written there. Failures of earlier attempts do not count:
-        else the next attempt would end at once, too. Do not call it while holding the journal.
+        Failures in the journal count, and failures that could not be written there; what failed at one barrier counts once.
+        Do not call it while holding the journal.
         """
+        if self._tolerable is None:
+            return
         failed = self._attempt.state.failed(self._attempt.epoch)
-        failures = max(len(failed), self.failures)
-        if self._tolerable is None or failures <= self._tolerable:
+        in_journal = {self._aborted.get(checkpoint.id, f"chk-{checkpoint.id}") for checkpoint in failed}
+        failures = len(in_journal | self._failed_barriers())
+        if failures <= self._tolerable:
             return
         last = (
             f"chk-{failed[-1].id} {failed[-1].reason}: {failed[-1].details}"

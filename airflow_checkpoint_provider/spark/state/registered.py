@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,7 +21,8 @@ from airflow_checkpoint_provider.spark.state.notifier import Notifier
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import json_copy
 
-REQUIRED = ("snapshot_state", "initialize_state")
+SNAPSHOT = "snapshot_state"
+REQUIRED = (SNAPSHOT, "initialize_state")
 PREPARE, COMPLETE, ABORTED = "prepare_snapshot_pre_barrier", "notify_checkpoint_complete", "notify_checkpoint_aborted"
 IN_BACKGROUND = "notify_in_background"
 LONGEST_WORDS = 500  # characters of an object's error that the journal keeps
@@ -92,6 +93,7 @@ class Registered:
         self._handed_over: set[tuple[int, str]] = set()  # to a notifier
         self.unsaved = False  # no checkpoint is known to be complete that holds the states of the newest barrier
         self._calling = threading.local()
+        self.asked = ""  # the method that a barrier calls now, for what people read
 
     def __bool__(self) -> bool:
         return bool(self._objects)
@@ -115,10 +117,13 @@ class Registered:
 
     # -- at a barrier ------------------------------------------------------------------------------------------------
 
-    def snapshot(self, barrier: str, number: int | None) -> None:
+    def snapshot(
+        self, barrier: str, number: int | None, refuse_late: Callable[[str, str], None] = lambda uid, method: None
+    ) -> None:
         """Prepare all objects, then ask each one for its state.
 
-        Raises ``Declined`` at the first object that fails. Then all states stay as they were.
+        Raises ``Declined`` at the first object that fails, and what ``refuse_late`` raises after an object returned. Then all
+        states stay as they were.
         """
         self._participants, self._newest, self.unsaved = tuple(self._objects), set(), True
         if number is not None and not self.notified(number):
@@ -129,10 +134,12 @@ class Registered:
             if prepare := getattr(obj, PREPARE, None):
                 with self._or_declined(uid, PREPARE):
                     prepare(number)
+                refuse_late(uid, PREPARE)
         states = {}
         for uid, obj in self._objects.items():
-            with self._or_declined(uid, "snapshot_state"):
+            with self._or_declined(uid, SNAPSHOT):
                 states[uid] = json_copy("its state", obj.snapshot_state(SnapshotContext(uid, barrier, number)))
+            refuse_late(uid, SNAPSHOT)
         self._states.object_states |= states
 
     def expect_outcome(self, number: int) -> None:
@@ -231,6 +238,7 @@ class Registered:
 
     @contextmanager
     def _or_declined(self, uid: str, method: str) -> Iterator[None]:
+        self.asked = f"'{uid}': {method}"
         try:
             with self._call(uid, method):
                 yield

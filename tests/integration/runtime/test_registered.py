@@ -112,30 +112,28 @@ def test_gated_checkpoint_holds_the_state_and_notifies_after_finalize(script: Sc
 # -- declined ----------------------------------------------------------------------------------------------------------
 
 
-def test_object_that_raises_declines_waiting_checkpoints_and_the_job_goes_on(
+def test_object_that_raises_declines_its_checkpoint_and_a_gated_one_is_taken_at_the_next_barrier(
     script: Script, capsys: CaptureFixture
 ) -> None:
-    """Those that were asked for from outside, gated or not."""
     calls: Calls = []
     hook = Hook(calls, ValueError("no position"), "hook")
     with script.attempt() as job:
         job.register("hook", hook)
         task = script.coordinator()
-        asked = {
-            task.trigger(Request(token="task", timeout_s=60.0)),
-            task.trigger(Request(token="audit", timeout_s=60.0, gated=True)),
-        }
+        plain = task.trigger(Request(token="task", timeout_s=60.0))
+        gated = task.trigger(Request(token="audit", timeout_s=60.0, gated=True))
         wait_until(lambda: len(job._attempt.state.pending) == 2, 60, lambda: "the watch has not seen them")
         assert stage(job, "first") == 3
         hook.says = 1
         job.checkpoint()
+        script.coordinator().complete(gated, finalize=True)
     out = capsys.readouterr().out
-    for number in asked:
-        declined = checkpoints(script)[number]
-        assert (declined.status, declined.reason, declined.missing) == (ABORTED, "declined", ("",))
-        assert declined.details == "'hook': snapshot_state: ValueError: no position; the next barrier asks it again"
-        assert ("aborted", "hook", number) in calls
-        assert f"ABORTED chk-{number} of job: declined" in out
+    declined = checkpoints(script)[plain]
+    assert (declined.status, declined.reason, declined.missing) == (ABORTED, "declined", ("",))
+    assert declined.details == "'hook': snapshot_state: ValueError: no position; the next barrier asks it again"
+    assert ("aborted", "hook", plain) in calls
+    assert ("complete", "hook", gated) in calls
+    assert f"ABORTED chk-{plain} of job: declined" in out
     assert "NOT PROTECTED: the checkpoint at stage 'first': 'hook': snapshot_state: ValueError" in out
     assert held(script, 3).keys() == {"first", "hook"}
 

@@ -13,13 +13,14 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED
-from airflow_checkpoint_provider.spark import checkpointer
+from airflow_checkpoint_provider.spark import SnapshotContext, checkpointer
 from airflow_checkpoint_provider.spark.copies import NewFileSets, SavepointTarget
 from tests.support.acknowledgements import acknowledgement
 from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Driver, Left, Recording, Silence
+from tests.unit.spark.test_registered import Own
 
 # -- the barrier's own checkpoint --------------------------------------------------------------------------------------
 
@@ -266,13 +267,180 @@ class Refusing:
         raise ValueError("not now")
 
 
-def test_object_that_fails_declines_every_checkpoint_that_waits_for_the_barrier(running: Driver) -> None:
+def test_object_that_fails_declines_the_checkpoint_whose_id_it_was_given(running: Driver) -> None:
     number = running.checkpointer.request("periodic")
     running.registered.add("own", Refusing())
     running.pin(Recording("counts"))
     with pytest.raises(Declined, match="not now"):
         running.checkpointer.checkpoint("here", wait=True)
     assert running.listed(number).reason == "declined"
+    assert len(running.task().state.checkpoints) == 1
+
+
+@pytest.fixture
+def tolerant(store: FaultyStore) -> Iterator[Driver]:
+    """A driver that tolerates two failures in a row, with an object that raises as long as ``says`` is an error."""
+    tolerant = Driver(store, tolerable_failures=2)
+    tolerant.registered.add("own", Own(says=ValueError("not now")))
+    tolerant.pin(Recording("counts"))
+    yield tolerant
+    store.plan = served
+    tolerant.checkpointer.close()
+
+
+def answer(driver: Driver, says: object) -> None:
+    """Let the registered object answer ``says`` from now on."""
+    own = driver.registered._objects["own"]
+    assert isinstance(own, Own)
+    own.says = says
+
+
+def test_object_that_fails_counts_once_however_many_checkpoints_wait(tolerant: Driver) -> None:
+    waiting = [tolerant.asked("savepoint", folder=memory().uri) for _ in range(3)]
+    waiting.append(tolerant.asked(gated=True))
+    tolerant.checkpointer.checkpoint("here")
+    tolerant.checkpointer.wait()
+    tolerant.checkpointer.look()
+    assert [tolerant.listed(number).status for number in waiting] == [PENDING] * 4
+    assert [checkpoint.id for checkpoint in tolerant.task().state.failed()] == [waiting[-1] + 1]
+    assert tolerant.checkpointer.protection.failures == 1
+
+
+def test_waiting_checkpoints_are_served_by_the_next_barrier_when_the_object_answers(tolerant: Driver) -> None:
+    savepoint, gated = tolerant.asked("savepoint", folder=memory().uri), tolerant.asked(gated=True)
+    tolerant.checkpointer.checkpoint("here")
+    tolerant.checkpointer.wait()
+    answer(tolerant, says=1)
+    tolerant.checkpointer.checkpoint("there", wait=True)
+    tolerant.checkpointer.savepoints.settle()
+    assert tolerant.listed(savepoint).status == RETAINED
+    assert tolerant.task().missing(tolerant.listed(gated)) == ()
+
+
+def test_waiting_savepoint_expires_when_barriers_fail_for_longer_than_its_timeout(tolerant: Driver) -> None:
+    waiting, short = (tolerant.asked("savepoint", folder=memory().uri, timeout_s=timeout) for timeout in (60.0, 0.05))
+    tolerant.checkpointer.checkpoint("here")
+    tolerant.checkpointer.wait()
+    assert tolerant.listed(short).status == PENDING
+    time.sleep(0.06)
+    tolerant.checkpointer.checkpoint("there")
+    tolerant.checkpointer.wait()
+    assert tolerant.listed(waiting).status == PENDING
+    expired = tolerant.listed(short)
+    assert expired.reason == "expired"
+    assert expired.details.startswith(
+        "no barrier could serve it within 0.05 s: 'own': snapshot_state: ValueError: not now"
+    )
+
+
+def test_more_failed_barriers_than_tolerated_end_the_attempt(tolerant: Driver) -> None:
+    for barrier in ("first", "second"):
+        tolerant.checkpointer.checkpoint(barrier)
+        tolerant.checkpointer.wait()
+        tolerant.checkpointer.look()
+    tolerant.checkpointer.checkpoint("third")
+    with pytest.raises(Left, match="3 checkpoints failed in a row, but tolerable_failures is 2"):
+        tolerant.checkpointer.wait()
+
+
+def test_state_that_cannot_be_written_counts_once_a_barrier(store: FaultyStore) -> None:
+    running = Driver(store, tolerable_failures=1)
+    running.pin(Recording("counts", error=ValueError("no more disk")))
+    running.checkpointer.checkpoint("here")
+    running.checkpointer.wait()
+    running.checkpointer.look()
+    assert len(running.task().state.failed()) > 1
+    running.checkpointer.checkpoint("there")
+    with pytest.raises(Left, match="2 checkpoints failed in a row, but tolerable_failures is 1"):
+        running.checkpointer.wait()
+    running.checkpointer.close()
+
+
+class Hanging(Own):
+    """A registered object whose snapshot returns when ``free`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(says=7)
+        self.asked, self.free = threading.Event(), threading.Event()
+
+    def snapshot_state(self, ctx: SnapshotContext) -> object:
+        self.asked.set()
+        assert self.free.wait(30)
+        return self.says
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    hanging = Hanging()
+    yield hanging
+    hanging.free.set()
+
+
+def late_barrier(running: Driver, hanging: Hanging) -> threading.Thread:
+    """Reach a barrier at which the object hangs, until the watch has seen twice that the timeout of 20 ms is over."""
+    running.registered.add("own", hanging)
+    running.pin(Recording("counts"))
+    script = threading.Thread(target=running.checkpointer.checkpoint, args=("here",))
+    script.start()
+    assert hanging.asked.wait(10)
+    for _ in range(3):
+        running.checkpointer.look()
+        time.sleep(0.03)
+    return script
+
+
+@pytest.fixture
+def brief(store: FaultyStore) -> Iterator[Driver]:
+    """A driver whose checkpoints expire after 20 ms."""
+    brief = Driver(store, timeout="20 ms")
+    brief.coordinator.journal.patience = 60.0
+    yield brief
+    brief.checkpointer.close()
+
+
+def test_checkpoint_expires_while_an_object_does_not_return(
+    brief: Driver, hanging: Hanging, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting, patient = (brief.asked("savepoint", folder=memory().uri, timeout_s=timeout) for timeout in (0.02, 60.0))
+    script = late_barrier(brief, hanging)
+    own = brief.listed(patient + 1)
+    assert (own.reason, own.details) == ("expired", "'own': snapshot_state has not returned within 0.02 s")
+    assert brief.listed(waiting).reason == "expired"
+    assert brief.listed(patient).status == PENDING
+    assert capsys.readouterr().out.count(f"ABORTED chk-{own.id} ") == 1
+    hanging.free.set()
+    script.join(10)
+
+
+def test_state_of_an_object_that_returns_late_is_discarded(brief: Driver, hanging: Hanging) -> None:
+    late_barrier(brief, hanging)
+    hanging.free.set()
+    brief.checkpointer.wait()
+    assert brief.states.object_states == {"own": None}
+    assert [checkpoint.reason for checkpoint in brief.task().state.checkpoints] == ["expired"]
+    assert brief.checkpointer.protection.failures == 1
+    brief.checkpointer.checkpoint("there", wait=True)
+    assert brief.states.object_states == {"own": 7}
+    assert len(brief.task().state.retained) == 1
+
+
+def test_explicit_checkpoint_raises_when_an_object_returns_late(brief: Driver, hanging: Hanging) -> None:
+    brief.registered.add("own", hanging)
+    brief.pin(Recording("counts"))
+
+    def watch() -> None:
+        assert hanging.asked.wait(10)
+        for _ in range(3):
+            brief.checkpointer.look()
+            time.sleep(0.03)
+        hanging.free.set()
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    late = "'own': snapshot_state returned after chk-1 had expired. Its state was discarded; the next barrier asks it again"
+    with pytest.raises(Declined, match=late):
+        brief.checkpointer.checkpoint("here", wait=True)
+    watching.join(10)
 
 
 class Listening:
