@@ -68,6 +68,7 @@ class StartAttempt(Command):
     seen_alive: bool = False
     application: str = ""
     application_digest: str = ""
+    application_parts: dict[str, str] = field(default_factory=dict)
     versions: Versions = field(default_factory=Versions)
     checkpointing: dict[str, Any] = field(default_factory=dict)
 

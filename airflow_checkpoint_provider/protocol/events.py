@@ -157,6 +157,7 @@ class AttemptStarted(Event):
     application_digest: str
     versions: Versions
     checkpointing: dict[str, Any]  # in force: retention, timeout
+    application_parts: dict[str, str] = added(factory=dict)  # name -> short digest; empty if there are too many
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,13 +130,16 @@ def start_attempt(state: State, event: e.AttemptStarted) -> State:
         driver=event.driver,
         restore_point=point,
         application_digest=event.application_digest,
+        application_parts=event.application_parts,
         versions=event.versions,
         checkpointing=event.checkpointing,
         at=state.at,
         held_file_sets=restored.file_sets if restored else (),
         extra=event.extra,
     )
-    dropped, kept = bounded((*state.attempts, attempt))
+    # Only the next attempt compares parts with those of the attempt before it.
+    older = tuple(replace(record, application_parts={}) for record in state.attempts[:-1])
+    dropped, kept = bounded((*older, *state.attempts[-1:], attempt))
     return replace(
         state,
         attempts=kept,

@@ -264,6 +264,7 @@ def _attempt_started(state: State, command: c.StartAttempt, launch: Launch) -> e
         driver=command.driver,
         restore_point=state.restore_point(command.application),
         application_digest=command.application_digest,
+        application_parts=command.application_parts,
         versions=command.versions,
         checkpointing=command.checkpointing,
     )

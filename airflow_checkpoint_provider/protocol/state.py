@@ -57,6 +57,7 @@ class AttemptRecord(Record):
     ended_at: str | None = None
     first_completed: int | None = None  # its first own completed checkpoint
     held_file_sets: tuple[int, ...] = ()  # the file sets of its restore point, by number
+    application_parts: dict[str, str] = added(factory=dict)  # of the newest two attempts only
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,7 +122,7 @@ class CheckpointedJob:
         if application.note:
             say(application.note)
         s3a.prepare(self.spark, open_store(settings.root, s3=settings.s3))
-        self._attempt = begin(settings, Program(application.digest, self.spark.version))
+        self._attempt = begin(settings, Program(application.digest, application.stored_parts, self.spark.version))
         self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, self._terminated).start()
         self._attempt.watch()
         try:
@@ -154,7 +154,9 @@ class CheckpointedJob:
             self._launched,
             settings.allow_non_restored_state,
         )
-        line = state_messages.application_line(application.digest, self._attempt_before(), self._attempt.run)
+        line = state_messages.application_line(
+            application.digest, application.stored_parts, self._attempt_before(), self._attempt.run
+        )
         say(f"attempt {self._attempt.epoch} of {settings.job}, run {self._attempt.run.key}: {line}")
         self._attempt.attach(line)
         self._checkpointer.remove_garbage()

@@ -38,9 +38,10 @@ from airflow_checkpoint_provider.text import messages, restore_story
 
 @dataclass(frozen=True)
 class Program:
-    """The program of an attempt: digest of the application, version of Spark."""
+    """The program of an attempt: digests of the application and of its parts, version of Spark."""
 
     application: str
+    parts: dict[str, str]
     spark: str
 
 
@@ -174,6 +175,7 @@ def _start_attempt(settings: Settings, program: Program, driver: str, token: Tok
         try_number=try_number,
         driver=driver,
         application_digest=program.application,
+        application_parts=program.parts,
         versions=Versions(package=__version__, spark=program.spark),
         checkpointing=settings.config.to_json(),
     )

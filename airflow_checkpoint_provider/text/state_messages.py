@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, kind_in_words
@@ -48,13 +48,39 @@ def not_paced(config: CheckpointConfig) -> list[str]:
     return [coded(line, "CKP123")] if paced else []
 
 
-def application_line(digest: str, before: AttemptRecord | None, run: Run) -> str:
-    """Say whether the application is the one that the attempt ``before`` ran."""
+def application_line(digest: str, parts: Mapping[str, str], before: AttemptRecord | None, run: Run) -> str:
+    """Say whether the application is the one that the attempt ``before`` ran, and which ``parts`` changed if that is known."""
     if before is None:
         return f"first attempt of this job; the run began {day_and_time(run.started_at)}"
     if before.application_digest == digest:
         return "application unchanged"
-    return f"application changed since attempt {before.epoch}"
+    return f"application changed since attempt {before.epoch}{_changed_parts(before.application_parts, parts)}"
+
+
+def _changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    if not before or not now:
+        return ""
+    changed = [name for name in sorted(before.keys() & now.keys()) if before[name] != now[name]]
+    added = [f"{name} (new)" for name in sorted(now.keys() - before.keys())]
+    removed = [f"{name} (no longer used)" for name in sorted(before.keys() - now.keys())]
+    return f": {some([*changed, *added, *removed])}"
+
+
+def computed_imports(computed: str, folder: str) -> str:
+    """Say that the imports of a script cannot be known, so that all modules beside it count as the application."""
+    return (
+        f"All Python files below {folder} count as the application, because the script computes what it imports ({computed})."
+        " A change of any of them is a change of the application"
+    )
+
+
+def too_many_modules(computed: str, limit: int, folder: str) -> str:
+    """Say that the imports of a script cannot be known, and too many modules lie beside it."""
+    return (
+        f"The script computes what it imports ({computed}), and more than {limit} Python files lie below {folder}. Only the script,"
+        " its other imports and --py-files count as the application. A change of another module is not seen:"
+        " keep the script in a folder of its own"
+    )
 
 
 def handed_on(states: Sequence[StateSnapshot]) -> str:

@@ -11,8 +11,9 @@ import hashlib
 import importlib.metadata
 import os
 import re
+import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -24,66 +25,109 @@ from pyspark import SparkFiles
 from airflow_checkpoint_provider.errors import VersionMismatch, WrongUse
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.stages.confs import result_changing
+from airflow_checkpoint_provider.spark.stages.imports import Read, Source, closure
+from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OUR_ARCHIVE = "airflow_checkpoint_provider*.zip"
 MOST_FILES = 2_000
+MOST_STORED, SHORT = 100, 8  # parts in the journal, and the letters of the digest of each
 LEFT_OUT = {"__pycache__", "site-packages"}
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
 
 
 @dataclass(frozen=True)
 class Application:
-    """The ``digest`` of the program, the number of ``files`` in it, and a ``note`` for the log if the digest leaves modules out."""
+    """The ``digest`` of the program, the digest of each of its ``parts`` by name, and a ``note`` for the log if imports are computed."""
 
     digest: str
-    files: int
-    note: str | None
+    parts: dict[str, str]
+    note: str | None = None
+
+    @classmethod
+    def of(cls, parts: Mapping[str, bytes], note: str | None = None) -> Application:
+        """Return the application that consists of ``parts``."""
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
+        return cls(hashlib.sha256(canonical(digests)).hexdigest(), digests, note)
+
+    @property
+    def stored_parts(self) -> dict[str, str]:
+        """Return short digests of the parts for the journal, which is bounded: nothing if there are too many."""
+        if len(self.parts) > MOST_STORED:
+            return {}
+        return {name: content[:SHORT] for name, content in self.parts.items()}
 
 
 def digest(spark: SparkSession, script: Path, arguments: Sequence[str]) -> Application:
-    """Return the digest of main script, ``--py-files``, modules beside the script, arguments, Spark's version and confs.
+    """Return the digest of main script, the modules that it imports, arguments, Spark's version and confs.
 
+    Modules lie in the script's folder or in ``--py-files``. If an import is computed, all modules there count.
     Only confs that change results count.
     """
-    sources = {f"py-file {name}": content for name, content in _py_files(spark)}
-    modules = _modules(script.resolve())
-    note = None
-    if modules is None:
-        note = (
-            f"more than {MOST_FILES} Python files lie below {script.resolve().parent}, so only the script and --py-files count as the"
-            " application. A change of another module is not seen: keep the script in a folder of its own"
-        )
-    sources |= {f"module {name}": path.read_bytes() for name, path in (modules or {}).items()}
-    sources["script"] = script.read_bytes()
-    content = {name: hashlib.sha256(body).hexdigest() for name, body in sources.items()}
-    rest = [list(arguments), spark.version, result_changing(spark)]
-    return Application(hashlib.sha256(canonical([content, rest])).hexdigest(), len(content), note)
+    script = script.resolve()
+    body = script.read_bytes()
+    archives, missing = _py_files(spark)
+    package = _package(script)
+    root = script.parents[len(package)]
+    imported = closure(body, ".".join(package), [Source("", _reader(root, script)), *map(_source, archives)])
+    modules, note = imported.modules, None
+    if imported.computed:
+        modules |= {f"{name}/{member}".strip("/"): body for name, held in archives for member, body in held.items()}
+        beside, note = _modules_beside(script, imported.computed)
+        modules |= {name: path.read_bytes() for name, path in beside.items()}
+    confs = {f"the conf {name}": value.encode() for name, value in result_changing(spark).items()}
+    rest = {"the arguments": canonical(list(arguments)), "the version of Spark": spark.version.encode(), **confs}
+    return Application.of({**missing, **modules, "the script": body, **rest}, note)
 
 
-def _py_files(spark: SparkSession) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each ``--py-files`` entry but the archive of this package."""
+def _package(script: Path) -> tuple[str, ...]:
+    """Return the package of a script that was started with ``python -m``, as folders above it; empty for other scripts."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    folders = tuple(spec.parent.split(".")) if spec and spec.parent else ()
+    return folders if script.parts[-len(folders) - 1 : -1] == folders else ()
+
+
+def _reader(folder: Path, script: Path) -> Read:
+    def read(name: str) -> bytes | None:
+        path = folder / name
+        return path.read_bytes() if path.is_file() and path != script else None
+
+    return read
+
+
+def _py_files(spark: SparkSession) -> tuple[list[tuple[str, dict[str, bytes]]], dict[str, bytes]]:
+    """Return the modules in each ``--py-files`` entry but the archive of this package, and the entries that are not there.
+
+    A module file is an entry with an empty name: it is imported from no folder.
+    """
+    found: list[tuple[str, dict[str, bytes]]] = []
+    missing: dict[str, bytes] = {}
     entries = spark.sparkContext.getConf().get("spark.submit.pyFiles", "") or ""
     for entry in filter(None, entries.split(",")):
         path = Path(urlsplit(entry).path)
         if fnmatch(path.name, OUR_ARCHIVE):
             continue
         local = next((place for place in (path, Path(SparkFiles.get(path.name))) if place.is_file()), None)
-        yield path.name, _content(local) if local else entry.encode()
+        if local is None:
+            missing[path.name] = entry.encode()
+        elif zipfile.is_zipfile(local):
+            with zipfile.ZipFile(local) as archive:
+                members = (name for name in archive.namelist() if name.endswith(".py"))
+                found.append((path.name, {name: archive.read(name) for name in members}))
+        else:
+            found.append(("", {path.name: local.read_bytes()}))
+    return found, missing
 
 
-def _content(path: Path) -> bytes:
-    """Return the bytes of a file. For an archive, return a digest of each member: packing the same files again changes nothing."""
-    if not zipfile.is_zipfile(path):
-        return path.read_bytes()
-    with zipfile.ZipFile(path) as archive:
-        return canonical({name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()})
+def _source(py_file: tuple[str, dict[str, bytes]]) -> Source:
+    name, members = py_file
+    return Source(f"{name}/" if name else "", members.get)
 
 
-def _modules(script: Path) -> dict[str, Path] | None:
-    """Return the modules below the script's folder by their relative names; None if there are more than ``MOST_FILES``."""
+def _modules_beside(script: Path, computed: str) -> tuple[dict[str, Path], str]:
+    """Return the modules below the script's folder by their relative names, none if there are too many, and the note about it."""
     modules: dict[str, Path] = {}
     for folder, below, files in os.walk(script.parent):
         below[:] = [name for name in below if not name.startswith(".") and name not in LEFT_OUT]
@@ -91,8 +135,8 @@ def _modules(script: Path) -> dict[str, Path] | None:
             if path != script and path.is_file():
                 modules[str(path.relative_to(script.parent))] = path
         if len(modules) > MOST_FILES:
-            return None
-    return modules
+            return {}, state_messages.too_many_modules(computed, MOST_FILES, str(script.parent))
+    return modules, state_messages.computed_imports(computed, str(script.parent))
 
 
 def refuse_connect(spark: SparkSession) -> None:

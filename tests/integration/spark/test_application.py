@@ -12,35 +12,68 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from airflow_checkpoint_provider.errors import VersionMismatch, WrongUse
 from airflow_checkpoint_provider.spark.stages import application
-from airflow_checkpoint_provider.spark.stages.application import check_versions, digest, refuse_connect
+from airflow_checkpoint_provider.spark.stages.application import Application, check_versions, digest, refuse_connect
 from tests.support.drivers import started, submit
+
+
+def files(found: Application) -> set[str]:
+    return {name for name in found.parts if not name.startswith("the ")}
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "jobs" / "delays.py"
-    for name in ("delays.py", "helpers/dates.py"):
+    sources = {
+        "delays.py": "def f():\n    import helpers.dates\n",
+        "helpers/dates.py": "one = 1\n",
+        "other.py": "one = 1\n",
+    }
+    for name, text in sources.items():
         file = path.parent / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("one = 1\n")
+        file.write_text(text)
     return path
 
 
 def test_digest_is_the_same_until_something_changes(spark: SparkSession, script: Path) -> None:
     first = digest(spark, script, ["--day", "2026-11-20"])
     assert digest(spark, script, ["--day", "2026-11-20"]) == first
-    assert (first.files, first.note) == (2, None)
+    assert (files(first), first.note) == ({"helpers/dates.py"}, None)
 
     seen = {first.digest, digest(spark, script, ["--day", "2026-11-21"]).digest}
-    for name in ("delays.py", "helpers/dates.py", "helpers/new.py"):
-        (script.parent / name).write_text("two = 2\n")
+    for name, text in {"helpers/dates.py": "two = 2\n", "delays.py": "import helpers.dates as dates\n"}.items():
+        (script.parent / name).write_text(text)
         seen.add(digest(spark, script, ["--day", "2026-11-20"]).digest)
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
         seen.add(digest(spark, script, ["--day", "2026-11-20"]).digest)
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
-    assert len(seen) == 6
+    assert len(seen) == 5
+
+
+def test_script_beside_the_jobs_own_does_not_count(spark: SparkSession, script: Path) -> None:
+    first = digest(spark, script, [])
+    (script.parent / "other.py").write_text("two = 2\n")
+    (script.parent / "new.py").write_text("two = 2\n")
+    assert digest(spark, script, []) == first
+
+
+def test_computed_import_makes_all_modules_beside_the_script_count(spark: SparkSession, script: Path) -> None:
+    (script.parent / "helpers/dates.py").write_text("import importlib\n")
+    first = digest(spark, script, [])
+    assert files(first) == {"helpers/dates.py", "other.py"}
+    assert first.note is not None
+    assert "(importlib in helpers/dates.py)" in first.note
+    (script.parent / "other.py").write_text("two = 2\n")
+    assert digest(spark, script, []).digest != first.digest
+
+
+def test_application_of_many_files_keeps_no_parts_for_the_journal() -> None:
+    parts = {f"m{number}.py": b"" for number in range(101)}
+    assert Application.of(parts).stored_parts == {}
+    del parts["m0.py"]
+    assert set(Application.of(parts).stored_parts) == set(parts)
 
 
 def test_digest_does_not_depend_on_the_folder(spark: SparkSession, script: Path) -> None:
@@ -51,6 +84,7 @@ def test_digest_does_not_depend_on_the_folder(spark: SparkSession, script: Path)
 
 @pytest.mark.parametrize("name", [".venv/x.py", "__pycache__/x.py", "lib/site-packages/x.py", "notes.txt", "gone.py"])
 def test_digest_leaves_out_files_that_are_no_modules(spark: SparkSession, script: Path, name: str) -> None:
+    script.write_text("exec('')")  # a computed import: all modules beside the script count
     first = digest(spark, script, [])
     file = script.parent / name
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -62,10 +96,11 @@ def test_digest_leaves_out_files_that_are_no_modules(spark: SparkSession, script
 
 
 def test_script_among_thousands_of_files_counts_alone_with_a_note(spark: SparkSession, script: Path) -> None:
+    script.write_text("import helpers.dates\nexec('')")
     for number in range(2_001):
         (script.parent / f"m{number}.py").touch()
     found = digest(spark, script, [])
-    assert found.files == 1
+    assert files(found) == {"helpers/dates.py"}
     assert found.note is not None
     assert "more than 2000 Python files" in found.note
 
@@ -75,6 +110,9 @@ import json, os, sys, zipfile
 from pathlib import Path
 from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.spark.stages.application import digest
+
+def f():
+    import lib.a, loose
 
 spark = SparkSession.builder.getOrCreate()
 library, ours, loose = (Path(path) for path in sys.argv[1:])
@@ -87,7 +125,7 @@ pack.days = 0
 
 def now():
     found = digest(spark, Path(__file__), [])
-    return [found.digest, found.files]
+    return [found.digest, sorted(name for name in found.parts if not name.startswith("the "))]
 
 said = {"first": now()}
 pack(library, "a = 1"); said["packed again"] = now()
@@ -109,10 +147,10 @@ def test_digest_covers_the_content_of_py_files_except_our_archive(tmp_path: Path
     given[2].write_text("b = 1")
     command = submit(tmp_path, script, *map(str, given), **{"spark.submit.pyFiles": ",".join(map(str, given))})
     with started(command, tmp_path / "log") as driver:
-        assert driver.wait(60) == 0, (tmp_path / "log").read_text()
+        assert driver.wait(300) == 0, (tmp_path / "log").read_text()
     said = json.loads((tmp_path / "log").read_text().partition("SAID ")[2].splitlines()[0])
     assert said["first"] == said["packed again"] == said["our archive"]
-    assert said["first"][1] == 3
+    assert said["first"][1] == ["lib.zip/lib/a.py", "loose.py"]
     assert len({said[when][0] for when in ("first", "library", "loose file")}) == 3
 
 

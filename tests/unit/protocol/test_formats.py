@@ -171,6 +171,29 @@ def short_life(store: MemoryStore) -> None:
     journal.append(c.FinishClosing())
 
 
+APPLICATION_BOUNDARY = 4
+
+
+@cache
+def with_applications() -> MemoryStore:
+    """Return entries 0 to 4: a try and its retry, each with the parts of its application."""
+    store = MemoryStore()
+    nonces = iter(f"{number:032x}" for number in range(1, 99))
+    times = iter(at(minute) for minute in range(99))
+    by = By("task", "flights.delays", "worker-3")
+    run = "scheduled__2026-11-20"
+    journal = Journal(
+        store, KEYS, by, segment=APPLICATION_BOUNDARY, nonce=lambda: next(nonces), clock=lambda: next(times)
+    )
+    for try_number, script in ((1, "0a1b2c3d"), (2, "4e5f6a7b")):
+        parts = {"the script": script, "helpers/dates.py": "8c9d0e1f"}
+        journal.append(launch(run, try_number, scope=run, run_after="2026-11-20T00:00:00Z"))
+        journal.append(start(run, try_number, driver=f"dr1ver{try_number}", versions=VERSIONS, application_parts=parts))
+        if try_number == 1:
+            journal.append(c.EndAttempt(epoch=1, outcome="failed", exit_code=1))
+    return store
+
+
 @cache
 def closed() -> MemoryStore:
     store = MemoryStore()
@@ -202,6 +225,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "entry-0": lambda: lived().objects[KEYS.entry(0)],
     "entry-boundary": lambda: lived().objects[KEYS.entry(BOUNDARY)],
     "entry-boundary-savepoints": lambda: with_savepoints().objects[KEYS.entry(SAVEPOINTS_BOUNDARY)],
+    "entry-boundary-application": lambda: with_applications().objects[KEYS.entry(APPLICATION_BOUNDARY)],
     "events-savepoints": lambda: canonical(
         [json.loads(with_savepoints().objects[KEYS.entry(n)])["events"] for n in range(SAVEPOINTS_BOUNDARY + 1)]
     ),
@@ -228,6 +252,7 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "entry-0": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
     "entry-boundary": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "entry-boundary-savepoints": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
+    "entry-boundary-application": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "entry-stub": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
     "entry-closing": lambda body: Entry.from_bytes(body, "entry 4").to_bytes(),
     "entry-closed": lambda body: Entry.from_bytes(body, "entry 64").to_bytes(),

@@ -38,7 +38,7 @@ PLANNED = e.LaunchPlanned(
 ADOPTED = e.LaunchAdopted(launch=1, token=token("day-1", generation=5), try_number=6)
 STARTED = e.AttemptStarted(
     epoch=2, launch=1, driver="n0nce", restore_point=e.Point(id=1), application_digest="sha256 of the script",
-    versions=VERSIONS, checkpointing={"timeout_s": 60.0},
+    versions=VERSIONS, checkpointing={"timeout_s": 60.0}, application_parts={"the script": "0a1b2c3d"},
 )  # fmt: skip
 ENDED = e.AttemptEnded(epoch=1, outcome="failed", exit_code=3, reported_by="task")
 BRANCHED = e.BranchOpened(
@@ -392,6 +392,14 @@ def test_run_has_the_end_of_its_newest_launch() -> None:
     assert apply(state, ENDED).runs[0].outcome is None
     newest = apply(state, replace(STARTED, launch=2))
     assert apply(newest, replace(ENDED, epoch=2)).runs[0].outcome == "failed"
+
+
+def test_parts_of_the_application_are_kept_for_the_newest_two_attempts() -> None:
+    state = lived()
+    for epoch in (2, 3, 4):
+        state = apply(state, replace(STARTED, epoch=epoch, application_parts={"the script": str(epoch)}))
+    kept = {attempt.epoch: attempt.application_parts for attempt in state.attempts}
+    assert kept == {1: {}, 2: {}, 3: {"the script": "3"}, 4: {"the script": "4"}}
 
 
 def test_first_checkpoint_is_set_once_for_attempts_of_its_epochs() -> None:

@@ -27,7 +27,7 @@ def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 def job(tmp_path: Path) -> Job:
     """A script without Airflow has begun it."""
     job = Job(LocalStore(tmp_path))
-    begin(settings(job), Program(application="a", spark="4"))
+    begin(settings(job), Program(application="a", parts={}, spark="4"))
     return job
 
 
@@ -39,7 +39,7 @@ def settings(job: Job) -> Settings:
 def test_script_is_refused_beside_a_living_driver_whatever_its_clock_says(job: Job, off: timedelta) -> None:
     before = job.state
     with beating(job.store, job.keys.attempt_beat(1), off), pytest.raises(SystemExit) as ended:
-        begin(settings(job), Program(application="a", spark="4"))
+        begin(settings(job), Program(application="a", parts={}, spark="4"))
     assert ended.value.code == ExitCode.REFUSED
     assert job.state == before
 
@@ -47,4 +47,4 @@ def test_script_is_refused_beside_a_living_driver_whatever_its_clock_says(job: J
 @CLOCKS_OFF
 def test_script_replaces_a_dead_driver_whatever_its_clock_says(job: Job, off: timedelta) -> None:
     put_beat(job.store, job.keys.attempt_beat(1), off=off)
-    assert begin(settings(job), Program(application="a", spark="4")).epoch == 2
+    assert begin(settings(job), Program(application="a", parts={}, spark="4")).epoch == 2

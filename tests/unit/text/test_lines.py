@@ -41,14 +41,30 @@ def test_lines_of_the_application_digest(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
     run, attempt = recorded.state.runs[0], recorded.state.attempts[0]
+    stored = replace(
+        attempt, application_parts={"the script": "a", "dates.py": "b", "old.py": "c", "the arguments": "d"}
+    )
+    parts = {"the script": "a", "dates.py": "changed", "new.py": "e", "the arguments": "changed"}
     golden(
         "application",
         [
-            state_messages.application_line("digest", None, run),
-            state_messages.application_line("digest", attempt, run),
-            state_messages.application_line("another", attempt, run),
+            state_messages.application_line("digest", parts, None, run),
+            state_messages.application_line("digest", parts, attempt, run),
+            state_messages.application_line("another", parts, attempt, run),
+            state_messages.application_line("another", parts, stored, run),
+            state_messages.application_line("another", {}, stored, run),
         ],
     )
+
+
+def test_lines_of_computed_imports_name_the_place_and_the_folder() -> None:
+    computed, folder = "importlib in helpers/plugins.py", "/srv/jobs"
+    for line in (
+        state_messages.computed_imports(computed, folder),
+        state_messages.too_many_modules(computed, 2000, folder),
+    ):
+        assert f"({computed})" in line
+        assert f"below {folder}" in line
 
 
 def test_lines_of_a_clear_without_a_code_change(golden: Golden) -> None:
