@@ -5,6 +5,7 @@ Each step may be done by anyone who sees that it is due, more than once; only th
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -72,6 +73,10 @@ class Coordinator:
                 f"kind={request.kind!r}: this version does not end the data first. Ask for a suspend_savepoint instead"
             )
         if kind_named(request.kind).savepoint:
+            if request.gated:
+                raise errors.InvalidConfig(
+                    f"kind={request.kind!r} cannot be gated: a savepoint is not deleted when its gate refuses it. Gate a checkpoint instead"
+                )
             request = self._with_folder(request)
         self.journal.append(c.Trigger(request=request, epoch=self.epoch, run=run))
         self._refuse_waiting(request.token)
@@ -167,6 +172,18 @@ class Coordinator:
 
         self.journal.catch_up()
         return self.journal.append(completion)
+
+    def complete_acknowledged(self, epoch: int) -> None:
+        """Complete the checkpoints of an attempt that lack only their completion. Call it before its end is recorded.
+
+        The entry of the end aborts what is pending then. What cannot be completed is left to that entry.
+        """
+        pending = [checkpoint for checkpoint in self.state.pending if epoch in checkpoint.epochs]
+        for checkpoint in pending:
+            if not checkpoint.request.gated:  # only a finalize completes a gated one
+                with contextlib.suppress(errors.CheckpointError):
+                    if not self.missing(checkpoint):
+                        self.complete(checkpoint.id)
 
     def abort(
         self, number: int, reason: str, *, phase: str = "acknowledge", missing: Iterable[str] = (), details: str = ""

@@ -303,6 +303,7 @@ class DriverLaunch:
             epoch=attempt.epoch, outcome=outcome, exit_code=exit_code, reported_by=reported_by, from_task=True
         )
         with contextlib.suppress(Fenced):
+            self.coordinator.complete_acknowledged(attempt.epoch)
             self.coordinator.journal.append(end)
 
     def record_suspension(self) -> bool:

@@ -227,6 +227,16 @@ def test_silent_driver_is_declared_lost_and_its_state_is_kept(beaten: bool) -> N
     assert len(state_of(store).retained) == 1
 
 
+def test_acknowledged_savepoint_of_a_silent_driver_is_completed() -> None:
+    store = MemoryStore()
+    recorded = ran(store, outcome=None)
+    coordinator, inc = recorded.coordinator, recorded.state.incarnation
+    number = coordinator.trigger(Request(token="a person", kind="savepoint", folder=memory().uri, origin="task"))
+    coordinator.acknowledge(Acknowledgement(inc=inc, id=number, application="", epoch=1, nonce="n", run=RUN, states=()))
+    assert sweep(store, day(8)) == []
+    assert [savepoint.id for savepoint in state_of(store).savepoints] == [number]
+
+
 def test_suspended_run_is_left_alone() -> None:
     store = MemoryStore()
     ran(store).suspended("23:30:00")

@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
+from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.storage import copy_all, open_store
 from tests.support.recorded import RUN, Recorded, at, three_stages
 from tests.unit.operators.conftest import execute
@@ -42,8 +43,8 @@ def followed(recorded: Recorded) -> DriverLaunch:
     return launch
 
 
-def stop(recorded: Recorded, *, ends: bool = True) -> int:
-    """As a driver does it; ``ends``: it can still say so."""
+def stop(recorded: Recorded, *, ends: bool = True, completes: bool = True) -> int:
+    """As a driver does it; ``completes``: it completes what it has acknowledged; ``ends``: it can still say so."""
     coordinator, recorded.clock = recorded.coordinator, at("02:55:00")
     for one in recorded.state.pending:
         recorded.aborted(one.id, "02:54:00", "declined")
@@ -67,7 +68,8 @@ def stop(recorded: Recorded, *, ends: bool = True) -> int:
             run=RUN, states=states,
         )
     )  # fmt: skip
-    coordinator.complete(number)
+    if completes:
+        coordinator.complete(number)
     if ends:
         recorded.ended("02:55:10", "suspended", 79)
     return number
@@ -143,6 +145,16 @@ def test_adopted_driver_killed_after_its_savepoint_is_suspended(recorded: Record
     stop(recorded, ends=False)
     with pytest.raises(AirflowRescheduleException):
         task()._adopt(launch)
+
+
+def test_task_completes_an_acknowledged_savepoint_before_it_records_the_end(recorded: Recorded) -> None:
+    launch = followed(recorded)
+    number = stop(recorded, completes=False, ends=False)
+    launch.record_end("failed", 137)
+    savepoint = recorded.coordinator.journal.catch_up().checkpoint(number)
+    assert savepoint
+    assert savepoint.status == RETAINED
+    assert recorded.state.attempts[-1].outcome == "failed"
 
 
 def test_resume_before_the_recorded_end_leaves_the_launch_to_the_next_try(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_checkpoint_provider.errors import Declined
+from airflow_checkpoint_provider.errors import Declined, InvalidConfig
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import Seal
@@ -252,6 +252,21 @@ def test_gated_checkpoint_is_acknowledged_and_left_to_its_finalize_task(running:
     assert running.listed(number).status == PENDING
     assert running.task().missing(running.listed(number)) == ()
     assert [checkpoint.id for checkpoint in running.checkpointer.manual.waiting()] == [number]
+
+
+def test_gated_full_checkpoint_writes_each_snapshot_to_new_file_sets(running: Driver) -> None:
+    number = running.asked("full_checkpoint", gated=True)
+    snapshot = Recording("counts", 3)
+    running.pin(snapshot)
+    running.checkpointer.checkpoint("here", wait=True)
+    assert running.task().missing(running.listed(number)) == ()
+    assert [type(place) for place in snapshot.places] == [type(None), NewFileSets]
+
+
+def test_gated_savepoint_is_refused(running: Driver) -> None:
+    with pytest.raises(InvalidConfig, match="kind='savepoint' cannot be gated"):
+        running.asked("savepoint", gated=True, folder=memory().uri)
+    assert running.task().state.checkpoints == ()
 
 
 # -- registered objects ------------------------------------------------------------------------------------------------
