@@ -19,6 +19,7 @@ from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.errors import CheckpointError, Declined, StoreError
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
+from airflow_checkpoint_provider.protocol.state import Checkpoint
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoint_task import CheckpointContext, CheckpointTask, Completed
 from airflow_checkpoint_provider.spark.log import say
@@ -67,13 +68,23 @@ class Checkpointer:
             self.protection.begin()
             stop = self.savepoints.stopping()
             declined = self._begin(barrier, stop=stop is not None)
+            if stop and not declined:
+                self._registered.expect_outcome(stop.id)
             if wait or stop:
                 self.wait()
             if stop:
-                self.savepoints.stop(stop, barrier)
+                self._stop(stop, barrier)
             if wait and declined:
                 raise declined
             return not wait or not (self._states.changed() or self._registered.unsaved)
+
+    def _stop(self, savepoint: Checkpoint, barrier: str) -> None:
+        """End the process if the savepoint was completed. Before that, notify registered objects of it, and close them."""
+        self.savepoints.settle()
+        listed = self._attempt.state.checkpoint(savepoint.id)
+        if listed and listed.completed_at:
+            self.notify_last()
+        self.savepoints.stop(savepoint, barrier)
 
     def _begin(self, barrier: str, *, stop: bool) -> Declined | None:
         """Pin the states and give them to the checkpoint thread. Return the error of a registered object that declined."""
@@ -175,7 +186,11 @@ class Checkpointer:
         self._writers.shutdown(wait=True)
 
     def notify_last(self) -> None:
-        """Notify all objects of the last outcomes, at the end of the job. Background objects get some seconds."""
+        """Notify all objects of the last outcomes, at the end of the job, and close them. Background objects get some seconds."""
         self._notify()
-        self._registered.close(LAST_NOTIFICATION_TIMEOUT)
+        self.close_objects()
         self._confirm()
+
+    def close_objects(self) -> None:
+        """Close the registered objects that were not closed yet."""
+        self._registered.close(LAST_NOTIFICATION_TIMEOUT)

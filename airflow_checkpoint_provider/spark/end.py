@@ -84,6 +84,7 @@ class JobEnd:
         """End the attempt as *failed*. Raise ``SystemExit`` with code 3 if no retry can help."""
         self.checkpointer.close()
         self.attempt.end_failed(exit_code(error, self.launched))
+        self.checkpointer.close_objects()
         if isinstance(error, CheckpointError):
             refuse_retry(error, self.launched)
 

@@ -152,7 +152,6 @@ class Savepoints:
 
     def stop(self, savepoint: Checkpoint, barrier: str) -> None:
         """End the process if the savepoint was completed; log it if it was aborted. Called by the script's own thread."""
-        self.settle()
         state = self._attempt.state
         listed = state.checkpoint(savepoint.id) or savepoint
         if listed.status == RETAINED:

@@ -8,6 +8,7 @@ need no locks. An object that asks for it is notified by a thread of its own. Al
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from airflow_checkpoint_provider.spark.state.value import json_copy
 SNAPSHOT = "snapshot_state"
 REQUIRED = (SNAPSHOT, "initialize_state")
 PREPARE, COMPLETE, ABORTED = "prepare_snapshot_pre_barrier", "notify_checkpoint_complete", "notify_checkpoint_aborted"
+CLOSE = "close"
 IN_BACKGROUND = "notify_in_background"
 LONGEST_WORDS = 500  # characters of an object's error that the journal keeps
 
@@ -56,17 +58,20 @@ class SnapshotContext:
 
 
 class CheckpointedObject(Protocol):
-    """An object for ``CheckpointedJob.register``. Three more methods are called if the object has them:
+    """An object for ``CheckpointedJob.register``. Four more methods are called if the object has them:
 
     - ``prepare_snapshot_pre_barrier(id)``, of all objects before the first ``snapshot_state``: the last moment to flush.
       ``id`` as in ``SnapshotContext``.
     - ``notify_checkpoint_complete(id)``: the state that this object returned for this id, or a lower one, is safe.
-    - ``notify_checkpoint_aborted(id)``: that checkpoint will never complete; a later one holds what it would have held.
+    - ``notify_checkpoint_aborted(id, latest_completed_id)``: that checkpoint will never complete; a later one holds what it
+      would have held. The second id is that of the newest completed checkpoint, None if there is none.
+    - ``close()``: the ``with`` block ends, well or not, or a savepoint has stopped the job. Called once, after all
+      notifications, by the script's own thread. A driver that is killed does not call it.
 
     Each object is notified of an outcome once, at the first barrier after it is known or at the end of ``with``. An object
     with the attribute ``notify_in_background = True`` is notified within seconds instead, by a thread of its own. A driver
     that is killed meanwhile notifies nobody: what ``initialize_state`` gets *is* complete. Errors of the two notifications
-    are printed, and the job goes on, because the checkpoint has its outcome already.
+    and of ``close`` are printed, and the job goes on, because the checkpoint has its outcome already.
     """
 
     def initialize_state(self, ctx: InitializationContext, /) -> None:
@@ -85,6 +90,7 @@ class Registered:
     def __init__(self, states: States, restored: int | None) -> None:
         self._states, self._restored = states, restored
         self._objects: dict[str, CheckpointedObject] = {}
+        self._open: dict[str, CheckpointedObject] = {}  # those that were not closed yet
         self._notifiers: dict[str, Notifier] = {}  # of the objects that are notified in the background
         self._participants: tuple[str, ...] = ()  # uids of the objects at the newest barrier
         self._newest: set[int] = set()  # the checkpoints that hold the states of the newest barrier
@@ -111,7 +117,7 @@ class Registered:
         state = self._states.register(uid)
         with self._call(uid, "initialize_state"):
             obj.initialize_state(InitializationContext(uid, state, self._restored is not None, self._restored))
-        self._objects[uid] = obj
+        self._objects[uid] = self._open[uid] = obj
         if getattr(obj, IN_BACKGROUND, False):
             self._notifiers[uid] = Notifier(f"notify-{uid}")
 
@@ -171,14 +177,14 @@ class Registered:
                 self.unsaved &= not (checkpoint.completed_at and number in self._newest)
             for uid in self._concerned(number):
                 if uid not in self._notifiers or checkpoint is None:
-                    self._notify(uid, number, checkpoint)
+                    self._notify(uid, number, checkpoint, state.newest_completed)
 
     def notify_in_background(self, state: State) -> None:
         """Hand the outcomes that ``state`` knows to the objects with a thread of their own. Called by the watch, too."""
         for number, checkpoint in self._outcomes(state):
             for uid in self._concerned(number):
                 if uid in self._notifiers and self._hand_over(number, uid):
-                    self._notifiers[uid].submit(self._notify, uid, number, checkpoint)
+                    self._notifiers[uid].submit(self._notify, uid, number, checkpoint, state.newest_completed)
 
     def notified(self, number: int) -> bool:
         """Return whether no object is still to be notified of checkpoint ``number``."""
@@ -186,10 +192,19 @@ class Registered:
             return number not in self._waiting
 
     def close(self, timeout_s: float) -> None:
-        """Wait for notifications in the background, for all objects together at most ``timeout_s`` seconds."""
-        for uid, notifier in self._notifiers.items():
-            if not notifier.close(timeout_s):
+        """Wait for notifications in the background, for all objects together at most ``timeout_s`` seconds. Close all objects.
+
+        An object whose notification has not returned is not closed. A second call does nothing.
+        """
+        deadline = time.monotonic() + timeout_s
+        objects, self._open = self._open, {}
+        for uid, obj in objects.items():
+            notifier = self._notifiers.get(uid)
+            if notifier and not notifier.close(max(0.0, deadline - time.monotonic())):
                 say(f"'{uid}': a notification has not returned. The job ends without waiting for it.")
+            elif close := getattr(obj, CLOSE, None):
+                with self._or_printed(uid, CLOSE):
+                    close()
 
     def _outcomes(self, state: State) -> list[tuple[int, Checkpoint | None]]:
         with self._lock:
@@ -212,10 +227,12 @@ class Registered:
             self._handed_over.add((number, uid))
             return new
 
-    def _notify(self, uid: str, number: int, checkpoint: Checkpoint | None) -> None:
+    def _notify(self, uid: str, number: int, checkpoint: Checkpoint | None, newest_completed: int) -> None:
         try:
-            if checkpoint is not None:
-                self._call_notification(uid, COMPLETE if checkpoint.completed_at else ABORTED, number)
+            if checkpoint is not None and checkpoint.completed_at:
+                self._call_notification(uid, COMPLETE, number)
+            elif checkpoint is not None:
+                self._call_notification(uid, ABORTED, number, newest_completed or None)
         finally:
             with self._lock:
                 self._handed_over.discard((number, uid))
@@ -225,16 +242,21 @@ class Registered:
                 if not uids:
                     self._waiting.pop(number, None)
 
-    def _call_notification(self, uid: str, method: str, number: int) -> None:
+    def _call_notification(self, uid: str, method: str, *ids: int | None) -> None:
         if notify := getattr(self._objects[uid], method, None):
-            try:
-                with self._call(uid, method):
-                    notify(number)
-            except Exception as error:  # noqa: BLE001 - the checkpoint has its outcome; an error here cannot change it
-                traceback.print_exception(error)
-                say(f"'{uid}': {method}({number}): {_words(error)}; the job goes on")
+            with self._or_printed(uid, f"{method}({ids[0]})"):
+                notify(*ids)
 
     # -- calling -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _or_printed(self, uid: str, call: str) -> Iterator[None]:
+        try:
+            with self._call(uid, call.partition("(")[0]):
+                yield
+        except Exception as error:  # noqa: BLE001 - the checkpoint has its outcome; an error here cannot change it
+            traceback.print_exception(error)
+            say(f"'{uid}': {call}: {_words(error)}; the job goes on")
 
     @contextmanager
     def _or_declined(self, uid: str, method: str) -> Iterator[None]:

@@ -131,7 +131,7 @@ def test_object_that_raises_declines_its_checkpoint_and_a_gated_one_is_taken_at_
     declined = checkpoints(script)[plain]
     assert (declined.status, declined.reason, declined.missing) == (ABORTED, "declined", ("",))
     assert declined.details == "'hook': snapshot_state: ValueError: no position; the next barrier asks it again"
-    assert ("aborted", "hook", plain) in calls
+    assert ("aborted", "hook", plain, None) in calls
     assert ("complete", "hook", gated) in calls
     assert f"ABORTED chk-{plain} of job: declined" in out
     assert "NOT PROTECTED: the checkpoint at stage 'first': 'hook': snapshot_state: ValueError" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -44,7 +45,7 @@ class Hook(Own):
 
     def __init__(self, calls: Calls | None = None, says: Any = None, name: str = "") -> None:
         super().__init__(calls, says)
-        self.name = name
+        self.name, self.notify_in_background = name, False
 
     def prepare_snapshot_pre_barrier(self, number: int | None) -> None:
         self.calls.append(("prepare", self.name, number))
@@ -52,8 +53,11 @@ class Hook(Own):
     def notify_checkpoint_complete(self, number: int) -> None:
         self.calls.append(("complete", self.name, number))
 
-    def notify_checkpoint_aborted(self, number: int) -> None:
-        self.calls.append(("aborted", self.name, number))
+    def notify_checkpoint_aborted(self, number: int, latest_completed: int | None) -> None:
+        self.calls.append(("aborted", self.name, number, latest_completed))
+
+    def close(self) -> None:
+        self.calls.append(("close", self.name))
 
 
 def checkpoint(number: int, status: str) -> Checkpoint:
@@ -264,7 +268,7 @@ def notifications(*numbers: int, also: tuple[int, ...] = (), **statuses: str) ->
         objects.expect_outcome(number)
     hook.calls.clear()
     objects.notify(outcomes(**statuses))
-    return [(method, number) for method, _, number in hook.calls]
+    return [(method, *ids) for method, _, *ids in hook.calls]
 
 
 @pytest.mark.parametrize(
@@ -272,11 +276,11 @@ def notifications(*numbers: int, also: tuple[int, ...] = (), **statuses: str) ->
     [
         (lambda: notifications(1, c1=RETAINED), [("complete", 1)]),
         (lambda: notifications(1, c1=FORGOTTEN), [("complete", 1)]),
-        (lambda: notifications(1, c1=ABORTED), [("aborted", 1)]),
+        (lambda: notifications(1, c1=ABORTED), [("aborted", 1, None)]),
         (lambda: notifications(1, c1=PENDING), []),
         (lambda: notifications(1), []),
         (lambda: notifications(2, c1=RETAINED, c2=PENDING), []),
-        (lambda: notifications(3, also=(2,), c2=RETAINED, c3=ABORTED), [("complete", 2), ("aborted", 3)]),
+        (lambda: notifications(3, also=(2,), c2=RETAINED, c3=ABORTED), [("complete", 2), ("aborted", 3, 2)]),
     ],
     ids=[
         "completed",
@@ -305,7 +309,7 @@ def test_objects_are_notified_of_each_outcome_once_in_order() -> None:
     assert calls == [("complete", "b", 1)], "who was registered later was not asked"
     objects.notify(outcomes(c1=RETAINED, c2=ABORTED))
     objects.notify(outcomes(c1=RETAINED, c2=ABORTED))
-    assert calls[1:] == [("aborted", "b", 2), ("aborted", "a", 2)]
+    assert calls[1:] == [("aborted", "b", 2, 1), ("aborted", "a", 2, 1)]
 
 
 def test_error_of_a_notification_is_printed_and_the_others_are_notified(capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,6 +328,50 @@ def test_error_of_a_notification_is_printed_and_the_others_are_notified(capsys: 
     printed = capsys.readouterr()
     assert "'first': notify_checkpoint_complete(1): OSError: no commit of 1; the job goes on" in printed.out
     assert "in fail" in printed.err
+
+
+# -- closed ------------------------------------------------------------------------------------------------------------
+
+
+def test_objects_are_closed_once_in_order_and_an_error_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise OSError("no such session")
+
+    calls: Calls = []
+    _, objects = new()
+    first = Hook(calls)
+    first.close = fail  # type: ignore[method-assign]
+    for uid, obj in (
+        ("first", first),
+        ("b", Hook(calls, name="b")),
+        ("plain", Own(calls)),
+        ("a", Hook(calls, name="a")),
+    ):
+        objects.add(uid, obj)
+    objects.close(10)
+    objects.close(10)
+    assert calls == [("close", "b"), ("close", "a")]
+    assert capsys.readouterr().out.count("'first': close: OSError: no such session; the job goes on") == 1
+
+
+def test_object_whose_notification_hangs_is_not_closed(capsys: pytest.CaptureFixture[str]) -> None:
+    free = threading.Event()
+
+    def hang(number: int) -> None:
+        free.wait(30)
+
+    calls: Calls = []
+    _, objects = new()
+    hanging = Hook(calls, name="hanging")
+    hanging.notify_in_background, hanging.notify_checkpoint_complete = True, hang  # type: ignore[method-assign]
+    objects.add("hanging", hanging)
+    objects.add("other", Hook(calls, name="other"))
+    objects.snapshot("here", 1)
+    objects.notify(outcomes(c1=RETAINED))
+    objects.close(0.01)
+    free.set()
+    assert [call for call in calls if call[0] == "close"] == [("close", "other")]
+    assert "'hanging': a notification has not returned" in capsys.readouterr().out
 
 
 # -- ids, where the store does not answer ------------------------------------------------------------------------------

@@ -14,10 +14,12 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINE
 from airflow_checkpoint_provider.spark import savepoints
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.support.faults import FaultyStore, served
+from tests.support.acknowledgements import acknowledgement
+from tests.support.faults import Fault, FaultyStore, served
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Copied, Driver, Left, Recording, Silence
+from tests.unit.spark.test_registered import Calls, Hook
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +121,34 @@ def test_stop_suspends_the_job_and_ends_the_driver(running: Driver, target: Memo
     assert (running.listed(number).status, running.listed(number).published) == (RETAINED, True)
     assert state.suspended
     assert [attempt.outcome for attempt in state.attempts] == ["suspended"]
+
+
+def test_objects_are_notified_of_the_savepoint_of_a_stop_and_closed(running: Driver, target: MemoryStore) -> None:
+    calls: Calls = []
+    at_barriers, background = Hook(calls, name="own"), Hook(calls, name="background")
+    background.notify_in_background = True
+    running.registered.add("own", at_barriers)
+    running.registered.add("background", background)
+    number = ask(running, target, "suspend_savepoint")
+    running.pin(Recording("counts"))
+    with pytest.raises(Left):
+        running.checkpointer.checkpoint("here")
+    for name in ("own", "background"):
+        assert [call for call in calls if call[1] == name and call[0] != "prepare"] == [
+            ("complete", name, number),
+            ("complete", name, number + 1),
+            ("close", name),
+        ]
+
+
+def test_objects_stay_open_when_the_savepoint_of_a_stop_is_aborted(running: Driver, target: MemoryStore) -> None:
+    calls: Calls = []
+    running.registered.add("own", Hook(calls, name="own"))
+    number = ask(running, target, "suspend_savepoint")
+    barrier(running, Copied("counts", error=StoreDenied("the target is read-only")))
+    running.checkpointer.wait()
+    assert ("aborted", "own", number, number + 1) in calls
+    assert ("close", "own") not in calls
 
 
 def test_stop_is_taken_before_the_next_stage(running: Driver, target: MemoryStore) -> None:
@@ -270,3 +300,46 @@ def test_savepoint_that_cannot_be_published_is_published_later(
     assert "could not be published yet" in capsys.readouterr().out
     running.checkpointer.savepoints.publish()
     wait_until(lambda: running.listed(number).published, 10, lambda: "not published", every=0.01)
+
+
+# -- the end of the driver ---------------------------------------------------------------------------------------------
+
+
+def acknowledged(running: Driver, target: MemoryStore, kind: str = "savepoint") -> int:
+    """Acknowledge a savepoint that nobody has completed yet. Return its id."""
+    number = ask(running, target, kind)
+    running.coordinator.acknowledge(acknowledgement(number))
+    return number
+
+
+def test_acknowledged_savepoint_is_completed_before_the_end_is_recorded(running: Driver, target: MemoryStore) -> None:
+    number, other = acknowledged(running, target), ask(running, target)
+    running.attempt.end("failed", 1)
+    assert (running.listed(number).status, running.listed(other).status) == (RETAINED, ABORTED)
+    assert running.task().state.attempts[-1].outcome == "failed"
+
+
+def test_acknowledged_savepoint_is_completed_by_a_driver_that_is_terminated(
+    running: Driver, target: MemoryStore
+) -> None:
+    number = acknowledged(running, target)
+    with pytest.raises(Left):
+        running.attempt.end_now("failed", 143, "SIGTERM")
+    assert running.listed(number).status == RETAINED
+
+
+def test_acknowledged_gated_checkpoint_is_aborted_by_the_end(running: Driver) -> None:
+    number = running.asked(gated=True)
+    running.coordinator.acknowledge(acknowledgement(number))
+    running.attempt.end("finished", 0)
+    assert running.listed(number).status == ABORTED
+
+
+def test_end_is_recorded_though_the_seal_cannot_be_written(
+    running: Driver, target: MemoryStore, store: FaultyStore
+) -> None:
+    number = acknowledged(running, target)
+    seal = running.coordinator.keys.seal(number)
+    store.plan = lambda call: Fault.DENIED if call.key == seal else Fault.NONE
+    running.attempt.end("failed", 1)
+    assert running.listed(number).status == ABORTED
