@@ -135,8 +135,8 @@ def test_objects_are_notified_of_the_savepoint_of_a_stop_and_closed(running: Dri
         running.checkpointer.checkpoint("here")
     for name in ("own", "background"):
         assert [call for call in calls if call[1] == name and call[0] in ("complete", "close")] == [
-            ("complete", name, number),
             ("complete", name, number + 1),
+            ("complete", name, number),
             ("close", name),
         ]
 
