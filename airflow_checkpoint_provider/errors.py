@@ -182,6 +182,13 @@ class NotStopped(Refused, TimeoutError, code="CKP135"):
     """
 
 
+class EndedAfterStop(Refused, code="CKP136", permanent=True):
+    """The job is suspended and its savepoint is complete, but then the attempt failed, was cancelled or was lost.
+
+    ``pointer`` is the savepoint.
+    """
+
+
 class Fenced(Refused, code="CKP301"):
     """This attempt was replaced or has ended. Its writes are rejected, and its driver exits with code 79."""
 

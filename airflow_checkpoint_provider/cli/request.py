@@ -166,8 +166,9 @@ class _Dialogue:
             case outcomes.NotEnded(checkpoint, why):
                 raise errors.NotStopped(messages.not_stopped(self.state, checkpoint, why), pointer=checkpoint.target)
             case outcomes.Ended(checkpoint, end) if end != "suspended":
-                why = f"its driver {ENDED[end] if end else 'was replaced'}"
-                raise errors.NotStopped(messages.not_stopped(self.state, checkpoint, why), pointer=checkpoint.target)
+                how = ENDED[end] if end else "was replaced"
+                text = messages.ended_after_stop(self.state, checkpoint, how)
+                raise errors.EndedAfterStop(text, pointer=checkpoint.target)
             case _ if not outcome.over:
                 self._show(outcome)
                 raise self._left("time is up")

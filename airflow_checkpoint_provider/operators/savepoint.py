@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.savepoint import Disposed, dispose
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
+    EndedAfterStop,
     InvalidConfig,
     NotRunning,
     NotStopped,
@@ -44,6 +45,7 @@ from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPO
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text.units import ENDED
 from airflow_checkpoint_provider.triggers.checkpoint import seconds_to
 
 
@@ -181,7 +183,8 @@ class StopWithSavepointOperator(SavepointRequestOperator):
     """Stops a running job with a savepoint and suspends it: nothing starts the job before a restore.
 
     It succeeds when the savepoint is published and the attempt has ended. If the savepoint is aborted, the job continues. If
-    the attempt does not end, the savepoint and the suspension stay; the error names both, and a retry checks again.
+    the attempt does not end, the savepoint and the suspension stay; the error names both, and a retry checks again. The same
+    holds if the attempt fails, is cancelled or is lost after its savepoint, but then this task fails without retry.
 
     The XCom is ``{"job", "scope", "id", "pointer"}``, which ``RestoreOperator`` takes. A retry finds the same stop. So does a
     clear while the job is suspended by it.
@@ -235,9 +238,8 @@ class StopWithSavepointOperator(SavepointRequestOperator):
             why = outcome.why if isinstance(outcome, NotEnded) else late
             raise NotStopped(messages.not_stopped(ending.state, savepoint, why), pointer=savepoint.target)
         if outcome.attempt_outcome not in (None, "suspended"):
-            self.log.warning(
-                "attempt %d ended %s, after its savepoint was completed", savepoint.epochs[-1], outcome.attempt_outcome
-            )
+            how = ENDED[outcome.attempt_outcome]
+            raise EndedAfterStop(messages.ended_after_stop(ending.state, savepoint, how), pointer=savepoint.target)
 
 
 class DisposeSavepointOperator(KillGuard):

@@ -273,6 +273,16 @@ def not_stopped(state: State, stop: Checkpoint, why: str) -> str:
     )
 
 
+def ended_after_stop(state: State, stop: Checkpoint, how: str) -> str:
+    """Say that the savepoint of a stop is complete, but its driver did not end as it should: ``how`` it ended. The code comes
+    with the error."""
+    suspended = "The job is suspended" if state.suspended else "The job was resumed since"
+    return (
+        f"{title(state, state.scope)}: its driver {how} after savepoint {stop.target} was completed. {suspended}, and the savepoint is"
+        f" whole. Look into the driver's log. To resume: {restore(state, f'chk-{stop.id}')}"
+    )
+
+
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 

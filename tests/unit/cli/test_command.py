@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.errors import (
     CheckpointNotFound,
     CommitStateUnknown,
     Damaged,
+    EndedAfterStop,
     InvalidName,
     NotStopped,
     NotSupportedYet,
@@ -46,7 +47,7 @@ class Failing(MemoryStore):
 
 
 EXITS: dict[int, list[type[CheckpointError]]] = {
-    1: [Damaged, StoreUnavailable, Aborted, NotStopped],
+    1: [Damaged, StoreUnavailable, Aborted, NotStopped, EndedAfterStop],
     2: [InvalidName, NotSupportedYet, StoreMisconfigured],
     3: [Refused],
     4: [CheckpointNotFound],

@@ -310,7 +310,9 @@ def test_stop_exits_with_1_if_the_driver_fails(job: Job, checkpoints: Command, m
     with serving(job):
         done = checkpoints("stop", "orders", "--yes")
     assert (done.code, done.out) == (1, "")
-    assert "orders: its driver failed. Savepoint file://" in done.err
+    target = job.checkpoint(2).target
+    assert f"orders: its driver failed after savepoint {target} was completed. The job is suspended" in done.err
+    assert done.err.endswith("To resume: airflow checkpoints restore orders --from chk-2 [CKP136]\n")
 
 
 def _badly(end: object) -> object:

@@ -11,7 +11,14 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
-from airflow_checkpoint_provider.errors import InvalidConfig, JobSuspended, NotRunning, NotStopped, NotSupportedYet
+from airflow_checkpoint_provider.errors import (
+    EndedAfterStop,
+    InvalidConfig,
+    JobSuspended,
+    NotRunning,
+    NotStopped,
+    NotSupportedYet,
+)
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import (
     CheckpointedSparkSubmitOperator,
@@ -67,14 +74,6 @@ def test_stop_succeeds_when_the_savepoint_is_published_and_the_attempt_has_ended
     assert f"({OTHER}.stop, {found.target})" in (job.state.suspended or "")
     with pytest.raises(JobSuspended):
         job.start(2)
-
-
-def test_stop_succeeds_if_the_attempt_failed_after_its_savepoint(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
-    ends = soon(obeys(job, how="failed"))
-    assert run(stops())["id"] == 1
-    ends.join()
-    assert job.state.suspended
-    assert "attempt 1 ended failed" in capsys.readouterr().out
 
 
 def test_restore_accepts_the_output_of_a_stop(job: Job) -> None:
@@ -189,6 +188,22 @@ def test_stop_fails_with_the_savepoint_path_if_the_attempt_does_not_end(job: Job
     assert job.checkpoint(1).published
     job.end("suspended")
     assert run(stops(timeout="0.3 s"), try_number=2)["pointer"] == target
+
+
+@pytest.mark.parametrize(
+    ("outcome", "how"), [("failed", "failed"), ("cancelled", "was cancelled"), ("lost", "was lost")]
+)
+def test_stop_fails_with_the_savepoint_path_if_the_attempt_ends_otherwise(job: Job, outcome: str, how: str) -> None:
+    ends = soon(obeys(job, how=outcome))
+    with pytest.raises(AirflowFailException) as error:
+        run(stops())
+    ends.join()
+    target = job.checkpoint(1).target
+    assert isinstance(error.value.__cause__, EndedAfterStop)
+    assert error.value.__cause__.about["pointer"] == target
+    assert f"its driver {how} after savepoint {target} was completed. The job is suspended" in str(error.value)
+    assert job.checkpoint(1).published
+    assert job.state.suspended
 
 
 def test_stop_waits_on_while_the_store_fails(
