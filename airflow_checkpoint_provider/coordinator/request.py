@@ -271,6 +271,8 @@ class CheckpointRequest:
 
     def _resolve(self, suspected: bool) -> Outcome:
         outcome = self._look()
+        if isinstance(outcome, outcomes.InQueue):
+            return self._look() if self._driver_of_queue_lost() else outcome
         lost = isinstance(outcome, outcomes.DriverLost)
         if suspected and isinstance(outcome, outcomes.Pending) and self._needs_driver(outcome.checkpoint):
             lost = not self._observer().wait(self._heartbeats(outcome.checkpoint))
@@ -283,6 +285,16 @@ class CheckpointRequest:
             publish_due(self.coordinator, outcome.checkpoint.id)
             outcome = replace(outcome, checkpoint=self._listed(self.state))
         return outcome
+
+    def _driver_of_queue_lost(self) -> bool:
+        """Return whether the driver for which the request waits in the queue is lost. If so, end the checkpoints before it: then
+        it is triggered, and ended by the next look."""
+        ahead = [pending for pending in self.state.pending if self._needs_driver(pending)]
+        if not ahead or self._driver_lives(ahead[0]) is not False:
+            return False
+        for pending in ahead:
+            self._give_up(pending)
+        return True
 
     def _give_up(self, checkpoint: Checkpoint) -> None:
         missing = self.coordinator.missing(checkpoint)

@@ -139,6 +139,17 @@ def test_queued_request_reports_its_place_until_it_is_triggered(store: FaultySto
     assert request.number == 3
 
 
+def test_queued_request_ends_when_its_driver_is_lost(store: FaultyStore, job: Job) -> None:
+    """The pending checkpoint before it belongs to a command that nobody runs any more."""
+    job.coordinator.trigger(Request(token="first", origin="task"))
+    request = asked(store, job)
+    assert isinstance(request.submit(), InQueue)
+    job.beat(GONE)
+    outcome = request.wait(time.monotonic() + 60, EVERY)
+    assert isinstance(outcome, Aborted)
+    assert [(checkpoint.id, checkpoint.reason) for checkpoint in job.state.checkpoints] == [(1, LOST), (2, LOST)]
+
+
 def test_queued_request_is_dropped_when_the_attempt_ends(store: FaultyStore, job: Job) -> None:
     job.coordinator.trigger(Request(token="first", origin="task"))
     request = asked(store, job)
