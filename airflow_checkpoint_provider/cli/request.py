@@ -5,7 +5,9 @@ A person who stops waiting cancels nothing: the request stays in the journal.
 
 from __future__ import annotations
 
+import math
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Outcome
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
+from airflow_checkpoint_provider.coordinator.savepoint import suspending
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS
@@ -33,6 +36,7 @@ from airflow_checkpoint_provider.text.units import ENDED, NONE, labelled, table
 
 EVERY = 1.0  # seconds between two polls; an idle poll is two small reads
 ORIGIN = "cli"
+LONGEST_ID = 200  # characters of --request-id
 
 REQUESTED = ("ID", "KIND", "STATE", "POINTER")
 STOPPED = ("JOB", "RUN", "ATTEMPT", "KIND", "TARGET")
@@ -50,15 +54,22 @@ class WantedCheckpoint:
 
 @dataclass(frozen=True)
 class WaitOptions:
-    """Whether to ``wait`` for the outcome, and for how many ``seconds``; None: without limit."""
+    """Whether to ``wait`` for the outcome, and for how many ``seconds``."""
 
     wait: bool = True
-    seconds: float | None = None
+    seconds: float = math.inf
 
 
-def ask(store: Store, job: str, run: str | None, wanted: WantedCheckpoint, waiting: WaitOptions) -> Report:
+def ask(
+    store: Store,
+    job: str,
+    run: str | None,
+    wanted: WantedCheckpoint,
+    waiting: WaitOptions,
+    request_id: str | None = None,
+) -> Report:
     """Ask for a checkpoint or a savepoint of a job that continues."""
-    dialogue = _Dialogue(store, job, run, wanted)
+    dialogue = _Dialogue(store, job, run, wanted, request_id)
     outcome = dialogue.submit()
     if not waiting.wait:
         return dialogue.queued() if isinstance(outcome, outcomes.InQueue) else dialogue.report()
@@ -66,29 +77,43 @@ def ask(store: Store, job: str, run: str | None, wanted: WantedCheckpoint, waiti
     return dialogue.report()
 
 
-def stop(store: Store, job: str, run: str | None, wanted: WantedCheckpoint, approval: Approval) -> Report:
-    """Ask for a savepoint after which the job ends and is suspended."""
-    dialogue = _Dialogue(store, job, run, wanted)
-    announced = dialogue.announced()
-    lines = announced.lines or []
-    if approval.dry_run:
-        return replace(announced, lines=[*lines, DRY_RUN])
-    confirm(job, lines, approval)
+def stop(
+    store: Store,
+    job: str,
+    run: str | None,
+    wanted: WantedCheckpoint,
+    waiting: WaitOptions,
+    approval: Approval,
+    request_id: str | None = None,
+) -> Report:
+    """Ask for a savepoint after which the job ends and is suspended. A suspended job is stopped already."""
+    dialogue = _Dialogue(store, job, run, wanted, request_id)
+    if not dialogue.known() and dialogue.stopped_before():
+        return dialogue.report(["done already: the job is suspended, and nothing was changed"], dialogue.resume())
+    lines: list[str] = []
+    if not dialogue.known():
+        announced = dialogue.announced()
+        lines = announced.lines or []
+        if approval.dry_run:
+            return replace(announced, lines=[*lines, DRY_RUN])
+        confirm(job, lines, approval)
     dialogue.submit()
-    dialogue.wait(None)
-    resume = f"{job} is suspended: nothing starts it again before `{restore(dialogue.state, 'latest')}`"
-    return dialogue.report(lines if approval.yes else [], resume)
+    dialogue.wait(waiting.seconds)
+    return dialogue.report(lines if approval.yes else [], dialogue.resume())
 
 
 class _Dialogue:
     """One request, and its output for a person: while it waits, one line on stderr per change."""
 
-    def __init__(self, store: Store, job: str, run: str | None, wanted: WantedCheckpoint) -> None:
+    def __init__(
+        self, store: Store, job: str, run: str | None, wanted: WantedCheckpoint, request_id: str | None
+    ) -> None:
         self._found, self._run = locate.find_history(store, job, run)
         self._wanted, self._target = wanted, _target(store, wanted)
         self._coordinator = Coordinator(Journal(store, self._found.keys, entry_author()))
+        self._request_id = _checked(request_id) if request_id is not None else secrets.token_hex(8)
         self._request_record = Request(
-            token=f"checkpoints {secrets.token_hex(8)}",
+            token=f"checkpoints {wanted.kind.name} {self._request_id}",
             kind=wanted.kind.name,
             origin=ORIGIN,
             owner=entry_author().owner,
@@ -105,6 +130,25 @@ class _Dialogue:
         return self._coordinator.state
 
     # -- asking ------------------------------------------------------------------------------------------------------
+
+    def known(self) -> bool:
+        """Return whether this request was sent before, by a command with the same ``--request-id``."""
+        state = self._coordinator.journal.catch_up()
+        return self._request_record.token in (*state.requests, *(queued.request.token for queued in state.queue))
+
+    def stopped_before(self) -> bool:
+        """Return whether a stop with a savepoint has suspended the job. If so, the answer is about that savepoint."""
+        self._refuse_other_run(self.state)
+        found = suspending(self.state)
+        self._request.number = found.id if found else None
+        return found is not None
+
+    def resume(self) -> str:
+        """Return the line that says how to resume the job after a stop."""
+        job = self.state.job
+        if self.state.suspended is None:
+            return f"{job} was resumed since"
+        return f"{job} is suspended: nothing starts it again before `{restore(self.state, 'latest')}`"
 
     def announced(self) -> Report:
         """Return what the request would do now. Raise the error that would refuse it."""
@@ -130,8 +174,9 @@ class _Dialogue:
         return Report(STOPPED, [[str(value) for value in data.values()]], data, lines)
 
     def submit(self) -> Outcome:
-        """Send the request. Raise the error that refuses it."""
-        self._refuse_other_run(self._coordinator.journal.catch_up())
+        """Send the request, unless it was sent before. Raise the error that refuses it."""
+        if not self.known():
+            self._refuse_other_run(self.state)
         outcome = self._request.submit()
         if isinstance(outcome, outcomes.Refused):
             raise outcome.error
@@ -139,7 +184,7 @@ class _Dialogue:
 
     def _refuse_other_run(self, state: State) -> None:
         """Raise ``NotRunning`` if another run than the named one runs, which the journal would not refuse."""
-        launch = state.current_launch()
+        launch = state.current_launch() or (state.launches[-1] if state.suspended and state.launches else None)
         if self._run is not None and launch is not None and launch.spec.run != self._run:
             raise errors.NotRunning(
                 f"{state.job}, run {self._run}: it does not run any more, run {launch.spec.run} does; name that"
@@ -150,10 +195,10 @@ class _Dialogue:
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
-    def wait(self, seconds: float | None) -> None:
+    def wait(self, seconds: float) -> None:
         """Wait until the request is done, for up to ``seconds``. Raise ``StillPending`` when time is up or a person
         interrupts, and the error of an outcome that is no success."""
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         try:
             outcome = self._request.wait(deadline, EVERY, on_look=self._show, sleep=time.sleep)
         except KeyboardInterrupt:
@@ -201,7 +246,10 @@ class _Dialogue:
         if found:
             completed = "completed" if found.published or not found.savepoint else "completed, but not published yet"
             what = f"chk-{found.id} is {completed if found.completed_at else 'pending'}"
-        return errors.StillPending(f"{why}: {what}, and nothing was taken back; `list {job}` shows what becomes of it")
+        return errors.StillPending(
+            f"{why}: {what}, and nothing was taken back; `list {job}` shows what becomes of it. To wait again, repeat the command"
+            f" with --request-id {shlex.quote(self._request_id)}"
+        )
 
     # -- the answer --------------------------------------------------------------------------------------------------
 
@@ -219,6 +267,13 @@ class _Dialogue:
         made = entry(self._coordinator.store, replace(self._found, state=self.state), found)
         row = [f"chk-{made['id']}", made["kind"], made["state"], made["pointer"] or NONE]
         return Report(REQUESTED, [row], made, [*before, *table(REQUESTED, [row]), *filter(None, [after])])
+
+
+def _checked(request_id: str) -> str:
+    """Return ``request_id``. Raise ``InvalidConfig`` unless it is one line of 1 to 200 characters."""
+    if not request_id.isprintable() or not 0 < len(request_id.strip()) <= LONGEST_ID:
+        raise errors.InvalidConfig(f"--request-id {request_id!r}: write 1 to {LONGEST_ID} characters in one line")
+    return request_id
 
 
 def _target(store: Store, wanted: WantedCheckpoint) -> str | None:

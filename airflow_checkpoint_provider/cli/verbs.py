@@ -5,6 +5,7 @@ Airflow imports this module at each of its commands, so a verb imports what it n
 
 from __future__ import annotations
 
+import contextlib
 from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,7 @@ def trigger(store: Store, options: Namespace) -> Report:
     from airflow_checkpoint_provider.protocol import kinds
 
     wanted = request.WantedCheckpoint(kind=kinds.FULL_CHECKPOINT if options.full else kinds.CHECKPOINT)
-    return request.ask(store, options.job, options.run, wanted, _wait_options(options))
+    return request.ask(store, options.job, options.run, wanted, _wait_options(options), options.request_id)
 
 
 def savepoint(store: Store, options: Namespace) -> Report:
@@ -78,7 +79,7 @@ def savepoint(store: Store, options: Namespace) -> Report:
     from airflow_checkpoint_provider.protocol import kinds
 
     wanted = request.WantedCheckpoint(kind=kinds.SAVEPOINT, to=options.to, name=options.name, pinned=options.pinned)
-    return request.ask(store, options.job, options.run, wanted, _wait_options(options))
+    return request.ask(store, options.job, options.run, wanted, _wait_options(options), options.request_id)
 
 
 def stop(store: Store, options: Namespace) -> Report:
@@ -90,7 +91,8 @@ def stop(store: Store, options: Namespace) -> Report:
     if options.drain:
         raise NotSupportedYet("--drain needs streaming queries, which this version does not have. Stop without it")
     wanted = request.WantedCheckpoint(kind=kinds.SUSPEND_SAVEPOINT, to=options.to)
-    return request.stop(store, options.job, options.run, wanted, _approval(options))
+    waiting = request.WaitOptions(seconds=_timeout(options))
+    return request.stop(store, options.job, options.run, wanted, waiting, _approval(options), options.request_id)
 
 
 def restore(store: Store, options: Namespace) -> Report:
@@ -118,10 +120,17 @@ def prune(store: Store, options: Namespace) -> Report:
 
 def _wait_options(options: Namespace) -> WaitOptions:
     from airflow_checkpoint_provider.cli.request import WaitOptions
+
+    return WaitOptions(options.wait, _timeout(options))
+
+
+def _timeout(options: Namespace) -> float:
+    """Return ``--timeout`` in seconds. A number without a unit is in seconds, because an argument is always text."""
     from airflow_checkpoint_provider.protocol.config import seconds
 
-    timeout_s = None if options.timeout is None else seconds(options.timeout, "--timeout")
-    return WaitOptions(options.wait, timeout_s)
+    with contextlib.suppress(ValueError):
+        return seconds(float(options.timeout), "--timeout")
+    return seconds(options.timeout, "--timeout")
 
 
 def _approval(options: Namespace) -> Approval:
@@ -163,7 +172,13 @@ _WAIT = _argument("--wait", action=BooleanOptionalAction, default=True, help="wa
 _TIMEOUT = _argument(
     "--timeout",
     metavar="DURATION",
-    help="stop waiting after this time, such as '90 s' or '30 min'; the request stays (default: no limit)",
+    default="7 d",
+    help="stop waiting after this time, such as 30 (seconds), '90 s' or '30 min'; the request stays (default: 7 d)",
+)
+_REQUEST_ID = _argument(
+    "--request-id",
+    metavar="TEXT",
+    help="a name for this request: the same verb with the same name requests nothing new, it waits for the first request",
 )
 _TO = _argument(
     "--to",
@@ -208,9 +223,9 @@ VERBS: dict[Verb, tuple[Argument, ...]] = {
     show: (_JOB, _RUN, _ID, _STATISTICS, _OUTPUT),
     story: (_JOB, _RUN, _ATTEMPT, _OUTPUT),
     verify: (_POINTER, _OUTPUT),
-    trigger: (_JOB, _RUN, _FULL, _WAIT, _TIMEOUT, _OUTPUT),
-    savepoint: (_JOB, _RUN, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _OUTPUT),
-    stop: (_JOB, _RUN, _TO, _DRAIN, _DRY_RUN, _YES, _OUTPUT),
+    trigger: (_JOB, _RUN, _FULL, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
+    savepoint: (_JOB, _RUN, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
+    stop: (_JOB, _RUN, _TO, _DRAIN, _TIMEOUT, _REQUEST_ID, _DRY_RUN, _YES, _OUTPUT),
     restore: (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _DRY_RUN, _YES, _OUTPUT),
     dispose: (_POINTER, _DRY_RUN, _YES, _OUTPUT),
     prune: (_JOB, _RUNS, _DRY_RUN, _YES, _OUTPUT),

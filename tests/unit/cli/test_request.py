@@ -150,8 +150,9 @@ def test_interrupt_keeps_the_request(
     monkeypatch.setattr("airflow_checkpoint_provider.cli.request.time.sleep", interrupted)
     done = checkpoints(*verb)
     assert done.code == 6
-    assert done.err.splitlines()[-1] == (
-        "interrupted: chk-2 is pending, and nothing was taken back; `list orders` shows what becomes of it [CKP242]"
+    assert done.err.splitlines()[-1].startswith(
+        "interrupted: chk-2 is pending, and nothing was taken back; `list orders` shows what becomes of it. To wait again, repeat"
+        " the command with --request-id "
     )
     assert [checkpoint.id for checkpoint in job.state.pending] == [2]
 
@@ -194,6 +195,33 @@ def test_no_wait_returns_a_pending_savepoint(job: Job, checkpoints: Command) -> 
     assert (done.code, found["id"], found["state"], found["pointer"]) == (0, 2, "pending", None)
 
 
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_timeout_of_plain_seconds_ends_the_wait(job: Job, checkpoints: Command, verb: tuple[str, ...]) -> None:
+    done = checkpoints(*verb, "--timeout", "0.05")
+    assert done.code == 6
+    assert done.err.splitlines()[-1].startswith("time is up: chk-2 is pending, and nothing was taken back")
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_repeated_request_id_finds_the_first_answer(job: Job, checkpoints: Command, verb: tuple[str, ...]) -> None:
+    again = (*verb, "--request-id", "nightly upgrade")
+    left = checkpoints(*again, "--timeout", "0.05")
+    assert left.err.rstrip().endswith("repeat the command with --request-id 'nightly upgrade' [CKP242]")
+    with serving(job):
+        done = checkpoints(*again)
+    before = job.state.n
+    last = checkpoints(*again, "-o", "json")
+    assert (left.code, done.code, last.code, job.state.n) == (6, 0, 0, before), done.err + last.err
+    assert json.loads(last.out)["id"] == 2
+    assert [checkpoint.id for checkpoint in job.state.checkpoints] == [1, 2]
+
+
+def test_repeated_request_id_of_an_aborted_checkpoint_reports_the_abort(job: Job, checkpoints: Command) -> None:
+    with serving(job, Habits(aborts="declined")):
+        codes = [checkpoints("trigger", "orders", "--request-id", "nightly").code for _ in range(2)]
+    assert (codes, [checkpoint.id for checkpoint in job.state.checkpoints]) == ([1, 1], [1, 2])
+
+
 # -- refused, aborted, failed --------------------------------------------------------------------------------------------
 
 
@@ -215,7 +243,6 @@ def suspended(job: Job) -> None:
     [
         (ended, 3, "orders: no driver is running that could take a checkpoint; start the job first [CKP230]"),
         (finished, 3, "[CKP230]"),
-        (suspended, 3, "to resume it: `airflow checkpoints restore orders --from latest` [CKP130]"),
     ],
 )
 def test_request_is_refused_if_no_driver_runs(
@@ -227,6 +254,38 @@ def test_request_is_refused_if_no_driver_runs(
     done = checkpoints(*verb)
     assert (done.code, done.out, job.state.n) == (code, "", before)
     assert says in done.err
+
+
+@pytest.mark.parametrize("verb", VERBS[:2], ids=lambda verb: verb[0])
+def test_request_to_a_suspended_job_is_refused(job: Job, checkpoints: Command, verb: tuple[str, ...]) -> None:
+    suspended(job)
+    done = checkpoints(*verb)
+    assert (done.code, done.out) == (3, "")
+    assert "to resume it: `airflow checkpoints restore orders --from latest` [CKP130]" in done.err
+
+
+@pytest.mark.parametrize("approval", ["--yes", "--dry-run"])
+def test_stop_of_a_suspended_job_is_done_already(job: Job, checkpoints: Command, approval: str) -> None:
+    suspended(job)
+    before = job.state.n
+    done = checkpoints("stop", "orders", approval)
+    assert (done.code, job.state.n) == (0, before), done.err
+    assert done.lines[0] == "done already: the job is suspended, and nothing was changed"
+    assert done.lines[-2].split() == ["chk-2", "suspend_savepoint", "completed", job.checkpoint(2).target]
+    assert done.lines[-1].startswith("orders is suspended: nothing starts it again before ")
+
+
+def test_stop_of_an_older_run_is_refused_while_another_run_is_suspended(
+    store: LocalStore, checkpoints: Command
+) -> None:
+    job = Job(store)
+    job.start()
+    job.end("failed")
+    job.start(2, run="manual__2")
+    suspended(job)
+    done = checkpoints("stop", "orders", RUN, "--yes")
+    assert (done.code, done.out) == (3, "")
+    assert f"orders, run {RUN}: it does not run any more, run manual__2 does" in done.err
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
@@ -262,6 +321,10 @@ def test_request_for_an_older_run_is_refused(store: LocalStore, checkpoints: Com
     [
         (["trigger", "orders", "--timeout", "soon"], 2, "--timeout='soon' is no duration"),
         (["trigger", "orders", "--timeout", ""], 2, "--timeout='' is no duration"),
+        (["trigger", "orders", "--timeout", "-1"], 2, "--timeout='-1' is no duration"),
+        (["stop", "orders", "--timeout", "nan", "--yes"], 2, "--timeout='nan' is no duration"),
+        (["trigger", "orders", "--request-id", ""], 2, "write 1 to 200 characters in one line"),
+        (["trigger", "orders", "--request-id", "one\ntwo"], 2, "write 1 to 200 characters in one line"),
         (["savepoint", "orders", "--name", "one\ttwo\nthree"], 2, "write it in one line, without tabs"),
         (["savepoint", "orders", "--to", "hdfs://namenode/sp"], 2, "[CKP612]"),
         (["stop", "orders", "--to", "~/sp", "--yes"], 2, "[CKP612]"),
