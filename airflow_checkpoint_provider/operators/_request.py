@@ -81,6 +81,9 @@ class RequestOperator(JobOperator):
         """Return the id of the checkpoint that answers the request if the job does not run, even after ``start_timeout``."""
         return None
 
+    def _check_answer(self, request: CheckpointRequest) -> None:
+        """Raise an error if the checkpoint of an earlier try is no answer any more."""
+
     def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
         """Do the rest of this task once the checkpoint is completed. ``deadline`` (ISO) ends its waits."""
 
@@ -91,6 +94,7 @@ class RequestOperator(JobOperator):
             limit = self.execution_timeout or timedelta(seconds=conf.getfloat("sensors", "default_timeout"))
             deadline = (datetime.now(UTC) + limit).isoformat()
             request = self._submit(context["ti"], deadline)
+            self._check_answer(request)
             if not self.wait_for_completion:
                 return reference_of(request)
             return self.execute_complete(context, {"checkpoint": str(request.pointer), "deadline": deadline})

@@ -24,7 +24,8 @@ from airflow_checkpoint_provider.coordinator.outcomes import (
     Unreadable,
 )
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
-from airflow_checkpoint_provider.coordinator.savepoint import Disposed, dispose
+from airflow_checkpoint_provider.coordinator.savepoint import Disposed, dispose, suspending, target_of
+from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     EndedAfterStop,
@@ -33,6 +34,7 @@ from airflow_checkpoint_provider.errors import (
     NotStopped,
     NotSupportedYet,
     OrphanSavepoint,
+    SavepointDisposed,
 )
 from airflow_checkpoint_provider.hooks.checkpoint_storage import SHARED, CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import known_at_parse, pointer_in
@@ -41,7 +43,7 @@ from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
-from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, kind_named
+from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.text import messages
@@ -65,6 +67,20 @@ class SavepointRequestOperator(RequestOperator):
         """Return the URI of the folder in which the savepoint gets its own directory."""
         store = coordinator.store
         return store.beside(_shared(self.target)).uri if self.target else f"{store.uri}/{SAVEPOINTS}"
+
+    def _check_answer(self, request: CheckpointRequest) -> None:
+        """Raise ``SavepointDisposed`` if an earlier try took a savepoint that was disposed of since."""
+        savepoint = request.state.checkpoint(request.number)
+        if savepoint is None or not savepoint.completed_at or savepoint in request.state.savepoints:
+            return
+        try:
+            open_savepoint(target_of(savepoint), request.coordinator.store)
+        except SavepointDisposed as error:
+            raise SavepointDisposed(
+                f"an earlier try of this task took {savepoint.target}, which was disposed of at {error.about['at']} by"
+                f" {error.about['by']}. Clear this task to take another savepoint",
+                **error.about,
+            ) from error
 
     def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
         self._publish(request, ti, deadline)
@@ -97,7 +113,8 @@ class TriggerSavepointOperator(SavepointRequestOperator):
     """Takes a savepoint of a running job: requests it, and waits until it is published at its target.
 
     The XCom is ``{"job", "scope", "id", "pointer"}``; the pointer is the savepoint's own directory. A retry gets the
-    savepoint of the try before it, unless that was aborted; a clear requests another one.
+    savepoint of the try before it, unless that was aborted; if it was disposed of since, the retry fails. A clear requests
+    another one.
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
     :param target: folder, as an absolute path or a URI, in which each savepoint gets its own directory. By default
@@ -223,9 +240,9 @@ class StopWithSavepointOperator(SavepointRequestOperator):
     def _not_running(self, request: CheckpointRequest, ti: Any, deadline: str) -> int:
         state = request.state
         task = request_of(ti, 0).rpartition("|")[0]
-        stops = [savepoint for savepoint in state.savepoints if kind_named(savepoint.kind).suspends]
-        if state.suspended and stops and stops[-1].request.token.rpartition("|")[0] == task:
-            return stops[-1].id
+        stop = suspending(state)
+        if stop and stop.request.token.rpartition("|")[0] == task:
+            return stop.id
         raise NotRunning(messages.nothing_to_stop(state))
 
     def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:

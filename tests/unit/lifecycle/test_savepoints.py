@@ -12,7 +12,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
-from airflow_checkpoint_provider.coordinator.savepoint import publish_due, target_of
+from airflow_checkpoint_provider.coordinator.savepoint import dispose, publish_due, target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import InvalidConfig, NotRunning, SavepointDisposed, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -104,6 +104,21 @@ def test_target_and_name_are_templates() -> None:
     task = asks(target="s3://lake/{{ ds }}", name="{{ run_id }}")
     task.render_template_fields({"ds": "2026-11-20", "run_id": RUN})
     assert (task.target, task.name) == ("s3://lake/2026-11-20", RUN)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_retry_fails_if_its_savepoint_was_disposed_of(job: Job, waits: bool) -> None:
+    """The pointer of a deleted savepoint would fail only later, where a task restores it."""
+    answer = taken(job)
+    job.complete(
+        job.coordinator.trigger(Request(token="barrier"))
+    )  # the job need not start from the savepoint any more
+    dispose(job.store, answer["pointer"], "ann@host", "2026-11-22T10:00:00Z")
+    with pytest.raises(
+        AirflowFailException, match=r"was disposed of at 2026-11-22T10:00:00Z by ann@host\. Clear this task"
+    ):
+        run(asks(wait_for_completion=waits), run_id="hour 1", try_number=2)
+    assert job.state.pending == ()
 
 
 def test_task_without_wait_returns_a_pending_savepoint(job: Job) -> None:
