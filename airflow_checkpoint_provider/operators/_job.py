@@ -34,18 +34,29 @@ class JobOperator(KillGuard):
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG (its job id, scope and connection are used; no
         dependency is created), or a job id: the history that all runs of that job share.
+    :param run: with a job id: the run whose history is meant, if each run has its own, e.g. ``"{{ run_id }}"``. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator. If it does not
         exist: ``$AIRFLOW_HOME/checkpoints``, if that holds the job.
     """
 
-    template_fields: Sequence[str] = ("scope",)
+    template_fields: Sequence[str] = ("scope", "run")
 
     def __init__(
-        self, *, job: CheckpointedSparkSubmitOperator | str, checkpoint_conn_id: str | None = None, **kwargs: Any
+        self,
+        *,
+        job: CheckpointedSparkSubmitOperator | str,
+        run: str | None = None,
+        checkpoint_conn_id: str | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         reference = self._resolve(job)
         self.job_id, self.job_task_id, self.scope = reference.job_id, reference.task_id, reference.scope
+        if run is not None and (reference.job_id is None or reference.task_id is not None):
+            raise InvalidConfig(
+                f'run={run!r} needs a job id: write job="dag_id.task_id". A task as job= means its history in this DAG run'
+            )
+        self.run = run
         self.checkpoint_conn_id = checkpoint_conn_id or reference.conn_id
 
     def _resolve(self, job: object) -> JobReference:
@@ -61,12 +72,16 @@ class JobOperator(KillGuard):
         if job.has_dag() and self.has_dag() and job.dag is not self.dag:  # type: ignore[no-untyped-call]
             raise InvalidConfig(
                 f"job={job.task_id!r} is a task of DAG {job.dag_id!r}; for a job of another DAG write its job id, which"
-                ' means the history that its runs share (scope="job")'
+                ' means the history that its runs share (scope="job"), and run= if each run has its own'
             )
         return JobReference(job.job_id, job.task_id, job.scope, job.checkpoint_conn_id)
 
     def history(self, ti: Any) -> History:
-        """Return the job's history in the DAG run of ``ti``."""
+        """Return the job's history: that of ``run``, or the one in the DAG run of ``ti``. Raise ``InvalidConfig`` for an empty run."""
+        if self.run is not None and self.job_id is not None:
+            if not self.run:
+                raise InvalidConfig("run= is empty after its template was rendered: write the run id of the job's run")
+            return History(self.job_id, self.run)
         return history_of(self.job_id, self.scope, ti, self.job_task_id or ti.task_id)
 
     def cleared(self, ti: Any) -> bool:
@@ -82,7 +97,7 @@ class JobOperator(KillGuard):
             )
         runs = any(store.folders(f"{history.prefix.rpartition('/')[0]}/runs"))
         advice = (
-            "its runs have histories of their own: give the operator as job="
+            "its runs have histories of their own: name the run as run=, or give the operator as job="
             if runs
             else "check the job id, or start the job first"
         )

@@ -117,6 +117,7 @@ class TriggerSavepointOperator(SavepointRequestOperator):
     another one.
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param run: with a job id: the run, if each run has its own history. (templated)
     :param target: folder, as an absolute path or a URI, in which each savepoint gets its own directory. By default
         ``savepoints`` below the root of the checkpoints. (templated)
     :param name: name of the savepoint in lists. (templated)
@@ -207,6 +208,7 @@ class StopWithSavepointOperator(SavepointRequestOperator):
     clear while the job is suspended by it.
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param run: with a job id: the run, if each run has its own history. (templated)
     :param target: as in ``TriggerSavepointOperator``. (templated)
     :param drain: refused in this version: a batch job has no source whose data could be ended.
     :param timeout: the longest time from the barrier to the acknowledgement, and again from the completion to the attempt's

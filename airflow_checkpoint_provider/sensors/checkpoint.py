@@ -38,6 +38,7 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
 
     :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param run: with a job id: the run, if each run has its own history. (templated)
     :param after: with ``job``: count the checkpoints with a higher id than this checkpoint or savepoint: the output of the task
         that triggered it, a pointer, or an id. By default the checkpoints of the job's newest launch count. (templated)
     :param count: with ``job``: the number of checkpoints to wait for.
@@ -80,6 +81,7 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
             request = hook.get_checkpoint(self.checkpoint, owner_of(ti))
             return CheckpointWait(self.checkpoint, request, Awaited.COMPLETED, self.log)
         progress = hook.get_progress(self.history(ti), id_in(self.after, hook), owner_of(ti))
-        # The run that must still go on is that of a task of this DAG. After a clear it may be about to start again.
-        run = ti.run_id if self.job_task_id and not self.cleared(ti) else None
+        # The run that must still go on is the named one, or that of a task of this DAG. After a clear it may be about to start again.
+        run = self.run or (ti.run_id if self.job_task_id else None)
+        run = None if self.cleared(ti) else run
         return ProgressWait(progress, self.count, run, lambda store: self.why_unknown(store, ti), self.log)

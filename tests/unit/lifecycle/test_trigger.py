@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout, TaskDeferred
 from airflow.sdk.execution_time.timeout import TimeoutPosix
@@ -19,9 +21,13 @@ from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, NotRunning, NotSupportedYet, Queued
 from airflow_checkpoint_provider.operators import (
     CheckpointedSparkSubmitOperator,
+    RestoreOperator,
     StopWithSavepointOperator,
     TriggerCheckpointOperator,
+    TriggerSavepointOperator,
 )
+from airflow_checkpoint_provider.operators._job import JobOperator
+from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
@@ -110,6 +116,40 @@ def test_submit_task_as_job_means_its_job_in_this_run(store: Store) -> None:
     answer = run(asks)
     assert (answer["job"], answer["scope"]) == ("orders_audited.delays", RUN)
     assert json.dumps(asks.job_task_id) == '"delays"'
+
+
+VERBS: list[Callable[..., JobOperator]] = [
+    TriggerCheckpointOperator,
+    TriggerSavepointOperator,
+    StopWithSavepointOperator,
+    partial(RestoreOperator, restore="latest"),
+    CheckpointCompletedSensor,
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_job_id_with_run_means_the_history_of_that_run(verb: Callable[..., JobOperator]) -> None:
+    """A task of another DAG has no operator to name, and its own run id is another one."""
+    with DAG("another", schedule=None):
+        task = verb(task_id="t", job="orders_audited.delays", run="{{ params.of }}")
+        empty = verb(task_id="empty", job="orders_audited.delays", run="")
+    task.render_template_fields({"params": {"of": RUN}})
+    assert task.history(ti(dag_id="another", run_id="its own")) == History("orders_audited.delays", RUN)
+    with pytest.raises(InvalidConfig, match="run= is empty after its template was rendered"):
+        empty.history(ti())
+
+
+def test_task_of_another_dag_triggers_a_checkpoint_of_the_named_run(store: Store) -> None:
+    Job(store, "orders_audited.delays", "another run").start()
+    job = Job(store, "orders_audited.delays", RUN)
+    job.start()
+    answer = run(trigger("orders_audited.delays", run=RUN), dag_id="another", run_id="its own")
+    assert (answer["job"], answer["scope"], len(job.state.pending)) == ("orders_audited.delays", RUN, 1)
+
+
+def test_run_beside_an_operator_is_refused() -> None:
+    with DAG("orders_audited", schedule=None), pytest.raises(InvalidConfig, match="run='x' needs a job id"):
+        TriggerCheckpointOperator(task_id="trigger", job=submits(), run="x")
 
 
 def test_job_id_scope_and_connection_of_the_submit_task_are_used(
@@ -223,7 +263,7 @@ def test_unknown_job_is_refused_with_the_root_that_was_searched(store: Store) ->
     """A job given by its id has ``scope="job"``: all its runs share one history."""
     Job(store, scope=RUN).start()
     for name, mend in (
-        ("orders", "its runs have histories of their own: give the"),
+        ("orders", "its runs have histories of their own: name the run as run=, or give the"),
         ("ordrs", "check the job id, or start"),
     ):
         for kind in (TriggerCheckpointOperator, StopWithSavepointOperator):
@@ -388,7 +428,7 @@ def test_task_groups_and_mapped_tasks_are_refused() -> None:
     with DAG("etl", schedule=None):
         with pytest.raises(NotSupportedYet, match="no group"):
             TriggerCheckpointOperator(task_id="a", job=TaskGroup("nightly"))
-        mapped = CheckpointedSparkSubmitOperator.partial(task_id="m", application="job.py").expand(name=["a", "b"])
+        mapped = SparkSubmitOperator.partial(task_id="m", application="job.py").expand(name=["a", "b"])
         with pytest.raises(NotSupportedYet, match="no mapped one"):
             TriggerCheckpointOperator(task_id="b", job=mapped)
 
