@@ -43,6 +43,10 @@ from airflow_checkpoint_provider.storage import s3_credentials
 from airflow_checkpoint_provider.text import messages
 
 STARTS = ("latest", "none")
+MAPPED = (
+    "a mapped CheckpointedSparkSubmitOperator: its instances would share one history, so this version refuses it. Write one task"
+    " per item, for example in a loop"
+)
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
 
 
@@ -95,13 +99,20 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         self._cluster = False  # deploy mode
         self._killed = threading.Event()
 
+    @classmethod
+    def partial(cls, **options: Any) -> NoReturn:
+        """Refuse ``partial(...).expand(...)`` where it is written, so that the DAG is not imported."""
+        raise NotSupportedYet(f"task_id={options.get('task_id')!r}: {MAPPED}")
+
     def _check(self) -> None:
         """Raise ``InvalidConfig`` or ``InvalidName``. Called at parse, and in ``execute`` because mapped operators are not
         constructed at parse."""
         dag = self._own_dag()
-        check_job_id(
-            self.job_id if self.job_id is not None else f"{dag.dag_id}.{self.task_id}" if dag else self.task_id
-        )
+        check_job_id(self._name(dag))
+        if self.get_closest_mapped_task_group() is not None:
+            raise NotSupportedYet(f"{self.task_id}: {MAPPED}")
+        if dag:
+            self._refuse_shared_name(dag)
         if self.on_clear not in ("auto", "restart", "continue"):
             raise InvalidConfig(f'on_clear={self.on_clear!r}: write "auto", "restart" or "continue"')
         check_allowance(self.allow_non_restored_state)
@@ -119,6 +130,24 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 " two runs cannot continue from one state at the same time"
             )
 
+    def _name(self, dag: DAG | None) -> str:
+        """Return the job id."""
+        if self.job_id is not None:
+            return self.job_id
+        return f"{dag.dag_id}.{self.task_id}" if dag else self.task_id
+
+    def _refuse_shared_name(self, dag: DAG) -> None:
+        """Raise ``InvalidConfig`` if another task of the DAG submits the same job with the same scope: the two would write one
+        history, and each would start from the other's checkpoints."""
+        for task in dag.task_dict.values():
+            if not isinstance(task, CheckpointedSparkSubmitOperator) or task.task_id == self.task_id:
+                continue
+            if (task._name(dag), task.scope) == (self._name(dag), self.scope):
+                raise InvalidConfig(
+                    f"tasks {task.task_id!r} and {self.task_id!r} of DAG {dag.dag_id!r} have one job id, {self._name(dag)!r}, and"
+                    f" one scope, {self.scope!r}, so they would share one history. Give each its own job_id="
+                )
+
     def _own_dag(self) -> DAG | None:
         """Return the DAG; None for an operator that gets its DAG later."""
         return self.dag if self.has_dag() else None  # type: ignore[no-untyped-call]
@@ -128,10 +157,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
     def execute(self, context: Any) -> dict[str, Any] | None:  # type: ignore[override]
         ti = context["ti"]
         if ti.map_index is not None and ti.map_index >= 0:
-            error = NotSupportedYet(
-                "mapped tasks need item=, which this version does not have. Write one task per item"
-            )
-            raise AirflowFailException(str(error))
+            raise AirflowFailException(str(NotSupportedYet(MAPPED)))
         with failing_for_good():
             self._check()
             self._refuse_backfill(context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task_group
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, NotSupportedYet
@@ -44,6 +44,35 @@ def test_unsupported_parameter_is_refused_by_name(name: str, value: Any) -> None
 )
 def test_supported_value_is_accepted(name: str, value: Any) -> None:
     assert getattr(operator(**{name: value}), name, value) == value
+
+
+def test_mapped_task_is_refused_where_it_is_written() -> None:
+    with DAG("etl", schedule=None), pytest.raises(NotSupportedYet, match=r"'job': a mapped .* one task per item"):
+        CheckpointedSparkSubmitOperator.partial(task_id="job", application="job.py").expand(name=["a", "b"])
+
+
+def test_task_in_a_mapped_group_is_refused_where_it_is_written() -> None:
+    @task_group
+    def each(name: str) -> None:
+        CheckpointedSparkSubmitOperator(task_id="job", application="job.py", name=name)
+
+    with DAG("etl", schedule=None), pytest.raises(NotSupportedYet, match=r"each\.job: a mapped .* one task per item"):
+        each.expand(name=["a", "b"])
+
+
+@pytest.mark.parametrize(("first", "second"), [("tally", "tally"), (None, "etl.first"), ("etl.second", None)])
+def test_two_tasks_with_one_job_id_are_refused(first: str | None, second: str | None) -> None:
+    with DAG("etl", schedule=None):
+        CheckpointedSparkSubmitOperator(task_id="first", application="job.py", job_id=first)
+        with pytest.raises(InvalidConfig, match=r"tasks 'first' and 'second' of DAG 'etl' have one job id, '"):
+            CheckpointedSparkSubmitOperator(task_id="second", application="job.py", job_id=second)
+
+
+def test_two_tasks_with_one_job_id_and_two_scopes_are_accepted() -> None:
+    with DAG("etl", schedule=None) as dag:
+        for region in ("north", "south"):
+            CheckpointedSparkSubmitOperator(task_id=region, application="job.py", job_id="tally", scope=region)
+    assert dag.task_ids == ["north", "south"]
 
 
 def test_job_scope_needs_max_active_runs_of_one() -> None:
