@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from urllib.parse import quote
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
@@ -157,11 +158,14 @@ class DriverLaunch:
         """Raise ``HistoryGone`` if an earlier try of this task wrote to another history."""
         known = self.parameters.incarnation
         if known is not None and known != state.incarnation:
+            token = self.parameters.token
+            instance = f"dags/{quote(token.dag)}/dagRuns/{quote(token.run, '')}/taskInstances/{quote(token.task)}"
             raise HistoryGone(
                 f"{self.parameters.history.job}: an earlier try of this task wrote to a history at"
                 f" {self.store.uri}/{self.keys.prefix} that is not there any more. Was it deleted, or was the connection"
-                " changed? Put the history back. To start without state, delete this task's key 'checkpoint_history' from"
-                " its state store and clear the task"
+                " changed? Put the history back. To start without state, delete the key 'checkpoint_history' in Airflow, tab"
+                ' Storage of this task, or with `curl -X DELETE -H "Authorization: Bearer $TOKEN"'
+                f" $AIRFLOW/api/v2/{instance}/state-store/checkpoint_history`. Then clear the task"
             )
 
     def _append_plan(self, plan: c.PlanLaunch) -> None:

@@ -156,8 +156,11 @@ def test_driver_that_does_not_stop_is_replaced_and_logged_once(recorded: Recorde
 
 
 def test_plan_is_refused_if_the_history_was_deleted(recorded: Recorded) -> None:
-    with pytest.raises(HistoryGone, match="not there any more"):
+    with pytest.raises(HistoryGone, match="not there any more") as error:
         Try(Recorded(), 2, incarnation=recorded.state.incarnation).launch.plan()
+    assert "tab Storage of this task" in str(error.value)
+    instance = f"dags/flights_etl/dagRuns/{RUN}/taskInstances/delays"
+    assert f"$AIRFLOW/api/v2/{instance}/state-store/checkpoint_history`" in str(error.value)
 
 
 def test_stop_request_of_a_killed_try_is_in_the_journal(recorded: Recorded, driver: Heart) -> None:
