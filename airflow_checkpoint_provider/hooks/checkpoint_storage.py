@@ -41,6 +41,7 @@ class CheckpointStorageHook(BaseHook):
     :param checkpoint_conn_id: the connection. If its name is not the default one, it must exist.
     :param master: Spark's master, if there is one. Without the connection, jobs of a local one use
         ``$AIRFLOW_HOME/checkpoints``; on a cluster that would be another folder on each host.
+    :param spark_conn_id: the connection that names the master, for the error.
     """
 
     conn_name_attr = "checkpoint_conn_id"
@@ -48,10 +49,15 @@ class CheckpointStorageHook(BaseHook):
     conn_type = "checkpoint_storage"
     hook_name = "Checkpoint Storage"
 
-    def __init__(self, checkpoint_conn_id: str = default_conn_name, master: str | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint_conn_id: str = default_conn_name,
+        master: str | None = None,
+        spark_conn_id: str | None = None,
+    ) -> None:
         super().__init__()
         self.checkpoint_conn_id = checkpoint_conn_id
-        self.master = master
+        self.master, self.spark_conn_id = master, spark_conn_id
 
     def root(self) -> str:
         """Return the root as a URI. Raise ``ConnectionUnreadable`` or ``StoreMisconfigured``."""
@@ -67,9 +73,18 @@ class CheckpointStorageHook(BaseHook):
         raise self._nowhere()
 
     def _nowhere(self) -> NoConnection:
+        """Return the error of a job that has no place for checkpoints. It names the Spark connection too, whose name may be wrong:
+        without it Airflow's Spark provider assumes the master yarn."""
+        asked = f"There is no connection {self.checkpoint_conn_id!r} (checkpoint_conn_id=)"
+        if self.spark_conn_id is not None and find_connection(self.spark_conn_id) is None:
+            return NoConnection(
+                f"{asked}, and no connection {self.spark_conn_id!r} (conn_id=, of Spark; without it the master is {self.master}). If"
+                f" Spark's master is local, correct conn_id=. Otherwise add both; that of the checkpoints: {_ADD}"
+            )
+        named = f" of connection {self.spark_conn_id!r}" if self.spark_conn_id is not None else ""
         return NoConnection(
-            f"There is no connection {self.checkpoint_conn_id!r}, and without one only a local Spark master has a place"
-            f" for checkpoints (here: {self.master or 'no master'}). Add it: {_ADD}"
+            f"{asked}, and without it only a local Spark master has a place for checkpoints; the master{named} is"
+            f" {self.master or 'not known'}. Add it: {_ADD}"
         )
 
     def get_store_of(self, job: str) -> Store:
@@ -79,7 +94,10 @@ class CheckpointStorageHook(BaseHook):
             return connected
         folder = _folder()
         if safe_token(job) not in folder.folders("jobs"):
-            raise self._nowhere()
+            raise NoConnection(
+                f"There is no connection {self.checkpoint_conn_id!r} (checkpoint_conn_id=), and {folder.uri}, where jobs with a local"
+                f" Spark master write without it, has no job {job!r}. Start the job first, or add the connection: {_ADD}"
+            )
         return folder
 
     def get_store_at(self, root: str) -> Store:

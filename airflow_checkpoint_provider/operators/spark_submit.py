@@ -163,7 +163,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             self._refuse_backfill(context)
             self._hook = hook = self._get_hook()
             self._log_why_not_deferred(hook)
-            store = CheckpointStorageHook(self.checkpoint_conn_id, hook.master).get_store()
+            store = CheckpointStorageHook(self.checkpoint_conn_id, hook.master, self._conn_id).get_store()
             s3_credentials.refuse_for_jobs(store)
             self._cluster = hook.deploy_mode == "cluster"
             self._launch = launch = DriverLaunch(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import Connection
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -68,6 +70,29 @@ def test_unreadable_connection_is_not_missing(monkeypatch: pytest.MonkeyPatch, m
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", "{not json")
     with pytest.raises(ConnectionUnreadable):
         CheckpointStorageHook(master=master).root()
+
+
+def test_missing_connections_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistyped name of the Spark connection makes the master yarn, which has no place of its own for checkpoints."""
+    monkeypatch.setattr("airflow_checkpoint_provider._airflow.look_up_connection", lambda _: None)
+    with pytest.raises(NoConnection) as error:
+        CheckpointStorageHook(master="yarn", spark_conn_id="spark_defualt").get_store()
+    both = r"no connection 'checkpoint_default' \(checkpoint_conn_id=\), and no connection 'spark_defualt' \(conn_id=, of Spark"
+    assert re.search(both, str(error.value))
+
+
+def test_missing_connection_names_the_spark_connection_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"spark_cluster": Connection(conn_id="spark_cluster", conn_type="spark")}
+    monkeypatch.setattr("airflow_checkpoint_provider._airflow.look_up_connection", known.get)
+    with pytest.raises(NoConnection, match="the master of connection 'spark_cluster' is yarn"):
+        CheckpointStorageHook(master="yarn", spark_conn_id="spark_cluster").get_store()
+
+
+def test_missing_connection_of_an_unknown_job_says_nothing_of_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This text also stands in the log of a task that waits for the job's first launch."""
+    monkeypatch.setattr("airflow_checkpoint_provider._airflow.look_up_connection", lambda _: None)
+    with pytest.raises(NoConnection, match=r"has no job 'orders'\. Start the job first, or add the connection: type"):
+        CheckpointStorageHook().get_store_of("orders")
 
 
 ASKED: list[Callable[[CheckpointStorageHook, str], object]] = [
