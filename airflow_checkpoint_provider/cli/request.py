@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Outcome
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.savepoint import suspending
+from airflow_checkpoint_provider.coordinator.savepoint_target import check_target
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS
@@ -277,7 +278,7 @@ def _checked(request_id: str) -> str:
 
 
 def _target(store: Store, wanted: WantedCheckpoint) -> str | None:
-    """Return the target as its store writes it, so that a wrong URI is refused before the request; None for a checkpoint."""
+    """Return the target as its store writes it, so that a wrong place is refused before the request; None for a checkpoint."""
     if not wanted.kind.savepoint:
         return None
-    return store.beside(wanted.to).uri if wanted.to else f"{store.uri}/{SAVEPOINTS}"
+    return check_target(store, wanted.to) if wanted.to else f"{store.uri}/{SAVEPOINTS}"

@@ -11,12 +11,14 @@ claim stays whole.
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import re
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.files import verify
-from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer
+from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.metadata import Seal, digest
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, canonical, parse
 from airflow_checkpoint_provider.storage.base import Store, put
@@ -72,6 +74,48 @@ class Savepoint:
             raise errors.Damaged(
                 f"{self.pointer} is not whole: {error.message}. Copy the directory again, or name another savepoint"
             ) from None
+
+
+# -- where a savepoint may lie -------------------------------------------------------------------------------------------
+
+_HISTORY = re.compile(r"/jobs/[^/]+/(?:job|runs/[^/]+)(?:/|\Z)")
+_PLACE = re.compile(r"(?P<top>[a-z0-9]+://(?:/[^/]+|[^/]+))/(?P<below>.+)")  # the first directory, or the bucket
+
+
+def check_target(home: Store, folder: str) -> str:
+    """Return the URI of ``folder``, in which a savepoint may get its own directory. ``home`` is the store of its history.
+
+    Raises ``InvalidConfig`` if ``folder`` lies inside of a history, a checkpoint's folder or another savepoint: whoever deletes
+    that would delete the new savepoint, too.
+    """
+    uri = home.beside(folder).uri
+    if _HISTORY.search(uri) or f"{uri}/".startswith(f"{home.uri}/jobs/"):
+        raise errors.InvalidConfig(
+            f"{uri} lies inside of the histories of jobs, where a savepoint would be deleted with one of them. Choose another"
+            f" target, for example {home.uri}/{SAVEPOINTS}"
+        )
+    inside = _savepoint_above(home, uri)
+    if inside is not None:
+        raise errors.InvalidConfig(
+            f"{uri} lies inside of the savepoint {inside}, and would be deleted with it. Choose a target beside it"
+        )
+    return uri
+
+
+def _savepoint_above(home: Store, uri: str) -> str | None:
+    """Return the savepoint, or what is left of it, in which ``uri`` lies. A directory that may not be read is passed over."""
+    match = _PLACE.fullmatch(uri)
+    if not match:
+        return None
+    top, names = home.beside(match["top"]), match["below"].split("/")
+    for count in range(len(names), 0, -1):
+        above = "/".join(names[:count])
+        if f"{match['top']}/{above}" == home.uri:
+            return None
+        with contextlib.suppress(errors.StoreDenied):
+            if top.read(f"{above}/_metadata") is not None:
+                return f"{match['top']}/{above}"
+    return None
 
 
 # -- opening -------------------------------------------------------------------------------------------------------------

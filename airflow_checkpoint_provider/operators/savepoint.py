@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.coordinator.outcomes import (
 )
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.savepoint import Disposed, dispose, suspending, target_of
-from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint_target import check_target, open_savepoint
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     EndedAfterStop,
@@ -60,13 +60,17 @@ class SavepointRequestOperator(RequestOperator):
     def __init__(self, *, target: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.target = target
+        self._checked_target: str | None = None
         if target and known_at_parse(target):
             open_store(_shared(target))
 
     def _folder(self, coordinator: Coordinator) -> str:
         """Return the URI of the folder in which the savepoint gets its own directory."""
-        store = coordinator.store
-        return store.beside(_shared(self.target)).uri if self.target else f"{store.uri}/{SAVEPOINTS}"
+        if not self.target:
+            return f"{coordinator.store.uri}/{SAVEPOINTS}"
+        if self._checked_target is None:
+            self._checked_target = check_target(coordinator.store, _shared(self.target))
+        return self._checked_target
 
     def _check_answer(self, request: CheckpointRequest) -> None:
         """Raise ``SavepointDisposed`` if an earlier try took a savepoint that was disposed of since."""

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from airflow_checkpoint_provider.coordinator.garbage import delete_target
+from airflow_checkpoint_provider.coordinator.savepoint import target_of
+from airflow_checkpoint_provider.coordinator.savepoint_target import check_target
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, NotPending
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
@@ -97,6 +99,7 @@ class Savepoints:
         self._refuse_unwanted(savepoint)
         # Otherwise it was acknowledged at an earlier barrier, and the store did not tell the outcome.
         if self._attempt.missing(savepoint):
+            check_target(self._attempt.store, target_of(savepoint).root)
             records = self._copy(savepoint, snapshots, began + savepoint.timeout_s)
             self._refuse_unwanted(savepoint)
             self._attempt.acknowledge(self._acknowledgement(savepoint.id, records))

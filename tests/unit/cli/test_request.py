@@ -72,6 +72,26 @@ def test_savepoint_lies_at_the_given_target(job: Job, checkpoints: Command, tmp_
     assert json.loads(done.out)["pointer"].startswith(f"file://{tmp_path}/elsewhere/savepoint-orders-2-"), done.err
 
 
+@pytest.mark.parametrize("verb", VERBS[1:], ids=lambda verb: verb[0])
+@pytest.mark.parametrize("place", ["jobs", "jobs/orders/job", "jobs/orders/job/chk-1/mine", "jobs/mine"])
+def test_target_inside_of_a_history_is_refused(
+    job: Job, checkpoints: Command, verb: tuple[str, ...], place: str
+) -> None:
+    before = job.state.n
+    done = checkpoints(*verb, "--to", f"{job.store.uri}/{place}")
+    assert (done.code, done.out, job.state.n) == (2, "", before)
+    assert f"{job.store.uri}/{place} lies inside of the histories of jobs" in done.err
+
+
+@pytest.mark.parametrize("below", ["", "/mine", "/state/mine"])
+def test_target_inside_of_another_savepoint_is_refused(job: Job, checkpoints: Command, below: str) -> None:
+    other = savepoint(job).target
+    before = job.state.n
+    done = checkpoints("savepoint", "orders", "--to", f"{other}{below}")
+    assert (done.code, done.out, job.state.n) == (2, "", before)
+    assert f"{other}{below} lies inside of the savepoint {other}, and would be deleted with it" in done.err
+
+
 def test_stop_suspends_the_job(job: Job, checkpoints: Command) -> None:
     with serving(job):
         done = checkpoints("stop", "orders", "--yes")

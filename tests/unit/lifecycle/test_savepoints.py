@@ -93,6 +93,14 @@ def test_invalid_target_is_refused(job: Job, target: str, message: str) -> None:
     assert job.state.checkpoints == ()
 
 
+@pytest.mark.parametrize("place", ["jobs/orders/job/chk-1", "savepoint"])
+def test_target_inside_of_a_history_or_savepoint_is_refused(job: Job, tmp_path: Path, place: str) -> None:
+    target = taken(job)["pointer"] if place == "savepoint" else f"{job.store.uri}/{place}"
+    with pytest.raises(AirflowFailException, match="lies inside of the"):
+        run(asks(target=f"{target}/mine"), run_id="another")
+    assert job.state.pending == ()
+
+
 def test_journal_records_owner_name_and_pin(job: Job) -> None:
     taken(job, name="before price change", pinned=True)
     found = job.checkpoint(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +107,20 @@ def test_stop_is_not_taken_where_the_script_does_not_wait(running: Driver, targe
     serving.serve(frozenset({running.listed(number).request.token}), pinned, stop=False)
     serving.settle()
     assert (running.listed(number).status, snapshot.places, snapshot.discarded) == (PENDING, [], 1)
+
+
+def test_savepoint_inside_of_another_savepoint_is_declined(
+    running: Driver, target: MemoryStore, tmp_path: Path
+) -> None:
+    """A request may reach the driver from a version that does not look, or the other savepoint may be newer than the request."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "_metadata").write_bytes(b"{}")
+    number = running.asked("savepoint", folder=f"file://{tmp_path}/other/mine", timeout_s=60.0)
+    barrier(running, Recording("counts"))
+    listed = running.listed(number)
+    assert (listed.status, listed.reason) == (ABORTED, "declined")
+    assert f"lies inside of the savepoint file://{tmp_path}/other" in listed.details
+    assert not (tmp_path / "other" / "mine").exists()
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
