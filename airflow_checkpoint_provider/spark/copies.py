@@ -154,8 +154,9 @@ def import_states(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[s
     if source.store.uri == attempt.store.uri and source.keys == attempt.keys:
         return dict(kept)
     total = total_bytes(kept.values())
-    if files := sum(len(file_set.files) for state in kept.values() for file_set in state.file_sets):
-        say(messages.copying_from_elsewhere(str(restored.point), files, total))
+    files = sum(len(file_set.files) for state in kept.values() for file_set in state.file_sets)
+    if files and restored.point:
+        say(messages.copying_from_elsewhere(restored.point, files, total))
     with attempt.copying(str(restored.point)):
         place = NewFileSets(attempt, str(restored.point), source, total)
         return {uid: place.copy(record, attempt.leave_if_over) for uid, record in kept.items()}

@@ -209,11 +209,10 @@ def copied(what: str, done: int, total: int) -> str:
     return coded(f"{what}: {size(done)} of {size(total)} copied", "CKP207")
 
 
-def copying_from_elsewhere(point: str, files: int, total: int) -> str:
-    """Say that files of another history are copied before the job starts."""
-    return coded(
-        f"{point} belongs to another history. Copying its {plural(files, 'file')}, {size(total)}, first", "CKP207"
-    )
+def copying_from_elsewhere(point: Point, files: int, total: int) -> str:
+    """Say that files of another history, or of an own savepoint, are copied before the job starts."""
+    where = "is a savepoint of this job" if point.pointer is None else "belongs to another history"
+    return coded(f"{point} {where}. Copying its {plural(files, 'file')}, {size(total)}, first", "CKP207")
 
 
 def not_published(error: str) -> str:

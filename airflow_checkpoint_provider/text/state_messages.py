@@ -19,9 +19,13 @@ CODES = {  # what the line means; docs/behaviour.md shows it
 }
 
 
-def stage_reused(stage: StateSnapshot, why: str = "") -> str:
-    """Say that stored rows were used; ``why`` is given if reuse needs a reason."""
-    saved = f"{plural(stage.rows, 'row')} of chk-{stage.measures.checkpoint}"
+def stage_reused(stage: StateSnapshot, why: str = "", *, restored: str = "") -> str:
+    """Say that stored rows were used; ``why`` is given if reuse needs a reason.
+
+    ``restored`` is from where the attempt started: rows that were copied from there are in no checkpoint of this history yet.
+    """
+    number = stage.measures.checkpoint
+    saved = f"{plural(stage.rows, 'row')} of {f'chk-{number}' if number else restored}"
     because = f"; {why}" if why else ""
     work = duration(stage.measures.work_s)
     return coded(f"stage '{stage.uid}': reused, {saved}, {work} of work not run again{because}", "CKP120")

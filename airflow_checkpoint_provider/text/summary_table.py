@@ -192,7 +192,14 @@ def saved_s(state: State, attempt: AttemptRecord, run: str) -> float:
     ]
     newest = checkpoints[-1] if checkpoints else state.checkpoint(point.id)
     stages = [held for held in newest.states if held.kind == "stage" and held.run == run] if newest else []
-    return sum(stage.measures.work_s for stage in stages if stage.measures.checkpoint <= point.id)
+    restored = state.checkpoint(point.id)
+    # Rows that were copied from a savepoint are new in this history, but not their work.
+    copied = {(held.uid, held.measures.work_s, held.rows) for held in (restored.states if restored else ())}
+    return sum(
+        stage.measures.work_s
+        for stage in stages
+        if stage.measures.checkpoint <= point.id or (stage.uid, stage.measures.work_s, stage.rows) in copied
+    )
 
 
 def _state(state: State, checkpoint: Checkpoint) -> str:

@@ -87,7 +87,7 @@ class Stages:
         self._states.replay_values(detail)
         self._states.hand_out(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
-        say(state_messages.stage_reused(snapshot, verdict.why))
+        say(state_messages.stage_reused(snapshot, verdict.why, restored=str(self._attempt.restored.point)))
         return df
 
     def _read(self, snapshot: StateSnapshot, detail: StageDetail) -> DataFrame:

@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPo
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, copies, open_checkpoint
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
+from airflow_checkpoint_provider.text.summary_table import saved_s
 from tests.integration.runtime.conftest import Script
 from tests.support.waiting import wait_until
 
@@ -289,7 +290,11 @@ def test_own_job_continues_from_a_savepoint_without_computing(
         assert stage(job, "first", rows=5) == 5
         job.checkpoint()
     assert not again()
-    assert f"chk-{number} belongs to another history" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"chk-{number} is a savepoint of this job. Copying" in said
+    assert f"reused, 5 rows of chk-{number}," in said
+    state = script.coordinator().state
+    assert saved_s(state, state.attempts[-1], state.runs[-1].key) > 0
     shutil.rmtree(tmp_path / "saved")
     script.lose_beats()
     with script.attempt() as job:

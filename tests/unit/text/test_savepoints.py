@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.text import messages
 from tests.support.recorded import Recorded, at
@@ -39,7 +39,10 @@ def test_lines_of_a_savepoint_that_is_copied(golden: Golden) -> None:
         "saving",
         [
             messages.copied(f"{name}-9f3c", 12 * 1024**3, 61 * 1024**3),
-            messages.copying_from_elsewhere("s3://lake/savepoints/savepoint-orders-41-9f3c", 214, 61 * 1024**3),
+            messages.copying_from_elsewhere(
+                Point(pointer="s3://lake/savepoints/savepoint-orders-41-9f3c"), 214, 61 * 1024**3
+            ),
+            messages.copying_from_elsewhere(Point(id=41), 214, 61 * 1024**3),
             messages.not_published("cannot write s3://lake/savepoints: 503"),
             messages.not_tolerated(3, 2, "chk-7 expired: nobody came"),
         ],
