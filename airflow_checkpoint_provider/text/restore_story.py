@@ -163,7 +163,8 @@ def cleared_unchanged(state: State, epoch: int) -> list[str]:
     if replaced.application_digest != attempt.application_digest:
         return []
     text = f"The task was cleared, but the application has not changed since attempt {replaced.epoch}."
-    return [coded(f'{text} To run a fix, clear with "run on latest version".', "CKP103")]
+    advice = 'To run a fix, change the file that the task submits, then clear. In a DAG bundle, clear with "run on latest version".'
+    return [coded(f"{text} {advice}", "CKP103")]
 
 
 # -- the whole story ---------------------------------------------------------------------------------------------------
