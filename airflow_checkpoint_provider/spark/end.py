@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import traceback
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import state_messages
 
 LAST_TRIES = 2  # at the last checkpoint of a run
+STOPPED = "spark.stop() was called inside `with CheckpointedJob()`: move it behind the block"
+INTERRUPTED = 128 + signal.SIGINT  # as a shell reports it
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,17 @@ class JobEnd:
     launched: Launched | None
     allow_non_restored_state: Allowed
 
+    @property
+    def _session_stopped(self) -> bool:
+        return self.spark.sparkContext._jsc is None
+
     def finish(self) -> None:
         """Give every pending checkpoint its outcome, save what changed, and end the attempt as *finished*.
 
         Only a barrier can tell whether a registered object changed, so there is one if objects are registered.
         """
-        if self.spark.sparkContext._jsc is None:
-            raise WrongUse("spark.stop() was called inside `with CheckpointedJob()`: move it behind the block")
+        if self._session_stopped:
+            raise WrongUse(STOPPED)
         self.checkpointer.wait()
         self.attempt.check_not_fenced()  # this also reads the requests since the last look
         self._keep_or_drop_unclaimed()
@@ -82,6 +89,8 @@ class JobEnd:
 
     def fail(self, error: BaseException | None) -> None:
         """End the attempt as *failed*. Raise ``SystemExit`` with code 3 if no retry can help."""
+        if self._session_stopped and not isinstance(error, WrongUse):
+            say(f"{STOPPED}. The error below may only be its effect")
         self.checkpointer.close()
         self.attempt.end_failed(exit_code(error, self.launched))
         self.checkpointer.close_objects()
@@ -106,5 +115,7 @@ def exit_code(error: BaseException | None, launched: Launched | None) -> int:
     """Return the exit code of a driver whose script ends with ``error``."""
     if isinstance(error, CheckpointError):
         return ExitCode.REFUSED if launched and error.permanent else ExitCode.FAILED
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
     code = error.code if isinstance(error, SystemExit) else None
     return code & 0xFF if isinstance(code, int) else ExitCode.FAILED

@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import check_uid
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
 from airflow_checkpoint_provider.spark import copies, s3a
+from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.end import JobEnd, exit_code, refuse_retry
 from airflow_checkpoint_provider.spark.log import say
@@ -35,6 +36,9 @@ from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+OUTSIDE = "the job is not active here. Use it inside `with CheckpointedJob() as job:`"
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class CheckpointedJob:
         False: it is logged and kept. True, or a list of uids: it is dropped. The task's wins over it.
     """
 
+    _running: Attempt | None = None
     _active: ClassVar[CheckpointedJob | None] = None
     _finished: ClassVar[bool] = False  # a run ended well in this process
 
@@ -122,7 +127,7 @@ class CheckpointedJob:
         if application.note:
             say(application.note)
         s3a.prepare(self.spark, open_store(settings.root, s3=settings.s3))
-        self._attempt = begin(settings, Program(application.digest, application.stored_parts, self.spark.version))
+        self._running = begin(settings, Program(application.digest, application.stored_parts, self.spark.version))
         self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, self._terminated).start()
         self._attempt.watch()
         try:
@@ -241,6 +246,7 @@ class CheckpointedJob:
 
         Raises ``CommitStateUnknown`` if it did not, and ``Declined`` if a registered object could not give its state.
         """
+        self._check_active()
         if not self._checkpointer.checkpoint("checkpoint()", wait=wait) and wait:
             raise CommitStateUnknown(
                 "the checkpoint did not complete. The lines above say why. The job may go on without it"
@@ -262,14 +268,25 @@ class CheckpointedJob:
         point = self._attempt.restored.point
         return None if point is None else self._ref(point)
 
+    @property
+    def _attempt(self) -> Attempt:
+        if self._running is None:
+            raise WrongUse(OUTSIDE)
+        return self._running
+
     def _ref(self, point: Point) -> CheckpointRef:
         state: State = self._attempt.state
         store, keys = self._attempt.store, self._attempt.keys
         number = point.id or self._attempt.restored.id_floor
         return CheckpointRef(state.job, state.scope, number, point.pointer or str(keys.pointer(store.uri, number)))
 
+    def _check_active(self) -> None:
+        if CheckpointedJob._active is not self:
+            raise WrongUse(OUTSIDE)
+
     def _claim(self, uid: str) -> None:
         """Note that the script uses ``uid``. Raises ``WrongUse`` at the second use: it would return the rows of the first."""
+        self._check_active()
         check_uid(uid)
         if uid in self._uids:
             raise WrongUse(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,15 +52,17 @@ def test_sys_exit_inside_the_block_ends_the_attempt_by_its_code(
     assert how(script) == [ended]
 
 
-@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
-def test_exception_fails_the_attempt_and_a_retry_continues_the_run(script: Script, error: type[BaseException]) -> None:
+@pytest.mark.parametrize(("error", "code"), [(Broken, 1), (KeyboardInterrupt, 130)])
+def test_exception_fails_the_attempt_and_a_retry_continues_the_run(
+    script: Script, error: type[BaseException], code: int
+) -> None:
     with pytest.raises(error), script.attempt():
         raise error
-    assert how(script) == [("failed", 1)]
+    assert how(script) == [("failed", code)]
     began = script.coordinator().state.runs[0].started_at
     with script.attempt() as job:
         assert job.started_at == datetime.fromisoformat(began), "the start of the run's first attempt"
-    assert how(script) == [("failed", 1), ("finished", 0)]
+    assert how(script) == [("failed", code), ("finished", 0)]
     assert [run.key for run in script.coordinator().state.runs] == ["alone-1"]
 
 
@@ -124,6 +129,38 @@ def test_exit_code_256_is_no_success(script: Script) -> None:
         sys.exit(256)
     assert left.value.code == 1
     assert how(script) == [("failed", 0)]
+
+
+def test_job_outside_of_its_block_is_refused(script: Script) -> None:
+    job = script.attempt()
+    uses: tuple[Callable[[], object], ...] = (
+        lambda: job.stage("clean", script.spark.range(3)),
+        lambda: job.value("count"),
+        lambda: job.register("hook", object()),  # type: ignore[arg-type]
+        job.checkpoint,
+        lambda: job.attempt,
+        lambda: job.started_at,
+        lambda: job.restored,
+    )
+    for use in uses:
+        with pytest.raises(WrongUse, match="Use it inside `with CheckpointedJob"):
+            use()
+    with job:
+        pass
+    assert job.attempt == 1
+    with pytest.raises(WrongUse, match="Use it inside `with CheckpointedJob"):
+        job.stage("clean", script.spark.range(3))
+
+
+def test_stopped_session_is_named_before_the_error_that_it_causes(
+    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The session of the tests lives on; only its context looks as after ``spark.stop()``."""
+    with monkeypatch.context() as patched, script.failing() as job:
+        patched.setattr(job.spark.sparkContext, "_jsc", None)
+    said = capsys.readouterr().out
+    assert "spark.stop() was called inside `with CheckpointedJob()`: move it behind the block. The error" in said
+    assert how(script) == [("failed", 1)]
 
 
 def test_stage_without_a_dataframe_is_refused(script: Script) -> None:
