@@ -59,7 +59,7 @@ class UnsupportedType(CheckpointError, TypeError, code="CKP604", permanent=True)
 class WrongUse(CheckpointError, RuntimeError, code="CKP605", permanent=True):
     """The call is not possible here or now.
 
-    Examples: one uid twice, ``spark.stop()`` inside ``with``, Spark Connect.
+    Examples: one uid twice, ``spark.stop()`` inside ``with``, Spark Connect, a notebook without a ``job_id``.
     """
 
 

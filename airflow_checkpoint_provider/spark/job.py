@@ -56,10 +56,11 @@ class CheckpointedJob:
 
     If ``CheckpointedSparkSubmitOperator`` submits it, all settings come with the launch. Without Airflow, checkpoints lie
     below ``./checkpoints``, the job has the name of the script, and the next start of the same script continues the run
-    until one attempt finishes it.
+    until one attempt finishes it. Then a second ``with`` in the same process begins a new run, so a notebook's cell can be run twice.
 
     :param spark: the session; by default ``SparkSession.builder.getOrCreate()``.
-    :param job_id: only without Airflow; by default the script's name without ``.py``.
+    :param job_id: only without Airflow; by default the script's name without ``.py``. A notebook, a REPL, ``-c`` and standard
+        input need it.
     :param root: where checkpoints lie: a directory or ``s3://bucket/prefix``. The task's connection wins over it.
     :param checkpointing: the configuration of checkpoints. The task's wins over it.
     :param restore: only without Airflow: where a new run starts: "latest", "none", an id, or a pointer.
@@ -91,15 +92,15 @@ class CheckpointedJob:
             raise WrongUse(
                 "two CheckpointedJobs are active in one driver. Put the whole job into one `with CheckpointedJob()`"
             )
-        if CheckpointedJob._finished:
-            raise WrongUse(
-                "the run of this driver has finished already. Put the whole job into one `with CheckpointedJob()`"
-            )
         if self._session is not None:
             refuse_connect(self._session)
         self.spark = self._session or SparkSession.builder.getOrCreate()
         refuse_connect(self.spark)
         self._launched = launched(self.spark)
+        if CheckpointedJob._finished and self._launched:
+            raise WrongUse(
+                "the run of this driver has finished already. Put the whole job into one `with CheckpointedJob()`"
+            )
         try:
             check_versions(self.spark)
             self._begin(self._find_settings())

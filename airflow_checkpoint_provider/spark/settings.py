@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.coordinator.assignment import Allowed, check_allowance
-from airflow_checkpoint_provider.errors import InvalidName
+from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, WrongUse
+from airflow_checkpoint_provider.policies.retention import retention_from_json
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
-from airflow_checkpoint_provider.protocol.handover import LaunchPlace, LaunchSettings
+from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchPlace, LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
 from airflow_checkpoint_provider.storage import S3Settings, Store, open_store, s3_credentials
+from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ALONE_ROOT = "checkpoints"
+ALONE_CONFS = ("root", "job", "restore", "checkpointing")  # below PREFIX, for a script without Airflow
 
 _keys: dict[str, str] = {}  # S3 keys of this process's launch, by the name of their environment variable
 
@@ -87,9 +91,10 @@ def settings_of(
 
     Raises ``InvalidName`` if task and script give different job ids.
     """
-    task = LaunchSettings.from_confs(_confs(spark))
+    confs = _confs(spark)
+    task = LaunchSettings.from_confs(confs)
     if task is None:
-        alone = _alone(job_id, root, checkpointing, restore)
+        alone = settings_alone(confs, script(), job_id, root, checkpointing, restore)
         return replace(alone, allow_non_restored_state=check_allowance(allow_non_restored_state))
     if job_id is not None and job_id != task.job:
         raise InvalidName(
@@ -114,14 +119,92 @@ def settings_of(
     )
 
 
-def _alone(job_id: str | None, root: str | None, checkpointing: CheckpointConfig | None, restore: str) -> Settings:
-    job = check_job_id(job_id if job_id is not None else script().stem)
-    where = root or str(Path(ALONE_ROOT).absolute())
+def settings_alone(
+    confs: Mapping[str, str],
+    script: Path | None,
+    job_id: str | None,
+    root: str | None,
+    checkpointing: CheckpointConfig | None,
+    restore: str,
+) -> Settings:
+    """Return the settings of a script without Airflow: those of ``spark-submit --conf``, else the script's own, else defaults.
+
+    ``notes`` name the source of each. Raises ``InvalidName``, ``InvalidConfig``, ``WrongUse``.
+    """
+    given = _alone_confs(confs)
+    conf_job = given.get("job")
+    if conf_job and job_id is not None and conf_job != job_id:
+        raise InvalidName(
+            f"CheckpointedJob(job_id={job_id!r}) differs from {PREFIX}job={conf_job!r}. Leave out one of them"
+        )
+    name = script.stem if script else None
+    job, job_source = _first((conf_job, f"{PREFIX}job"), (job_id, "job_id="), (name, "the script's name"))
+    folder = str(Path(ALONE_ROOT).absolute())
+    where, source = _first((given.get("root"), f"{PREFIX}root"), (root or None, "root="), (folder, "default"))
+    if not job_source:
+        raise WrongUse(
+            "a program without a file (a notebook, a REPL, -c or standard input) has no name that its job could take."
+            ' Write CheckpointedJob(job_id="...")'
+        )
+    config = config_of_conf(given["checkpointing"]) if "checkpointing" in given else checkpointing or CheckpointConfig()
+    unused = {"root": root, "checkpointing": checkpointing, "restore": restore != "latest"}
     return Settings(
-        root=where, job=job, prefix=History(job).prefix, config=checkpointing or CheckpointConfig(), restore=restore
+        root=where,
+        job=check_job_id(job),
+        prefix=History(job).prefix,
+        config=config,
+        restore=given.get("restore", restore),
+        notes=(
+            state_messages.settings_alone(job, job_source, where, source),
+            *(f"{name} is {given[name]} ({PREFIX}{name})" for name in ("restore", "checkpointing") if name in given),
+            *(
+                f"{PREFIX}{name} is used, not {name} of the script"
+                for name, own in unused.items()
+                if own and name in given
+            ),
+        ),
     )
 
 
-def script() -> Path:
-    """Return the main script of this process."""
-    return Path(sys.argv[0] or "job").absolute()
+def _first(*candidates: tuple[str | None, str]) -> tuple[str, str]:
+    """Return the first value that is given, with its source; empty texts if none is."""
+    return next(((value, source) for value, source in candidates if value is not None), ("", ""))
+
+
+def _alone_confs(confs: Mapping[str, str]) -> dict[str, str]:
+    """Return the confs of this package that are set, without their prefix. Raises ``InvalidConfig`` for one that has no effect."""
+    given = {name.removeprefix(PREFIX): value for name, value in confs.items() if name.startswith(PREFIX) and value}
+    if unknown := sorted(given.keys() - set(ALONE_CONFS)):
+        listed = ", ".join(f"{PREFIX}{name}" for name in ALONE_CONFS)
+        raise InvalidConfig(
+            f"{', '.join(PREFIX + name for name in unknown)}: a script without Airflow knows only {listed}. Remove it from --conf"
+        )
+    return given
+
+
+def config_of_conf(text: str) -> CheckpointConfig:
+    """Return the configuration in the JSON of a conf, whose keys are the options of ``CheckpointConfig``.
+
+    A key may end with ``_s``, and ``retention`` is an object, as a task writes both. Raises ``InvalidConfig``.
+    """
+    name = f"{PREFIX}checkpointing"
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise InvalidConfig(f"{name}={text!r} is not JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise InvalidConfig(f'{name}={text!r} is no object: write {{"timeout": "10 min"}}')
+    options: dict[str, Any] = {key.removesuffix("_s"): value for key, value in data.items()}
+    if unknown := sorted(options.keys() - {field.name for field in fields(CheckpointConfig)}):
+        raise InvalidConfig(f"{name}: {', '.join(unknown)}: CheckpointConfig has no such option")
+    if "retention" in options:
+        options["retention"] = retention_from_json(options["retention"])
+    return CheckpointConfig(**options)
+
+
+def script() -> Path | None:
+    """Return the main script of this process; None for a notebook, a REPL, ``-c`` and standard input."""
+    # A notebook has no ``__file__``, though its kernel was started by a file.
+    has_file = hasattr(sys.modules["__main__"], "__file__")
+    path = Path(sys.argv[0]).absolute() if has_file and sys.argv[0] else None
+    return path if path and path.is_file() else None

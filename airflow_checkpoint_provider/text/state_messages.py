@@ -52,6 +52,19 @@ def not_paced(config: CheckpointConfig) -> list[str]:
     return [coded(line, "CKP123")] if paced else []
 
 
+def settings_alone(job: str, job_source: str, root: str, root_source: str) -> str:
+    """Return the first line of a script without Airflow: its job and its root, each with the source of the setting."""
+    return f"job '{job}' ({job_source}), checkpoints below {root} ({root_source})"
+
+
+def no_file() -> str:
+    """Say that a program without a file cannot be compared with an earlier one."""
+    return (
+        "This program has no file (a notebook, a REPL, -c or standard input), so it counts as changed at each start."
+        " Stages that call Python are computed again. To keep the rows of a stage, give it a version="
+    )
+
+
 def application_line(digest: str, parts: Mapping[str, str], before: AttemptRecord | None, run: Run) -> str:
     """Say whether the application is the one that the attempt ``before`` ran, and which ``parts`` changed if that is known."""
     if before is None:

@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import os
 import re
+import secrets
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -60,12 +61,14 @@ class Application:
         return {name: content[:SHORT] for name, content in self.parts.items()}
 
 
-def digest(spark: SparkSession, script: Path, arguments: Sequence[str]) -> Application:
+def digest(spark: SparkSession, script: Path | None, arguments: Sequence[str]) -> Application:
     """Return the digest of main script, the modules that it imports, arguments, Spark's version and confs.
 
     Modules lie in the script's folder or in ``--py-files``. If an import is computed, all modules there count.
-    Only confs that change results count.
+    Only confs that change results count. Without a script, each call returns another digest.
     """
+    if script is None:
+        return Application.of({"the program": secrets.token_bytes(32)}, state_messages.no_file())
     script = script.resolve()
     body = script.read_bytes()
     archives, missing = _py_files(spark)

@@ -40,6 +40,9 @@ class Script:
         self._path.parent.mkdir()
         self.change("first")
         monkeypatch.setattr(sys, "argv", [str(self._path)])
+        monkeypatch.setattr(
+            sys.modules["__main__"], "__file__", str(self._path), raising=False
+        )  # a process of xdist has none
 
     def change(self, text: str) -> None:
         """The application is another one from now on."""

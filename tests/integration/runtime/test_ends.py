@@ -14,12 +14,19 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob
-from tests.integration.runtime.conftest import Broken, Script
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.integration.runtime.conftest import Broken, Launch, Script
+from tests.support.launches import Launches
 
 
 def how(script: Script) -> list[tuple[str | None, int | None]]:
     """How each attempt ended, with its exit code."""
     return [(attempt.outcome, attempt.exit_code) for attempt in script.coordinator().state.attempts]
+
+
+@pytest.fixture
+def launches(tmp_path: Path) -> Launches:
+    return Launches(LocalStore(str(tmp_path / "checkpoints")))
 
 
 def test_end_of_the_block_finishes_the_run(script: Script) -> None:
@@ -113,14 +120,56 @@ def test_second_job_inside_the_first_is_refused(script: Script) -> None:
     assert how(script) == [("finished", 0)]
 
 
-def test_second_job_after_the_first_is_refused(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its run has finished; what a second block adds would be another run's, or be skipped by a retry."""
-    with script.attempt():
-        pass
-    second = script.attempt()
+@pytest.fixture
+def one_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All attempts of a test are attempts of one driver."""
     monkeypatch.setattr(CheckpointedJob, "__enter__", CheckpointedJob.__enter__.__wrapped__)  # type: ignore[attr-defined]
-    with pytest.raises(WrongUse, match="has finished"), second:
+    monkeypatch.setattr(CheckpointedJob, "_finished", False)
+
+
+@pytest.mark.usefixtures("one_driver")
+def test_second_job_after_the_first_is_a_new_run_without_airflow(script: Script) -> None:
+    """A cell of a notebook can be run twice."""
+    for runs in (1, 2):
+        with script.attempt() as job:
+            assert signal.getsignal(signal.SIGTERM) == job._watchdog._handle
+            assert job._watchdog._thread.is_alive()
+        assert how(script) == [("finished", 0)] * runs
+    assert [run.key for run in script.coordinator().state.runs] == ["alone-1", "alone-2"]
+
+
+@pytest.mark.usefixtures("one_driver")
+def test_second_job_after_the_first_is_refused_under_a_launch(launched: Launch, launches: Launches) -> None:
+    """Its run has finished; what a second block adds would be another run's, or be skipped by a retry."""
+    confs = launches.plan()
+    with launched(confs):
         pass
+    with pytest.raises(WrongUse, match="has finished"), launched(confs):
+        pass
+
+
+def test_program_without_a_file_needs_a_job_id_and_counts_as_changed(
+    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A notebook: ``sys.argv`` names the script of its kernel."""
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    with pytest.raises(WrongUse, match="has no name that its job could take"), script.attempt():
+        pass
+    calls = []
+
+    def rows() -> Any:
+        calls.append(1)
+        return script.spark.range(3)
+
+    for _ in range(2):
+        with script.failing(job_id="job") as job:
+            job.stage("plain", script.spark.range(3))
+            job.stage("built", rows)
+    said = capsys.readouterr().out
+    assert said.count("This program has no file") == 2
+    assert "application changed since attempt 1: the program" in said
+    assert "stage 'plain': reused, 3 rows of chk-1" in said
+    assert len(calls) == 2, "a function of a changed program is called, and its plan is compared"
 
 
 def test_exit_code_256_is_no_success(script: Script) -> None:
