@@ -58,6 +58,7 @@ class CheckpointStorageHook(BaseHook):
         super().__init__()
         self.checkpoint_conn_id = checkpoint_conn_id
         self.master, self.spark_conn_id = master, spark_conn_id
+        self._name = f"Connection {checkpoint_conn_id!r}"
 
     def root(self) -> str:
         """Return the root as a URI. Raise ``ConnectionUnreadable`` or ``StoreMisconfigured``."""
@@ -191,6 +192,7 @@ class CheckpointStorageHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Write, read and delete a scratch key. A store that lets two writers win cannot hold checkpoints."""
+        self._name = "This connection"  # Airflow tests it under a random name
         try:
             store = self.get_store()
             probe(store)
@@ -199,7 +201,7 @@ class CheckpointStorageHook(BaseHook):
         return True, f"{store.uri} can hold checkpoints: of two writers of one key exactly one wins."
 
     def _store_of(self, connection: Connection) -> Store:
-        where = f"Connection {self.checkpoint_conn_id!r}"
+        where = self._name
         if connection.conn_type not in (self.conn_type, "aws"):
             raise StoreMisconfigured(f"{where} is of type {connection.conn_type!r}; make it {self.conn_type!r}.")
         extra = {name: value for name, value in connection.extra_dejson.items() if value not in (None, "")}
@@ -211,7 +213,7 @@ class CheckpointStorageHook(BaseHook):
             )
         self._refuse_unknown(where, connection, extra, FIELDS if is_s3(root) else set())
         try:
-            return open_store(root, s3=s3_settings(connection, extra))
+            return open_store(root, s3=s3_settings(connection, extra), create_root=False)
         except StoreMisconfigured as error:
             raise StoreMisconfigured(f"{where}: {error.message}") from error
 

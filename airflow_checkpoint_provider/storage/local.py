@@ -27,14 +27,19 @@ NO_PLACE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.
 
 
 class LocalStore(StoreBase):
-    """The directory ``root``, which is created by the first write. A relative path is made absolute at once."""
+    """The directory ``root``. A relative path is made absolute at once.
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    The first write creates ``root``; with ``create_root=False`` it must exist, so that a mistyped path is an error.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, create_root: bool = True) -> None:
         self.root = os.path.abspath(root)
         self.uri = f"file://{self.root}"
+        self._create_root = create_root
 
     def create(self, key: str, body: bytes) -> Put:
         path = self._path(key)
+        self._check_root()
         with _explained("write", path), _temporary(path, [body]) as temporary:
             outcome = _link(temporary, path)
         if outcome is Put.STORED:
@@ -64,6 +69,7 @@ class LocalStore(StoreBase):
 
     def assemble(self, key: str, parts: Iterable[bytes]) -> None:
         path = self._path(key)
+        self._check_root()
         with _explained("write", path):
             with _temporary(path, parts) as temporary:
                 os.replace(temporary, path)
@@ -94,6 +100,12 @@ class LocalStore(StoreBase):
 
     def folders(self, prefix: str) -> Iterator[str]:
         return (name[:-1] for name, _ in _children(self._folder(prefix)) if name.endswith("/"))
+
+    def _check_root(self) -> None:
+        if not self._create_root and not os.path.lexists(self.root):
+            raise StoreMisconfigured(
+                f"the folder {self.root} does not exist. Create it where Airflow and all Spark drivers see it, or correct the root"
+            )
 
     def _folder(self, prefix: str) -> str:
         return self._path(prefix) if prefix else self.root

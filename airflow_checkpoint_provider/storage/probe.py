@@ -17,7 +17,7 @@ def probe(store: Store) -> None:
     Raises ``StoreMisconfigured`` with what was seen otherwise, ``StoreUnavailable`` without an answer, and what the store
     raises. A store that lets two writers win only *sometimes* is not detected; that would need a race.
     """
-    scratch = f"{SCRATCH}/{secrets.token_hex(8)}"
+    scratch = f"{SCRATCH}-{secrets.token_hex(8)}"
     try:
         _put_twice(store, f"{scratch}/once")
     finally:

@@ -18,20 +18,21 @@ _BUCKET = re.compile(r"//([A-Za-z0-9._-]+)((?:/.*)?)", re.DOTALL)
 _WRITE = "Write file:///absolute/path, a directory that driver and Airflow both see, or s3://bucket/prefix"
 
 
-def open_store(uri: str, *, s3: S3Settings | None = None) -> Store:
+def open_store(uri: str, *, s3: S3Settings | None = None, create_root: bool = True) -> Store:
     """Return the store at ``file:///absolute/path``, at a plain path, at ``s3://bucket/prefix`` (or ``s3a://``, as in Hadoop),
     which is reached by ``s3``, or at ``memory://name`` (one per process and name). Nothing is read or written yet.
 
     A path is used as it is written, as in Hadoop: ``%20`` is no space. A relative path starts at the current directory. ``~``
-    is refused, since driver and Airflow may run as different users. Raises ``StoreMisconfigured`` with what to write instead.
+    is refused, since driver and Airflow may run as different users. A directory is created by the first write, unless
+    ``create_root`` is False. Raises ``StoreMisconfigured`` with what to write instead.
     """
     match = _URI.fullmatch(uri.strip())
     assert match  # the pattern matches every text
     scheme, rest = (match["scheme"] or "").lower(), match["rest"]
     if not scheme:
-        return LocalStore(_plain_path(rest))
+        return LocalStore(_plain_path(rest), create_root=create_root)
     if scheme == "file":
-        return LocalStore(_file_path(uri, rest))
+        return LocalStore(_file_path(uri, rest), create_root=create_root)
     if scheme == "memory":
         return named(_memory_name(uri, rest))
     if scheme in ("s3", "s3a"):

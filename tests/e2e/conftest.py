@@ -50,6 +50,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     local = LocalStore(str(folder / "checkpoints"))
     home, database = folder / "airflow", folder / "database"
     database.symlink_to(home)
+    (folder / "checkpoints").mkdir()
     env = _environment(folder / "checkpoints")
     with S3Server() as s3, Stack(home, dags, env, api_server=_reaching(database)) as stack:
         bucket = _bucket(s3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +82,17 @@ def test_form_has_fields_for_root_and_s3(lab: Lab) -> None:
     assert form["standard_fields"]["login"]["title"] == "Access key id (S3)"
 
 
-@pytest.mark.parametrize(("root", "works"), [("folder", True), ("file/below", False)])
+@pytest.mark.parametrize(("root", "works"), [("folder", True), ("fodler", False), ("file", False)])
 def test_connection_test_of_a_folder(lab: Lab, tmp_path: Path, root: str, works: bool) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
     extra = f'{{"root": "{tmp_path / root}"}}'
     body = {"connection_id": "tested", "conn_type": "checkpoint_storage", "extra": extra}
     answer = lab.stack.client.call("POST", "/api/v2/connections/test", body)
     assert answer["status"] is works
     assert str(tmp_path / root) in answer["message"]
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+    assert os.listdir(tmp_path / "folder") == []
 
 
 @pytest.mark.parametrize(("secret", "works"), [("writer-secret", True), ("tell-nobody", False)])

@@ -119,10 +119,33 @@ def test_folder_of_local_jobs_replaces_only_the_default_connection(
 
 
 def test_test_connection_passes_a_good_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ok, text = connect(monkeypatch, extra={"root": str(tmp_path / "new")}).test_connection()
+    ok, text = connect(monkeypatch, extra={"root": str(tmp_path)}).test_connection()
     assert ok
-    assert str(tmp_path / "new") in text
-    assert [name for _, _, names in os.walk(tmp_path) for name in names] == []
+    assert str(tmp_path) in text
+    assert os.listdir(tmp_path) == []
+
+
+def test_test_connection_reports_a_folder_that_does_not_exist_and_creates_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ok, text = connect(monkeypatch, extra={"root": str(tmp_path / "mistyped")}).test_connection()
+    assert not ok
+    assert text.startswith(f"the folder {tmp_path}/mistyped does not exist. Create it")
+    assert os.listdir(tmp_path) == []
+
+
+def test_folder_of_local_jobs_without_a_connection_is_created(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    there = "airflow_checkpoint_provider.hooks.checkpoint_storage"
+    monkeypatch.setattr(f"{there}.find_connection", lambda _: None)
+    monkeypatch.setattr(f"{there}.get_airflow_home", lambda: str(tmp_path))
+    CheckpointStorageHook(master="local").get_store().create("key", b"")
+    assert (tmp_path / "checkpoints" / "key").exists()
+
+
+def test_test_connection_does_not_say_the_name_that_airflow_makes_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ok, text = connect(monkeypatch, extra={"root": "checkpoints"}).test_connection()
+    assert not ok
+    assert text.startswith("This connection must say")
 
 
 def test_test_connection_reports_an_unusable_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def _outside_of_a_task_runner(monkeypatch: pytest.MonkeyPatch) -> None:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Return the store of the default connection."""
     connection = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "checkpoints")}}
+    (tmp_path / "checkpoints").mkdir()
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(connection))
     return open_store(str(tmp_path / "checkpoints"))
 

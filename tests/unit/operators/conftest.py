@@ -57,6 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, connection in MASTERS.items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps({"conn_type": "spark", **connection}))
     storage = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "checkpoints")}}
+    (tmp_path / "checkpoints").mkdir()
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(storage))
     monkeypatch.setattr(
         spark_submit_hook, "kube_client", object(), raising=False

@@ -58,7 +58,7 @@ def test_probe_passes_a_good_store_and_leaves_nothing(tmp_path: Path) -> None:
     probe(memory)
     probe(local)
     assert memory.objects == {}
-    assert os.listdir(f"{local.root}/.probe") == []
+    assert os.listdir(local.root) == []
     assert list(local.folders("")) == []
 
 
