@@ -65,9 +65,14 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
 
     @property
     def returncode(self) -> int | None:
-        """Return the exit code of ``spark-submit``, in client mode of the driver; negative: a signal. None until it ended."""
+        """Return the exit code of ``spark-submit``, in client mode of the driver. None until it ended.
+
+        A signal is 128 and its number, as in a shell: 137 after ``kill -9``. ``subprocess`` says -9, and ``spark-submit`` says
+        137 if only the Python of the driver was killed.
+        """
         process = _airflow.spark_submit_process(self)
-        return process.returncode if process else None
+        code = process.returncode if process else None
+        return 128 - code if code is not None and code < 0 else code
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command: list[str] = super()._build_spark_submit_command(application)

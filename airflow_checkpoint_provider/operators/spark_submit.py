@@ -315,9 +315,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             raise AirflowException(
                 "the driver ended because it was replaced, stopped or suspended (exit code 79). The next try checks again"
             )
-        raise failure or AirflowException(
-            f"the driver ended {attempt.outcome if attempt else 'before it attached'}, exit code {exit_code}"
-        )
+        # In client mode the parent's error says no more, and names a signal by another number than the journal
+        raise AirflowException(_how_it_ended(launch.attempt(), exit_code)) from (failure if self._cluster else None)
 
     def _wait_if_stopped(self, launch: DriverLaunch) -> None:
         """Reschedule this try if a savepoint stopped the job.
@@ -393,3 +392,12 @@ def _refuse_later(**options: Any) -> None:
     for name, value in options.items():
         if value:
             raise NotSupportedYet(f"{name}={value!r}: this version does not have it; leave it out")
+
+
+def _how_it_ended(attempt: AttemptRecord | None, exit_code: int | None) -> str:
+    """Return how a driver ended, with the exit code that the journal has, so that log and tables show the same one."""
+    if attempt is None:
+        return f"the driver ended before it attached, exit code {exit_code}"
+    return (
+        f"the driver ended {attempt.outcome}, exit code {exit_code if attempt.exit_code is None else attempt.exit_code}"
+    )

@@ -57,7 +57,7 @@ def test_pid_and_returncode_are_none_before_submit(recorded: Path) -> None:
     assert (hook.pid, hook.returncode) == (None, None)
 
 
-@pytest.mark.parametrize(("command", "code"), [("exit 79", 79), ("exit 3", 3), ("kill -9 $$", -9)])
+@pytest.mark.parametrize(("command", "code"), [("exit 79", 79), ("exit 3", 3), ("kill -9 $$", 137)])
 def test_returncode_is_that_of_the_failed_process(recorded: Path, command: str, code: int) -> None:
     hook = CheckpointedSparkSubmitHook()
     with pytest.raises(AirflowException):
