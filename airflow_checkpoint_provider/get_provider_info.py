@@ -56,8 +56,9 @@ def get_provider_info() -> dict[str, Any]:
                     "region_name": _s3_field("Region", "For Amazon S3: the region of the bucket."),
                     "addressing_style": _s3_field(
                         "Addressing style",
-                        "Where the URL holds the bucket's name. Empty: in the path if there is an endpoint URL, else boto3's default.",
+                        "Where the URL holds the bucket's name. Not set: in the path if there is an endpoint URL, else boto3's default.",
                         enum=["path", "virtual", "auto", None],
+                        values_display={"null": "not set"},  # JavaScript's name of None
                     ),
                     "verify": _s3_field(
                         "Verify", "Path of a file with the certificates to trust. Empty: boto3's default certificates."
