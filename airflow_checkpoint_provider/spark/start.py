@@ -136,7 +136,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
     except errors.JobAlreadyRunning:  # another script was faster by a moment
         raise _already_running(journal) from None
     attempt = _started(journal, driver, restored)
-    say(restore_story.restore_story(journal.state, attempt.restored))
+    say(restore_story.restore_story(journal.state, attempt.restored, restore_story.Seen(root=settings.root)))
     return attempt
 
 
@@ -192,8 +192,13 @@ def _already_running(journal: Journal) -> errors.JobAlreadyRunning:
 
 
 def _job_lives(liveness: Liveness, journal: Journal, state: State) -> bool:
-    """Return whether the current launch lives, whoever planned it."""
-    return _lives(liveness, state, beats_of(journal.keys, state))
+    """Return whether the current launch lives in another process, whoever planned it.
+
+    An earlier attempt of this process has left its block, even if its end could not be written.
+    """
+    beats = {key: read_beat(journal.store, key) for key in beats_of(journal.keys, state)}
+    this = Process.this()
+    return _lives(liveness, state, [key for key, beat in beats.items() if beat is None or beat.process != this])
 
 
 def _another_driver_lives(liveness: Liveness, journal: Journal, state: State, launch: int | None) -> bool:

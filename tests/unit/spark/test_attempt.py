@@ -44,6 +44,19 @@ def test_script_is_refused_beside_a_living_driver_whatever_its_clock_says(job: J
     assert job.state == before
 
 
+def test_script_replaces_an_attempt_of_its_own_process_whose_end_was_not_written(job: Job) -> None:
+    """A cell of a notebook that is run again after the store did not answer."""
+    assert job.state.attempts[-1].outcome is None
+    assert begin(settings(job), Program(application="a", parts={}, spark="4")).epoch == 2
+
+
+def test_first_start_names_the_root_in_which_it_found_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(settings(Job(LocalStore(tmp_path))), Program(application="a", parts={}, spark="4"))
+    assert f"has no history under {LocalStore(tmp_path).uri}." in capsys.readouterr().out
+
+
 @CLOCKS_OFF
 def test_script_replaces_a_dead_driver_whatever_its_clock_says(job: Job, off: timedelta) -> None:
     put_beat(job.store, job.keys.attempt_beat(1), off=off)
