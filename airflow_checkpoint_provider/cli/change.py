@@ -27,15 +27,17 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepo
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, Refused, SavepointDisposed
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.lifetime import just_finished
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import manual_restore
-from airflow_checkpoint_provider.text.units import NONE, plural, size, some
+from airflow_checkpoint_provider.text.units import NONE, labelled, plural, size, some
 
 RESTORED = ("JOB", "RUN", "NEXT START", "BRANCH", "ENTRY")
 PRUNED = ("JOB", "RUN", "CHECKPOINTS", "SAVEPOINTS", "LEFTOVERS", "HISTORY")
 DISPOSED = ("POINTER", "JOB", "FILES", "BYTES")
+SHOWN = 20  # folders that ``prune`` lists of one history
 DRY_RUN = "nothing was changed (--dry-run)"
 
 
@@ -167,7 +169,7 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
     seen = [history for history in (_planned(store, history, now) for history in found) if history.garbage]
     work = [history for history in seen if not history.young(now)]
     notes = [history.spared for history in seen if history not in work]
-    lines = [history.line for history in work] or ["nothing to delete"]
+    lines = [line for history in work for line in history.lines] or ["nothing to delete"]
     rows, data = [history.row for history in work], [history.data for history in work]
     if approval.dry_run or not work:
         return Report(PRUNED, rows, data, [*lines, DRY_RUN] if work else lines, notes, errors)
@@ -193,11 +195,13 @@ def _to_prune(store: Store, job: str, run: str | None) -> tuple[tuple[FoundHisto
 
 @dataclass(frozen=True)
 class _Planned:
-    """The garbage of one history. ``names`` are its job and its newest run."""
+    """The garbage of one history. ``names`` are its job and its newest run; ``folders`` are keys or URIs with their bytes, the
+    largest first."""
 
     names: tuple[str, str]
     coordinator: Coordinator
     garbage: Garbage
+    folders: tuple[tuple[str, int], ...]
 
     def young(self, now: str) -> bool:
         return just_finished(self.coordinator.state, datetime.fromisoformat(now))
@@ -224,6 +228,15 @@ class _Planned:
         return f"{self.names[0]}, run {self.names[1]}: {' and '.join(filter(None, (held, owned, left, closed)))}"
 
     @property
+    def lines(self) -> list[str]:
+        """Return the line of the history, and the folders that would be deleted: the largest ``SHOWN``, and the rest as one."""
+        shown, others = self.folders[:SHOWN], self.folders[SHOWN:]
+        lines = [self.line, *(labelled(size(count), folder) for folder, count in shown)]
+        if others:
+            lines.append(labelled(size(sum(count for _, count in others)), plural(len(others), "smaller folder")))
+        return lines
+
+    @property
     def row(self) -> tuple[str, ...]:
         counted = (str(len(names)) for names in (self.checkpoints, self.savepoints, self.garbage.orphans))
         return (*self.names, *counted, "closed" if self.garbage.close else "")
@@ -238,14 +251,25 @@ class _Planned:
             "savepoints": self.savepoints,
             "leftovers": [f"{prefix}/{folder}" for folder in self.garbage.orphans],
             "closed": self.garbage.close,
+            "folders": [{"folder": folder, "bytes": count} for folder, count in self.folders],
+            "bytes": sum(count for _, count in self.folders),
         }
 
 
 def _planned(store: Store, found: FoundHistory, now: str) -> _Planned:
     coordinator = Coordinator(Journal(store, found.keys, entry_author()))
     state = coordinator.journal.catch_up()
-    folders = garbage.folders_of(store, found.keys)
-    return _Planned((found.state.job, found.newest_run), coordinator, garbage.plan(state, now, folders))
+    due = garbage.plan(state, now, garbage.folders_of(store, found.keys))
+    keys = [f"{found.keys.prefix}/{folder}" for folder in garbage.folders_to_delete(state, due, now)]
+    sizes = [(key, _bytes_under(store, key)) for key in keys]
+    claims = map(SavepointPointer.parse, due.deletable.claims)
+    sizes += [(str(pointer), _bytes_under(store.beside(pointer.root), pointer.name)) for pointer in claims]
+    largest_first = tuple(sorted(sizes, key=lambda sized: -sized[1]))
+    return _Planned((found.state.job, found.newest_run), coordinator, due, largest_first)
+
+
+def _bytes_under(store: Store, prefix: str) -> int:
+    return sum(listed.size for listed in store.list(prefix))
 
 
 def confirm(job: str, lines: list[str], approval: Approval) -> None:

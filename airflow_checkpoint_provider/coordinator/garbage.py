@@ -29,10 +29,12 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyClaimed, Held, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.deletion import held, held_claims, policy_of
 from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, Keys, SavepointPointer, file_set_epoch
 from airflow_checkpoint_provider.protocol.lifetime import outlived, unsettled
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.transitions import apply
 from airflow_checkpoint_provider.storage.base import Store
 
 KEPT_SNAPSHOTS = 4  # boundaries of the journal that keep their snapshots
@@ -162,6 +164,19 @@ def _epoch(folder: str) -> int:
         return file_set_epoch(folder)
     except ValueError:
         return 0
+
+
+def folders_to_delete(state: State, garbage: Garbage, now: str) -> tuple[str, ...]:
+    """Return the folders that ``collect`` would delete, relative to the history; pure. Claimed savepoints lie elsewhere."""
+    condemning = decide(state, c.Condemn(ids=garbage.expired.ids, claims=garbage.expired.claims, now=now))
+    for event in condemning if isinstance(condemning, tuple) else ():
+        state = apply(state, event)
+    paths, referred = state.paths(), state.referred()
+    checkpoints = [checkpoint for checkpoint in state.checkpoints if checkpoint.id in garbage.deletable.ids]
+    numbers = {number for checkpoint in checkpoints for number in checkpoint.file_sets if number in paths}
+    file_sets = sorted(paths[number] for number in numbers - referred if state.deletable(paths[number]))
+    seals = (f"chk-{checkpoint.id}" for checkpoint in checkpoints)
+    return tuple(dict.fromkeys((*seals, *file_sets, *garbage.orphans)))
 
 
 # -- collecting it -------------------------------------------------------------------------------------------------------

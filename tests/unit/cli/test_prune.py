@@ -42,11 +42,34 @@ def files(root: Path) -> set[str]:
 def test_prune_with_dry_run_prints_what_it_would_delete(died: Recorded, root: Path, checkpoints: Command) -> None:
     before = files(root)
     done = checkpoints("prune", FLIGHTS, "--dry-run")
+    folder = died.keys.file_set(file_set_path("delays", 1, "lost"))
     assert (done.code, done.lines) == (
         0,
-        [f"{FLIGHTS}, run scheduled__2026-11-20: 1 leftover of ended attempts", "nothing was changed (--dry-run)"],
-    )  # fmt: skip
+        [
+            f"{FLIGHTS}, run scheduled__2026-11-20: 1 leftover of ended attempts",
+            f"  4 B         {folder}",
+            "nothing was changed (--dry-run)",
+        ],
+    )
+    (planned,) = json.loads(checkpoints("prune", FLIGHTS, "--dry-run", "-o", "json").out)
+    assert (planned["folders"], planned["bytes"]) == ([{"folder": folder, "bytes": 4}], 4)
     assert files(root) == before
+
+
+@pytest.mark.usefixtures("months_later")
+def test_prune_with_dry_run_names_the_folders_that_it_then_deletes(
+    died: Recorded, root: Path, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change, "SHOWN", 1)
+    before = {path: Path(root, path).stat().st_size for path in files(root)}
+    done = checkpoints("prune", FLIGHTS, "--dry-run")
+    (planned,) = json.loads(checkpoints("prune", FLIGHTS, "--dry-run", "-o", "json").out)
+    assert checkpoints("prune", FLIGHTS, "--yes").code == 0
+    gone = before.keys() - files(root)
+    named = {path for path in gone if any(path.startswith(f"{entry['folder']}/") for entry in planned["folders"])}
+    assert {path for path in gone - named if "/heartbeat/" not in path} == set()
+    assert planned["bytes"] == sum(before[path] for path in named)
+    assert done.lines[2].endswith(f"{len(planned['folders']) - 1} smaller folders")
 
 
 def test_prune_deletes_leftovers_and_keeps_checkpoints(died: Recorded, root: Path, checkpoints: Command) -> None:
@@ -160,7 +183,7 @@ def test_prune_closes_the_history_of_a_failed_run_months_later(
 ) -> None:
     before = files(root)
     done = checkpoints("prune", FLIGHTS, "--dry-run")
-    assert done.lines == [f"{DUE} and its history (closed)", "nothing was changed (--dry-run)"]
+    assert (done.lines[0], done.lines[-1]) == (f"{DUE} and its history (closed)", "nothing was changed (--dry-run)")
     assert files(root) == before
     assert checkpoints("prune", FLIGHTS, "--yes").lines[-1] == "done"
     assert files(root) == set()
