@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.cli.output import write
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, name
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.protocol.wording import typed
 from airflow_checkpoint_provider.storage import Store, open_store
 
 FAILED = 1
@@ -28,7 +30,9 @@ EXIT_CODES: tuple[tuple[int, tuple[type[errors.CheckpointError], ...]], ...] = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    return run(options.verb, options, lambda: _store(options))
+    root = f" --root {shlex.quote(options.root)}" if options.root is not None else ""
+    with typed(f"checkpoints{root}"):
+        return run(options.verb, options, lambda: _store(options))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+from collections.abc import Iterator
+from contextvars import ContextVar
 
 from airflow_checkpoint_provider.protocol.state import Launch, State
 
@@ -13,8 +16,24 @@ def title(state: State, run: str = "") -> str:
     return f"{state.job}{item}" + (f", run {run}" if run else "")
 
 
+_TYPED: ContextVar[str | None] = ContextVar("typed", default=None)
+
+
+@contextlib.contextmanager
+def typed(command: str) -> Iterator[None]:
+    """Let each text inside of the ``with`` name ``command``, which a person has just typed, as the next command."""
+    token = _TYPED.set(command)
+    try:
+        yield
+    finally:
+        _TYPED.reset(token)
+
+
 def command(state: State) -> str:
-    """Return the command line tool for the job. Jobs that Airflow launched are found through its connection."""
+    """Return the command line tool for the job: the one that a person has typed. Otherwise jobs that Airflow launched are found
+    through its connection."""
+    if (name := _TYPED.get()) is not None:
+        return name
     by_airflow = bool(state.launches and state.launches[-1].spec.token.dag)
     return "airflow checkpoints" if by_airflow else "checkpoints"
 

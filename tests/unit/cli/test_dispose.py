@@ -97,7 +97,8 @@ def test_refused_dispose_names_the_run_to_restore(store: LocalStore, checkpoints
     job = Job(store, scope=RUN)
     job.start()
     done = checkpoints("dispose", str(savepoint(job).target), "--yes")
-    assert f"choose another restore point: airflow checkpoints restore orders {RUN} --from …" in done.err
+    command = f"checkpoints --root {store.root} restore orders {RUN} --from …"
+    assert f"choose another restore point: {command}" in done.err
 
 
 @pytest.mark.parametrize(

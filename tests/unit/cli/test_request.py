@@ -97,7 +97,7 @@ def test_stop_suspends_the_job(job: Job, checkpoints: Command) -> None:
         done = checkpoints("stop", "orders", "--yes")
     assert done.code == 0, done.err
     assert done.lines[0].startswith("STOP orders: attempt 1 ")
-    resume = "`airflow checkpoints restore orders --from latest`"
+    resume = f"`checkpoints --root {job.store.uri[7:]} restore orders --from latest`"
     assert done.lines[-1] == f"orders is suspended: nothing starts it again before {resume}"
     made = job.checkpoint(2)
     assert done.lines[-2].split() == ["chk-2", "suspend_savepoint", "completed", made.target]
@@ -111,7 +111,7 @@ def test_resume_command_names_the_stopped_run(store: LocalStore, checkpoints: Co
     job.start()
     with serving(job):
         done = checkpoints("stop", "orders", RUN, "--yes")
-    assert done.lines[-1].endswith(f"before `airflow checkpoints restore orders {RUN} --from latest`")
+    assert done.lines[-1].endswith(f"before `checkpoints --root {store.root} restore orders {RUN} --from latest`")
 
 
 def test_savepoint_is_published_by_the_command_if_the_driver_died(job: Job, checkpoints: Command) -> None:
@@ -281,7 +281,7 @@ def test_request_to_a_suspended_job_is_refused(job: Job, checkpoints: Command, v
     suspended(job)
     done = checkpoints(*verb)
     assert (done.code, done.out) == (3, "")
-    assert "to resume it: `airflow checkpoints restore orders --from latest` [CKP130]" in done.err
+    assert f"to resume it: `checkpoints --root {job.store.uri[7:]} restore orders --from latest` [CKP130]" in done.err
 
 
 @pytest.mark.parametrize("approval", ["--yes", "--dry-run"])
@@ -385,7 +385,8 @@ def test_stop_exits_with_1_if_the_driver_does_not_end(store: LocalStore, checkpo
     assert last.startswith(
         f"orders: its driver has not ended within 0.5 s. Savepoint {made.target} is completed, and the job is suspended"
     )
-    assert last.endswith("To resume, which fences the driver: airflow checkpoints restore orders --from chk-2 [CKP135]")
+    resume = f"checkpoints --root {job.store.uri[7:]} restore orders --from chk-2"
+    assert last.endswith(f"To resume, which fences the driver: {resume} [CKP135]")
 
 
 def test_stop_exits_with_1_if_the_driver_fails(job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,7 +396,9 @@ def test_stop_exits_with_1_if_the_driver_fails(job: Job, checkpoints: Command, m
     assert (done.code, done.out) == (1, "")
     target = job.checkpoint(2).target
     assert f"orders: its driver failed after savepoint {target} was completed. The job is suspended" in done.err
-    assert done.err.endswith("To resume: airflow checkpoints restore orders --from chk-2 [CKP136]\n")
+    assert done.err.endswith(
+        f"To resume: checkpoints --root {job.store.uri[7:]} restore orders --from chk-2 [CKP136]\n"
+    )
 
 
 def _badly(end: object) -> object:
