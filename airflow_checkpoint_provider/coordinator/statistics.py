@@ -1,7 +1,8 @@
 """Statistics of a history's checkpoints, with the names and units of Flink's REST API. Runs anywhere; no I/O, no clock.
 
 Times are epoch milliseconds, durations milliseconds, sizes bytes; -1 is unknown. Flink's fields that would always be 0 or false
-here are left out. A history lists what is pending or retained, and the last hundred checkpoints that are over.
+here are left out. The journal lists what is pending or retained, and the last hundred checkpoints that are over; the history
+here is the newest hundred of these. The latest completed checkpoint is the one that was completed last, whatever its id.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, FORGO
 Answer = dict[str, Any]
 
 IN_PROGRESS, COMPLETED, FAILED = "IN_PROGRESS", "COMPLETED", "FAILED"
+LISTED = 100  # checkpoints in the history: a policy such as KeepAll() bounds nothing
 MEASURES = ("end_to_end_duration", "checkpointed_size", "state_size")
 
 
@@ -24,16 +26,18 @@ def checkpoints(state: State) -> Answer:
     """Return the answer of Flink's ``GET /jobs/:jobid/checkpoints``."""
     history = [entry(checkpoint) for checkpoint in reversed(state.checkpoints)]
     completed = [line for line in history if line["status"] == COMPLETED]
+    failed = [line for line in history if line["status"] == FAILED]
+    newest_first = sorted(completed, key=lambda line: line["latest_ack_timestamp"], reverse=True)
     return {
         "counts": counts(state),
         "summary": {name: spread([line[name] for line in completed]) for name in MEASURES},
         "latest": {
-            "completed": next((line for line in completed if not line["is_savepoint"]), None),
-            "savepoint": next((line for line in completed if line["is_savepoint"]), None),
-            "failed": next((line for line in history if line["status"] == FAILED), None),
+            "completed": next((line for line in newest_first if not line["is_savepoint"]), None),
+            "savepoint": next((line for line in newest_first if line["is_savepoint"]), None),
+            "failed": max(failed, key=lambda line: line["failure_timestamp"], default=None),
             "restored": _restored(state),
         },
-        "history": history,
+        "history": history[:LISTED],
     }
 
 

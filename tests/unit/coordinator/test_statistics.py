@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,25 @@ def test_answer_has_the_fields_of_flink(answer: dict[str, Any]) -> None:
     assert set(answer["latest"]) == {"completed", "savepoint", "failed", "restored"}
     assert set(answer["latest"]["restored"]) == {"id", "restore_timestamp", "external_path"}
     assert {name: set(spread) for name, spread in answer["summary"].items()} == dict.fromkeys(MEASURED, SPREAD)
+
+
+def test_latest_checkpoint_is_the_one_that_completed_last_whatever_its_id(recorded: Recorded) -> None:
+    """A savepoint that was copied for an hour completes after checkpoints with higher ids."""
+    state = recorded.state
+    first = next(checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at)
+    slow = replace(first, completed_at="2026-11-22T00:00:00.000Z")
+    checkpoints = tuple(slow if checkpoint is first else checkpoint for checkpoint in state.checkpoints)
+    assert statistics.checkpoints(state)["latest"]["completed"]["id"] > first.id
+    assert statistics.checkpoints(replace(state, checkpoints=checkpoints))["latest"]["completed"]["id"] == first.id
+
+
+def test_history_is_bounded_under_a_policy_that_keeps_all(recorded: Recorded) -> None:
+    state = recorded.state
+    kept = state.retained[-1]
+    many = replace(state, checkpoints=tuple(replace(kept, id=number) for number in range(1, 1001)))
+    answer = statistics.checkpoints(many)
+    assert [line["id"] for line in answer["history"]] == [*range(1000, 900, -1)]
+    assert answer["latest"]["completed"]["id"] == 1000
 
 
 def test_history_entry_has_the_fields_of_its_status(answer: dict[str, Any]) -> None:
