@@ -91,16 +91,17 @@ def stop(
     dialogue = _Dialogue(store, job, run, wanted, request_id)
     if not dialogue.known() and dialogue.stopped_before():
         return dialogue.report(["done already: the job is suspended, and nothing was changed"], dialogue.resume())
-    lines: list[str] = []
     if not dialogue.known():
         announced = dialogue.announced()
         lines = announced.lines or []
         if approval.dry_run:
             return replace(announced, lines=[*lines, DRY_RUN])
         confirm(job, lines, approval)
+        if approval.yes:  # before the lines of the wait, which may last for hours
+            print("\n".join(lines), file=sys.stderr, flush=True)
     dialogue.submit()
     dialogue.wait(waiting.seconds)
-    return dialogue.report(lines if approval.yes else [], dialogue.resume())
+    return dialogue.report(after=dialogue.resume())
 
 
 class _Dialogue:

@@ -96,7 +96,7 @@ def test_stop_suspends_the_job(job: Job, checkpoints: Command) -> None:
     with serving(job):
         done = checkpoints("stop", "orders", "--yes")
     assert done.code == 0, done.err
-    assert done.lines[0].startswith("STOP orders: attempt 1 ")
+    assert done.err.startswith("STOP orders: attempt 1 "), "before the lines of the wait, also in a pipe"
     resume = f"`checkpoints --root {job.store.uri[7:]} restore orders --from latest`"
     assert done.lines[-1] == f"orders is suspended: nothing starts it again before {resume}"
     made = job.checkpoint(2)
