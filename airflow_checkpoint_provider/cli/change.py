@@ -24,7 +24,13 @@ from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.restore import RestoreTarget
 from airflow_checkpoint_provider.coordinator.savepoint import Disposed
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
-from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, Refused, SavepointDisposed
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    InvalidConfig,
+    Refused,
+    SavepointDisposed,
+)
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
@@ -135,6 +141,27 @@ def dispose(store: Store, pointer: str, approval: Approval, *, history_is_here: 
     confirm(told.job, lines, approval)
     savepoint.dispose(store, pointer, entry_author().owner, utc_now())
     return _to_dispose(told, [*(lines if approval.yes else []), "done"])
+
+
+def forget(store: Store, text: str, approval: Approval) -> Report:
+    """Let its history forget a savepoint that was moved or removed. Raises ``Refused`` if it is still there, and
+    ``CheckpointNotFound`` if no history in ``store`` lists it."""
+    pointer = SavepointPointer.parse(text)
+    gone = savepoint.find_gone(store, pointer)
+    if gone is None:
+        if store.beside(pointer.root).read(pointer.metadata) is not None:
+            raise Refused(f"{pointer} is still there. Leave out --forget to delete it")
+        raise CheckpointNotFound(
+            f"{pointer}: no history under {store.uri} lists a savepoint there, so there is nothing to forget"
+        )
+    gone.forget(utc_now(), dry_run=True)
+    lines = [f"FORGET {pointer}: savepoint chk-{gone.id} of {gone.job}, which is not there any more"]
+    if not approval.dry_run:
+        confirm(gone.job, lines, approval)
+        gone.forget(utc_now())
+    after = [DRY_RUN] if approval.dry_run else ["done"]
+    data = {"pointer": str(pointer), "job": gone.job, "files": 0, "bytes": 0, "history": True}
+    return Report(DISPOSED, [(str(pointer), gone.job, "0", "0")], data, [*lines, *after])
 
 
 def _disposed_before(store: Store, told: Disposed, approval: Approval) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from typing import Any
 
@@ -11,10 +12,11 @@ from airflow_checkpoint_provider.cli.locate import FoundHistory
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator import statistics as numbers
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start, open_pointer
+from airflow_checkpoint_provider.coordinator.savepoint import find_gone
 from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.protocol.events import StateEntry
-from airflow_checkpoint_provider.protocol.keys import checkpoint_id, pointer_of
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     PENDING,
@@ -24,6 +26,7 @@ from airflow_checkpoint_provider.protocol.state import (
     Launch,
     State,
 )
+from airflow_checkpoint_provider.protocol.wording import command
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import own_stages
@@ -143,7 +146,16 @@ def _state_data(state: StateEntry) -> dict[str, Any]:
 def verify(store: Store, pointer: str) -> Report:
     """Report that the checkpoint or savepoint of a pointer is complete. Raises ``CheckpointNotFound`` and ``Damaged``."""
     parsed = pointer_of(pointer)
-    opened = open_pointer(parsed, store)
+    try:
+        opened = open_pointer(parsed, store)
+    except CheckpointNotFound:
+        gone = find_gone(store, parsed) if isinstance(parsed, SavepointPointer) else None
+        if gone is None:
+            raise
+        raise CheckpointNotFound(
+            f"{parsed}: savepoint chk-{gone.id} of {gone.job} is gone: its directory was moved or removed. If that was intended,"
+            f" let the history forget it: {command(gone.coordinator.state)} dispose --forget {shlex.quote(str(parsed))}"
+        ) from None
     seal, completed_at = opened.seal, opened.checkpoint.completed_at or None
     about = f"sealed {day_and_time(completed_at)}" if completed_at else f"savepoint {seal.id} of {seal.job}"
     states, files, total = len(seal.states), opened.files, sum(state.bytes for state in seal.states.values())

@@ -107,6 +107,8 @@ def dispose(store: Store, options: Namespace) -> Report:
     """Delete a savepoint; refused while its job may still start from it."""
     from airflow_checkpoint_provider.cli import change
 
+    if options.forget:
+        return change.forget(store, options.pointer, _approval(options))
     history_is_here = vars(options).get("root", store.uri) is not None  # Airflow's command has a connection instead
     return change.dispose(store, options.pointer, _approval(options), history_is_here=history_is_here)
 
@@ -205,6 +207,11 @@ _RENAME = _argument(
     metavar="OLD=NEW",
     help="restore state OLD of the checkpoint as state NEW; may be repeated",
 )
+_FORGET = _argument(
+    "--forget",
+    action="store_true",
+    help="drop the record of a savepoint that was moved or removed; POINTER is where it was",
+)
 _DRY_RUN = _argument("--dry-run", action="store_true", help="print what would be done, and change nothing")
 _YES = _argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 _OUTPUT = _argument(
@@ -227,7 +234,7 @@ VERBS: dict[Verb, tuple[Argument, ...]] = {
     savepoint: (_JOB, _RUN, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
     stop: (_JOB, _RUN, _TO, _DRAIN, _TIMEOUT, _REQUEST_ID, _DRY_RUN, _YES, _OUTPUT),
     restore: (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _DRY_RUN, _YES, _OUTPUT),
-    dispose: (_POINTER, _DRY_RUN, _YES, _OUTPUT),
+    dispose: (_POINTER, _FORGET, _DRY_RUN, _YES, _OUTPUT),
     prune: (_JOB, _RUNS, _DRY_RUN, _YES, _OUTPUT),
 }
 

@@ -158,6 +158,46 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     return disposed
 
 
+@dataclass(frozen=True)
+class Gone:
+    """A savepoint that its history lists, and that is not at its place any more: it was moved or removed."""
+
+    pointer: SavepointPointer
+    coordinator: Coordinator
+    id: int
+
+    @property
+    def job(self) -> str:
+        return self.coordinator.state.job
+
+    def forget(self, now: str, *, dry_run: bool = False) -> None:
+        """Let the history forget the savepoint. Raises ``Held`` while its job may still start from it."""
+        _refuse_held(self.coordinator, self.id, now)
+        if not dry_run:
+            self.coordinator.journal.append(c.Condemn(ids=(self.id,), now=now, disposing=True))
+            self.coordinator.journal.append(c.Forget(ids=(self.id,)))
+
+
+def find_gone(home: Store, pointer: SavepointPointer) -> Gone | None:
+    """Return the savepoint that a history in ``home`` lists at ``pointer``, if nothing is there any more.
+
+    The name of the directory names the job. A savepoint that is not published yet is not gone.
+    """
+    if home.beside(pointer.root).read(pointer.metadata) is not None:
+        return None
+    for job in home.folders("jobs"):
+        if not pointer.name.startswith(f"savepoint-{job}-"):
+            continue
+        runs = (f"jobs/{job}/runs/{run}" for run in home.folders(f"jobs/{job}/runs"))
+        for prefix in (f"jobs/{job}/job", *runs):
+            coordinator = Coordinator(Journal(home, Keys(prefix), By("savepoint", "", "")))
+            for savepoint in coordinator.journal.catch_up().checkpoints:
+                listed = savepoint.target and savepoint.published and savepoint.status in (RETAINED, CONDEMNED)
+                if listed and _place(home, target_of(savepoint)) == _place(home, pointer):
+                    return Gone(pointer, coordinator, savepoint.id)
+    return None
+
+
 def _finish(home: Store, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool) -> Disposed:
     """Finish an interrupted disposal: its stub exists, so nobody can open the savepoint any more."""
     if not dry_run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,59 @@ def test_dispose_finishes_a_killed_deletion_without_asking(saved: Checkpoint, ch
     LocalStore(pointer.root[7:]).create(f"{pointer.name}/state/clean/1-x/part-0", b"left")
     checkpoints("dispose", str(saved.target))
     assert files(saved) == ["_claimed", "_metadata"]
+
+
+# -- a savepoint that was moved or removed ---------------------------------------------------------------------------------
+
+
+def removed(saved: Checkpoint) -> str:
+    """Remove the directory of a savepoint by hand, and return its pointer."""
+    pointer = target_of(saved)
+    shutil.rmtree(f"{pointer.root[7:]}/{pointer.name}")
+    return str(saved.target)
+
+
+def test_verify_says_that_a_savepoint_is_gone(saved: Checkpoint, checkpoints: Command) -> None:
+    pointer = removed(saved)
+    done = checkpoints("verify", pointer)
+    assert (done.code, done.out) == (4, "")
+    assert f"savepoint chk-{saved.id} of orders is gone: its directory was moved or removed" in done.err
+    assert f"dispose --forget {pointer} [CKP624]" in done.err
+
+
+def test_dispose_with_forget_drops_the_record_of_a_savepoint_that_is_gone(
+    job: Job, saved: Checkpoint, checkpoints: Command
+) -> None:
+    pointer = removed(saved)
+    before = job.state.n
+    dry = checkpoints("dispose", "--forget", pointer, "--dry-run")
+    assert (dry.code, dry.lines[-1], job.state.n) == (0, "nothing was changed (--dry-run)", before)
+    done = checkpoints("dispose", "--forget", pointer, "--yes")
+    assert done.code == 0, done.err
+    line = f"FORGET {pointer}: savepoint chk-{saved.id} of orders, which is not there any more"
+    assert done.lines == [line, "done"]
+    assert job.checkpoint(saved.id).status == FORGOTTEN
+    assert not Path(pointer[7:]).exists()
+    again = checkpoints("dispose", "--forget", pointer, "--yes")
+    assert again.code == 4
+    assert "lists a savepoint there, so there is nothing to forget" in again.err
+
+
+def test_dispose_with_forget_is_refused_for_a_savepoint_that_is_there(
+    job: Job, saved: Checkpoint, checkpoints: Command
+) -> None:
+    done = checkpoints("dispose", "--forget", str(saved.target), "--yes")
+    assert (done.code, job.checkpoint(saved.id).status) == (3, RETAINED)
+    assert "is still there. Leave out --forget to delete it" in done.err
+
+
+def test_dispose_with_forget_is_refused_while_the_job_may_start_from_the_savepoint(
+    job: Job, checkpoints: Command
+) -> None:
+    made = savepoint(job)
+    done = checkpoints("dispose", "--forget", removed(made), "--yes")
+    assert (done.code, job.checkpoint(made.id).status) == (3, RETAINED)
+    assert "orders may still start from savepoint chk-2; nothing was changed" in done.err
 
 
 # -- refused -------------------------------------------------------------------------------------------------------------
