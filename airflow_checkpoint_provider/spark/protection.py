@@ -68,7 +68,7 @@ class Protection:
             return
         failed = self._attempt.state.failed(self._attempt.epoch)
         in_journal = {self._aborted.get(checkpoint.id, f"chk-{checkpoint.id}") for checkpoint in failed}
-        failures = len(in_journal | self._failed_barriers())
+        failures = self._failures_before() + len(in_journal | self._failed_barriers())
         if failures <= self._tolerable:
             return
         last = (
@@ -77,6 +77,20 @@ class Protection:
             else self._last_failure
         )
         self._attempt.end_now("failed", ExitCode.FAILED, messages.not_tolerated(failures, self._tolerable, last))
+
+    def _failures_before(self) -> int:
+        """Return how many checkpoints failed in earlier attempts of this start of the run, since the last completed one.
+
+        The count begins anew after it ended an attempt, as in Flink: else the next attempt would end at once, too.
+        """
+        state, failures = self._attempt.state, 0
+        own = state.launch(self._attempt.record.launch)
+        for attempt in state.attempts:
+            launch = state.launch(attempt.launch)
+            if own and launch and attempt.epoch < self._attempt.epoch and launch.spec.token == own.spec.token:
+                failures += len(state.failed(attempt.epoch))
+                failures = 0 if failures > (self._tolerable or 0) else failures
+        return failures
 
     def completed(self) -> None:
         """Note that a checkpoint completed: a crash costs only the work after it."""

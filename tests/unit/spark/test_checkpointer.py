@@ -371,6 +371,64 @@ def test_state_that_cannot_be_written_counts_once_a_barrier(store: FaultyStore) 
     running.checkpointer.close()
 
 
+def failing_barriers(driver: Driver, *names: str) -> None:
+    driver.pin(Recording("counts"))
+    driver.registered.add("own", Own(says=ValueError("not now")))
+    for name in names:
+        driver.checkpointer.checkpoint(name)
+        driver.checkpointer.wait()
+
+
+def test_failures_of_earlier_attempts_of_the_run_count(store: FaultyStore) -> None:
+    first = Driver(store, tolerable_failures=2)
+    failing_barriers(first, "first", "second")
+    first.checkpointer.close()
+    second = Driver(store, try_number=2, tolerable_failures=2)
+    second.checkpointer.look()
+    with pytest.raises(Left, match="3 checkpoints failed in a row, but tolerable_failures is 2"):
+        failing_barriers(second, "first")
+    second.checkpointer.close()
+
+
+def test_failures_count_anew_after_they_ended_an_attempt(store: FaultyStore) -> None:
+    first = Driver(store, tolerable_failures=1)
+    with pytest.raises(Left):
+        failing_barriers(first, "first", "second")
+    first.checkpointer.close()
+    second = Driver(store, try_number=2, tolerable_failures=1)
+    second.checkpointer.look()
+    failing_barriers(second, "first")
+    second.checkpointer.look()
+    with pytest.raises(Left, match="2 checkpoints failed in a row"):
+        second.checkpointer.checkpoint("second", wait=True)
+    second.checkpointer.close()
+
+
+def test_completed_checkpoint_of_an_earlier_attempt_resets_the_count(store: FaultyStore) -> None:
+    first = Driver(store, tolerable_failures=1)
+    failing_barriers(first, "first")
+    answer(first, says=1)
+    first.checkpointer.checkpoint("second", wait=True)
+    first.checkpointer.close()
+    second = Driver(store, try_number=2, tolerable_failures=1)
+    failing_barriers(second, "first")
+    second.checkpointer.close()
+
+
+def test_failures_in_the_journal_and_in_the_driver_are_added(store: FaultyStore) -> None:
+    """A gated checkpoint expired, and a barrier could write nothing."""
+    running = Driver(store, tolerable_failures=1)
+    running.coordinator.journal.patience = 0.05
+    running.coordinator.abort(running.asked(gated=True), "expired", phase="finalize")
+    running.checkpointer.look()
+    running.pin(Recording("counts"))
+    store.plan = lambda call: Fault.DENIED if call.kind == "create" else Fault.NONE
+    with pytest.raises(Left, match="2 checkpoints failed in a row, but tolerable_failures is 1"):
+        running.checkpointer.checkpoint("here", wait=True)
+    store.plan = served
+    running.checkpointer.close()
+
+
 class Hanging(Own):
     """A registered object whose snapshot returns when ``free`` is set."""
 
