@@ -126,6 +126,17 @@ def test_gauges_of_a_finished_run() -> None:
     assert (found["lastCheckpointSize"], found["lastCheckpointFullSize"]) == (0, 64612)
 
 
+def test_gauges_of_the_last_completed_checkpoint_stay_when_a_newer_one_is_aborted() -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    before = gauges(recorded.state)
+    recorded.aborted(recorded.state.pending[0].id, "03:01:00", "declined")
+    after = gauges(recorded.state)
+    last = [name for name in before if name.startswith("last")]
+    assert [after[name] for name in last] == [before[name] for name in last]
+    assert after["lastCompletedCheckpointId"] > 0
+
+
 def test_gauges_are_sent_by_tag_and_by_legacy_name(sent: Sent, ours: Metrics) -> None:
     state = finished().state
     ours.update(state)

@@ -77,6 +77,11 @@ def test_unclaimed_states_are_named_in_order(
     assert unclaimed(by_uid(*restored), set(claimed)) == found
 
 
+def test_many_unclaimed_states_are_named_in_order_however_they_are_hashed() -> None:
+    uids = [f"state-{number:02d}" for number in range(30)]
+    assert unclaimed(by_uid(*(value(uid) for uid in reversed(uids))), set()) == tuple(uids)
+
+
 @pytest.mark.parametrize(
     ("allowed", "dropped", "kept"),
     [
