@@ -99,7 +99,13 @@ class Coordinator:
 
     def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:
         """Put the acknowledgement of one application. Return the one that counts: the first one put, perhaps by another writer."""
-        epochs = self._listed(ack.id).epochs
+        checkpoint = self._listed(ack.id)
+        if ack.application not in checkpoint.plan:  # nobody would read it
+            raise errors.NotPending(
+                f"chk-{ack.id} does not wait for application {ack.application!r}; nothing was written",
+                status=checkpoint.status,
+            )
+        epochs = checkpoint.epochs
         if ack.epoch not in epochs:  # it would count as the acknowledgement of the other attempt
             raise errors.Fenced(
                 f"chk-{ack.id} waits for attempt {epochs[-1]}, not for attempt {ack.epoch}", epoch=ack.epoch

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.kinds import BARRIER
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     CONDEMNED,
@@ -81,18 +82,28 @@ def trigger(state: State, event: e.CheckpointTriggered) -> State:
         queued_at=event.queued_at,
         extra=event.extra,
     )
-    return replace(
+    state = replace(
         _take_from_queue(state, event.request.token),
         next_id=event.id + 1,
-        checkpoints=_without_oldest((*state.checkpoints, checkpoint)),
         requests=remember(state.requests, event.request.token, event.id),
     )
+    return _list(state, (*state.checkpoints, checkpoint))
 
 
-def _without_oldest(checkpoints: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
-    """Return every checkpoint that is pending, retained or condemned, and the newest of those that are over."""
-    dropped, _ = bounded(tuple(checkpoint.id for checkpoint in checkpoints if checkpoint.over))
-    return tuple(checkpoint for checkpoint in checkpoints if checkpoint.id not in dropped)
+def _list(state: State, checkpoints: tuple[Checkpoint, ...]) -> State:
+    """List every checkpoint that is pending, retained or condemned, and the newest of those that are over.
+
+    The requests of barriers are forgotten with their checkpoints: nobody repeats them, and a thousand would push out the
+    requests of tasks and people.
+    """
+    dropped, _ = bounded(tuple(checkpoint for checkpoint in checkpoints if checkpoint.over))
+    ids = {checkpoint.id for checkpoint in dropped}
+    barriers = {checkpoint.id for checkpoint in dropped if checkpoint.request.origin == BARRIER}
+    return replace(
+        state,
+        checkpoints=tuple(checkpoint for checkpoint in checkpoints if checkpoint.id not in ids),
+        requests={token: number for token, number in state.requests.items() if number not in barriers},
+    )
 
 
 def complete(state: State, event: e.CheckpointCompleted) -> State:
@@ -174,8 +185,8 @@ def abort(state: State, event: e.CheckpointAborted) -> State:
         details=event.details,
         extra=merged_extra(checkpoint, event),
     )
-    checkpoints = _without_oldest(swap(state.checkpoints, checkpoint, aborted))
-    return replace(state, checkpoints=checkpoints, counts=counted(state, "aborted"))
+    state = replace(state, counts=counted(state, "aborted"))
+    return _list(state, swap(state.checkpoints, checkpoint, aborted))
 
 
 def confirm_commits(state: State, event: e.CommitsConfirmed) -> State:
@@ -209,11 +220,8 @@ def forget(state: State, event: e.CheckpointsForgotten) -> State:
         replace(checkpoint, file_sets=()) if checkpoint.id in event.ids else checkpoint
         for checkpoint in state.checkpoints
     )
-    return replace(
-        state,
-        checkpoints=_without_oldest(tuple(checkpoints)),
-        file_sets=tuple(file_set for file_set in state.file_sets if file_set.number in named),
-    )
+    file_sets = tuple(file_set for file_set in state.file_sets if file_set.number in named)
+    return _list(replace(state, file_sets=file_sets), tuple(checkpoints))
 
 
 def _with_status(state: State, ids: tuple[int, ...], status: str) -> State:

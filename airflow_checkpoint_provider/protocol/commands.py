@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_checkpoint_provider.errors import Refused
+from airflow_checkpoint_provider.errors import InvalidConfig, Refused
 from airflow_checkpoint_provider.protocol.events import Event, LaunchSpec, Point, Request, StateEntry, Token
 from airflow_checkpoint_provider.protocol.metadata import Versions
+
+OUTCOMES = ("finished", "failed", "cancelled", "suspended", "lost")
+"""How an attempt ends."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,10 @@ class EndAttempt(Command):
     exit_code: int | None = None
     reported_by: str = "driver"
     from_task: bool = False
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES:
+            raise InvalidConfig(f"outcome={self.outcome!r}: write one of {', '.join(map(repr, OUTCOMES))}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.errors import InvalidConfig
 
+# Origins of a request: the driver's timer, and the end of a stage; any other origin is a user
+PERIODIC, BARRIER = "periodic", "barrier"
+
 
 @dataclass(frozen=True)
 class Kind:

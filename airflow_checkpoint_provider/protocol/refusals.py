@@ -121,6 +121,15 @@ def launch_stopped(state: State, launch: Launch) -> Refusal:
     return Refusal(errors.Fenced(f"{state.job}: this launch was told to stop ({launch.stop})"))
 
 
+def driver_stops(state: State, launch: Launch) -> Refusal:
+    """Refuse a checkpoint of a driver that was told to stop."""
+    return Refusal(
+        errors.NotRunning(
+            f"{state.job}: its driver was told to stop ({launch.stop}) and takes no more checkpoints; start the job again first"
+        )
+    )
+
+
 def launch_ended(state: State, epoch: int, outcome: str) -> Refusal:
     """Refuse a second driver of a launch whose attempt ``epoch`` has ended well or was stopped."""
     return Refusal(errors.Fenced(f"{state.job}: attempt {epoch} of this launch has already ended {outcome}"))

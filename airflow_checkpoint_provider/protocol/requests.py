@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol import launches
+from airflow_checkpoint_provider.protocol import launches, refusals
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.protocol.keys import savepoint_name
-from airflow_checkpoint_provider.protocol.kinds import Kind, kind_named
+from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC, Kind, kind_named
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, Checkpoint, QueuedRequest, State
 from airflow_checkpoint_provider.protocol.transitions import apply
 
@@ -23,8 +23,6 @@ LONGEST_QUEUE = 1000
 MOST_PENDING = 100  # forced and gated ones included: one entry must be able to abort them all
 AT_ONCE = 16  # requests that one entry may take from the queue
 PAUSE = "the pause between two checkpoints"
-# Origins: the driver's timer, and the end of a stage; any other origin is a user
-PERIODIC, BARRIER = "periodic", "barrier"
 
 
 def trigger(state: State, command: c.Trigger) -> Decision:
@@ -40,6 +38,8 @@ def trigger(state: State, command: c.Trigger) -> Decision:
     launch = state.launch(running.launch) if running else None
     if running is None or (launch and command.run not in (None, launch.spec.run)):
         return _not_running(state, command.run)
+    if launch and launch.stop and command.epoch is None:
+        return refusals.driver_stops(state, launch)
     queued = QueuedRequest(request=request, epoch=running.epoch)
     if request.gated and len(state.pending) >= MOST_PENDING:
         return _too_many(state)
@@ -149,7 +149,7 @@ def _admitted(state: State, candidate: QueuedRequest, pause_left_s: float) -> De
         return _too_many(state)
     queue = in_order((*state.queue, candidate))
     if queue[0] is candidate and may_run(state, candidate):
-        if _is_periodic(candidate) and pause_left_s > 0:
+        if _is_paced(candidate) and pause_left_s > 0:
             return Refusal(
                 errors.MinPause(f"{state.job}: the pause between two checkpoints lasts {pause_left_s:g} s longer")
             )
@@ -174,16 +174,23 @@ def serve_queue(state: State) -> Iterator[e.Event]:
     timer, which knows, asks again.
     """
     if state.unserved():
-        dropped = e.QueueDropped(reason="the job was suspended" if state.suspended else "its attempt is over")
+        dropped = e.QueueDropped(reason=_unserved_because(state))
         state = apply(state, dropped)
         yield dropped
     for _ in range(AT_ONCE):
         if not state.queue or not may_run(state, first := in_order(state.queue)[0]):
             return
-        paused = _is_periodic(first) and config_of(state).min_pause_s > 0
+        paused = _is_paced(first) and config_of(state).min_pause_s > 0
         event = e.RequestDropped(token=first.request.token, reason=PAUSE) if paused else _triggered(state, first)
         state = apply(state, event)
         yield event
+
+
+def _unserved_because(state: State) -> str:
+    if state.suspended:
+        return "the job was suspended"
+    over = all(state.over(queued.epoch) for queued in state.unserved())
+    return "its attempt is over" if over else "its driver was told to stop"
 
 
 def _kind(queued: QueuedRequest) -> Kind:
@@ -192,3 +199,8 @@ def _kind(queued: QueuedRequest) -> Kind:
 
 def _is_periodic(queued: QueuedRequest) -> bool:
     return queued.request.origin == PERIODIC
+
+
+def _is_paced(queued: QueuedRequest) -> bool:
+    """Return whether the pause between two checkpoints holds for it: as in Flink, not for a forced one."""
+    return _is_periodic(queued) and not _kind(queued).forced

@@ -258,7 +258,9 @@ class State(Record):
 
     def unserved(self) -> tuple[QueuedRequest, ...]:
         """Return the queued requests that no driver will take."""
-        return tuple(queued for queued in self.queue if self.suspended or self.over(queued.epoch))
+        return tuple(
+            queued for queued in self.queue if self.suspended or self.over(queued.epoch) or self.stopping(queued.epoch)
+        )
 
     # -- who lives -------------------------------------------------------------------------------------------------
 
@@ -269,6 +271,12 @@ class State(Record):
             return True
         newest = self.attempt_of(attempt.launch)
         return self.current_launches.get(attempt.application) != attempt.launch or newest is not attempt
+
+    def stopping(self, epoch: int) -> bool:
+        """Return whether the driver of an attempt was told to stop."""
+        attempt = self.attempt(epoch)
+        launch = self.launch(attempt.launch) if attempt else None
+        return launch is not None and launch.stop is not None
 
     def running(self, application: str = "") -> AttemptRecord | None:
         """Return the attempt of the current launch, unless it is over."""

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.kinds import DECLINED, EXPIRED, STORE_FAILED, kind_named
+from airflow_checkpoint_provider.protocol.kinds import BARRIER, DECLINED, EXPIRED, STORE_FAILED, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot, Versions
-from airflow_checkpoint_provider.protocol.requests import BARRIER, ungated
+from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.spark import copies
 from airflow_checkpoint_provider.spark.attempt import Attempt

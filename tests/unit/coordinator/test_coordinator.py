@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -89,6 +90,15 @@ def test_second_acknowledgement_returns_the_first() -> None:
     (sealed_state,) = coordinator.read_seal(only(coordinator)).states.values()
     assert sealed_state.file_sets[0].path == "state/clean/1-theirs"
     assert [known.path for known in coordinator.state.file_sets] == ["state/clean/1-theirs"]
+
+
+def test_acknowledgement_from_outside_the_plan_is_refused() -> None:
+    store = MemoryStore()
+    coordinator = triggered(store)
+    before = dict(store.objects)
+    with pytest.raises(NotPending, match="chk-1 does not wait for application 'other'; nothing was written"):
+        coordinator.acknowledge(replace(acknowledgement(1, stage("clean", 1)), application="other"))
+    assert store.objects == before
 
 
 def test_acknowledgement_without_an_answer_is_unknown() -> None:

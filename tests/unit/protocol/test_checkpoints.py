@@ -276,11 +276,12 @@ def test_completed_checkpoint_keeps_measures_and_interns_file_sets() -> None:
 def test_repeated_request_gets_its_checkpoint_after_the_record_was_dropped() -> None:
     """P11: a trigger repeated after a hundred others must not take another checkpoint."""
     history = History()
-    aborted(history)
+    running(history)
+    history.do(c.Abort(id=history.triggered("asked", origin="task"), reason="expired"))
     for _ in range(KEPT_RECORDS):
         history.do(c.Abort(id=history.triggered(), reason="expired"))
     assert history.state.checkpoint(1) is None
-    assert described(history.ask(c.Trigger(request=e.Request(token="asked")))) == "done 1"
+    assert described(history.ask(c.Trigger(request=e.Request(token="asked", origin="task")))) == "done 1"
 
 
 def test_attempt_remembers_its_first_own_checkpoint() -> None:

@@ -287,3 +287,8 @@ def test_late_driver_is_refused_after_its_restore_point_was_deleted(base: Point 
     claims = (SAVEPOINT,) if base else ()
     history.do(c.Condemn(ids=(1,), claims=claims, now=at(30 * 24 * 60)))
     refusal(history.ask(start(try_number=2)), errors.StateRequired)
+
+
+def test_end_of_an_attempt_takes_known_words_only() -> None:
+    with pytest.raises(errors.InvalidConfig, match="outcome='done': write one of 'finished', 'failed'"):
+        c.EndAttempt(epoch=1, outcome="done")

@@ -12,7 +12,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.entry import LARGEST_EVENTS, events_size
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol import requests
+from airflow_checkpoint_provider.protocol import requests, updates
 from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.state import QueuedRequest, State
@@ -364,6 +364,15 @@ def test_rule_5_queued_periodic_request_is_dropped_and_a_user_request_served(
     assert pending(history.state) == served
 
 
+def test_rule_5_forced_request_ignores_the_pause_in_the_queue_too() -> None:
+    history = running(min_pause="5 s")
+    history.write(waits("forced", kind="savepoint", folder=TARGET, nonce="9f3c", origin="periodic"))
+    history.triggered()
+    assert "forced" in pending(history.state)
+    ask(history, "another", kind="savepoint", folder=TARGET, nonce="9f3d", origin="periodic", pause_left_s=3.0)
+    assert "another" in pending(history.state)
+
+
 def test_rule_6_user_request_ignores_the_pause() -> None:
     history = running(min_pause="5 s")
     ask(history, "a", pause_left_s=3.0)
@@ -400,6 +409,47 @@ def test_queue_is_dropped_with_its_attempt(end: str) -> None:
     assert history.state.n == before + 1
     assert (pending(history.state), waiting(history.state)) == ([], [])
     assert [(drop.token, drop.reason) for drop in history.state.dropped_requests] == [("b", "its attempt is over")]
+
+
+def told_to_stop(history: History) -> None:
+    history.do(c.RequestStop(launch=history.state.launches[-1].number, try_number=1, by="ann", reason="no more"))
+
+
+def test_driver_that_was_told_to_stop_gets_no_more_checkpoints() -> None:
+    history = running()
+    told_to_stop(history)
+    refused = history.ask(c.Trigger(request=e.Request(token="a", origin="task")))
+    assert isinstance(refused, Refusal)
+    assert isinstance(refused.error, errors.NotRunning)
+    assert "its driver was told to stop (ann: no more) and takes no more checkpoints" in refused.error.message
+
+
+def test_driver_that_was_told_to_stop_takes_the_checkpoint_of_its_barrier() -> None:
+    history = running()
+    told_to_stop(history)
+    ask(history, "here", origin="barrier", epoch=1)
+    assert pending(history.state) == ["here"]
+
+
+def test_queue_is_dropped_when_the_driver_is_told_to_stop() -> None:
+    history = running()
+    ask(history, "a")
+    ask(history, "b")
+    told_to_stop(history)
+    assert (pending(history.state), waiting(history.state)) == (["a"], [])
+    assert [drop.reason for drop in history.state.dropped_requests] == ["its driver was told to stop"]
+
+
+def test_barriers_do_not_push_out_the_requests_of_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updates, "KEPT_TOKENS", 4)
+    monkeypatch.setattr(updates, "KEPT_RECORDS", 2)
+    history = running()
+    ask(history, "a person")
+    for number in range(9):
+        history.do(c.Abort(id=history.state.pending[0].id, reason="expired"))
+        ask(history, f"barrier {number}", origin="barrier", epoch=1)
+    assert history.state.requests == {"a person": 1, "barrier 6": 8, "barrier 7": 9, "barrier 8": 10}
+    assert history.ask(c.Trigger(request=e.Request(token="barrier 7", origin="barrier"), epoch=1)) == DoneAlready(9)
 
 
 def test_dropped_request_is_triggered_only_by_a_later_try() -> None:
