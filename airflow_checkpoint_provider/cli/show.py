@@ -170,6 +170,7 @@ def verify(store: Store, pointer: str) -> Report:
 
 # -- statistics ----------------------------------------------------------------------------------------------------------
 
+NOT_IN_FORCE = ("interval_s", "min_pause_s")  # options that the driver logs as without effect: no timer paces anything
 PARTS = ("state", "sync", "new", "size")
 
 
@@ -179,7 +180,10 @@ def statistics(store: Store, job: str, run: str | None, number: str | None) -> R
     if number is not None:
         return _statistics_of(found, listed(found, number))
     answer = numbers.checkpoints(found.state)
-    data = answer | {"config": config_of(found.state).to_json()}
+    config = config_of(found.state).to_json()
+    for name in NOT_IN_FORCE:
+        config.pop(name, None)
+    data = answer | {"config": config}
     lines = summary_table.statistics(found.state, answer)
     return Report(summary_table.SPREAD, summary_table.spreads(answer), data, lines)
 

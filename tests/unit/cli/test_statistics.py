@@ -42,6 +42,14 @@ def test_statistics_as_json(running: Recorded, checkpoints: Command) -> None:
     assert found["counts"] == {"restored": 0, "total": 4, "in_progress": 1, "completed": 3, "failed": 0}
 
 
+def test_statistics_have_no_interval_because_none_is_in_force(store: LocalStore, checkpoints: Command) -> None:
+    job = Job(store)
+    job.start(interval="2 min", min_pause="1 min", timeout="3 min")
+    config = json.loads(checkpoints("show", "orders", "--statistics", "-o", "json").out)["config"]
+    assert set(config) == {"timeout_s", "retention"}
+    assert config["timeout_s"] == 180
+
+
 def test_statistics_of_a_checkpoint_as_json(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("show", ORDERS, "2", "--statistics", "-o", "json").out)
     assert (found["id"], found["status"]) == (2, "COMPLETED")
