@@ -271,6 +271,10 @@ class KindChanged(Refused, TypeError, code="CKP423", permanent=True):
     """A restored state is requested as another kind, e.g. a stage as a value."""
 
 
+class NonRestoredState(Refused, LookupError, code="CKP424", permanent=True):
+    """The script did not use a restored state, but used a new one of that kind, so a name may be wrong."""
+
+
 # -- savepoints --------------------------------------------------------------------------------------------------------
 
 

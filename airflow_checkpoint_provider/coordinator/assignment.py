@@ -1,38 +1,61 @@
 """The assignment of restored states to the states of the job. Pure. Runs anywhere.
 
 States are matched by uid; ``rename`` maps an old uid to a new one. A restored state that the job does not claim is
-*unclaimed*. It is dropped only if the job allows it: with True for every state, or with a list of uids. An empty
-state is skipped.
+*unclaimed*. It is dropped only if the job allows it, and it is an error where the job may have used a wrong name. An
+empty state is skipped.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged, RenameConflict, StateNotFound
+from airflow_checkpoint_provider.errors import (
+    InvalidConfig,
+    KindChanged,
+    NonRestoredState,
+    RenameConflict,
+    StateNotFound,
+)
 from airflow_checkpoint_provider.protocol.keys import check_uid
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateSnapshot, kind_in_words
 
 States = Mapping[str, StateSnapshot]
 """By uid."""
-Allowed = bool | tuple[str, ...]
-"""The restored states that a job may drop: none, all, or these uids."""
+KEEP, DROP = "keep", "drop"
+Allowed = bool | str | Mapping[str, str]
+"""What becomes of unclaimed states: True drops all, "keep" keeps all, a mapping says it by uid, False says nothing."""
+AllowanceOption = bool | str | Sequence[str] | Mapping[str, str]
+"""``allow_non_restored_state`` as people write it: also a list of the uids to drop."""
 
 
 # -- unclaimed states ------------------------------------------------------------------------------------------------
 
 
-def check_allowance(option: bool | Sequence[str]) -> Allowed:
+def check_allowance(option: AllowanceOption) -> Allowed:
     """Return ``allow_non_restored_state`` in its stored form. Raises ``InvalidConfig``, and ``InvalidName`` for an invalid uid."""
     if isinstance(option, bool):
         return option
-    if isinstance(option, str) or not isinstance(option, Sequence) or not all(isinstance(uid, str) for uid in option):
-        raise InvalidConfig(f'allow_non_restored_state={option!r}: write True, False, or a list of uids, ["totals"]')
-    for uid in option:
-        check_uid(uid)
-    return tuple(option)
+    if option == KEEP:
+        return KEEP
+    pairs = _by_uid(option)
+    if pairs is None or not all(isinstance(uid, str) and fate in (KEEP, DROP) for uid, fate in pairs):
+        raise InvalidConfig(
+            f'allow_non_restored_state={option!r}: write True, False, "keep", a list of the uids to drop, ["totals"],'
+            ' or both by uid, {"weekly": "keep", "totals": "drop"}'
+        )
+    return {check_uid(uid): fate for uid, fate in pairs}
+
+
+def _by_uid(option: object) -> list[tuple[Any, Any]] | None:
+    """Return pairs of uid and decision, unchecked; None for anything but a mapping or a list."""
+    if isinstance(option, Mapping):
+        return list(option.items())
+    if isinstance(option, Sequence) and not isinstance(option, str):
+        return [(uid, DROP) for uid in option]
+    return None
 
 
 def unclaimed(restored: States, claimed: Collection[str]) -> tuple[str, ...]:
@@ -42,10 +65,49 @@ def unclaimed(restored: States, claimed: Collection[str]) -> tuple[str, ...]:
 
 
 def split_allowed(uids: Iterable[str], allowed: Allowed) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the uids that may be dropped, and the uids that may not."""
+    """Return the uids that are dropped, and the uids that are kept."""
     unclaimed_uids = tuple(uids)
-    dropped = tuple(uid for uid in unclaimed_uids if allowed is True or (allowed and uid in allowed))
+    dropped = tuple(uid for uid in unclaimed_uids if _fate(uid, allowed) == DROP)
     return dropped, tuple(uid for uid in unclaimed_uids if uid not in dropped)
+
+
+def _fate(uid: str, allowed: Allowed) -> str | None:
+    """Return what the job says about an unclaimed state; None if it says nothing."""
+    if isinstance(allowed, Mapping):
+        return allowed.get(uid)
+    return DROP if allowed is True else allowed or None
+
+
+def refuse_wrong_names(
+    unclaimed_states: Iterable[StateSnapshot], new: Mapping[str, Collection[str]], allowed: Allowed
+) -> None:
+    """Raise ``NonRestoredState`` if an unclaimed state and a new one of its kind may be the same state under two names.
+
+    :param unclaimed_states: of earlier runs.
+    :param new: the uids that this run uses and the history did not have, by kind.
+    """
+    undecided = [state for state in unclaimed_states if _fate(state.uid, allowed) is None]
+    for kind, new_uids in new.items():
+        missing = [state.uid for state in undecided if state.kind == kind]
+        if missing and new_uids:
+            raise _non_restored(kind_in_words(kind), missing, sorted(new_uids))
+
+
+def _non_restored(kind: str, missing: Sequence[str], new: Sequence[str]) -> NonRestoredState:
+    kept = json.dumps(dict.fromkeys(missing, KEEP), ensure_ascii=False)
+    return NonRestoredState(
+        f"The script did not use the restored {kind} {_quoted(missing)}, and used the new {kind} {_quoted(new)}, which begins without a"
+        " restored state. Is that a wrong name? The attempt ended before its last checkpoint. Its stages and checkpoints are kept, and the"
+        f" corrected script reuses them. If the name is wrong, write {_quoted(missing)} in the script. To keep {_quoted(missing)} unused,"
+        f" set allow_non_restored_state={kept}. To drop it, set"
+        f" allow_non_restored_state={json.dumps(missing, ensure_ascii=False)}",
+        uid=missing[0],
+    )
+
+
+def _quoted(uids: Iterable[str]) -> str:
+    """Return uids for a sentence."""
+    return ", ".join(f"'{uid}'" for uid in uids)
 
 
 def check_kind(state: StateSnapshot, kind: str) -> None:
@@ -103,7 +165,10 @@ def rename_states_in(seal: Seal, rename: Mapping[str, str], application: str = "
     ack = _acknowledgement(seal, application)
     states = renamed({state.uid: state for state in ack.states}, rename)
     renamed_ack = replace(
-        ack, states=tuple(states[uid] for uid in sorted(states)), run_values=_keys(ack.run_values, rename)
+        ack,
+        states=tuple(states[uid] for uid in sorted(states)),
+        run_values=_keys(ack.run_values, rename),
+        run_objects=tuple(sorted(_keys(dict.fromkeys(ack.run_objects), rename))),
     )
     return replace(seal, applications={**seal.applications, application: renamed_ack})
 

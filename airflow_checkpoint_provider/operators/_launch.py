@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
+from airflow_checkpoint_provider.coordinator.assignment import Allowed
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
@@ -216,7 +217,7 @@ class DriverLaunch:
     # -- while the driver runs ---------------------------------------------------------------------------------------
 
     def settings(
-        self, checkpointing: CheckpointConfig | None = None, allow_non_restored_state: bool | tuple[str, ...] = False
+        self, checkpointing: CheckpointConfig | None = None, allow_non_restored_state: Allowed = False
     ) -> LaunchSettings:
         """Return the settings of the driver; nothing in them is secret."""
         assert self.record is not None

@@ -14,7 +14,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_checkpoint_provider import _airflow
-from airflow_checkpoint_provider.coordinator.assignment import check_allowance
+from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption, check_allowance
 from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
 from airflow_checkpoint_provider.coordinator.liveness import read_beat
 from airflow_checkpoint_provider.errors import (
@@ -62,7 +62,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         of a task that made a checkpoint or a savepoint. Retries and clears continue the run and ignore this. (templated)
     :param require_state: refuse to start without state.
     :param allow_non_restored_state: what to do with restored state that the application has not used when it succeeds.
-        False: log it and keep it, unless the script says otherwise. True, or a list of uids: drop it.
+        False: log it and keep it, or fail if the script may have used a wrong name, unless the script says otherwise.
+        True, or a list of uids: drop it. "keep": keep it. ``{"weekly": "keep", "old": "drop"}`` says it by uid.
     :param on_clear: "auto" starts a finished run again from where it started, and resumes a run that did not finish.
         "restart" always starts the run again; "continue" always resumes it.
     :param checkpointing: a ``CheckpointConfig``; by default that of the script.
@@ -84,7 +85,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         checkpointing: CheckpointConfig | None = None,
         checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name,
         deferrable: bool | None = None,
-        allow_non_restored_state: bool | Sequence[str] = False,
+        allow_non_restored_state: AllowanceOption = False,
         item: str | None = None,
         **kwargs: Any,
     ) -> None:

@@ -60,7 +60,7 @@ class LaunchSettings(LaunchPlace):
     try_number: int
     version: str = __version__
     checkpointing: CheckpointConfig | None = None
-    allow_non_restored_state: bool | tuple[str, ...] = False
+    allow_non_restored_state: bool | str | Mapping[str, str] = False  # by uid: "keep" or "drop"
 
     def to_confs(self) -> dict[str, str]:
         """Return the Spark confs, with their prefix."""
@@ -92,14 +92,13 @@ class LaunchSettings(LaunchPlace):
             )
         task = json.loads(values["task"])
         checkpointing = json.loads(values.get("checkpointing", "null"))
-        allowed = json.loads(values.get("allow_non_restored_state", "false"))
         return cls(
             **_place(values),
             job=values["job"],
             token=Token.from_json(task["token"]),
             try_number=task["try"],
             checkpointing=CheckpointConfig.from_json(checkpointing) if checkpointing else None,
-            allow_non_restored_state=allowed if isinstance(allowed, bool) else tuple(allowed),
+            allow_non_restored_state=json.loads(values.get("allow_non_restored_state", "false")),
         )
 
 

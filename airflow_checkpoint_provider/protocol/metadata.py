@@ -121,6 +121,7 @@ class Acknowledgement(Record):
     run: str
     states: tuple[StateSnapshot, ...]
     run_values: dict[str, Any] = field(default_factory=dict)  # the values with which the run began
+    run_objects: tuple[str, ...] = added(factory=tuple)  # uids of the registered objects' states with which it began
     versions: Versions = field(default_factory=Versions)
     v: int = VERSION
 

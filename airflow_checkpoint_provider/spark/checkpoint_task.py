@@ -98,6 +98,7 @@ class CheckpointContext:
             run=self.states.run,
             states=tuple(new_in(number, record) for record in records),
             run_values=self.states.run_values,
+            run_objects=self.states.run_objects,
             versions=self.versions,
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.assignment import Allowed, split_allowed
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, refuse_wrong_names, split_allowed
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
@@ -47,11 +47,14 @@ class JobEnd:
         """Give every pending checkpoint its outcome, save what changed, and end the attempt as *finished*.
 
         Only a barrier can tell whether a registered object changed, so there is one if objects are registered.
+        Raises ``NonRestoredState`` before the last checkpoint.
         """
         if self._session_stopped:
             raise WrongUse(STOPPED)
         self.checkpointer.wait()
         self.attempt.check_not_fenced()  # this also reads the requests since the last look
+        new = self.states.new(self.registered.hooks())
+        refuse_wrong_names(self.states.unclaimed_of_earlier_runs(), new, self.allow_non_restored_state)
         self._keep_or_drop_unclaimed()
         self._take_last_checkpoints()
         self.checkpointer.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pyspark.sql import SparkSession
 
+from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
@@ -65,7 +66,9 @@ class CheckpointedJob:
     :param checkpointing: the configuration of checkpoints. The task's wins over it.
     :param restore: only without Airflow: where a new run starts: "latest", "none", an id, or a pointer.
     :param allow_non_restored_state: what happens to restored state that the script did not use when ``with`` ends well.
-        False: it is logged and kept. True, or a list of uids: it is dropped. The task's wins over it.
+        False: it is logged and kept, or ``NonRestoredState`` is raised if the script may have used a wrong name.
+        True, or a list of uids: it is dropped. "keep": it is kept. ``{"weekly": "keep", "old": "drop"}`` says it by uid.
+        The task's wins over it.
     """
 
     _running: Attempt | None = None
@@ -80,7 +83,7 @@ class CheckpointedJob:
         root: str | None = None,
         checkpointing: CheckpointConfig | None = None,
         restore: str | int = "latest",
-        allow_non_restored_state: bool | Sequence[str] = False,
+        allow_non_restored_state: AllowanceOption = False,
     ) -> None:
         self._session, self._allowed = spark, allow_non_restored_state
         self._job_id, self._root, self._checkpointing, self._restore = job_id, root, checkpointing, str(restore)

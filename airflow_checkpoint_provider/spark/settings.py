@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.coordinator.assignment import Allowed, check_allowance
+from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption, Allowed, check_allowance
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, WrongUse
 from airflow_checkpoint_provider.policies.retention import retention_from_json
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
@@ -85,7 +85,7 @@ def settings_of(
     root: str | None,
     checkpointing: CheckpointConfig | None,
     restore: str,
-    allow_non_restored_state: bool | Sequence[str],
+    allow_non_restored_state: AllowanceOption,
 ) -> Settings:
     """Return the task's settings, else the script's. ``notes`` say which of the script's settings are not used.
 
@@ -114,7 +114,7 @@ def settings_of(
         token=task.token,
         try_number=task.try_number,
         notes=tuple(f"{name} of the task is used, not {name} of the script" for name, value in unused.items() if value),
-        allow_non_restored_state=task.allow_non_restored_state or check_allowance(allow_non_restored_state),
+        allow_non_restored_state=check_allowance(task.allow_non_restored_state or allow_non_restored_state),
         s3=s3_credentials.received(task.s3, take_keys(spark)),
     )
 

@@ -28,15 +28,15 @@ class Launches:
         self.store, self.keys = store, Keys(self.history.prefix)
         self.number = 0
 
-    def plan(self, try_number: int = 1, *, seen_alive: bool = False, **wishes: Any) -> dict[str, str]:
+    def plan(self, try_number: int = 1, *, run: str = RUN, seen_alive: bool = False, **wishes: Any) -> dict[str, str]:
         """One more try; the Spark confs with which its driver is submitted. ``wishes`` are fields of ``PlanLaunch``."""
-        token = Token(dag="etl", run=RUN, task="totals")
+        token = Token(dag="etl", run=run, task="totals")
         plan = c.PlanLaunch(
             spec=LaunchSpec(
                 token=token,
                 try_number=try_number,
                 owner=token.owner,
-                run=RUN,
+                run=run,
                 run_after="2026-11-20T00:00:00Z",
                 started_at=utc_now(),
                 restore=wishes.pop("restore", "latest"),

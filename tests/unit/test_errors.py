@@ -29,7 +29,7 @@ PERMANENT = {
     ),
     *("StoreMisconfigured", "FormatTooNew", "Damaged", "OtherIncarnation", "HistoryGone", "CheckpointNotFound"),
     *("Aborted", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
-    *("RenameConflict", "StateNotFound", "KindChanged"),
+    *("RenameConflict", "StateNotFound", "KindChanged", "NonRestoredState"),
     *("AlreadyClaimed", "OrphanSavepoint", "OtherSavepoint", "SavepointDisposed"),
 }
 

@@ -159,6 +159,10 @@ class Registered:
         """Note that checkpoint ``number`` certainly holds the states of the newest barrier."""
         self._newest.add(number)
 
+    def hooks(self) -> tuple[str, ...]:
+        """Return the uids of the objects that returned no state at the newest barrier."""
+        return tuple(uid for uid in self._participants if self._states.object_states[uid] is None)
+
     def refuse_inside(self) -> None:
         """Raise ``WrongUse`` inside a call of an object: a barrier there would snapshot it half-way."""
         if inside := getattr(self._calling, "method", ""):

@@ -30,6 +30,7 @@ class States:
     run: str
     snapshots: dict[str, StateSnapshot] = field(default_factory=dict)
     run_values: dict[str, Any] = field(default_factory=dict)
+    run_objects: tuple[str, ...] = ()  # uids of the registered objects' states with which the run began
     values: dict[str, Any] = field(default_factory=dict)
     claimed_values: set[str] = field(default_factory=set)  # uids of the values that the script uses
     # Of registered objects, at the last barrier; None: no state
@@ -50,10 +51,12 @@ class States:
         kept = {uid: state for uid, state in seal.states.items() if state.kind != "stage" or state.run == own_run}
         same_run = [ack for ack in seal.applications.values() if ack.run == own_run]
         run_values = {uid: value for ack in same_run for uid, value in ack.run_values.items()}
+        run_objects = tuple(uid for ack in same_run for uid in ack.run_objects)
         if not same_run:
             run_values = {uid: state.value for uid, state in kept.items() if state.kind == "value"}
+            run_objects = tuple(sorted(uid for uid, state in kept.items() if state.kind == REGISTERED))
         completed = b"" if elsewhere else _fingerprint(seal.states)
-        return cls(run, kept, run_values, dict(run_values), _completed=completed)
+        return cls(run, kept, run_values, run_objects, dict(run_values), _completed=completed)
 
     # -- the script uses a state -------------------------------------------------------------------------------------
 
@@ -97,11 +100,27 @@ class States:
         claimed = self.handed_out.keys() | self.claimed_values | self.object_states.keys()
         return tuple(self.snapshots[uid] for uid in unclaimed(self.snapshots, claimed))
 
+    def unclaimed_of_earlier_runs(self) -> tuple[StateSnapshot, ...]:
+        """Return the unclaimed values and registered objects' states with which this run began."""
+        began_with = {*self.run_values, *self.run_objects}
+        return tuple(state for state in self.unclaimed() if state.kind != "stage" and state.uid in began_with)
+
+    def new(self, hooks: Collection[str]) -> dict[str, Collection[str]]:
+        """Return the uids that the script uses and with which this run did not begin, by kind.
+
+        :param hooks: uids of the registered objects that have no state.
+        """
+        return {
+            "value": self.claimed_values - self.run_values.keys(),
+            REGISTERED: self.object_states.keys() - {*self.run_objects, *hooks},
+        }
+
     def drop(self, uids: Collection[str]) -> None:
         """Leave states out of all later acknowledgements, even if a checkpoint that holds them completes later."""
         for uid in uids:
             del self.snapshots[uid]
             self.run_values.pop(uid, None)
+        self.run_objects = tuple(uid for uid in self.run_objects if uid not in uids)
         self.dropped.update(uids)
 
     # -- acknowledging -----------------------------------------------------------------------------------------------

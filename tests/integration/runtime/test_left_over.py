@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged
+from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged, NonRestoredState
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore
@@ -82,6 +82,7 @@ def test_dropped_state_causes_a_last_checkpoint(begun: Script) -> None:
     assert begun.coordinator().state.retained[-1].id == number + 1
     assert held(begun).keys() == {"clean", "named", "count"}
     with begun.attempt() as job:
+        job.value("count")
         assert job.value("seen", []).get() == [], "it begins anew"
 
 
@@ -139,3 +140,63 @@ def test_allow_non_restored_state_of_the_task_wins(
     out = capsys.readouterr().out
     assert "allow_non_restored_state of the task is used, not allow_non_restored_state of the script" in out
     assert said(out) == ["CKP427"]
+
+
+# -- a wrong name ------------------------------------------------------------------------------------------------------
+
+
+def finish_run(script: Script) -> None:
+    """Run the script to its end, so that the next attempt begins a new run."""
+    with script.attempt() as job:
+        job.value("totals", 0).set(5)
+
+
+def run_with_a_wrong_name(script: Script) -> None:
+    with script.attempt() as job:
+        job.value("totalz", 0).set(1)
+        job.stage("clean", job.spark.range(3))
+
+
+def test_wrong_name_ends_the_attempt_and_the_corrected_script_reuses_all_stages(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish_run(script)
+    for _ in ("first attempt", "its retry"):
+        with pytest.raises(NonRestoredState, match=r"'totals', and used the new value 'totalz'"):
+            run_with_a_wrong_name(script)
+        assert script.coordinator().state.attempts[-1].outcome == "failed"
+        assert held(script).keys() == {"clean", "totals", "totalz"}
+    script.change("corrected")
+    recomputed = script.recomputes("clean")
+    with script.attempt() as job:
+        assert job.value("totals", 0).get() == 5
+        job.stage("clean", job.spark.range(3))
+    assert not recomputed()
+    assert script.coordinator().state.runs[-1].outcome == "finished"
+    assert said(capsys.readouterr().out) == ["CKP426"], "of 'totalz', which this run made"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "left"),
+    [("keep", {"totals", "totalz"}), ({"totals": "keep"}, {"totals", "totalz"}), (["totals"], {"totalz"})],
+)
+def test_state_that_may_stay_unused_is_no_wrong_name(script: Script, allowed: Any, left: set[str]) -> None:
+    finish_run(script)
+    with script.attempt(allow_non_restored_state=allowed) as job:
+        job.value("totalz", 0).set(1)
+    assert held(script).keys() == left
+
+
+def test_wrong_name_in_a_launched_driver_exits_with_3(launched: Launch, launches: Launches) -> None:
+    with launched() as job:
+        job.value("totals").set(1)
+    with pytest.raises(SystemExit) as ended:
+        run_launched_with_a_wrong_name(launched(launches.plan(run="day-2")))
+    assert ended.value.code == 3
+    attempt = launches.coordinator().state.attempts[-1]
+    assert (attempt.outcome, attempt.exit_code) == ("failed", 3)
+
+
+def run_launched_with_a_wrong_name(attempt: CheckpointedJob) -> None:
+    with attempt as job:
+        job.value("totalz").set(2)

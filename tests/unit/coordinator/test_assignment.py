@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.coordinator.assignment import (
+    Allowed,
     check_allowance,
     check_kind,
+    refuse_wrong_names,
     rename_states_in,
     renamed,
     split_allowed,
@@ -22,6 +25,7 @@ from airflow_checkpoint_provider.errors import (
     InvalidConfig,
     InvalidName,
     KindChanged,
+    NonRestoredState,
     RenameConflict,
     StateNotFound,
 )
@@ -50,6 +54,7 @@ def seal(**applications: Sequence[StateSnapshot]) -> Seal:
         name: Acknowledgement(
             inc="i", id=3, application=name, epoch=1, nonce="n", run="r", states=tuple(states),
             run_values={state.uid: 0 for state in states if state.kind == "value"},
+            run_objects=tuple(state.uid for state in states if state.kind == "registered"),
         )
         for name, states in applications.items()
     }  # fmt: skip
@@ -86,21 +91,31 @@ def test_many_unclaimed_states_are_named_in_order_however_they_are_hashed() -> N
     ("allowed", "dropped", "kept"),
     [
         (False, (), ("a", "b")),
-        ((), (), ("a", "b")),
+        ({}, (), ("a", "b")),
         (True, ("a", "b"), ()),
-        (("b",), ("b",), ("a",)),
-        (("b", "gone"), ("b",), ("a",)),
+        ("keep", (), ("a", "b")),
+        ({"b": "drop"}, ("b",), ("a",)),
+        ({"b": "drop", "gone": "drop"}, ("b",), ("a",)),
+        ({"a": "keep", "b": "drop"}, ("b",), ("a",)),
     ],
 )
 def test_unclaimed_states_are_split_by_the_allowance(
-    allowed: bool | tuple[str, ...], dropped: tuple[str, ...], kept: tuple[str, ...]
+    allowed: Allowed, dropped: tuple[str, ...], kept: tuple[str, ...]
 ) -> None:
     assert split_allowed(("a", "b"), allowed) == (dropped, kept)
 
 
 @pytest.mark.parametrize(
     ("given", "read"),
-    [(False, False), (True, True), ([], ()), (["a", "b"], ("a", "b")), (("a",), ("a",))],
+    [
+        (False, False),
+        (True, True),
+        ("keep", "keep"),
+        ([], {}),
+        (["a", "b"], {"a": "drop", "b": "drop"}),
+        (("a",), {"a": "drop"}),
+        ({"weekly": "keep", "old": "drop"}, {"weekly": "keep", "old": "drop"}),
+    ],
 )
 def test_allowance_is_read(given: Any, read: Any) -> None:
     assert check_allowance(given) == read
@@ -113,7 +128,11 @@ def test_allowance_is_read(given: Any, read: Any) -> None:
         (1, InvalidConfig),
         (None, InvalidConfig),
         ([1], InvalidConfig),
+        ("drop", InvalidConfig),
         ({"a": 1}, InvalidConfig),
+        ({"a": "remove"}, InvalidConfig),
+        ({1: "keep"}, InvalidConfig),
+        ({"": "keep"}, InvalidName),
         ([""], InvalidName),
         (["a\n"], InvalidName),
     ],
@@ -121,6 +140,39 @@ def test_allowance_is_read(given: Any, read: Any) -> None:
 def test_invalid_allowance_is_refused(given: Any, error: type[CheckpointError]) -> None:
     with pytest.raises(error):
         check_allowance(given)
+
+
+VALUE, OBJECT = "value", "registered"
+
+
+@pytest.mark.parametrize(
+    ("rule", "restored", "new", "allowed"),
+    [
+        ("all restored states are used", [], {VALUE: ["totalz"]}, False),
+        ("the script uses no new state", [value("totals")], {VALUE: []}, False),
+        ("the new state is of another kind", [value("totals")], {VALUE: [], OBJECT: ["totalz"]}, False),
+        ("each state is kept", [value("totals")], {VALUE: ["totalz"]}, "keep"),
+        ("each state is dropped", [value("totals")], {VALUE: ["totalz"]}, True),
+        ("the state is kept by name", [value("totals")], {VALUE: ["totalz"]}, {"totals": "keep"}),
+        ("the state is dropped by name", [value("totals")], {VALUE: ["totalz"]}, {"totals": "drop"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_unclaimed_state_is_no_wrong_name(
+    rule: str, restored: Sequence[StateSnapshot], new: Mapping[str, Sequence[str]], allowed: Allowed
+) -> None:
+    refuse_wrong_names(restored, new, allowed)
+
+
+@pytest.mark.parametrize("allowed", [False, {}, {"old": "drop"}])
+def test_unclaimed_value_beside_a_new_one_is_refused_with_three_ways_out(allowed: Allowed) -> None:
+    with pytest.raises(NonRestoredState) as refused:
+        refuse_wrong_names([value("old"), value("totals")][not allowed :], {VALUE: {"totalz"}}, allowed)
+    assert refused.value.permanent
+    message = refused.value.message
+    assert "did not use the restored value 'totals', and used the new value 'totalz'" in message
+    assert "If the name is wrong, write 'totals' in the script." in message
+    assert 'allow_non_restored_state={"totals": "keep"}. To drop it, set allow_non_restored_state=["totals"]' in message
 
 
 def test_state_of_another_kind_is_refused() -> None:
@@ -206,6 +258,13 @@ def test_rename_changes_run_values_of_one_application() -> None:
     assert found.applications["stock"] == before.applications["stock"]
     with pytest.raises(StateNotFound):
         rename_states_in(before, {"b": "c"}, "stock")
+
+
+def test_rename_changes_the_objects_with_which_the_run_began() -> None:
+    before = seal(orders=[replace(value("position"), kind="registered")])
+    assert rename_states_in(before, {"position": "offsets"}, "orders").applications["orders"].run_objects == (
+        "offsets",
+    )
 
 
 # -- one application of several ------------------------------------------------------------------------------------------

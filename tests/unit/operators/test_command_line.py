@@ -54,7 +54,15 @@ def test_checkpointing_of_the_task_reaches_the_driver(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "handed_over"), [(False, None), ([], None), (True, "true"), (("a", "ü"), r'["a", "\u00fc"]')]
+    ("given", "handed_over"),
+    [
+        (False, None),
+        ([], None),
+        (True, "true"),
+        ("keep", '"keep"'),
+        (("a", "ü"), r'{"a": "drop", "\u00fc": "drop"}'),
+        ({"weekly": "keep", "old": "drop"}, '{"weekly": "keep", "old": "drop"}'),
+    ],
 )
 def test_allow_non_restored_state_reaches_the_driver(folder: Path, given: Any, handed_over: str | None) -> None:
     """If the task gives no value, that of the script counts."""

@@ -24,7 +24,9 @@ OPTIONS = {
     "S3": replace(SETTINGS, s3={"endpoint": "https://store:9000", "style": "path"}),
     "checkpointing": replace(SETTINGS, checkpointing=CheckpointConfig(timeout=120.0, retention=KeepAll())),
     "any state may be dropped": replace(SETTINGS, allow_non_restored_state=True),
-    "listed states may be dropped": replace(SETTINGS, allow_non_restored_state=("a", "ü")),
+    "listed states may be dropped": replace(SETTINGS, allow_non_restored_state={"a": "drop", "ü": "drop"}),
+    "any state may be kept": replace(SETTINGS, allow_non_restored_state="keep"),
+    "each state has its own decision": replace(SETTINGS, allow_non_restored_state={"weekly": "keep", "old": "drop"}),
 }
 
 

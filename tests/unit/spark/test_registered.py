@@ -111,6 +111,16 @@ def test_object_is_refused_if_its_restored_state_is_of_another_kind(restored: St
     assert own.given is None
 
 
+def test_object_is_a_hook_when_it_returned_no_state_at_the_newest_barrier() -> None:
+    """Before its first barrier nobody knows."""
+    registered_objects = Registered(States.restored(None, RUN), None)
+    registered_objects.add("own", Own(says=7))
+    registered_objects.add("hook", Own())
+    assert registered_objects.hooks() == ()
+    registered_objects.snapshot("here", None)
+    assert registered_objects.hooks() == ("hook",)
+
+
 def test_registered_state_counts_as_claimed() -> None:
     states = States.restored(seal(registered("own", 7), registered("another", 8)), RUN)
     Registered(states, 3).add("own", Own())

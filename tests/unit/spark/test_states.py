@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,6 +185,38 @@ def test_unclaimed_names_restored_states_that_the_script_did_not_use() -> None:
     claimed(states, "count")
     claimed(states, "new").set(1)
     assert [state.uid for state in states.unclaimed()] == ["named", "seen"]
+
+
+def begun(states: States) -> Seal:
+    """Return a checkpoint of ``states``, as their attempt acknowledges it."""
+    found = seal(*states.records("end"), run=states.run, **states.run_values)
+    ack = replace(found.applications[""], run_objects=states.run_objects)
+    return replace(found, applications={"": ack})
+
+
+def test_states_that_an_earlier_attempt_of_the_run_made_stay_new() -> None:
+    """So a retry of a script with a wrong name fails again, and a script without that name does not."""
+    first = States.restored(seal(value("totals", 7), registered("position", 3), run="day-1"), "day-2")
+    claimed(first, "totalz").set(1)
+    first.register("offsets")
+    first.object_states["offsets"] = 1
+    retry = States.restored(begun(first), "day-2")
+    assert [state.uid for state in retry.unclaimed_of_earlier_runs()] == ["position", "totals"]
+    assert all(not uids for uids in retry.new(()).values())
+    retry.claim_value("totalz")
+    retry.register("offsets")
+    assert retry.new(()) == {"value": {"totalz"}, "registered": {"offsets"}}
+
+
+def test_stages_are_no_states_of_earlier_runs() -> None:
+    states = States.restored(seal(stage("clean"), value("count", 7), count=7), RUN)
+    assert [state.uid for state in states.unclaimed_of_earlier_runs()] == ["count"]
+
+
+def test_registered_hook_is_no_new_state() -> None:
+    states = States.restored(None, RUN)
+    states.register("hook")
+    assert not states.new(["hook"])["registered"]
 
 
 def test_dropped_states_are_in_no_later_checkpoint() -> None:
