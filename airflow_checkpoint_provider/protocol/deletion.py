@@ -65,10 +65,17 @@ def held(state: State, now: datetime) -> frozenset[int]:
     kept = retained_by_policy(state, now) | {checkpoint.id for checkpoint in state.pending}
     if lifetime.over_for_good(state, policy_of(state), now):
         return kept
-    kept |= state.restoring()
+    kept |= state.restoring() | _newest_finalized(state)
     kept |= {run.started_from.id for run in state.runs[-1:] if run.started_from and run.started_from.id}
     points = [state.restore_point(application) for application in state.current_launches]
     return kept | {point.id for point in points if point and point.id}
+
+
+def _newest_finalized(state: State) -> frozenset[int]:
+    """Return the gated checkpoint that was completed last: the steps behind its gate may still read it."""
+    finalized = [checkpoint for checkpoint in state.retained if checkpoint.request.gated]
+    newest = max(finalized, key=lambda checkpoint: (checkpoint.completed_at, checkpoint.id), default=None)
+    return frozenset({newest.id} if newest else ())
 
 
 def retained_by_policy(state: State, now: datetime) -> frozenset[int]:

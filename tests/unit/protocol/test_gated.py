@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import CheckpointNotFound, NotPending
+from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.deletion import held
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.metadata import digest
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
@@ -18,9 +21,10 @@ from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
 from tests.support.faults import virtual_time
 from tests.support.garbage import expire
-from tests.support.histories import Given, History, complete, described, in_turn, launch, refusal
+from tests.support.histories import Given, History, at, complete, described, in_turn, launch, refusal
 from tests.support.journals import KEYS
 
+NOW = datetime.fromisoformat(at(1))
 AUDIT = c.Trigger(request=Request(token="audit", gated=True, origin="task"))
 
 
@@ -101,6 +105,46 @@ def test_gated_checkpoint_is_aborted_when_its_attempt_ends() -> None:
     checkpoint = history.state.checkpoint(1)
     assert checkpoint
     assert checkpoint.status == ABORTED
+
+
+def audit(h: History) -> int:
+    """Trigger another gated checkpoint and return its id."""
+    h.do(c.Trigger(request=Request(token=f"audit {h.state.next_id}", gated=True)))
+    return h.state.next_id - 1
+
+
+def test_finalized_checkpoint_is_held_until_the_next_one_is_finalized() -> None:
+    """A step behind the gate reads it, however many checkpoints the job has taken since."""
+    history = History()
+    history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
+    first = audit(history)
+    history.completed()
+    history.do(complete(first, finalize=True))
+    assert held(history.state, NOW) == {1, 2}
+    second = audit(history)
+    history.completed()
+    assert held(history.state, NOW) == {1, 3, 4}, "the second one waits for its audit"
+    history.do(complete(second, finalize=True))
+    assert held(history.state, NOW) == {3, 4}
+
+
+def test_newest_finalized_checkpoint_goes_by_completion_not_by_id() -> None:
+    history = History()
+    history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
+    first, second = audit(history), audit(history)
+    history.completed()
+    history.do(complete(second, finalize=True))
+    history.do(complete(first, finalize=True))
+    assert held(history.state, NOW) == {first, 3}
+
+
+def test_finalized_checkpoint_is_not_held_after_the_end_of_its_history() -> None:
+    history = History(scope="day-1")
+    history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
+    history.do(complete(audit(history), finalize=True))
+    history.completed()
+    history.ended()
+    assert held(history.state, NOW) == frozenset()
 
 
 # -- requests when nothing runs ------------------------------------------------------------------------------------------
