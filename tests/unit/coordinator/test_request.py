@@ -160,6 +160,21 @@ def test_queued_request_is_dropped_when_the_attempt_ends(store: FaultyStore, job
     assert dropped.over
 
 
+def test_dropped_request_reports_its_own_reason(store: FaultyStore, job: Job) -> None:
+    job.coordinator.trigger(Request(token="first", origin="task"))
+    ended = asked(store, job, "ended")
+    ended.submit()
+    job.end("failed")
+    job.start(try_number=2)
+    job.coordinator.trigger(Request(token="second", origin="task"))
+    suspended = asked(store, job, "suspended")
+    suspended.submit()
+    stop = Request(token="stop", origin="task", kind="suspend_savepoint", folder=memory().uri)
+    job.complete(job.coordinator.trigger(stop))
+    assert ended.poll() == Dropped("its attempt is over")
+    assert suspended.poll() == Dropped("the job was suspended")
+
+
 def test_request_is_refused_if_nothing_runs(store: FaultyStore) -> None:
     job = Job(store.inner)
     job.start()
@@ -329,6 +344,21 @@ def test_acknowledged_gated_checkpoint_stays_pending_without_its_driver(store: F
     job.acknowledge(1)
     assert request.wait(time.monotonic() + 0.5, EVERY) == Pending(job.checkpoint(1), None)
     assert request.resolve(suspected=True) == Pending(job.checkpoint(1), None)
+
+
+def test_gated_checkpoint_without_acknowledgements_is_aborted_with_its_driver(store: FaultyStore, job: Job) -> None:
+    job.beat(GONE)
+    request = asked(store, job, gated=True)
+    request.submit()
+    assert isinstance(request.resolve(), Aborted)
+
+
+def test_acknowledged_checkpoint_that_a_lost_driver_aborted_last_is_aborted(store: FaultyStore, job: Job) -> None:
+    asked(store, job).submit()
+    job.acknowledge(1)
+    job.beat(GONE)
+    store.plan = at_the_first_beat(lambda: job.abort(1))
+    assert CheckpointRequest.of(connect(store, job), 1).resolve() == Aborted(job.checkpoint(1))
 
 
 def test_poll_changes_nothing_when_the_driver_is_lost(store: FaultyStore, job: Job) -> None:
