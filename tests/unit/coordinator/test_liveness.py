@@ -344,6 +344,14 @@ def test_process_of_this_host_is_never_silent(clock: SimpleNamespace) -> None:
     assert (observer.alive([KEY]), observer.silent_for([KEY])) == (False, math.inf)
 
 
+def test_driver_without_a_beat_is_silent_since_the_first_look(clock: SimpleNamespace) -> None:
+    observer = Liveness(MemoryStore())
+    for key in (KEY, KEYS.driver_beat(1)):
+        observer.look([key])
+    clock.now += 5
+    assert observer.silent_for([KEY, KEYS.driver_beat(1)]) == observer.silent_for([KEYS.driver_beat(1)]) == 5
+
+
 def test_several_drivers_are_watched_at_the_same_time() -> None:
     store = MemoryStore()
     silent = [(KEYS.attempt_beat(number),) for number in range(2, 12)]
