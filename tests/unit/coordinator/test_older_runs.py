@@ -320,6 +320,13 @@ def test_kept_runs_delay_no_due_run(due: str) -> None:
 
 def test_runs_with_checkpoints_come_before_runs_without() -> None:
     store = MemoryStore()
+    runs(store, 5, outcome="finished", checkpoints=0)
+    ran(store)
+    assert next(collect_older_runs(store, JOB, BY, own=OWN, now=day(8))).run == RUN
+
+
+def test_many_runs_without_checkpoints_do_not_hide_a_run_with_checkpoints() -> None:
+    store = MemoryStore()
     runs(store, 25, outcome="finished", checkpoints=0)
     ran(store)
     assert [older.run for older in sweep(store, day(8))] == [RUN]
