@@ -344,6 +344,15 @@ def test_process_of_this_host_is_never_silent(clock: SimpleNamespace) -> None:
     assert (observer.alive([KEY]), observer.silent_for([KEY])) == (False, math.inf)
 
 
+def test_look_returns_the_first_beat() -> None:
+    store = MemoryStore()
+    beat(store, counter=7)
+    found = Liveness(store).look([KEYS.driver_beat(1), KEY])
+    assert found is not None
+    assert found.counter == 7
+    assert Liveness(store).look([KEYS.driver_beat(1)]) is None
+
+
 def test_driver_without_a_beat_is_silent_since_the_first_look(clock: SimpleNamespace) -> None:
     observer = Liveness(MemoryStore())
     for key in (KEY, KEYS.driver_beat(1)):

@@ -163,6 +163,7 @@ def test_run_has_just_finished_for_a_day(given: Given, days: float, finished: bo
         pytest.param(in_turn(aborted, lambda h: h.triggered()), True, id="one is triggered"),
         pytest.param(lambda h: h.completed(number=4), True, id="it is completed"),
         pytest.param(restored, True, id="somebody goes back"),
+        pytest.param(in_turn(aborted, restored), True, id="somebody goes back, and nothing is pending"),
         pytest.param(lambda h: h.condemned(1), False, id="one is condemned"),
         pytest.param(in_turn(lambda h: h.condemned(1), lambda h: h.do(c.Forget(ids=(1,)))), False, id="one is deleted"),
         pytest.param(History.suspended, False, id="it is suspended"),

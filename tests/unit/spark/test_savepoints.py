@@ -123,6 +123,25 @@ def test_savepoint_inside_of_another_savepoint_is_declined(
     assert not (tmp_path / "other" / "mine").exists()
 
 
+def test_savepoint_that_was_aborted_meanwhile_is_not_copied(running: Driver, target: MemoryStore) -> None:
+    number = ask(running, target)
+    token = running.listed(number).request.token
+    snapshot = Recording("counts")
+    running.task().abort(number, "changed my mind")
+    serving = running.checkpointer.savepoints
+    serving.serve(frozenset({token}), BarrierSnapshots((snapshot,), running.checkpointer._writers), stop=False)
+    serving.settle()
+    assert (snapshot.places, snapshot.discarded) == ([], 1)
+
+
+def test_completed_savepoint_is_logged(
+    running: Driver, target: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = ask(running, target)
+    barrier(running, Recording("counts"))
+    assert f"chk-{number} " in capsys.readouterr().out
+
+
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
@@ -277,14 +296,19 @@ def test_copy_stops_when_its_savepoint_is_aborted(
     assert f"ABORTED chk-{number} of flights.delays: changed my mind" in capsys.readouterr().out
 
 
-def test_copy_stops_when_the_attempt_ends(running: Driver, target: MemoryStore) -> None:
+def test_copy_stops_when_the_attempt_ends(
+    running: Driver, target: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     number = ask(running, target)
+    leave_file(running, target, number)
     slow = Copied("counts", wait_for=threading.Event())
     running.pin(slow)
     running.checkpointer.checkpoint("here", wait=True)
     assert slow.began.wait(10)
     running.checkpointer.close()
     assert running.listed(number).status == PENDING, "the end of the attempt aborts it"
+    assert len(target.objects) == 1
+    assert "ABORTED" not in capsys.readouterr().out
 
 
 def test_savepoint_whose_outcome_is_unknown_is_completed_by_the_next_barrier(
