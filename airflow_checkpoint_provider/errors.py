@@ -64,9 +64,9 @@ class WrongUse(CheckpointError, RuntimeError, code="CKP605", permanent=True):
 
 
 class VersionMismatch(CheckpointError, RuntimeError, code="CKP606", permanent=True):
-    """Two parts of the installation must have the same version, but do not.
+    """A part of the installation is too old, or has another version than a part that it must match.
 
-    Examples: pyspark and pyspark-client, package and driver archive.
+    Examples: Spark before 4.0, pyspark and pyspark-client, package and driver archive.
     """
 
 

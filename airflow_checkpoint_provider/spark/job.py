@@ -26,7 +26,13 @@ from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.progress import Progress
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
 from airflow_checkpoint_provider.spark.settings import Settings, launched, script, settings_of
-from airflow_checkpoint_provider.spark.stages.application import Application, check_versions, digest, refuse_connect
+from airflow_checkpoint_provider.spark.stages.application import (
+    Application,
+    check_versions,
+    digest,
+    refuse_connect,
+    untried,
+)
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.start import Program, begin
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
@@ -128,8 +134,8 @@ class CheckpointedJob:
 
     def _begin(self, settings: Settings) -> None:
         application = digest(self.spark, script(), sys.argv[1:])
-        if application.note:
-            say(application.note)
+        for note in filter(None, (untried(self.spark.version), application.note)):
+            say(note)
         s3a.prepare(self.spark, open_store(settings.root, s3=settings.s3))
         self._running = begin(settings, Program(application.digest, application.stored_parts, self.spark.version))
         self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, self._terminated).start()

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.settings import launched
 from airflow_checkpoint_provider.spark.stages import parquet_files
-from airflow_checkpoint_provider.spark.stages.application import refuse_connect
+from airflow_checkpoint_provider.spark.stages.application import check_versions, refuse_connect
 from airflow_checkpoint_provider.storage import open_store
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def open_checkpoint(pointer: str, spark: SparkSession) -> OpenedCheckpoint:
     it; ``NotPending`` while it is not acknowledged; and ``Damaged``. Opening a checkpoint runs no code from it.
     """
     refuse_connect(spark)
+    check_versions(spark)
     location, launch = pointer_of(pointer), launched(spark)
     store = launch.store if launch else open_store(location.root)
     opened = open_pointer(location, store, pending=True)

@@ -106,11 +106,13 @@ class Running:
 class Home:
     """A folder with a copy of a job's script, its root of checkpoints, and one folder for each of its drivers.
 
-    With ``s3`` the root is a bucket of that service, which drivers find by ``env``.
+    With ``s3`` the root is a bucket of that service, which drivers find by ``env``. ``python`` runs the drivers.
     """
 
-    def __init__(self, folder: Path, script: str = "totals.py", s3: S3Server | None = None) -> None:
-        self.folder, self._drivers = folder, 0
+    def __init__(
+        self, folder: Path, script: str = "totals.py", s3: S3Server | None = None, python: str = sys.executable
+    ) -> None:
+        self.folder, self._drivers, self._python = folder, 0, python
         self.env = {**s3.environment(), **WITH_S3A} if s3 else {}
         self.store: Store = _bucket(s3) if s3 else LocalStore(str(folder / "checkpoints"))
         self.application = folder / "app"
@@ -156,9 +158,9 @@ class Home:
             process.wait(10)
 
     def _command(self, crash: Crash | None, submit: bool, properties: Path) -> list[str]:
-        start = [sys.executable]
+        start = [self._python]
         if submit:
-            start = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(properties)]
+            start = [str(Path(self._python).with_name("spark-submit")), "--properties-file", str(properties)]
         wrapped = [str(CRASH), *crash] if crash else []
         root = [self.store.uri] if isinstance(self.store, S3Store) else []
         return [*start, *wrapped, str(self.script), str(self.out), *root]

@@ -37,6 +37,8 @@ MOST_FILES = 2_000
 MOST_STORED, SHORT = 100, 8  # parts in the journal, and the letters of the digest of each
 LEFT_OUT = {"__pycache__", "site-packages"}
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
+OLDEST, NEWEST = (4, 0), (4, 2)
+"""The releases of Spark with which the tests run."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +153,32 @@ def refuse_connect(spark: SparkSession) -> None:
 
 
 def check_versions(spark: SparkSession) -> None:
-    """Raise ``VersionMismatch`` unless installed packages, imported package and JVM are one release of Spark."""
+    """Raise ``VersionMismatch`` unless Spark is new enough, and installed packages, imported package and JVM are one release."""
+    _refuse_old(spark.version)
     _refuse_mixed(_versions(spark))
+
+
+def untried(version: str) -> str | None:
+    """Return a line for the log if this package was not tried with so new a Spark, else None."""
+    if _minor(version) <= NEWEST:
+        return None
+    return f"Spark {version} is newer than {_text(NEWEST)}, the newest release that this package was tried with; the job goes on"
+
+
+def _refuse_old(version: str) -> None:
+    if _minor(version) < OLDEST:
+        raise VersionMismatch(
+            f"this package needs Spark {_text(OLDEST)} or newer, found {version}. Install a newer Spark where the driver runs"
+        )
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    """Return major and minor version."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _text(release: tuple[int, ...]) -> str:
+    return ".".join(map(str, release))
 
 
 def _versions(spark: SparkSession) -> dict[str, str]:

@@ -79,7 +79,8 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
     with overridden(df.sparkSession, UNCUT):
         plan = execution.commandExecuted()
         without_ids = _jvm(df).org.apache.spark.sql.catalyst.plans.NormalizePlan.normalizeExprIds(plan)
-        analysed, exact = _text(plan, NUMBERED), _text(without_ids, NUMBERED_NAMES)
+        version = df.sparkSession.version
+        analysed, exact = _text(plan, version, NUMBERED), _text(without_ids, version, NUMBERED_NAMES)
     leaves = tuple(_Leaves(df, readbacks).all(plan))
     confs = [f"conf {name}={value}" for name, value in result_changing(df.sparkSession).items()]
     text = "\n".join([f"schema {schema_json(df)}", *confs, "analysed", analysed, "exact", exact])
@@ -96,8 +97,10 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
     )
 
 
-def _text(plan: Any, numbered: re.Pattern[str]) -> str:
-    text: str = plan.treeString(True, False, 2**31 - 1, False, False)
+def _text(plan: Any, version: str, numbered: re.Pattern[str]) -> str:
+    # Verbose, no suffix, all fields, no operator ids and, since Spark 4.1, no output columns
+    since_4_1 = () if version.startswith("4.0.") else (False,)
+    text: str = plan.treeString(True, False, 2**31 - 1, False, *since_4_1)
     seen: dict[tuple[str, str], int] = {}
     text = numbered.sub(lambda match: match[1] + str(seen.setdefault((match[1][:3], match[2]), len(seen))), text)
     for pattern, replacement in SCRUBBED:

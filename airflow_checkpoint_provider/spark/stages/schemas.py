@@ -6,12 +6,16 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import ArrayType, CalendarIntervalType, DataType, MapType, StructType, TimeType, UserDefinedType
+from pyspark.sql import types
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType
 
 from airflow_checkpoint_provider.errors import UnsupportedType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+NOT_IN_PARQUET = {"CalendarIntervalType": "a calendar interval", "TimeType": "of type TIME"}
+"""Types by their names in Python. Spark 4.0 has no TimeType."""
 
 PICKLED_CLASS = re.compile(r'("serializedClass":)"[^"]*"')
 
@@ -29,9 +33,10 @@ def refuse_types(df: DataFrame, uid: str) -> None:
 
 
 def _problems(data_type: DataType, path: str, exact: bool) -> Iterator[str]:
+    for name, description in NOT_IN_PARQUET.items():
+        if isinstance(data_type, getattr(types, name, ())):
+            yield f"column `{path}` is {description}, which Parquet files cannot hold: cast it to string, or drop it"
     match data_type:
-        case TimeType() | CalendarIntervalType():
-            yield f"column `{path}` is {_type_name(data_type)}, which Parquet files cannot hold: cast it to string, or drop it"
         case StructType():
             yield from _struct_problems(data_type, path, exact)
         case ArrayType():
@@ -55,7 +60,3 @@ def _struct_problems(struct: StructType, path: str, exact: bool) -> Iterator[str
             yield f"columns `{seen[name]}` and `{inner}` have the same name for Spark: rename one of them"
         seen[name] = inner
         yield from _problems(field.dataType, inner, exact)
-
-
-def _type_name(data_type: DataType) -> str:
-    return "a calendar interval" if isinstance(data_type, CalendarIntervalType) else "of type TIME"

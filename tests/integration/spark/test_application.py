@@ -166,6 +166,24 @@ def test_different_versions_of_spark_are_named(spark: SparkSession) -> None:
         application._refuse_mixed({**seen, "pyspark-client as installed": "3.5.1"})
 
 
+@pytest.mark.parametrize("version", ["3.5.6", "3.5.6-amzn-1"])
+def test_spark_before_4_is_refused_in_one_line(version: str) -> None:
+    with pytest.raises(VersionMismatch, match=rf"needs Spark 4\.0 or newer, found {version}\. Install"):
+        application._refuse_old(version)
+
+
+@pytest.mark.parametrize("version", ["4.0.0", "4.1.2", "4.2.0-amzn-1", "4.3.0", "5.0.0-SNAPSHOT"])
+def test_spark_4_and_newer_is_accepted(version: str) -> None:
+    application._refuse_old(version)
+
+
+def test_only_a_newer_minor_release_is_called_untried() -> None:
+    assert [version for version in ("4.0.1", "4.2.7", "4.3.0", "5.0.0") if application.untried(version)] == [
+        "4.3.0",
+        "5.0.0",
+    ]
+
+
 def test_connect_session_is_refused(spark: SparkSession) -> None:
     refuse_connect(spark)
     remote = ConnectSession(connection="sc://127.0.0.1:1")
