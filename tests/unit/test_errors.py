@@ -28,7 +28,7 @@ PERMANENT = {
         "NotInstalled",
     ),
     *("StoreMisconfigured", "FormatTooNew", "Damaged", "OtherIncarnation", "HistoryGone", "CheckpointNotFound"),
-    *("Aborted", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
+    *("Aborted", "EndedAfterStop", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
     *("RenameConflict", "StateNotFound", "KindChanged", "NonRestoredState"),
     *("AlreadyClaimed", "OrphanSavepoint", "OtherSavepoint", "SavepointDisposed"),
 }
