@@ -148,6 +148,10 @@ class History:
     def over(self, epoch: int) -> bool:
         return epoch not in self.attempts or bool(self.attempts[epoch].over)
 
+    def _takes_none(self, epoch: int) -> bool:
+        """Return whether an attempt takes no more requests: it is over, or its driver was told to stop."""
+        return self.over(epoch) or self.launches[self.attempts[epoch].launch].stopping
+
     def living(self) -> list[int]:
         return [epoch for epoch in self.attempts if not self.over(epoch)]
 
@@ -394,7 +398,7 @@ class History:
         self.dropped[event.token] = self.queue.pop(event.token).try_number
 
     def queue_was_dropped(self, event: e.QueueDropped) -> None:
-        gone = [token for token, queued in self.queue.items() if self.suspended or self.over(queued.epoch)]
+        gone = [token for token, queued in self.queue.items() if self.suspended or self._takes_none(queued.epoch)]
         if not gone:
             self._break("P10: what waits was dropped, and may be served")
         self.dropped |= {token: self.queue.pop(token).try_number for token in gone}
