@@ -41,7 +41,7 @@ class Client:
         body = None if data is None else json.dumps(data).encode()
         request = urllib.request.Request(self.url + path, body, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             raise ApiError(f"{method} {path}", error.code, error.read().decode(errors="replace")) from None

@@ -53,7 +53,7 @@ def test_object_is_called_at_each_barrier_and_notified_before_the_next(script: S
         [("prepare", "hook", number), ("snapshot", "hook", barrier, number), ("complete", "hook", number)]
         for number, barrier in ((1, "stage 'first'"), (2, "checkpoint()"), (3, "end"))
     ]
-    assert calls == [call for calls_of_one in rounds for call in calls_of_one]
+    assert calls == [*(call for calls_of_one in rounds for call in calls_of_one), ("close", "hook")]
     assert [state.kind for state in checkpoints(script)[1].states] == ["stage", "registered"]
 
 
@@ -186,7 +186,7 @@ def test_hook_without_state_is_notified_of_true_outcomes_while_the_store_fails(
             job.checkpoint()
         store.plan = served
     assert calls[:2] == [("prepare", "hook", None), ("snapshot", "hook", "checkpoint()", None)]
-    assert calls[-1] == ("complete", "hook", 1)
+    assert calls[-2:] == [("complete", "hook", 1), ("close", "hook")]
 
 
 # -- refused -----------------------------------------------------------------------------------------------------------
