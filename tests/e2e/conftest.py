@@ -62,7 +62,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 def _reaching(database: Path) -> dict[str, str]:
     return {
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}/airflow.db?timeout=60",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}/airflow.db",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_POOL_ENABLED": "False",  # opens the file for each request
     }
 

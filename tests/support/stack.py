@@ -49,7 +49,10 @@ class Stack:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {**os.environ, **_settings(home, dags, self.url, self.port), **(env or {})}
-        self.env_of: dict[str, Mapping[str, str]] = {"api-server": api_server or {}}
+        # Two requests that write at once may wait for each other inside of the API server, where the others' patience would stop
+        # all of Airflow for a minute. After SQLite's own five seconds, one of them fails, and its client sends it again.
+        database = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db"}
+        self.env_of: dict[str, Mapping[str, str]] = {"api-server": {**database, **(api_server or {})}}
         self.client = Client(self.url)
         self.parts: dict[str, Part] = {}
 
