@@ -168,11 +168,9 @@ def test_objects_are_notified_of_the_savepoint_of_a_stop_and_closed(running: Dri
     with pytest.raises(Left):
         running.checkpointer.checkpoint("here")
     for name in ("own", "background"):
-        assert [call for call in calls if call[1] == name and call[0] in ("complete", "close")] == [
-            ("complete", name, number + 1),
-            ("complete", name, number),
-            ("close", name),
-        ]
+        told = [call for call in calls if call[1] == name and call[0] in ("complete", "close")]
+        assert sorted(told[:2]) == [("complete", name, number), ("complete", name, number + 1)], "in either order"
+        assert told[2:] == [("close", name)]
 
 
 def test_objects_stay_open_when_the_savepoint_of_a_stop_is_aborted(running: Driver, target: MemoryStore) -> None:
@@ -280,15 +278,21 @@ def test_savepoint_expires_when_its_copy_takes_longer_than_its_timeout(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_copy_stops_when_its_savepoint_is_aborted(
-    running: Driver, target: MemoryStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def half_copied(running: Driver, target: MemoryStore) -> int:
+    """Ask for a savepoint, and return its id while its copy waits."""
     number = ask(running, target)
     leave_file(running, target, number)
     slow = Copied("counts", wait_for=threading.Event())
     running.pin(slow)
     running.checkpointer.checkpoint("here", wait=True)
     assert slow.began.wait(10)
+    return number
+
+
+def test_copy_stops_when_its_savepoint_is_aborted(
+    running: Driver, target: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = half_copied(running, target)
     running.task().abort(number, "changed my mind")
     running.catch_up()
     running.checkpointer.savepoints.settle()
@@ -299,12 +303,7 @@ def test_copy_stops_when_its_savepoint_is_aborted(
 def test_copy_stops_when_the_attempt_ends(
     running: Driver, target: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    number = ask(running, target)
-    leave_file(running, target, number)
-    slow = Copied("counts", wait_for=threading.Event())
-    running.pin(slow)
-    running.checkpointer.checkpoint("here", wait=True)
-    assert slow.began.wait(10)
+    number = half_copied(running, target)
     running.checkpointer.close()
     assert running.listed(number).status == PENDING, "the end of the attempt aborts it"
     assert len(target.objects) == 1
