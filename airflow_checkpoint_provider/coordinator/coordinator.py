@@ -179,11 +179,15 @@ class Coordinator:
         self.journal.catch_up()
         return self.journal.append(completion)
 
-    def complete_acknowledged(self, epoch: int) -> None:
-        """Complete the checkpoints of an attempt that lack only their completion. Call it before its end is recorded.
+    def end_attempt(self, command: c.EndAttempt) -> Answer:
+        """Record the end of an attempt. Its checkpoints that lack only their completion are completed first.
 
-        The entry of the end aborts what is pending then. What cannot be completed is left to that entry.
+        The entry of the end aborts what is pending then, and what could not be completed. Raises ``Fenced``.
         """
+        self._complete_acknowledged(command.epoch)
+        return self.journal.append(command)
+
+    def _complete_acknowledged(self, epoch: int) -> None:
         pending = [checkpoint for checkpoint in self.state.pending if epoch in checkpoint.epochs]
         for checkpoint in pending:
             if not checkpoint.request.gated:  # only a finalize completes a gated one

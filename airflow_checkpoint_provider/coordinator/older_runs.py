@@ -158,6 +158,5 @@ def _end_lost_attempts(coordinator: Coordinator) -> bool:
     """
     living = [attempt.epoch for attempt in coordinator.state.living()]
     for epoch in living:
-        coordinator.complete_acknowledged(epoch)
-        coordinator.journal.append(c.EndAttempt(epoch=epoch, outcome="lost", reported_by="a later run"))
+        coordinator.end_attempt(c.EndAttempt(epoch=epoch, outcome="lost", reported_by="a later run"))
     return bool(living)

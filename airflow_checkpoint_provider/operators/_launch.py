@@ -308,8 +308,7 @@ class DriverLaunch:
             epoch=attempt.epoch, outcome=outcome, exit_code=exit_code, reported_by=reported_by, from_task=True
         )
         with contextlib.suppress(Fenced):
-            self.coordinator.complete_acknowledged(attempt.epoch)
-            self.coordinator.journal.append(end)
+            self.coordinator.end_attempt(end)
 
     def record_suspension(self) -> bool:
         """Return whether a savepoint stopped the driver of this launch, even if a restore has resumed the job since.

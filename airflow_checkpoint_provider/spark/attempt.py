@@ -244,9 +244,8 @@ class Attempt:
         self.heart.stop()
         ended = c.EndAttempt(epoch=self.epoch, outcome=outcome, exit_code=exit_code)
         with self._journal() as coordinator:
-            coordinator.complete_acknowledged(self.epoch)
             try:
-                coordinator.journal.append(ended)
+                coordinator.end_attempt(ended)
             except CommitStateUnknown:  # if it was written, the second append is "done already"
                 coordinator.journal.append(ended)
 
@@ -286,8 +285,7 @@ class Attempt:
             try:
                 launch = self.coordinator.journal.catch_up().launch(self.record.launch)
                 outcome = "cancelled" if launch and launch.stop else outcome
-                self.coordinator.complete_acknowledged(self.epoch)
-                self.coordinator.journal.append(c.EndAttempt(epoch=self.epoch, outcome=outcome, exit_code=code))
+                self.coordinator.end_attempt(c.EndAttempt(epoch=self.epoch, outcome=outcome, exit_code=code))
             except CheckpointError as error:
                 say(str(error))
             finally:
