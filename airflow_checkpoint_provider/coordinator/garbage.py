@@ -171,12 +171,19 @@ def folders_to_delete(state: State, garbage: Garbage, now: str) -> tuple[str, ..
     condemning = decide(state, c.Condemn(ids=garbage.expired.ids, claims=garbage.expired.claims, now=now))
     for event in condemning if isinstance(condemning, tuple) else ():
         state = apply(state, event)
-    paths, referred = state.paths(), state.referred()
     checkpoints = [checkpoint for checkpoint in state.checkpoints if checkpoint.id in garbage.deletable.ids]
-    numbers = {number for checkpoint in checkpoints for number in checkpoint.file_sets if number in paths}
-    file_sets = sorted(paths[number] for number in numbers - referred if state.deletable(paths[number]))
+    file_sets = sorted({path for checkpoint in checkpoints for path in _unreferenced(state, checkpoint)})
     seals = (f"chk-{checkpoint.id}" for checkpoint in checkpoints)
     return tuple(dict.fromkeys((*seals, *file_sets, *garbage.orphans)))
+
+
+def _unreferenced(state: State, checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield the paths of the file sets of a checkpoint that are deleted with it."""
+    paths, referred = state.paths(), state.referred()
+    for number in checkpoint.file_sets:
+        path = paths.get(number)
+        if path and number not in referred and state.deletable(path):
+            yield path
 
 
 # -- collecting it -------------------------------------------------------------------------------------------------------
@@ -266,11 +273,8 @@ def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: 
             _delete_savepoint(store, checkpoint.target, savepoint_target.DISPOSAL, state, now)
     store.delete([keys.seal(checkpoint.id)])
     store.delete_under(keys.checkpoint(checkpoint.id))
-    paths, referred = state.paths(), state.referred()
-    for number in checkpoint.file_sets:
-        path = paths.get(number)
-        if path and number not in referred and state.deletable(path):
-            store.delete_under(keys.file_set(path))
+    for path in _unreferenced(state, checkpoint):
+        store.delete_under(keys.file_set(path))
 
 
 def _delete_savepoint(store: Store, text: str, owner: str, state: State, now: str) -> None:

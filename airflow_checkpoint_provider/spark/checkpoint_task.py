@@ -152,9 +152,8 @@ class CheckpointTask:
         self._attempt = context.attempt
         self._reached = time.monotonic()  # the barrier, or the turn of a checkpoint that waited in the queue
         self._tokens: frozenset[str] | None = None  # the requests in the journal when this barrier was reached
-        self._asked_since: dict[
-            int, float
-        ] = {}  # pending checkpoint -> when the watch first saw that an object is asked
+        # Pending checkpoint -> when the watch first saw that an object is asked
+        self._asked_since: dict[int, float] = {}
         self._expired: set[int] = set()  # checkpoints that expired while an object was asked
         self._number: int | None = None  # the newest id that ``number`` returned
 

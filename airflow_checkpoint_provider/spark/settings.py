@@ -132,20 +132,9 @@ def settings_alone(
     ``notes`` name the source of each. Raises ``InvalidName``, ``InvalidConfig``, ``WrongUse``.
     """
     given = _alone_confs(confs)
-    conf_job = given.get("job")
-    if conf_job and job_id is not None and conf_job != job_id:
-        raise InvalidName(
-            f"CheckpointedJob(job_id={job_id!r}) differs from {PREFIX}job={conf_job!r}. Leave out one of them"
-        )
-    name = script.stem if script else None
-    job, job_source = _first((conf_job, f"{PREFIX}job"), (job_id, "job_id="), (name, "the script's name"))
+    job, job_source = _job_alone(given.get("job"), job_id, script)
     folder = str(Path(ALONE_ROOT).absolute())
     where, source = _first((given.get("root"), f"{PREFIX}root"), (root or None, "root="), (folder, "default"))
-    if not job_source:
-        raise WrongUse(
-            "a program without a file (a notebook, a REPL, -c or standard input) has no name that its job could take."
-            ' Write CheckpointedJob(job_id="...")'
-        )
     config = config_of_conf(given["checkpointing"]) if "checkpointing" in given else checkpointing or CheckpointConfig()
     unused = {"root": root, "checkpointing": checkpointing, "restore": restore != "latest"}
     return Settings(
@@ -164,6 +153,22 @@ def settings_alone(
             ),
         ),
     )
+
+
+def _job_alone(conf: str | None, job_id: str | None, script: Path | None) -> tuple[str, str]:
+    """Return the job id and its source. Raises ``InvalidName`` if conf and script differ, and ``WrongUse`` if nothing gives one."""
+    if conf and job_id is not None and conf != job_id:
+        raise InvalidName(
+            f"CheckpointedJob(job_id={job_id!r}) differs from {PREFIX}job={conf!r}. Leave out one of them"
+        )
+    name = script.stem if script else None
+    job, source = _first((conf, f"{PREFIX}job"), (job_id, "job_id="), (name, "the script's name"))
+    if not source:
+        raise WrongUse(
+            "a program without a file (a notebook, a REPL, -c or standard input) has no name that its job could take."
+            ' Write CheckpointedJob(job_id="...")'
+        )
+    return job, source
 
 
 def _first(*candidates: tuple[str | None, str]) -> tuple[str, str]:
