@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, StateEntry, Token
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
-from airflow_checkpoint_provider.protocol.kinds import counts_as_failure, is_savepoint
+from airflow_checkpoint_provider.protocol.kinds import counts_as_failure, is_savepoint, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Versions
 from airflow_checkpoint_provider.protocol.records import Record, added
 
@@ -289,13 +289,17 @@ class State(Record):
     # -- where to start --------------------------------------------------------------------------------------------
 
     def restore_point(self, application: str = "") -> Point | None:
-        """Return the retained checkpoint with the highest id in the current branch, else the base of the branch, else None."""
-        ids = [
-            checkpoint.id
+        """Return the retained checkpoint with the highest id in the current branch, else the base of the branch, else None.
+
+        The savepoint of a stop comes first: nothing of its branch is newer, though a barrier may have completed a higher id
+        between the request of the stop and its savepoint.
+        """
+        points = [
+            (kind_named(checkpoint.kind).suspends, checkpoint.id)
             for checkpoint in self.retained
             if checkpoint.branch == self.branch.number and application in checkpoint.plan
         ]
-        return Point(id=max(ids)) if ids else self.branch.base
+        return Point(id=max(points)[1]) if points else self.branch.base
 
     def restoring(self) -> frozenset[int]:
         """Return the restore points of current launches whose attempt has not completed a checkpoint of its own."""

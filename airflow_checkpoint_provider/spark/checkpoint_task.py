@@ -145,10 +145,14 @@ class CheckpointContext:
 
 
 class CheckpointTask:
-    """The checkpoint of one barrier, and the checkpoints that were requested before the script reached it."""
+    """The checkpoint of one barrier, and the checkpoints that were requested before the script reached it.
 
-    def __init__(self, context: CheckpointContext, barrier: str) -> None:
-        self._context, self._barrier = context, barrier
+    ``stop``: the savepoint with which the job stops, while the script waits. It takes the place of the barrier's own
+    checkpoint, so that the job has no other checkpoint of the moment at which it stopped.
+    """
+
+    def __init__(self, context: CheckpointContext, barrier: str, stop: Checkpoint | None = None) -> None:
+        self._context, self._barrier, self._stop = context, barrier, stop
         self._attempt = context.attempt
         self._reached = time.monotonic()  # the barrier, or the turn of a checkpoint that waited in the queue
         self._tokens: frozenset[str] | None = None  # the requests in the journal when this barrier was reached
@@ -156,23 +160,35 @@ class CheckpointTask:
         self._asked_since: dict[int, float] = {}
         self._expired: set[int] = set()  # checkpoints that expired while an object was asked
         self._number: int | None = None  # the newest id that ``number`` returned
+        if stop:
+            self._note_requests(self._attempt.state)
 
     def number(self) -> int:
         """Return the id of the pending checkpoint that waits for this barrier; trigger one if there is none."""
-        number, state = self._context.request(BARRIER, self._barrier)
+        if self._stop:
+            self._number = self._stop.id
+        else:
+            self._number, state = self._context.request(BARRIER, self._barrier)
+            self._note_requests(state)
+        return self._number
+
+    def _note_requests(self, state: State) -> None:
+        """Remember which requests wait for this barrier. Later ones wait for the next barrier."""
         if self._tokens is None:
             pending = (checkpoint.request.token for checkpoint in state.pending)
             self._tokens = frozenset((*pending, *(queued.request.token for queued in state.queue)))
-        self._number = number
-        return number
 
     # -- the barrier's own checkpoint ------------------------------------------------------------------------------
 
-    def run(self, snapshots: BarrierSnapshots, *, stop: bool) -> Mapping[str, StateSnapshot]:
-        """Take all checkpoints of this barrier. Return the states that the newest completed one holds.
+    def run(self, snapshots: BarrierSnapshots) -> Mapping[str, StateSnapshot]:
+        """Take all checkpoints of this barrier. Return the states that the newest completed one holds."""
+        if not self._stop:
+            self._take_checkpoints(snapshots)
+        self._context.savepoints.serve(self._requests, snapshots, stop=self._stop is not None)
+        return snapshots.newest
 
-        ``stop``: the script waits, so a savepoint with which the job stops may be taken.
-        """
+    def _take_checkpoints(self, snapshots: BarrierSnapshots) -> None:
+        """Take the barrier's own checkpoint, then those that were requested before it."""
         self._take_own(snapshots)
         while not self._context.closing.is_set():
             self._expire()  # which may let the next request of the queue in
@@ -181,8 +197,6 @@ class CheckpointTask:
             self._reached = time.monotonic()
             if isinstance(self._try(snapshots), Retry):
                 break
-        self._context.savepoints.serve(self._requests, snapshots, stop=stop)
-        return snapshots.newest
 
     @property
     def _requests(self) -> frozenset[str]:

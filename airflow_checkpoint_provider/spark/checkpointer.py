@@ -67,34 +67,42 @@ class Checkpointer:
             self.wait()
             self.protection.begin()
             stop = self.savepoints.stopping()
-            declined = self._begin(barrier, stop=stop is not None)
-            if stop and not declined:
-                self._registered.expect_outcome(stop.id)
-            if wait or stop:
+            declined = self._stop(stop, barrier) if stop else None
+            declined = declined or self._begin(barrier)
+            if wait:
                 self.wait()
-            if stop:
-                self._stop(stop, barrier)
             if wait and declined:
                 raise declined
             return not wait or not (self._states.changed() or self._registered.unsaved)
 
-    def _stop(self, savepoint: Checkpoint, barrier: str) -> None:
-        """End the process if the savepoint was completed. Before that, notify registered objects of it, and close them."""
+    def _stop(self, savepoint: Checkpoint, barrier: str) -> Declined | None:
+        """Take the savepoint of a stop, notify and close registered objects, and end the process.
+
+        If the savepoint fails, return: the job goes on. Return the error of a registered object that declined it.
+        """
+        declined = self._begin(barrier, savepoint)
+        if not declined:
+            self._registered.expect_outcome(savepoint.id)
+        self.wait()
         self.savepoints.settle()
         listed = self._attempt.state.checkpoint(savepoint.id)
         if listed and listed.completed_at:
             self.notify_last()
         self.savepoints.stop(savepoint, barrier)
+        return declined
 
-    def _begin(self, barrier: str, *, stop: bool) -> Declined | None:
-        """Pin the states and give them to the checkpoint thread. Return the error of a registered object that declined."""
-        task = CheckpointTask(self._context, barrier)
+    def _begin(self, barrier: str, stop: Checkpoint | None = None) -> Declined | None:
+        """Pin the states and give them to the checkpoint thread. Return the error of a registered object that declined.
+
+        ``stop``: the savepoint with which the job stops. It takes the place of the barrier's own checkpoint.
+        """
+        task = CheckpointTask(self._context, barrier, stop)
         number, declined = self._ask_registered(task, barrier)
         if declined:
             self._in_flight = self._thread.submit(task.decline, declined, number)
         else:
             snapshots = BarrierSnapshots(self._states.pin(barrier), self._writers)
-            self._in_flight = self._thread.submit(task.run, snapshots, stop=stop)
+            self._in_flight = self._thread.submit(task.run, snapshots)
         return declined
 
     def _ask_registered(self, task: CheckpointTask, barrier: str) -> tuple[int | None, Declined | None]:

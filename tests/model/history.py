@@ -159,10 +159,13 @@ class History:
         return {number: checkpoint for number, checkpoint in self.checkpoints.items() if checkpoint.status == status}
 
     def restore_point(self) -> int | str | None:
-        own = [
-            number for number, checkpoint in self.with_status("retained").items() if checkpoint.branch == self.branch
-        ]
-        return max(own, default=self.base)
+        own = {
+            number: checkpoint
+            for number, checkpoint in self.with_status("retained").items()
+            if checkpoint.branch == self.branch
+        }
+        stops = [number for number, checkpoint in own.items() if checkpoint.kind in STOPS]
+        return max(stops or own, default=self.base)
 
     def failures(self, listed: int) -> int:
         """How many have failed in a row up to now, of the last ``listed`` that are over."""

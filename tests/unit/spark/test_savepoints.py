@@ -9,7 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreDenied, StoreUnavailable
-from airflow_checkpoint_provider.protocol.events import CheckpointCompleted
+from airflow_checkpoint_provider.protocol.events import CheckpointCompleted, Point, Request
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark import savepoints
@@ -20,6 +20,7 @@ from tests.support.faults import Fault, FaultyStore, served
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Copied, Driver, Left, Recording, Silence
+from tests.unit.spark.test_checkpointer_objects import Refusing
 from tests.unit.spark.test_registered import Calls, Hook
 
 
@@ -169,8 +170,56 @@ def test_objects_are_notified_of_the_savepoint_of_a_stop_and_closed(running: Dri
         running.checkpointer.checkpoint("here")
     for name in ("own", "background"):
         told = [call for call in calls if call[1] == name and call[0] in ("complete", "close")]
-        assert sorted(told[:2]) == [("complete", name, number), ("complete", name, number + 1)], "in either order"
-        assert told[2:] == [("close", name)]
+        assert told == [("complete", name, number), ("close", name)]
+
+
+def test_barrier_of_a_stop_takes_no_checkpoint_of_its_own(running: Driver, target: MemoryStore) -> None:
+    number = ask(running, target, "suspend_savepoint")
+    running.pin(Recording("counts"))
+    with pytest.raises(Left):
+        running.checkpointer.checkpoint("here")
+    state = running.task().state
+    assert [checkpoint.id for checkpoint in state.checkpoints] == [number]
+    assert state.restore_point() == Point(id=number)
+
+
+def test_latest_is_the_savepoint_of_a_stop_though_a_checkpoint_with_a_higher_id_was_completed(
+    running: Driver, target: MemoryStore
+) -> None:
+    """The barrier was reached before the driver read the request, so it took a checkpoint of its own."""
+    request = Request(token="stop", kind="suspend_savepoint", folder=target.uri, timeout_s=60.0, origin="task")
+    number = running.task().trigger(request)
+    barrier(running, Recording("counts"))
+    running.catch_up()
+    with pytest.raises(Left):
+        running.checkpointer.checkpoint("next")
+    state = running.task().state
+    assert [checkpoint.id for checkpoint in state.retained] == [number, number + 1]
+    assert state.restore_point() == Point(id=number)
+
+
+def test_barrier_takes_its_own_checkpoint_when_the_savepoint_of_a_stop_is_aborted(
+    running: Driver, target: MemoryStore
+) -> None:
+    number = ask(running, target, "suspend_savepoint")
+    barrier(running, Copied("counts", error=StoreDenied("the target is read-only")))
+    state = running.task().state
+    assert [(checkpoint.id, checkpoint.status) for checkpoint in state.checkpoints] == [
+        (number, ABORTED),
+        (number + 1, RETAINED),
+    ]
+
+
+def test_object_that_fails_declines_the_savepoint_of_a_stop_and_the_job_goes_on(
+    running: Driver, target: MemoryStore
+) -> None:
+    number = ask(running, target, "suspend_savepoint")
+    running.registered.add("own", Refusing())
+    running.pin(Recording("counts"))
+    running.checkpointer.checkpoint("here")
+    running.checkpointer.wait()
+    assert (running.listed(number).status, running.listed(number).reason) == (ABORTED, "declined")
+    assert len(running.task().state.checkpoints) == 1, "one barrier fails once"
 
 
 def test_objects_stay_open_when_the_savepoint_of_a_stop_is_aborted(running: Driver, target: MemoryStore) -> None:
