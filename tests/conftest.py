@@ -28,7 +28,7 @@ MACHINES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "
 _numbers = itertools.count(1)
 
 ONE_AIRFLOW = "tests/e2e/"
-DEMO = "tests/e2e/test_demo.py"  # starts an Airflow of its own, as a person does
+AIRFLOW_OF_ITS_OWN = ("tests/e2e/test_demo.py", "tests/e2e/test_first_job.py")
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist, tests run in one process
@@ -43,7 +43,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def _file(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
-    return ONE_AIRFLOW if file.startswith(ONE_AIRFLOW) and file != DEMO else file
+    return ONE_AIRFLOW if file.startswith(ONE_AIRFLOW) and file not in AIRFLOW_OF_ITS_OWN else file
 
 
 @pytest.fixture(scope="session")
