@@ -25,8 +25,8 @@ def gauges(state: State) -> dict[str, float]:
     """Return the gauges that follow from the journal; -1 means unknown."""
     counts = statistics.counts(state)
     restored = [statistics.timestamp(attempt.at) for attempt in state.attempts if attempt.restore_point]
-    newest = state.checkpoint(state.newest_completed)
-    last = statistics.entry(newest) if newest else {}
+    completed = [statistics.entry(checkpoint) for checkpoint in state.checkpoints if checkpoint.completed_at]
+    last = statistics.latest(completed) or {}
     return {
         "totalNumberOfCheckpoints": counts["total"],
         "numberOfInProgressCheckpoints": counts["in_progress"],
@@ -35,6 +35,7 @@ def gauges(state: State) -> dict[str, float]:
         "lastCheckpointRestoreTimestamp": max(restored, default=-1),
         "lastCheckpointSize": last.get("checkpointed_size", -1),
         "lastCheckpointFullSize": last.get("state_size", -1),
+        "lastCheckpointMetadataSize": last.get("metadata_size", -1),
         "lastCheckpointDuration": last.get("end_to_end_duration", -1),
         "lastCompletedCheckpointId": last.get("id", -1),
         "lastCheckpointCompletedTimestamp": last.get("latest_ack_timestamp", -1),

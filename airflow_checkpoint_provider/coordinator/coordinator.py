@@ -141,16 +141,17 @@ class Coordinator:
             raise errors.Damaged(
                 f"{self.keys.seal(number)} is not made of the acknowledgements of chk-{number}; abort it"
             )
-        answer = self._completed(number, seal, digest(body), finalize)
+        answer = self._completed(number, seal, body, finalize)
         self._own = {key: ack for key, ack in self._own.items() if key[0] != number}
         return answer
 
-    def _completed(self, number: int, seal: Seal, sealed: str, finalize: bool) -> Answer:
+    def _completed(self, number: int, seal: Seal, body: bytes, finalize: bool) -> Answer:
         """Write the entry. If it is too large, abort the checkpoint, since a pending one would block all others."""
         states = state_entries(seal)
         command = c.Complete(
             id=number,
-            digest=sealed,
+            digest=digest(body),
+            metadata_bytes=len(body),
             bytes=sum(entry.bytes for entry in states),
             states=states,
             acknowledged=tuple(seal.applications),

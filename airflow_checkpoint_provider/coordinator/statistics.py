@@ -2,7 +2,7 @@
 
 Times are epoch milliseconds, durations milliseconds, sizes bytes; -1 is unknown. Flink's fields that would always be 0 or false
 here are left out. The journal lists what is pending or retained, and the last hundred checkpoints that are over; the history
-here is the newest hundred of these. The latest completed checkpoint is the one that was completed last, whatever its id.
+here is the newest hundred of these. The latest completed checkpoint, savepoint and failed checkpoint stay listed.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ def checkpoints(state: State) -> Answer:
     history = [entry(checkpoint) for checkpoint in reversed(state.checkpoints)]
     completed = [line for line in history if line["status"] == COMPLETED]
     failed = [line for line in history if line["status"] == FAILED]
-    newest_first = sorted(completed, key=lambda line: line["latest_ack_timestamp"], reverse=True)
     return {
         "counts": counts(state),
         "summary": {name: spread([line[name] for line in completed]) for name in MEASURES},
         "latest": {
-            "completed": next((line for line in newest_first if not line["is_savepoint"]), None),
-            "savepoint": next((line for line in newest_first if line["is_savepoint"]), None),
+            "completed": latest([line for line in completed if not line["is_savepoint"]]),
+            "savepoint": latest([line for line in completed if line["is_savepoint"]]),
             "failed": max(failed, key=lambda line: line["failure_timestamp"], default=None),
             "restored": _restored(state),
         },
         "history": history[:LISTED],
     }
+
+
+def latest(completed: Sequence[Answer]) -> Answer | None:
+    """Return the line of the checkpoint that was completed last, whatever its id; None if there are no lines."""
+    return max(completed, key=lambda line: (line["latest_ack_timestamp"], line["id"]), default=None)
 
 
 def counts(state: State) -> dict[str, int]:
@@ -69,6 +73,7 @@ def entry(checkpoint: Checkpoint) -> Answer:
         "time_in_queue": max(0, triggered - timestamp(checkpoint.queued_at)) if checkpoint.queued_at else 0,
         "checkpointed_size": checkpoint.new_bytes,
         "state_size": checkpoint.bytes,
+        "metadata_size": -1 if checkpoint.metadata_bytes is None else checkpoint.metadata_bytes,
     }
     if checkpoint.status == ABORTED:
         return line | {"failure_timestamp": ended, "failure_message": failure(checkpoint)}

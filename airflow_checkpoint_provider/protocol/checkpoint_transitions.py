@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.protocol.state import (
     CONDEMNED,
     FORGOTTEN,
     KEPT_TOKENS,
+    PENDING,
     RETAINED,
     AttemptRecord,
     Checkpoint,
@@ -93,10 +94,14 @@ def trigger(state: State, event: e.CheckpointTriggered) -> State:
 def _list(state: State, checkpoints: tuple[Checkpoint, ...]) -> State:
     """List every checkpoint that is pending, retained or condemned, and the newest of those that are over.
 
+    The latest completed checkpoint, savepoint and failed checkpoint stay listed, because the statistics name them.
+
     The requests of barriers are forgotten with their checkpoints: nobody repeats them, and a thousand would push out the
     requests of tasks and people.
     """
-    dropped, _ = bounded(tuple(checkpoint for checkpoint in checkpoints if checkpoint.over))
+    latest = _latest(checkpoints)
+    old, _ = bounded(tuple(checkpoint for checkpoint in checkpoints if checkpoint.over))
+    dropped = [checkpoint for checkpoint in old if checkpoint.id not in latest]
     ids = {checkpoint.id for checkpoint in dropped}
     barriers = {checkpoint.id for checkpoint in dropped if checkpoint.request.origin == BARRIER}
     return replace(
@@ -104,6 +109,16 @@ def _list(state: State, checkpoints: tuple[Checkpoint, ...]) -> State:
         checkpoints=tuple(checkpoint for checkpoint in checkpoints if checkpoint.id not in ids),
         requests={token: number for token, number in state.requests.items() if number not in barriers},
     )
+
+
+def _latest(checkpoints: tuple[Checkpoint, ...]) -> set[int]:
+    """Return the ids of the checkpoint, the savepoint and the failed checkpoint that ended last, as far as there are any."""
+    latest: dict[str, int] = {}
+    for checkpoint in sorted(checkpoints, key=lambda checkpoint: (checkpoint.ended_at, checkpoint.id)):
+        if checkpoint.status != PENDING:
+            outcome = "failed" if checkpoint.status == ABORTED else "savepoint" if checkpoint.savepoint else "completed"
+            latest[outcome] = checkpoint.id
+    return set(latest.values())
 
 
 def complete(state: State, event: e.CheckpointCompleted) -> State:
@@ -120,6 +135,7 @@ def complete(state: State, event: e.CheckpointCompleted) -> State:
         ended_at=state.at,
         digest=event.digest,
         bytes=event.bytes,
+        metadata_bytes=event.metadata_bytes,
         file_sets=numbers,
         states=tuple(replace(entry, file_sets=()) for entry in event.states),
         extra=merged_extra(checkpoint, event),

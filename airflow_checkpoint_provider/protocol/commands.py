@@ -125,7 +125,7 @@ class Trigger(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Complete(Command):
-    """The command to complete a checkpoint. ``digest`` is that of the seal as it was read back.
+    """The command to complete a checkpoint. ``digest`` and ``metadata_bytes`` are those of the seal as it was read back.
 
     ``acknowledged`` are the applications whose acknowledgements the seal holds. ``finalize``: the sender may complete
     a gated checkpoint.
@@ -138,6 +138,7 @@ class Complete(Command):
     acknowledged: tuple[str, ...]
     epoch: int | None = None
     finalize: bool = False
+    metadata_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

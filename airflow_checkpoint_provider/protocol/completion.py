@@ -39,6 +39,7 @@ def complete(state: State, command: c.Complete) -> Decision:
         states=command.states,
         subsumed=subsumed_by(state, checkpoint),
         suspended=_suspended_by(checkpoint),
+        metadata_bytes=command.metadata_bytes,
     )
     return (completed,)
 

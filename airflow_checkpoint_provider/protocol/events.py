@@ -220,6 +220,7 @@ class CheckpointCompleted(Event):
     states: tuple[StateEntry, ...]
     subsumed: tuple[int, ...] = ()
     suspended: str = added("")  # by whom: a stop-savepoint completes and suspends in one entry
+    metadata_bytes: int | None = added(None)  # of the seal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,6 +149,7 @@ class Checkpoint(Record):
     queued_at: str = added("")
     commits_confirmed: bool = added(False)  # every participant was told
     published: bool = added(False)  # a savepoint: its ``_metadata`` lies at its target
+    metadata_bytes: int | None = added(None)  # of the seal; None: an older version completed it
 
     @property
     def kind(self) -> str:

@@ -34,7 +34,6 @@ FLINKS = {
     "lastCompletedCheckpointId", "lastCheckpointCompletedTimestamp",
 }  # fmt: skip
 NOT_SENT = {
-    "lastCheckpointMetadataSize",
     "lastCheckpointExternalPath",
     "lastCheckpointProcessedData",
     "lastCheckpointPersistedData",
@@ -124,6 +123,7 @@ def test_gauges_of_a_finished_run() -> None:
     assert found["lastCheckpointRestoreTimestamp"] == 1795230139000
     assert found["lastCheckpointCompletedTimestamp"] == 1795232650000
     assert (found["lastCheckpointSize"], found["lastCheckpointFullSize"]) == (0, 64612)
+    assert found["lastCheckpointMetadataSize"] == 2050
 
 
 def test_gauges_of_the_last_completed_checkpoint_stay_when_a_newer_one_is_aborted() -> None:
@@ -135,6 +135,16 @@ def test_gauges_of_the_last_completed_checkpoint_stay_when_a_newer_one_is_aborte
     last = [name for name in before if name.startswith("last")]
     assert [after[name] for name in last] == [before[name] for name in last]
     assert after["lastCompletedCheckpointId"] > 0
+
+
+def test_gauges_are_those_of_the_checkpoint_that_completed_last_whatever_its_id() -> None:
+    """A savepoint that was copied for an hour completes after checkpoints with higher ids."""
+    state = finished().state
+    first = next(checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at)
+    slow = replace(first, completed_at="2026-11-22T00:00:00.000Z")
+    checkpoints = tuple(slow if checkpoint is first else checkpoint for checkpoint in state.checkpoints)
+    assert gauges(state)["lastCompletedCheckpointId"] > first.id
+    assert gauges(replace(state, checkpoints=checkpoints))["lastCompletedCheckpointId"] == first.id
 
 
 def test_gauges_are_sent_by_tag_and_by_legacy_name(sent: Sent, ours: Metrics) -> None:

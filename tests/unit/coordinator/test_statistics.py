@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import CheckpointTriggered, Point, Request
+from airflow_checkpoint_provider.protocol.events import (
+    CheckpointsCondemned,
+    CheckpointsForgotten,
+    CheckpointTriggered,
+    Point,
+    Request,
+)
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from tests.support.histories import History
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
@@ -25,6 +31,7 @@ SPREAD = {"min", "max", "avg", "p50", "p90", "p99"}
 MEASURED = {"checkpointed_size", "state_size", "end_to_end_duration"}
 ENTRY = MEASURED | {
     "id", "status", "is_savepoint", "checkpoint_type", "trigger_timestamp", "latest_ack_timestamp", "time_in_queue",
+    "metadata_size",
 }  # fmt: skip
 ENDS = {
     "IN_PROGRESS": set(),
@@ -136,7 +143,8 @@ def test_entry_of_a_completed_checkpoint(answer: dict[str, Any]) -> None:
     assert answer["history"][4] == {
         "id": 3, "status": "COMPLETED", "is_savepoint": False, "checkpoint_type": "CHECKPOINT",
         "trigger_timestamp": 1795227266000, "latest_ack_timestamp": 1795227273000, "end_to_end_duration": 7000,
-        "time_in_queue": 0, "checkpointed_size": 14438, "state_size": 62668, "external_path": None, "discarded": True,
+        "time_in_queue": 0, "checkpointed_size": 14438, "state_size": 62668, "metadata_size": 1488,
+        "external_path": None, "discarded": True,
     }  # fmt: skip
     assert [entry["discarded"] for entry in answer["history"] if entry["status"] == "COMPLETED"] == [
         False,
@@ -238,6 +246,36 @@ def test_failures_no_longer_listed_are_counted() -> None:
         history.do(c.Abort(id=history.triggered(), reason=f"the {number}th"))
     found = statistics.checkpoints(history.state)
     assert (found["counts"]["failed"], len(found["history"])) == (KEPT_RECORDS + 10, KEPT_RECORDS)
+
+
+def test_latest_checkpoints_stay_listed_however_many_end_after_them() -> None:
+    history = History()
+    history.started()
+    failed = history.triggered()
+    history.do(c.Abort(id=failed, reason="declined"))
+    savepoint = history.triggered("mine", kind="savepoint", folder="file:///savepoints", nonce="n" * 32)
+    history.completed(number=savepoint)
+    history.write(CheckpointsCondemned(ids=(savepoint,)), CheckpointsForgotten(ids=(savepoint,)))
+    for _ in range(KEPT_RECORDS + 10):
+        completed = history.completed()
+        history.write(CheckpointsCondemned(ids=(completed,)), CheckpointsForgotten(ids=(completed,)))
+    latest = statistics.checkpoints(history.state)["latest"]
+    assert (latest["completed"]["id"], latest["savepoint"]["id"], latest["failed"]["id"]) == (
+        completed,
+        savepoint,
+        failed,
+    )
+    assert len(history.state.checkpoints) == KEPT_RECORDS + 2, "the rest of the list stays bounded"
+    for _ in range(KEPT_RECORDS + 10):
+        history.do(c.Abort(id=history.triggered(), reason="by hand"))
+    assert statistics.checkpoints(history.state)["latest"]["completed"]["id"] == completed
+
+
+def test_size_of_the_metadata_is_unknown_where_an_older_version_did_not_note_it(recorded: Recorded) -> None:
+    state = recorded.state
+    newest = state.retained[-1]
+    assert statistics.entry(newest)["metadata_size"] > 0
+    assert statistics.entry(replace(newest, metadata_bytes=None))["metadata_size"] == -1
 
 
 @given(st.lists(st.sampled_from(["complete", "abort", "retry", "pend"]), max_size=30))
