@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from airflow_checkpoint_provider.coordinator import parquet
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, StateSnapshot
@@ -13,33 +16,108 @@ from airflow_checkpoint_provider.storage.base import Store
 Pairs = tuple[tuple[str, str], ...]
 """What to copy: key below the source's root, key below the target's."""
 
+AT_ONCE = 16  # files that are read at once
+
 
 # -- comparing -----------------------------------------------------------------------------------------------------------
 
 
-def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot]) -> int:
-    """Compare the files of ``states``, which lie at ``keys``, with a listing of each file set. Return the number of files.
+def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot], *, deep: bool = False) -> int:
+    """Compare the files of ``states``, which lie at ``keys``, with what was acknowledged: names, sizes and footers. Return
+    the number of files. Cost: a listing for each file set, and a read of the footer for each file.
 
-    Raises ``Damaged`` with the first file that is missing or has another size.
+    ``deep``: read all pages too. Raises ``Damaged`` with the state and the first file that is missing or differs.
     """
-    file_sets = [file_set for state in states for file_set in state.file_sets]
-    for file_set in {file_set.path: file_set for file_set in file_sets}.values():
-        key = keys.file_set(file_set.path)
-        sizes = {listed.key.removeprefix(f"{key}/"): listed.size for listed in store.list(key)}
-        compare(key, sizes, file_set.files)
-    return sum(len(file_set.files) for file_set in file_sets)
+    stored = {file_set.path: (state.uid, file_set.files) for state in states for file_set in state.file_sets}
+    for path, (uid, files) in stored.items():
+        with _named(uid):
+            compare(keys.file_set(path), sizes_in(store, keys.file_set(path)), files)
+
+    def compare_content(uid: str, folder: str, file: File) -> None:
+        with _named(uid):
+            compare_footer(store, folder, file)
+            if deep:
+                compare_pages(store, folder, file)
+
+    each = [(uid, keys.file_set(path), file) for path, (uid, files) in stored.items() for file in files]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(lambda about: compare_content(*about), [about for about in each if deep or about[2].footer]))
+    return len(each)
 
 
-def compare(place: str, sizes: Mapping[str, int], files: Iterable[File]) -> None:
-    """Compare the acknowledged ``files`` with the ``sizes`` in bytes of the files at ``place``. Other files do not matter.
+def sizes_in(store: Store, folder: str) -> dict[str, int]:
+    """Return the sizes in bytes of the files in ``folder``, by name."""
+    return {listed.key.removeprefix(f"{folder}/"): listed.size for listed in store.list(folder)}
+
+
+def compare(folder: str, sizes: Mapping[str, int], files: Iterable[File]) -> None:
+    """Compare the acknowledged ``files`` with the ``sizes`` in bytes of the files in ``folder``. Other files do not matter.
 
     Raises ``Damaged`` with the first file that is missing or has another size.
     """
     for file in files:
         if file.name not in sizes:
-            raise Damaged(f"{place}/{file.name} is missing")
+            raise Damaged(f"{folder}/{file.name} is missing")
         if sizes[file.name] != file.bytes:
-            raise Damaged(f"{place}/{file.name} has {sizes[file.name]} bytes, {file.bytes} were acknowledged")
+            raise Damaged(f"{folder}/{file.name} has {sizes[file.name]} bytes, {file.bytes} were acknowledged")
+
+
+def compare_footer(store: Store, folder: str, file: File) -> None:
+    """Compare the footer of ``file`` with its acknowledged checksum, if it has one. Raises ``Damaged``.
+
+    Checksums of pages do not cover the footer, and a flipped bit there can become wrong rows without an error.
+    """
+    if file.footer is None:
+        return
+    with _named_file(folder, file):
+        footer = _reader(store, folder, file)(file.bytes - file.footer.bytes, file.footer.bytes)
+        if parquet.crc_of(footer) != file.footer.crc:
+            raise Damaged("has another footer than was acknowledged; somebody or something changed it")
+
+
+def compare_pages(store: Store, folder: str, file: File) -> None:
+    """Read all of ``file``, and compare each page with its checksum. Raises ``Damaged``. Other files than Parquet are passed over."""
+    if not file.name.endswith(".parquet"):
+        return
+    with _named_file(folder, file):
+        parquet.check_pages(_reader(store, folder, file), file.bytes, file.rows)
+
+
+def with_footers(store: Store, folder: str, files: Sequence[File]) -> tuple[File, ...]:
+    """Return ``files`` with the checksums of their footers, as they are in ``folder`` now. Cost: a read for each file."""
+
+    def with_footer(file: File) -> File:
+        with _named_file(folder, file):
+            return replace(file, footer=parquet.footer_of(_reader(store, folder, file), file.bytes))
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return tuple(threads.map(with_footer, files))
+
+
+def _reader(store: Store, folder: str, file: File) -> parquet.Read:
+    def read(start: int, length: int) -> bytes:
+        body = store.read_range(f"{folder}/{file.name}", start, length)
+        if body is None:
+            raise Damaged("is missing")
+        return body
+
+    return read
+
+
+@contextlib.contextmanager
+def _named_file(folder: str, file: File) -> Iterator[None]:
+    try:
+        yield
+    except Damaged as error:
+        raise Damaged(f"{folder}/{file.name} {error.message}") from None
+
+
+@contextlib.contextmanager
+def _named(uid: str) -> Iterator[None]:
+    try:
+        yield
+    except Damaged as error:
+        raise Damaged(f"state '{uid}': {error.message}") from None
 
 
 # -- copying -------------------------------------------------------------------------------------------------------------

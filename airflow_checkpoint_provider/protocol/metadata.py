@@ -14,6 +14,14 @@ from airflow_checkpoint_provider.protocol.records import VERSION, Record, added,
 
 
 @dataclass(frozen=True, kw_only=True)
+class Footer(Record):
+    """The last ``bytes`` bytes of a Parquet file, behind its pages: indexes and footer. ``crc`` is their CRC-32 in hex."""
+
+    bytes: int
+    crc: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class File(Record):
     """A file of a file set. ``checksum`` is set only if this package wrote the bytes itself."""
 
@@ -21,6 +29,7 @@ class File(Record):
     bytes: int
     rows: int
     checksum: str | None = None
+    footer: Footer | None = added()
 
 
 @dataclass(frozen=True, kw_only=True)

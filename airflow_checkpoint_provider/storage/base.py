@@ -59,6 +59,12 @@ class Store(Protocol):
     def read(self, key: str) -> bytes | None:
         """Return the whole object; ``None`` only if it is absent."""
 
+    def read_range(self, key: str, start: int, length: int) -> bytes | None:
+        """Return ``length`` bytes of an object from byte ``start``, fewer at its end; ``None`` only if it is absent.
+
+        ``start`` lies inside of the object, and ``length`` is positive.
+        """
+
     def overwrite(self, key: str, body: bytes) -> None:
         """Replace or create an object, completely or not at all. After ``StoreUnavailable`` it may have happened."""
 

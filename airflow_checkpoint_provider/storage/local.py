@@ -55,6 +55,13 @@ class LocalStore(StoreBase):
             return file.read()
         return None
 
+    def read_range(self, key: str, start: int, length: int) -> bytes | None:
+        path = self._path(key)
+        with _explained("read", path), suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:
+            file.seek(start)
+            return file.read(length)
+        return None
+
     def overwrite(self, key: str, body: bytes) -> None:
         self.assemble(key, [body])
 

@@ -27,6 +27,10 @@ class MemoryStore(StoreBase):
     def read(self, key: str) -> bytes | None:
         return self.objects.get(checked(key))
 
+    def read_range(self, key: str, start: int, length: int) -> bytes | None:
+        body = self.read(key)
+        return None if body is None else body[start : start + length]
+
     def overwrite(self, key: str, body: bytes) -> None:
         with self._lock:
             self.objects[checked(key)] = bytes(body)

@@ -73,6 +73,12 @@ class S3Store(StoreBase):
     def read(self, key: str) -> bytes | None:
         return self._read(key)
 
+    def read_range(self, key: str, start: int, length: int) -> bytes | None:
+        piece = self._read(key, Range=f"bytes={start}-{start + length - 1}")
+        if piece is not None and len(piece) > length:
+            raise not_s3(f"{length} bytes were requested, {len(piece)} came", "read", self._root, key)
+        return piece
+
     def _read(self, key: str, **how: str) -> bytes | None:
         where = self._at(key)
         for remaining in reversed(range(READ_TRIES)):

@@ -110,6 +110,10 @@ class Process:
         body: bytes | None = self._answer(Op("read", key))
         return body
 
+    def read_range(self, key: str, start: int, length: int) -> bytes | None:
+        body = self.read(key)
+        return None if body is None else body[start : start + length]
+
     def overwrite(self, key: str, body: bytes) -> None:
         self._answer(Op("overwrite", key, body))
 

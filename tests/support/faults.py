@@ -71,7 +71,7 @@ def nth(faults: Mapping[int, Fault], kind: str = "create") -> Plan:
 class FaultyStore:
     """``inner`` behind a network that does what ``plan`` says.
 
-    ``requests`` counts by kind: create, read (also ``parts``), overwrite (also ``assemble``), delete (one per call, of
+    ``requests`` counts by kind: create, read (also ``read_range`` and ``parts``), overwrite (also ``assemble``), delete (one per call, of
     ``delete_under`` too) and list (also ``folders``). ``in_flight`` holds late requests that have not landed yet. The plan
     may be replaced at any time.
     """
@@ -91,6 +91,9 @@ class FaultyStore:
 
     def read(self, key: str) -> bytes | None:
         return self._send("read", key, lambda: self.inner.read(key), _no_answer)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes | None:
+        return self._send("read", key, lambda: self.inner.read_range(key, start, length), _no_answer)
 
     def overwrite(self, key: str, body: bytes) -> None:
         self._send("overwrite", key, lambda: self.inner.overwrite(key, body), _no_answer)

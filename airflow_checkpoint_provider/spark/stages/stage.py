@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.errors import CheckpointError, WrongUse
+from airflow_checkpoint_provider.coordinator.files import with_footers
+from airflow_checkpoint_provider.errors import CheckpointError, StoreError, WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import FileSet, Measures, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import VERSION, canonical, parse
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
@@ -122,7 +123,7 @@ class Stages:
         with self._described(uid):
             written = parquet_files.write(df, uri, codec=codec)
             worked = time.monotonic() - began
-            file_set = FileSet(path=path, files=parquet_files.count_rows(self._spark, written))
+            file_set = FileSet(path=path, files=self._counted(path, written))
         self._keep_plan(path, plan)
         detail = StageDetail(
             plan=plan.digest,
@@ -148,6 +149,18 @@ class Stages:
         self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
         self._checkpointer.checkpoint(barrier)
         return self._read(snapshot, detail)
+
+    def _counted(self, path: str, written: parquet_files.Written) -> tuple[File, ...]:
+        """Return the files with their rows and the checksums of their footers.
+
+        Without an answer of the store the checksums are left out: the rows are written, and the job goes on.
+        """
+        files = parquet_files.count_rows(self._spark, written)
+        try:
+            return with_footers(self._attempt.store, self._attempt.keys.file_set(path), files)
+        except StoreError as error:
+            say(f"The footers of {path} could not be read, so their checksums are not stored: {error}")
+            return files
 
     def _keep_plan(self, path: str, plan: Plan) -> None:
         """Store the plan's text beside the rows. Only the log line that says what changed reads it again."""

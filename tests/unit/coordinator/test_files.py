@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.files import export_pairs, import_state, verify
+from airflow_checkpoint_provider.coordinator.files import export_pairs, import_state, verify, with_footers
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateSnapshot
 from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.storage.copy import copy_all
+from tests.support.acknowledgements import stage
+from tests.support.faults import FaultyStore
+from tests.support.parquet import flipped, parquet_file
 
 HISTORY, OTHER, SAVEPOINT = Keys("jobs/orders/job"), Keys("jobs/flights/job"), Keys("savepoint-orders-1-ab")
 NAMES = ("metadata", "offsets/7", "state/0/1/3.snapshot")
@@ -60,3 +63,62 @@ def test_nested_folders_keep_their_names_in_another_history(store: MemoryStore, 
     assert imported.file_sets[0] == replace(
         nested.file_sets[0], path=file_set_path("orders", 3, "other"), origin=nested.file_sets[0].identity
     )
+
+
+# -- Parquet -------------------------------------------------------------------------------------------------------------
+
+ROWS = 1000
+BODY = parquet_file(ROWS)
+FILES = 20
+
+
+@pytest.fixture
+def faulty() -> FaultyStore:
+    return FaultyStore(MemoryStore())
+
+
+@pytest.fixture
+def clean(faulty: FaultyStore) -> StateSnapshot:
+    """A stage of Parquet files, with the checksums of their footers."""
+    path = file_set_path("clean", 1, "n0nce")
+    files = tuple(File(name=f"part-{number}.parquet", bytes=len(BODY), rows=ROWS) for number in range(FILES))
+    for file in files:
+        faulty.create(f"{HISTORY.file_set(path)}/{file.name}", BODY)
+    return stage("clean", 1, made_of=FileSet(path=path, files=with_footers(faulty, HISTORY.file_set(path), files)))
+
+
+def test_footers_cost_one_read_for_each_file(faulty: FaultyStore, clean: StateSnapshot) -> None:
+    assert faulty.requests["read"] == FILES
+    faulty.requests.clear()
+    assert verify(faulty, HISTORY, [clean]) == FILES
+    assert faulty.requests == {"list": 1, "read": FILES}
+
+
+def test_flipped_footer_is_damaged(faulty: FaultyStore, clean: StateSnapshot) -> None:
+    key = f"{HISTORY.file_set(clean.file_sets[0].path)}/part-7.parquet"
+    faulty.overwrite(key, flipped(BODY, len(BODY) - 40))
+    with pytest.raises(Damaged, match=r"state 'clean': .*part-7.parquet has another footer than was acknowledged"):
+        verify(faulty, HISTORY, [clean])
+
+
+def test_flipped_page_is_damaged_only_if_all_pages_are_read(faulty: FaultyStore, clean: StateSnapshot) -> None:
+    key = f"{HISTORY.file_set(clean.file_sets[0].path)}/part-7.parquet"
+    faulty.overwrite(key, flipped(BODY, 200))
+    assert verify(faulty, HISTORY, [clean]) == FILES
+    with pytest.raises(
+        Damaged, match=r"state 'clean': .*part-7.parquet has a page at byte .* does not match its checksum"
+    ):
+        verify(faulty, HISTORY, [clean], deep=True)
+
+
+def test_file_without_the_checksum_of_its_footer_is_verified_by_name_and_size(
+    faulty: FaultyStore, clean: StateSnapshot
+) -> None:
+    (stored,) = clean.file_sets
+    older = replace(
+        clean, file_sets=(replace(stored, files=tuple(replace(file, footer=None) for file in stored.files)),)
+    )
+    faulty.requests.clear()
+    assert verify(faulty, HISTORY, [older]) == FILES
+    assert faulty.requests == {"list": 1}
+    assert verify(faulty, HISTORY, [older], deep=True) == FILES

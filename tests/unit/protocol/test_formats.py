@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.keys import History, Keys
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Measures, Seal, StageDetail, Versions
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Footer, Measures, Seal, StageDetail, Versions
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold
@@ -60,6 +60,13 @@ def detailed(number: int) -> Acknowledgement:
         value("Größe", number, {"rows": 7, "deep": [1, None, True, 2.5, "ü"]}),
         run="scheduled__2026-11-20", run_values={"count": 0}, versions=VERSIONS,
     )  # fmt: skip
+
+
+def with_footers() -> Acknowledgement:
+    """Return an acknowledgement whose files have the checksums of their footers."""
+    clean = file_set("clean", files=1)
+    files = tuple(replace(file, footer=Footer(bytes=8, crc="9f3c01ab")) for file in clean.files)
+    return acknowledgement(2, stage("clean", 2, made_of=replace(clean, files=files)))
 
 
 def life(store: MemoryStore) -> None:
@@ -231,6 +238,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     ),
     "entry-stub": stub,
     "acknowledgement": lambda: lived().objects[KEYS.acknowledgement(2, "")],
+    "acknowledgement-footers": lambda: with_footers().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
     "savepoint-claimed": lambda: canonical(
@@ -258,6 +266,7 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "entry-closed": lambda body: Entry.from_bytes(body, "entry 64").to_bytes(),
     "entry-closed-stub": lambda body: Entry.from_bytes(body, "entry 64").to_bytes(),
     "acknowledgement": lambda body: Acknowledgement.from_bytes(body).to_bytes(),
+    "acknowledgement-footers": lambda body: Acknowledgement.from_bytes(body).to_bytes(),
     "seal": lambda body: Seal.from_bytes(body).to_bytes(),
     "heartbeat": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
     "savepoint-claimed": lambda body: canonical(ClaimLock.from_json(json.loads(body)).to_json()),
@@ -410,6 +419,14 @@ def test_boundary_holds_dropped_requests_savepoints_and_claims() -> None:
     waited = state.checkpoint(3)
     assert waited
     assert (waited.request.token, waited.request.owner, waited.queued_at != "") == ("two", "ops.checkpoint", True)
+
+
+def test_files_have_the_checksums_of_their_footers() -> None:
+    assert Acknowledgement.from_bytes(golden("acknowledgement-footers")) == with_footers()
+    assert all(
+        file.footer is None
+        for file in Acknowledgement.from_bytes(golden("acknowledgement")).states[0].file_sets[0].files
+    )
 
 
 def test_seal_holds_its_acknowledgement() -> None:

@@ -52,6 +52,14 @@ def test_empty_object_is_not_absent(store: Store) -> None:
     assert store.create("empty", b"x") is Put.EXISTS
 
 
+def test_range_is_cut_out_of_an_object_and_ends_with_it(store: Store) -> None:
+    store.create("rows", b"0123456789")
+    assert store.read_range("rows", 0, 4) == b"0123"
+    assert store.read_range("rows", 6, 4) == b"6789"
+    assert store.read_range("rows", 8, 100) == b"89"
+    assert store.read_range("absent", 0, 4) is store.read_range("rows/below", 0, 4) is None
+
+
 def test_read_below_an_absent_key_or_an_object_returns_none(store: Store) -> None:
     fill(store, "a")
     assert store.read("b") is None

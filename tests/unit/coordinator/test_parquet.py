@@ -1,0 +1,119 @@
+"""The checksums of a Parquet file, whoever wrote it. Runs anywhere."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.parquet import PIECE, Read, check_pages, crc_of, footer_of
+from airflow_checkpoint_provider.errors import Damaged
+from tests.support.parquet import flipped, parquet_file
+
+ROWS = 300
+WRITERS: dict[str, dict[str, object]] = {
+    "plain": {"compression": "none", "use_dictionary": False},
+    "dictionaries": {"compression": "zstd"},
+    "version 2": {"compression": "lz4", "data_page_version": "2.0"},
+}
+BODIES = {name: parquet_file(ROWS, **options) for name, options in WRITERS.items()}
+
+
+def reading(body: bytes) -> Read:
+    return lambda start, length: body[start : start + length]
+
+
+def check(body: bytes, rows: int = ROWS) -> None:
+    check_pages(reading(body), len(body), rows)
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=[*BODIES])
+def test_whole_file_passes(body: bytes) -> None:
+    check(body)
+
+
+def test_column_of_many_megabytes_is_read_in_pieces() -> None:
+    body = parquet_file(
+        1_500_000, compression="none", use_dictionary=False, row_group_size=1_500_000, data_page_size=1 << 20
+    )
+    lengths: list[int] = []
+
+    def read(start: int, length: int) -> bytes:
+        lengths.append(length)
+        return body[start : start + length]
+
+    check_pages(read, len(body), 1_500_000)
+    assert max(lengths) == PIECE
+    assert sum(lengths) < 1.5 * len(body)
+
+
+def test_file_without_rows_passes() -> None:
+    body = parquet_file(0)
+    check(body, 0)
+    assert footer_of(reading(body), len(body)).bytes < len(body)
+
+
+def test_footer_is_all_that_lies_behind_the_pages() -> None:
+    body = BODIES["plain"]
+    footer = footer_of(reading(body), len(body))
+    alone = int.from_bytes(body[-8:-4], "little") + 8
+    assert footer.bytes > alone  # with the indexes of the pages
+    assert footer.crc == crc_of(body[-footer.bytes :])
+
+
+def test_long_footer_is_read_again_whole() -> None:
+    body = parquet_file(20_000, data_page_size=64, row_group_size=200)
+    footer = footer_of(reading(body), len(body))
+    assert footer.bytes > 64 * 1024
+    assert footer.crc == crc_of(body[-footer.bytes :])
+    check_pages(reading(body), len(body), 20_000)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_every_flipped_bit_of_a_page_and_its_header_is_damage(bit: int) -> None:
+    """Only the header of a dictionary says what nothing else tells: the number of its values. A wrong number is an error of Spark."""
+    body = parquet_file(30, **WRITERS["plain"], row_group_size=30)
+    footer = footer_of(reading(body), len(body))
+    unnoticed = [place for place in range(4, len(body) - footer.bytes) if _passes(flipped(body, place, bit), 30)]
+    assert unnoticed == []
+
+
+def _passes(body: bytes, rows: int) -> bool:
+    try:
+        check(body, rows)
+    except Damaged:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bytes_at_random_are_damage_and_no_other_error(seed: int) -> None:
+    dice = random.Random(seed)
+    body = bytearray(BODIES["dictionaries"])
+    for _ in range(dice.choice([1, 5, 100])):
+        body[dice.randrange(len(body))] = dice.randrange(256)
+    for part in (bytes(body), bytes(body[: dice.randrange(len(body))]), dice.randbytes(500) + b"PAR1"):
+        for action in (check, lambda part: footer_of(reading(part), len(part))):
+            try:
+                action(part)
+            except Damaged as error:
+                assert error.message  # noqa: PT017 - what is raised at all depends on the bytes
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "does not end as a Parquet file"),
+        (b"rows of a part file", "does not end as a Parquet file"),
+        (b"\xff\xff\xff\x0fPAR1", "has a footer of .* bytes, more than the file has"),
+        (b"PAR1" + b"\x1c" * 5000 + (5000).to_bytes(4, "little") + b"PAR1", "cannot be read"),
+    ],
+)
+def test_what_is_no_parquet_file_is_damaged(body: bytes, message: str) -> None:
+    with pytest.raises(Damaged, match=message):
+        footer_of(reading(body), len(body))
+
+
+def test_another_number_of_rows_is_damage() -> None:
+    with pytest.raises(Damaged, match=f"holds {ROWS} rows, but 299 were written"):
+        check_pages(reading(BODIES["plain"]), len(BODIES["plain"]), 299)
