@@ -22,15 +22,21 @@ from airflow_checkpoint_provider.storage.s3_credentials import Access
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SDK = "2.35.4"  # hadoop-aws 3.5.0 was built with it; older versions lack fields that it uses
+SDK = {"3.4.1": "2.24.8", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
+"""Hadoop's version -> the version of Amazon's SDK with which its hadoop-aws was built. An older SDK lacks fields that it uses.
+Hadoop 3.4.1 was built with 2.24.6, whose s3-transfer-manager was never published."""
 NEEDED = {
     "org.apache.hadoop.fs.s3a.S3AFileSystem": "org.apache.hadoop:hadoop-aws",
-    "software.amazon.s3.analyticsaccelerator.request.ObjectClient": "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3",
     "software.amazon.awssdk.services.s3.S3Client": "software.amazon.awssdk:s3",
     "software.amazon.awssdk.transfer.s3.S3TransferManager": "software.amazon.awssdk:s3-transfer-manager",
 }
 """A class of each jar -> its Maven coordinates. The other jars are their dependencies."""
 
+ACCELERATED = "org.apache.hadoop.fs.s3a.impl.streams.AnalyticsStream"
+"""A class of hadoop-aws since 3.4.2, which needs ``ACCELERATOR``."""
+ACCELERATOR = {
+    "software.amazon.s3.analyticsaccelerator.request.ObjectClient": "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3"
+}
 FOR_ROLES = {"software.amazon.awssdk.services.sts.StsClient": "software.amazon.awssdk:sts"}
 
 EXCLUDED = (  # the bundle is all of Amazon in 686 MB; Spark has its own, newer versions of the others
@@ -83,7 +89,12 @@ def prepare(spark: SparkSession, store: Store) -> None:
 def _check_jars(spark: SparkSession, needed: Mapping[str, str]) -> None:
     hadoop = _hadoop_conf(spark)
     version = _jvm(spark).org.apache.hadoop.util.VersionInfo.getVersion()
-    missing = [jar for name, jar in needed.items() if hadoop.getResource(f"{name.replace('.', '/')}.class") is None]
+
+    def has(name: str) -> bool:
+        return hadoop.getResource(f"{name.replace('.', '/')}.class") is not None
+
+    all_needed = {**needed, **(ACCELERATOR if has(ACCELERATED) else {})}
+    missing = [jar for name, jar in all_needed.items() if not has(name)]
     if missing:
         raise errors.NotInstalled(
             f"Spark reaches S3 with jars that this driver lacks: {', '.join(missing)}. {advice(version)}"
@@ -97,7 +108,8 @@ def _check_jars(spark: SparkSession, needed: Mapping[str, str]) -> None:
 
 def advice(hadoop: str) -> str:
     """Return how to add the jars: to the task, or to an image."""
-    sdk = [f"software.amazon.awssdk:{name}:{SDK}" for name in ("s3", "s3-transfer-manager", "sts")]
+    built_with = SDK.get(hadoop, SDK["3.5.0"])
+    sdk = [f"software.amazon.awssdk:{name}:{built_with}" for name in ("s3", "s3-transfer-manager", "sts")]
     packages = ",".join([f"org.apache.hadoop:hadoop-aws:{hadoop}", *sdk])
     return (
         f'Give the task packages="{packages}", exclude_packages="{",".join(EXCLUDED)}";'

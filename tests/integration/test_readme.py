@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStora
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark import CheckpointedJob
-from airflow_checkpoint_provider.spark.s3a import advice
+from airflow_checkpoint_provider.spark.s3a import SDK, advice
 from airflow_checkpoint_provider.storage import S3Store
 from tests.support.codes import CODES
 from tests.support.drivers import ROOT, environment, fast_confs, submit
@@ -130,6 +130,8 @@ def test_jars_for_s3_are_those_of_the_driver() -> None:
     with DAG("flights_etl", schedule=None):
         task = eval(shown, {"CheckpointedSparkSubmitOperator": CheckpointedSparkSubmitOperator})  # noqa: S307
     assert f'packages="{task.packages}", exclude_packages="{task.exclude_packages}"' in advice("3.5.0")
+    versions = re.findall(r"^\| 4\.\d \| ([\d.]+) \| ([\d.]+) \|$", README, re.MULTILINE)
+    assert dict(versions) == SDK
 
 
 def test_every_code_is_known() -> None:

@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.spark.s3a import advice
 from tests.support.runs import Home
+from tests.support.s3server import S3Server
 
 INSTALLATION = 1200  # seconds
+HADOOP = {"4.0": "3.4.1", "4.1": "3.4.2"}
+"""Spark -> the version of Hadoop that it brings."""
 
 
-def python_with_spark(folder: Path, release: str) -> str:
-    """Return the Python of a new environment that holds the newest PySpark of ``release``, and nothing else."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=INSTALLATION)
-    pip = [str(folder / "bin" / "pip"), "install", "-q", f"pyspark=={release}.*"]
-    subprocess.run(pip, check=True, timeout=INSTALLATION)
-    return str(folder / "bin" / "python")
+@pytest.fixture(scope="module")
+def python_with_spark(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Return the Python of a new environment that holds the newest PySpark of a release, and boto3 for S3."""
+
+    @cache
+    def python(release: str) -> str:
+        folder = tmp_path_factory.mktemp("spark")
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=INSTALLATION)
+        pip = [str(folder / "bin" / "pip"), "install", "-q", f"pyspark=={release}.*", "boto3"]
+        subprocess.run(pip, check=True, timeout=INSTALLATION)
+        return str(folder / "bin" / "python")
+
+    return python
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("release", ["4.0", "4.1"])
-def test_killed_job_continues_on_release(tmp_path: Path, release: str) -> None:
-    python = python_with_spark(tmp_path / "spark", release)
-    home = Home(tmp_path / "home", python=python)
+def killed_job_continues(home: Home, python: str, release: str, confs: dict[str, str]) -> None:
     home.env["PATH"] = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"  # by it spark-submit finds its Spark
 
-    killed = home.run(("kill", "stage/priced/rows-written"))
+    killed = home.run(("kill", "stage/priced/rows-written"), confs=confs)
     assert (killed.code, set(killed.computed)) == (-9, {"clean", "named", "priced"}), killed.log
 
-    ended = home.run(submit=True)
+    ended = home.run(submit=True, confs=confs)
     assert ended.code == 0, ended.log
     assert set(ended.computed) == {"priced", "totals"}
     names, rows = ended.result["values"]
@@ -45,8 +54,37 @@ def test_killed_job_continues_on_release(tmp_path: Path, release: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_job_on_spark_3_is_refused_in_one_line(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home", python=python_with_spark(tmp_path / "spark", "3.5"))
+@pytest.mark.parametrize("release", HADOOP)
+def test_killed_job_continues_on_release(tmp_path: Path, python_with_spark: Callable[[str], str], release: str) -> None:
+    python = python_with_spark(release)
+    killed_job_continues(Home(tmp_path / "home", python=python), python, release, {})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("release", HADOOP)
+def test_killed_job_continues_in_s3_with_the_advised_packages(
+    tmp_path: Path, python_with_spark: Callable[[str], str], s3: S3Server, release: str
+) -> None:
+    """Spark fetches them from Maven Central."""
+    python = python_with_spark(release)
+    home = Home(tmp_path / "home", s3=s3, python=python)
+    del home.env["SPARK_DIST_CLASSPATH"]
+    advised = re.search(r'packages="(.*?)", exclude_packages="(.*?)"', advice(HADOOP[release]))
+    assert advised
+    confs = {
+        "spark.jars.packages": advised[1],
+        "spark.jars.excludes": advised[2],
+        "spark.jars.ivy": str(tmp_path / "ivy"),
+    }
+    killed_job_continues(home, python, release, confs)
+    assert not (tmp_path / "home" / "checkpoints").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_job_on_spark_3_is_refused_in_one_line(tmp_path: Path, python_with_spark: Callable[[str], str]) -> None:
+    home = Home(tmp_path / "home", python=python_with_spark("3.5"))
     refused = home.run()
     assert refused.code == ExitCode.FAILED, refused.log  # without Airflow, nobody would retry
     last = refused.log.splitlines()[-1]

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.errors import NotSupportedYet
 from airflow_checkpoint_provider.spark.s3a import (
+    ACCELERATOR,
     EXCLUDED,
     FOR_ROLES,
     NEEDED,
@@ -118,7 +119,11 @@ def test_advice_names_the_jars_of_the_tests() -> None:
     assert advised
     packages = {tuple(package.split(":")) for package in advised[1].split(",")}
     assert packages == {jar for jar in listed if jar[1] != "analyticsaccelerator-s3"}, "that jar comes with hadoop-aws"
-    assert {f"{file_set}:{name}" for file_set, name, _ in listed} == {*NEEDED.values(), *FOR_ROLES.values()}
+    assert {f"{file_set}:{name}" for file_set, name, _ in listed} == {
+        *NEEDED.values(),
+        *ACCELERATOR.values(),
+        *FOR_ROLES.values(),
+    }
     left_out = re.search(r"<excludeGroupIds>(.*?)</", pom)
     assert left_out
     excluded = {package.partition(":")[0] for package in advised[2].split(",")} - {
