@@ -303,12 +303,21 @@ class DriverLaunch:
         """Record how the driver ended, if it could not do so itself. Do nothing if it was replaced."""
         attempt = self.attempt()
         if attempt is None:
+            self._record_launch_end(outcome, exit_code)
             return
         end = c.EndAttempt(
             epoch=attempt.epoch, outcome=outcome, exit_code=exit_code, reported_by=reported_by, from_task=True
         )
         with contextlib.suppress(Fenced):
             self.coordinator.end_attempt(end)
+
+    def _record_launch_end(self, outcome: str, exit_code: int | None) -> None:
+        """Record the end of a driver that never attached. Do nothing if it was replaced, or has attached since."""
+        assert self.record is not None
+        number, try_number = self.record.number, self.parameters.try_number
+        end = c.EndLaunch(launch=number, try_number=try_number, outcome=outcome, exit_code=exit_code)
+        with contextlib.suppress(Fenced, Superseded):
+            self.coordinator.journal.append(end)
 
     def record_suspension(self) -> bool:
         """Return whether a savepoint stopped the driver of this launch, even if a restore has resumed the job since.

@@ -306,7 +306,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         launch.metrics.update(launch.state)  # entries since the monitor's last poll
         if failure is None and exit_code == 0:
             return self._succeed(launch, attempt)
-        if exit_code not in (ExitCode.REFUSED, ExitCode.OVER) or (attempt and attempt.outcome == "finished"):
+        ended_itself = exit_code in (ExitCode.REFUSED, ExitCode.OVER) and attempt and attempt.outcome != "finished"
+        if not ended_itself:
             launch.record_end("failed", exit_code)
         if attempt:
             self._log_lines(launch.summary())
@@ -331,6 +332,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
 
     def _succeed(self, launch: DriverLaunch, attempt: AttemptRecord | None) -> dict[str, Any]:
         if attempt is None:
+            launch.record_end("finished", 0)
             for line in messages.not_attached():
                 self.log.warning(line)
             return self._result(launch)

@@ -93,6 +93,18 @@ class RequestStop(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EndLaunch(Command):
+    """The command of a task to record how a driver ended that never attached. ``outcome``: "finished" if its script ended well
+    and opened no ``CheckpointedJob``, "failed", or "lost".
+    """
+
+    launch: int
+    try_number: int
+    outcome: str
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EndAttempt(Command):
     """The command to end an attempt. ``from_task``: the task saw the exit code; only it may turn *finished* into
     *failed*.

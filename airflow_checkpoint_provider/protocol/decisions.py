@@ -42,6 +42,7 @@ HANDLERS: dict[type[c.Command], Callable[[State, Any], Decision]] = {
     c.StartAttempt: launches.start_attempt,
     c.StartAlone: launches.start_alone,
     c.RequestStop: launches.request_stop,
+    c.EndLaunch: launches.end_launch,
     c.EndAttempt: launches.end_attempt,
     c.Trigger: requests.trigger,
     c.Complete: completion.complete,

@@ -149,6 +149,15 @@ class StopRequested(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaunchEnded(Event):
+    """The driver of a launch ended before it started an attempt."""
+
+    launch: int
+    outcome: str  # finished, failed, lost
+    exit_code: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttemptStarted(Event):
     epoch: int
     launch: int

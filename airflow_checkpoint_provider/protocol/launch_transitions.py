@@ -101,7 +101,14 @@ def adopt_launch(state: State, event: e.LaunchAdopted) -> State:
     launch = state.launch(event.launch)
     if launch is None:
         return state
-    adopted = replace(launch, adopted_by=max(launch.adopted_by, event.try_number), extra=merged_extra(launch, event))
+    adopted = replace(
+        launch,
+        adopted_by=max(launch.adopted_by, event.try_number),
+        outcome=None,
+        exit_code=None,
+        ended_at=None,
+        extra=merged_extra(launch, event),
+    )
     run = state.run(launch.spec.run)
     return replace(
         state,
@@ -117,6 +124,20 @@ def request_stop(state: State, event: e.StopRequested) -> State:
         return state
     stopping = replace(launch, stop=f"{event.by}: {event.reason}", extra=merged_extra(launch, event))
     return replace(state, launches=swap(state.launches, launch, stopping))
+
+
+def end_launch(state: State, event: e.LaunchEnded) -> State:
+    launch = state.launch(event.launch)
+    if launch is None:
+        return state
+    ended = replace(
+        launch,
+        outcome=event.outcome,
+        exit_code=event.exit_code,
+        ended_at=state.at,
+        extra=merged_extra(launch, event),
+    )
+    return replace(state, launches=swap(state.launches, launch, ended))
 
 
 def start_attempt(state: State, event: e.AttemptStarted) -> State:

@@ -290,9 +290,27 @@ def request_stop(state: State, command: c.RequestStop) -> Decision:
     launch = state.launch(command.launch)
     if launch and launch.stop:
         return DoneAlready(launch.number)
-    if launch is None or launch.number not in state.current_launches.values() or launch.latest_try > command.try_number:
+    if not _is_latest(state, launch, command.try_number):
         return refusals.launch_not_ours(state, command.launch)
     return (e.StopRequested(launch=command.launch, by=command.by, reason=command.reason),)
+
+
+def end_launch(state: State, command: c.EndLaunch) -> Decision:
+    """Decide whether the end of a driver that never attached is recorded. It is for readers: no decision rests on it. So a driver
+    that comes all the same, or a later try that adopts it, does what it would have done."""
+    launch = state.launch(command.launch)
+    if launch and launch.outcome:
+        return DoneAlready(launch.number)
+    if attempt := state.attempt_of(command.launch):
+        return refusals.launch_attached(state, attempt.epoch)
+    if not _is_latest(state, launch, command.try_number):
+        return refusals.launch_not_ours(state, command.launch)
+    return (e.LaunchEnded(launch=command.launch, outcome=command.outcome, exit_code=command.exit_code),)
+
+
+def _is_latest(state: State, launch: Launch | None, try_number: int) -> bool:
+    """Return whether a launch is current and no later try has adopted it."""
+    return launch is not None and launch.number in state.current_launches.values() and launch.latest_try <= try_number
 
 
 def end_attempt(state: State, command: c.EndAttempt) -> Decision:

@@ -135,6 +135,11 @@ def launch_ended(state: State, epoch: int, outcome: str) -> Refusal:
     return Refusal(errors.Fenced(f"{state.job}: attempt {epoch} of this launch has already ended {outcome}"))
 
 
+def launch_attached(state: State, epoch: int) -> Refusal:
+    """Refuse the end of a launch whose driver has started attempt ``epoch``: the attempt has an end of its own."""
+    return Refusal(errors.Fenced(f"{state.job}: attempt {epoch} of this launch has started; nothing was changed"))
+
+
 def launch_alive(state: State, epoch: int) -> Refusal:
     """Refuse a second driver of a launch whose attempt ``epoch`` is alive."""
     text = f"{state.job}: attempt {epoch} of this launch is alive; this driver ends"
@@ -151,7 +156,7 @@ def restore_point_deleted(state: State, launch: Launch) -> Refusal:
 
 
 def launch_not_ours(state: State, number: int) -> Refusal:
-    """Refuse to stop a launch that a later try has taken over."""
+    """Refuse to stop or end a launch that a later try has taken over."""
     return Refusal(
-        errors.Superseded(f"{state.job}: launch {number} does not belong to this try any more; nothing was stopped")
+        errors.Superseded(f"{state.job}: launch {number} does not belong to this try any more; nothing was changed")
     )

@@ -34,6 +34,10 @@ class Launch(Record):
     branch: int
     adopted_by: int = 0  # the latest try that adopted it
     stop: str | None = None  # who asked it to stop, and why
+    # How its driver ended, if that never attached; None otherwise
+    outcome: str | None = added(None)
+    exit_code: int | None = added(None)
+    ended_at: str | None = added(None)
 
     @property
     def latest_try(self) -> int:

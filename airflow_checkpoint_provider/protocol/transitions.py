@@ -35,6 +35,7 @@ TRANSITIONS: dict[type[e.Event], Callable[[State, Any], State]] = {
     e.LaunchPlanned: launches.plan_launch,
     e.LaunchAdopted: launches.adopt_launch,
     e.StopRequested: launches.request_stop,
+    e.LaunchEnded: launches.end_launch,
     e.AttemptStarted: launches.start_attempt,
     e.AttemptEnded: launches.end_attempt,
     e.BranchOpened: launches.open_branch,

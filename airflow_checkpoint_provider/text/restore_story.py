@@ -206,6 +206,8 @@ def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: Seen, now
     """Return what is known of the end of the launch before this one."""
     stop = f", told to stop ({before.stop})" if before.stop else ""
     if attempt is None:
+        if before.outcome:
+            return f"the driver of try {before.latest_try} {_launch_ended(before, now)} before it attached{stop}"
         return f"no driver of try {before.latest_try} has attached{stop}"
     name = f"attempt {attempt.epoch}"
     if attempt.outcome:
@@ -219,8 +221,14 @@ def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: Seen, now
     return f"{name} vanished ({last}{exit_code(attempt)}){stop}"
 
 
+def _launch_ended(launch: Launch, now: str) -> str:
+    """Return how a driver ended that never attached."""
+    code = "" if launch.outcome == "finished" else f" ({exit_code(launch)})"
+    return f"{ENDED.get(launch.outcome or '', launch.outcome)} {when(launch.ended_at or '', now)}{code}"
+
+
 def _fenced(before: Launch | None, attempt: AttemptRecord | None) -> list[str]:
-    if before is None or (attempt and attempt.outcome):
+    if before is None or (attempt.outcome if attempt else before.outcome):
         return []
     name = f"attempt {attempt.epoch}" if attempt else f"the launch of try {before.latest_try}"
     return [labelled("fenced", f"{name}; whatever it still sends is refused from here on")]
@@ -350,6 +358,9 @@ def _branch_lines(state: State, launch: Launch) -> list[str]:
 def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Iterator[str]:
     """Yield the checkpoints of the attempt, and its end."""
     if attempt is None:
+        if launch.outcome:
+            yield labelled("since", f"the driver {_launch_ended(launch, '')} before it attached")
+            return
         yield labelled(
             "since", "no driver has attached" if launch is state.current_launch() else "no driver ever attached"
         )

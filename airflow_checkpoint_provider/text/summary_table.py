@@ -150,8 +150,10 @@ def status(state: State, run: Run | None) -> str:
         return run.outcome
     if not current:
         return "replaced"
-    attempt = state.attempt_of(run.launch)
-    return "running" if attempt else "launched"
+    if state.attempt_of(run.launch):
+        return "running"
+    launch = state.launch(run.launch)
+    return (launch and launch.outcome) or "launched"
 
 
 def attempts_of(state: State, run: str) -> tuple[AttemptRecord, ...]:
@@ -225,8 +227,10 @@ def _last_sign(state: State, attempt: AttemptRecord) -> str:
 
 def _headline(state: State, about: Summary) -> str:
     newest = attempts_of(state, about.run)[-1:]
-    if about.status == "launched":
-        return f"LAUNCHED, no driver has attached; {plural(about.attempts, 'attempt')} before"
+    launch = state.current_launch()
+    if launch and launch.spec.run == about.run and state.attempt_of(launch.number) is None:
+        code = f" ({exit_code(launch)})" if launch.outcome in ("failed", "lost") else ""
+        return f"{about.status.upper()}{code}, no driver has attached; {plural(about.attempts, 'attempt')} before"
     if about.status == "resumed":
         return f"RESUMED, nothing of it has started since; {plural(about.attempts, 'attempt')} before"
     if about.status in ("running", "replaced") or not newest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from airflow_checkpoint_provider.protocol.state import AttemptRecord
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Launch
 
 NONE = "–"  # noqa: RUF001 - a dash, not a minus
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -136,5 +136,5 @@ def sealed(at: str) -> str:
     return f"sealed {at}" if at else "a savepoint"
 
 
-def exit_code(attempt: AttemptRecord) -> str:
-    return f"exit code {attempt.exit_code}" if attempt.exit_code is not None else "exit code unknown"
+def exit_code(ended: AttemptRecord | Launch) -> str:
+    return f"exit code {ended.exit_code}" if ended.exit_code is not None else "exit code unknown"

@@ -29,6 +29,7 @@ class Launch:
     generation: int
     latest_try: int
     stopping: bool = False
+    ended: bool = False  # its driver never attached
 
 
 @dataclass
@@ -287,9 +288,19 @@ class History:
         if launch.stopping:
             self._break("P10: adopted a driver that was told to stop")
         launch.latest_try, launch.generation = max(launch.latest_try, event.try_number), event.token.generation
+        launch.ended = False
 
     def stopped(self, event: e.StopRequested) -> None:
         self.launches[event.launch].stopping = True
+
+    def launch_ended(self, event: e.LaunchEnded) -> None:
+        """It is for readers: a driver that comes all the same may start."""
+        launch = self.launches[event.launch]
+        if any(attempt.launch == event.launch for attempt in self.attempts.values()):
+            self._break(f"P3: launch {event.launch} ended before its driver attached, but it has attached")
+        if launch.ended or event.launch != self.current:
+            self._break(f"P3: launch {event.launch}, which has ended or was replaced, ended {event.outcome}")
+        launch.ended = True
 
     def started(self, event: e.AttemptStarted) -> None:
         epoch, restored = event.epoch, _point(event.restore_point)
@@ -516,6 +527,7 @@ FOLDS: dict[type[e.Event], Callable[[History, Any], None]] = {
     e.LaunchPlanned: History.planned,
     e.LaunchAdopted: History.adopted,
     e.StopRequested: History.stopped,
+    e.LaunchEnded: History.launch_ended,
     e.AttemptStarted: History.started,
     e.AttemptEnded: History.ended,
     e.BranchOpened: History.branched,

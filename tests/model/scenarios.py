@@ -178,6 +178,18 @@ def a_driver_that_was_ended() -> Scenario:
     return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
+def a_launch_that_ended() -> Scenario:
+    """The task saw its driver end and says so, twice; another driver of the launch comes all the same, and the next try."""
+    disk = after({"first": (a.task, (Try(),))})
+    ended = c.EndLaunch(launch=1, try_number=1, outcome="failed", exit_code=1)
+    cast = {
+        "task": (a.commander, ended, ended),
+        "driver": (a.driver, Try(), (SAVE_A,)),
+        "next": (a.task, (Try("A", 2, alive=True), Try("A", 3))),
+    }
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
+
+
 def drivers_of_one_launch() -> Scenario:
     """A cluster starts the driver again, though the first is alive, and sees that."""
     disk = running(SAVE_A)
@@ -451,7 +463,7 @@ SMALL: dict[str, Callable[[], Scenario]] = {
         writers, writers_from_nothing, a_long_sleep, phantoms, phantoms_and_silence,
         a_zombie, another_coordinator, a_later_version, two_asynchronous_parts, two_at_once, asked_from_outside,
         an_audit, an_audit_that_fails,
-        a_driver_that_was_ended, drivers_of_one_launch, a_driver_starts_again, a_state_reached_late,
+        a_driver_that_was_ended, a_launch_that_ended, drivers_of_one_launch, a_driver_starts_again, a_state_reached_late,
         tries_of_one_run, a_finished_run, a_cleared_run, two_runs, two_scripts,
         retiring_under_a_driver, retiring_under_a_clear, retiring_under_an_older_clear, retiring_under_a_restore,
         retiring_after_the_end, sweeping_under_a_driver, a_restore, a_restore_that_is_repeated,

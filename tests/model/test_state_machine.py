@@ -316,6 +316,12 @@ class Machine(RuleBasedStateMachine):
         if really or launch.number not in self.state.current_launches.values():
             self.send(c.RequestStop(launch=launch.number, try_number=number, by="d.t", reason="killed"))
 
+    @precondition(lambda self: self.state.launches)
+    @rule(data=st.data(), number=st.integers(1, 5), how=st.sampled_from(("finished", "failed", "lost")))
+    def end_launch(self, data: st.DataObject, number: int, how: str) -> None:
+        launch = data.draw(mostly([self.state.launches[-1]], self.state.launches))
+        self.send(c.EndLaunch(launch=launch.number, try_number=number, outcome=how))
+
     @precondition(lambda self: self.state.incarnation)
     @rule(data=st.data(), number=st.integers(1, 4), really=RARELY, claimed=st.booleans())
     def restore(self, data: st.DataObject, number: int, really: bool, claimed: bool) -> None:

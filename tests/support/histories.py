@@ -225,6 +225,8 @@ def _event(event: e.Event) -> str:
             return f"adopt launch {number}"
         case e.StopRequested(launch=number):
             return f"stop launch {number}"
+        case e.LaunchEnded(launch=number, outcome=outcome):
+            return f"end launch {number} {outcome}"
         case e.AttemptStarted(epoch=number, restore_point=point):
             return f"attempt {number} from {point or 'nothing'}"
         case e.AttemptEnded(epoch=number, outcome=outcome):
@@ -233,10 +235,9 @@ def _event(event: e.Event) -> str:
             return f"trigger chk-{number}"
         case e.CheckpointCompleted(id=number, subsumed=subsumed):
             return f"complete chk-{number}" + "".join(f" subsuming chk-{older}" for older in subsumed)
-        case e.CommitsConfirmed(id=number):
-            return f"confirm chk-{number}"
-        case e.CheckpointAborted(id=number):
-            return f"abort chk-{number}"
+        case e.CommitsConfirmed(id=number) | e.CheckpointAborted(id=number):
+            verb = "confirm" if isinstance(event, e.CommitsConfirmed) else "abort"
+            return f"{verb} chk-{number}"
         case e.CheckpointsCondemned(ids=ids) | e.CheckpointsForgotten(ids=ids):
             verb = "condemn" if isinstance(event, e.CheckpointsCondemned) else "forget"
             return " ".join((verb, *map(str, ids)))

@@ -119,6 +119,14 @@ class Recorded:
             )
         )
 
+    def launch_ended(self, time: str, outcome: str = "failed", exit_code: int | None = 1) -> None:
+        """The driver of the current launch ended before it attached."""
+        self.clock = at(time)
+        launch = self.state.current_launch()
+        assert launch
+        end = c.EndLaunch(launch=launch.number, try_number=launch.latest_try, outcome=outcome, exit_code=exit_code)
+        self.coordinator.journal.append(end)
+
     def told_to_stop(self, time: str, reason: str = "the task was killed") -> None:
         self.clock = at(time)
         launch = self.state.current_launch()

@@ -139,6 +139,44 @@ def test_request_stop_by_situation(given: Given, by_try: int, answer: str) -> No
     )
 
 
+def launch_ended(h: History) -> None:
+    h.do(c.EndLaunch(launch=1, try_number=1, outcome="failed", exit_code=1))
+
+
+def adopted(h: History) -> None:
+    h.do(launch(try_number=2, seen_alive=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "by_try", "answer"),
+    [
+        pytest.param(planned, 1, "end launch 1 failed", id="its driver never attached"),
+        pytest.param(in_turn(planned, stop_requested), 1, "end launch 1 failed", id="it was told to stop"),
+        pytest.param(in_turn(planned, launch_ended), 1, "done 1", id="it has ended"),
+        pytest.param(in_turn(planned, launch_ended, adopted), 2, "end launch 1 failed", id="its driver came, and its adopter saw the end"),
+        pytest.param(in_turn(planned, adopted), 1, "Superseded", id="a later try adopted it"),
+        pytest.param(running, 1, "Fenced", id="its driver has attached"),
+        pytest.param(ended("finished"), 1, "Fenced", id="its attempt has ended"),
+        pytest.param(in_turn(planned, lambda h: h.launched(try_number=2)), 1, "Superseded", id="it was replaced"),
+        pytest.param(lambda h: None, 1, "Superseded", id="no such launch"),
+    ],
+)  # fmt: skip
+def test_end_launch_by_situation(given: Given, by_try: int, answer: str) -> None:
+    history = History()
+    given(history)
+    ask = c.EndLaunch(launch=1, try_number=by_try, outcome="failed", exit_code=1)
+    assert described(history.ask(ask)) == answer
+
+
+def test_ended_launch_changes_no_decision() -> None:
+    """A driver that comes all the same starts; a later try adopts the driver that it sees."""
+    history = History()
+    planned(history)
+    launch_ended(history)
+    assert described(history.ask(start())) == "attempt 1 from nothing"
+    assert described(history.ask(launch(try_number=2, seen_alive=True))) == "adopt launch 1"
+
+
 def end(how: str, epoch: int = 1, *, from_task: bool = False) -> c.EndAttempt:
     return c.EndAttempt(epoch=epoch, outcome=how, exit_code=0 if how == "finished" else 1, from_task=from_task)
 

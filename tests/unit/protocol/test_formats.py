@@ -201,6 +201,26 @@ def with_applications() -> MemoryStore:
     return store
 
 
+LAUNCH_END_BOUNDARY = 2
+
+
+@cache
+def with_launch_end() -> MemoryStore:
+    """Return entries 0 to 2: a launch whose driver ended before it attached, and the next try."""
+    store = MemoryStore()
+    nonces = iter(f"{number:032x}" for number in range(1, 99))
+    times = iter(at(minute) for minute in range(99))
+    by = By("task", "flights.delays", "worker-3")
+    run = "scheduled__2026-11-20"
+    journal = Journal(
+        store, KEYS, by, segment=LAUNCH_END_BOUNDARY, nonce=lambda: next(nonces), clock=lambda: next(times)
+    )
+    journal.append(launch(run, scope=run, run_after="2026-11-20T00:00:00Z"))
+    journal.append(c.EndLaunch(launch=1, try_number=1, outcome="failed", exit_code=1))
+    journal.append(launch(run, 2, scope=run, run_after="2026-11-20T00:00:00Z"))
+    return store
+
+
 @cache
 def closed() -> MemoryStore:
     store = MemoryStore()
@@ -233,6 +253,8 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "entry-boundary": lambda: lived().objects[KEYS.entry(BOUNDARY)],
     "entry-boundary-savepoints": lambda: with_savepoints().objects[KEYS.entry(SAVEPOINTS_BOUNDARY)],
     "entry-boundary-application": lambda: with_applications().objects[KEYS.entry(APPLICATION_BOUNDARY)],
+    "entry-boundary-launch-end": lambda: with_launch_end().objects[KEYS.entry(LAUNCH_END_BOUNDARY)],
+    "entry-launch-end": lambda: with_launch_end().objects[KEYS.entry(1)],
     "events-savepoints": lambda: canonical(
         [json.loads(with_savepoints().objects[KEYS.entry(n)])["events"] for n in range(SAVEPOINTS_BOUNDARY + 1)]
     ),
@@ -261,6 +283,8 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "entry-boundary": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "entry-boundary-savepoints": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "entry-boundary-application": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
+    "entry-boundary-launch-end": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
+    "entry-launch-end": lambda body: Entry.from_bytes(body, "entry 1").to_bytes(),
     "entry-stub": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
     "entry-closing": lambda body: Entry.from_bytes(body, "entry 4").to_bytes(),
     "entry-closed": lambda body: Entry.from_bytes(body, "entry 64").to_bytes(),
@@ -301,7 +325,7 @@ def test_golden_files_hold_every_kind_of_event() -> None:
     entries = [
         *json.loads(golden("events")),
         *json.loads(golden("events-savepoints")),
-        *(json.loads(golden(f"entry-{name}"))["events"] for name in ("closing", "closed")),
+        *(json.loads(golden(f"entry-{name}"))["events"] for name in ("closing", "closed", "launch-end")),
     ]
     kinds = {event["kind"] for entry in entries for event in entry}
     assert kinds == set(e.KINDS)

@@ -96,7 +96,7 @@ def test_kinds_of_this_version() -> None:
         *("branch_opened", "checkpoint_triggered", "checkpoint_completed", "checkpoint_aborted"),
         *("checkpoints_condemned", "checkpoints_forgotten", "resumed"),
         *("request_queued", "request_dropped", "queue_dropped", "savepoint_published", "commits_confirmed"),
-        *("history_closing", "history_closed"),
+        *("history_closing", "history_closed", "launch_ended"),
     }
 
 

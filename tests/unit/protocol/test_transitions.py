@@ -113,6 +113,7 @@ CHANGED: dict[str, tuple[e.Event, str]] = {
     "history_closed": (e.HistoryClosed(reason="finished"), ""),
     "launch_adopted": (ADOPTED, "launches 0"),
     "stop_requested": (e.StopRequested(launch=1, by="ann", reason="wrong"), "launches 0"),
+    "launch_ended": (e.LaunchEnded(launch=1, outcome="failed", exit_code=1), "launches 0"),
     "attempt_ended": (ENDED, "attempts 0"),
     "checkpoint_completed": (COMPLETED, "checkpoints 1"),
     "commits_confirmed": (e.CommitsConfirmed(id=1), "checkpoints 0"),

@@ -43,6 +43,15 @@ def test_story_of_a_launch_without_an_attempt(golden: Golden) -> None:
     golden("retold_launch", retold(recorded))
 
 
+def test_story_of_a_launch_that_ended_and_of_the_next_try(golden: Golden) -> None:
+    recorded = Recorded()
+    recorded.launched("03:02:10")
+    recorded.launch_ended("03:02:12")
+    first = retold(recorded)
+    recorded.launched("03:07:10", try_number=2)
+    golden("retold_launch_ended", [*first, "", *retold(recorded)])
+
+
 def test_story_names_only_candidates_of_that_time(golden: Golden) -> None:
     """Later checkpoints are no candidates; checkpoints deleted since are still named."""
     recorded = finished()

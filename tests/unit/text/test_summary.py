@@ -39,6 +39,15 @@ def test_summary_of_a_vanished_driver(golden: Golden) -> None:
     golden("summary_failed", [*running, "", *failed, "", *summary(recorded)])
 
 
+def test_summary_of_a_driver_that_never_attached(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.ended("02:51:07", "failed", 137, "task")
+    recorded.launched("03:02:10", try_number=2)
+    recorded.launch_ended("03:02:12")
+    golden("summary_launch_ended", summary(recorded))
+
+
 def test_summary_of_a_run_without_a_checkpoint(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
