@@ -43,11 +43,17 @@ _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
 T = TypeVar("T")
 Access = Callable[[], AbstractContextManager[Coordinator]]
 """Gives the coordinator to one thread at a time: while entries are written, never while files are deleted."""
+Check = Callable[[], object]
+"""Raises if this process must delete nothing more. Called before each checkpoint and each folder."""
 
 
 def unshared(coordinator: Coordinator) -> Access:
     """Return access to a coordinator that no other thread uses."""
     return lambda: contextlib.nullcontext(coordinator)
+
+
+def unchecked() -> None:
+    """Let this process delete whatever is due."""
 
 
 # -- what is garbage -----------------------------------------------------------------------------------------------------
@@ -203,22 +209,32 @@ def collect(access: Access, now: str) -> Collected:
 
 
 def expire(access: Access, now: str) -> tuple[int, ...]:
-    """Condemn what has expired, delete and forget what is condemned. Compact the journal first if that is due.
+    """Condemn what has expired, delete and forget what is condemned. Compact the journal if that is due.
 
     Needs no listing. Returns the ids that were forgotten. Raises ``Fenced`` for an attempt that is over, and the
     first ``StoreError`` after everything else was deleted.
     """
     with access() as coordinator:
-        state = condemn(coordinator, now)
-    deleted = delete(coordinator.store, coordinator.keys, state, now)
+        condemn(coordinator, now)
+    return delete_condemned(access, now)
+
+
+def delete_condemned(access: Access, now: str, check: Check = unchecked) -> tuple[int, ...]:
+    """Compact the journal if that is due. Delete and forget what is condemned, whoever condemned it. Return the forgotten ids.
+
+    Raises as ``expire`` does, and what ``check`` raises.
+    """
+    with access() as coordinator:
+        state = coordinator.state
+    if coordinator.journal.wrote_boundary:
+        compact(coordinator.journal)
+    deleted = delete(coordinator.store, coordinator.keys, state, now, check)
     with access() as coordinator:
         return forget(coordinator, deleted)
 
 
 def condemn(coordinator: Coordinator, now: str) -> State:
     """Write the entry that condemns what has expired. Return the state that lists everything condemned, whoever condemned it."""
-    if coordinator.journal.wrote_boundary:
-        compact(coordinator.journal)
     expired = plan(coordinator.state, now).expired
     if expired:
         with contextlib.suppress(Held):  # one of them is needed again meanwhile: the next run deletes the others
@@ -236,24 +252,29 @@ class Deleted:
     failed: tuple[StoreError, ...]
 
 
-def delete(store: Store, keys: Keys, state: State, now: str) -> Deleted:
+def delete(store: Store, keys: Keys, state: State, now: str, check: Check = unchecked) -> Deleted:
     """Delete the files of everything that is condemned in ``state``. An error does not prevent the other deletions.
 
     It may take long and needs no journal: nothing refers again to what is condemned in the state that ``condemn`` returned.
     """
     checkpoints, errors = _try_each(
-        state.with_status(CONDEMNED), lambda checkpoint: _delete_checkpoint(store, keys, checkpoint, state, now)
+        state.with_status(CONDEMNED), check, lambda checkpoint: _delete_checkpoint(store, keys, checkpoint, state, now)
     )
     claims, more_errors = _try_each(
-        _condemned(state).claims, lambda pointer: _delete_savepoint(store, pointer, state.incarnation, state, now)
+        _condemned(state).claims,
+        check,
+        lambda pointer: _delete_savepoint(store, pointer, state.incarnation, state, now),
     )
     return Deleted(Expired(tuple(checkpoint.id for checkpoint in checkpoints), claims), (*errors, *more_errors))
 
 
-def _try_each(items: Iterable[T], delete: Callable[[T], None]) -> tuple[tuple[T, ...], tuple[StoreError, ...]]:
-    """Return the items that were deleted, and the errors of the others."""
+def _try_each(
+    items: Iterable[T], check: Check, delete: Callable[[T], None]
+) -> tuple[tuple[T, ...], tuple[StoreError, ...]]:
+    """Return the items that were deleted, and the errors of the others. Raises what ``check`` raises."""
     deleted, errors = list[T](), list[StoreError]()
     for item in items:
+        check()
         try:
             delete(item)
             deleted.append(item)
@@ -293,7 +314,7 @@ def forget(coordinator: Coordinator, deleted: Deleted) -> tuple[int, ...]:
     return expired.ids
 
 
-def remove_orphans(access: Access, at_most: int | None = None) -> int:
+def remove_orphans(access: Access, at_most: int | None = None, check: Check = unchecked) -> int:
     """Delete at most ``at_most`` folders to which nothing refers, and the files of aborted savepoints at their targets.
 
     Returns the number of folders. Needs no lock while it deletes: nothing refers to an orphan again. Raises ``StoreError`` at
@@ -304,8 +325,9 @@ def remove_orphans(access: Access, at_most: int | None = None) -> int:
     store, keys = coordinator.store, coordinator.keys
     orphans = [*_orphans(state, folders_of(store, keys))][:at_most]
     for folder in orphans:
+        check()
         store.delete_under(f"{keys.prefix}/{folder}")
-    _, errors = _try_each(state.with_status(ABORTED), lambda checkpoint: delete_target(store, checkpoint))
+    _, errors = _try_each(state.with_status(ABORTED), check, lambda checkpoint: delete_target(store, checkpoint))
     if errors:
         raise errors[0]
     return len(orphans)
@@ -330,14 +352,14 @@ def compact(journal: Journal) -> None:
     A segment's entries may be deleted once the next boundary has been seen: every later reader starts from that boundary's
     snapshot. One more segment is kept, so that a slow reader seldom has to start again. Boundaries are never deleted: a stub
     keeps the number taken. Only the state of a complete read is acted on. Cost: a few requests, however long the history is,
-    because a stub says that everything before it is compacted.
+    because a stub says that everything before it is compacted. Needs no lock: it changes nothing that the journal believes.
     """
     last = journal.state.n // journal.segment
     for segment in uncompacted(journal, last - 1):
         delete_entries(journal, segment, segment + 1)
         if segment <= last - KEPT_SNAPSHOTS:
             make_stub(journal, segment)
-    journal.wrote_boundary = False
+    journal.wrote_boundary = journal.state.n // journal.segment > last  # another thread wrote one meanwhile
 
 
 def uncompacted(journal: Journal, end: int) -> list[int]:

@@ -37,6 +37,10 @@ POLL = 1.0  # seconds between two reads of the journal
 END_TIMEOUT = 3.0  # seconds for the last entry after a signal; Airflow kills the driver after five
 
 
+class Ending(Exception):
+    """The attempt writes its last entry, so nothing more is begun."""
+
+
 class Attempt:
     """The running attempt. The driver reads and writes the journal only here; ``lock`` admits one thread at a time."""
 
@@ -189,16 +193,36 @@ class Attempt:
             if not self._over.is_set():  # else a restore notifies them
                 coordinator.confirm_commits(number)
 
-    def expire_old_checkpoints(self) -> None:
-        """Delete the checkpoints that the retention policy no longer keeps.
+    # -- deleting --------------------------------------------------------------------------------------------------
+
+    def condemn_expired(self) -> None:
+        """Condemn the checkpoints that the retention policy no longer keeps."""
+        with self._journal() as coordinator:
+            garbage.condemn(coordinator, utc_now())
+
+    def delete_condemned(self) -> None:
+        """Delete and forget what is condemned. Raises ``Ending``.
 
         Only writing entries needs the lock, so the watch still notices during a deletion that this attempt was replaced.
         """
-        garbage.expire(self._journal, utc_now())
+        garbage.delete_condemned(self._deleting, utc_now(), self.check_deleting)
 
     def remove_orphans(self, limit: int) -> None:
-        """Delete files of attempts that are over, at most ``limit`` folders. Deleting needs no lock."""
-        garbage.remove_orphans(self._journal, limit)
+        """Delete files of attempts that are over, at most ``limit`` folders. Deleting needs no lock. Raises ``Ending``."""
+        garbage.remove_orphans(self._deleting, limit, self.check_deleting)
+
+    @contextmanager
+    def _deleting(self) -> Iterator[Coordinator]:
+        """Yield the coordinator as ``_journal`` does. Raises ``Ending``: after the last entry, the attempt's own would be fenced."""
+        with self._journal() as coordinator:
+            if self._over.is_set():
+                raise Ending
+            yield coordinator
+
+    def check_deleting(self) -> None:
+        """Raise ``Ending`` if the attempt ends. End the process if the watch has seen that another attempt replaced this one."""
+        with self._deleting():
+            self.leave_if_over()
 
     # -- the watch -------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.spark import copies
 from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.deletions import NOT_DELETED, Deletions
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.manual_completion import ManualCompletion
 from airflow_checkpoint_provider.spark.protection import Protection
@@ -70,6 +71,7 @@ class CheckpointContext:
     protection: Protection
     versions: Versions
     timeout_s: float
+    deletions: Deletions = field(default_factory=Deletions)
     closing: threading.Event = field(default_factory=threading.Event)  # the attempt ends
     awaited: threading.Event = field(default_factory=threading.Event)  # the job waits for the checkpoint in flight
     unsettled: int | None = None  # id of an acknowledged checkpoint whose outcome the store did not tell
@@ -324,13 +326,14 @@ class CheckpointTask:
                     self._context.manual.acknowledged(checkpoint)
 
     def _expire(self) -> None:
-        """Delete the checkpoints that the retention policy no longer keeps."""
+        """Condemn the checkpoints that the retention policy no longer keeps, and let them be deleted."""
         try:
-            self._attempt.expire_old_checkpoints()
+            self._attempt.condemn_expired()
         except errors.StoreError as error:
-            say(f"Old checkpoints could not be deleted. The next checkpoint tries again: {error}")
+            say(f"{NOT_DELETED}: {error}")
         except errors.Refused:
             pass  # the journal changed meanwhile: the next checkpoint tries again
+        self._context.deletions.submit(self._attempt.delete_condemned)
 
     # -- registered objects ----------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from airflow_checkpoint_provider.spark.state.states import States
 
 WRITERS = 4  # snapshots that are written at once
 LAST_NOTIFICATION_TIMEOUT = 10.0  # seconds that an object may take in the background when the job ends
+LAST_DELETION_TIMEOUT = 10.0  # seconds that deletions may take when the job ends
 ORPHANS_PER_START = 1_000  # folders; the next start takes the rest
 
 
@@ -56,6 +57,7 @@ class Checkpointer:
         )
         self.protection = self._context.protection
         self.manual, self.savepoints = self._context.manual, self._context.savepoints
+        self._deletions = self._context.deletions
 
     def checkpoint(self, barrier: str, *, wait: bool = False) -> bool:
         """Take a checkpoint at this barrier, or serve the checkpoint that waits for it.
@@ -171,7 +173,7 @@ class Checkpointer:
 
     def remove_garbage(self) -> None:
         """Start to delete files of attempts that are over: unacknowledged rows, unsealed checkpoints."""
-        self._thread.submit(self._remove_garbage)
+        self._deletions.submit(self._remove_garbage)
 
     def _remove_garbage(self) -> None:
         """Delete without the lock: no later entry refers to an orphan."""
@@ -185,13 +187,14 @@ class Checkpointer:
     def close(self) -> None:
         """Wait for the checkpoint thread. While the store fails, its current try is the last.
 
-        The copy of a full checkpoint stops. A plain checkpoint takes its place.
+        The copy of a full checkpoint stops. A plain checkpoint takes its place. A deletion gets some seconds.
         """
         self._context.closing.set()
         self._context.awaited.set()
         self._thread.shutdown(wait=True)
         self.savepoints.close()
         self._writers.shutdown(wait=True)
+        self._deletions.close(LAST_DELETION_TIMEOUT)
 
     def notify_last(self) -> None:
         """Notify all objects of the last outcomes, at the end of the job, and close them. Background objects get some seconds."""

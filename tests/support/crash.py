@@ -118,6 +118,8 @@ class Steps:
         self._times = Counter[str]()
         self._checkpoints: dict[int, int] = {}  # id -> number among those that this driver triggered
         self._asked: list[int] = []  # ids of those that others did
+        self._condemned: dict[int, int] = {}  # id -> number among those that this driver condemned or deletes
+        self._retiring = threading.Lock()
 
     def watch(self) -> None:
         self._wrap(job.CheckpointedJob, "_begin", lambda *_: "attempt", "", "attached")
@@ -143,7 +145,9 @@ class Steps:
             "published",
         )
         self._wrap(copies, "import_states", lambda *_: "attempt", "", "brought-in")
-        self._wrap(garbage, "_delete_checkpoint", lambda *_: f"retire/{self._times['retire']}", "", "deleted")
+        self._wrap(
+            garbage, "_delete_checkpoint", lambda _, __, checkpoint, *___: self._retired(checkpoint.id), "", "deleted"
+        )
         self._wrap_entries()
         self._wrap_writing()
         self._wrap_values()
@@ -174,22 +178,31 @@ class Steps:
         def append(self: Journal, command: Any) -> Any:
             asked = command(self.state) if callable(command) else command
             what, before, after = ENTRIES[type(asked)]
-            what = steps._entry(what, asked)
-            steps._reached(f"{what}/{before}")
+            labels = steps._labels(what, asked)
+            for label in labels:
+                steps._reached(f"{label}/{before}")
             answer = original(self, command)
             if isinstance(asked, c.Trigger):
                 steps._checkpoints[self.state.next_id - 1] = steps._times["checkpoint"]
-            steps._reached(f"{what}/{after}")
+            for label in labels:
+                steps._reached(f"{label}/{after}")
             return answer
 
         Journal.append = append  # type: ignore[method-assign]
 
-    def _entry(self, what: str, command: c.Command) -> str:
-        if isinstance(command, c.Trigger | c.Condemn):
+    def _labels(self, what: str, command: c.Command) -> list[str]:
+        if isinstance(command, c.Condemn | c.Forget):
+            return [self._retired(number) for number in command.ids]
+        if isinstance(command, c.Trigger):
             self._times[what] += 1
         if isinstance(command, c.Complete | c.Abort | c.ConfirmCommits | c.ConfirmPublished):
-            return self._checkpoint(command.id)
-        return what if what == "attempt" else f"{what}/{self._times[what]}"
+            return [self._checkpoint(command.id)]
+        return [what if what == "attempt" else f"{what}/{self._times[what]}"]
+
+    def _retired(self, number: int) -> str:
+        """The first checkpoint that is condemned has number 1. Several may be deleted at once, beside the script."""
+        with self._retiring:
+            return f"retire/{self._condemned.setdefault(number, len(self._condemned) + 1)}"
 
     def _wrap_writing(self) -> None:
         """``stage/<uid>/writing``: some rows are in the directory, and nothing is committed."""

@@ -77,7 +77,7 @@ class Driver:
     """The checkpointer of an attempt, and what its journal says."""
 
     def __init__(self, store: Store, try_number: int = 1, **checkpointing: Any) -> None:
-        self.coordinator = driver(store, try_number)
+        self.coordinator = driver(store, try_number, retention=checkpointing.get("retention"))
         state = self.coordinator.state
         self.attempt = Attempt(self.coordinator, state.attempts[-1], state.runs[-1], Restored())
         self.states = Pinned("run")
@@ -109,6 +109,12 @@ class Driver:
         checkpoint = self.task().state.checkpoint(number)
         assert checkpoint
         return checkpoint
+
+    def settle_deletions(self) -> None:
+        """Wait until everything that was submitted so far is deleted."""
+        deleted = threading.Event()
+        self.checkpointer._deletions.submit(deleted.set)
+        assert deleted.wait(60)
 
     def catch_up(self) -> None:
         """Read the journal, as the attempt's watch does once a second."""

@@ -198,10 +198,12 @@ def test_old_checkpoints_that_cannot_be_deleted_are_deleted_by_the_next_checkpoi
     for name in ("first", "second", "third"):
         running.pin(Recording("counts"))
         running.checkpointer.checkpoint(name, wait=True)
+    running.settle_deletions()
     assert [checkpoint.status for checkpoint in running.task().state.checkpoints] == [CONDEMNED, RETAINED, RETAINED]
     assert "Old checkpoints could not be deleted. The next checkpoint tries again" in capsys.readouterr().out
     store.plan = served
     running.checkpointer.checkpoint("fourth", wait=True)
+    running.settle_deletions()
     assert [checkpoint.id for checkpoint in running.task().state.retained] == [3, 4]
     assert running.task().state.with_status(CONDEMNED) == ()
 
