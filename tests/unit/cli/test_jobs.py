@@ -72,12 +72,13 @@ def test_driver_with_a_heartbeat_is_running(store: LocalStore, checkpoints: Comm
 
 @CLOCKS_OFF
 def test_driver_elsewhere_is_running_while_its_heartbeat_moves(
-    store: LocalStore, checkpoints: Command, off: timedelta
+    store: LocalStore, checkpoints: Command, off: timedelta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = Recorded(store)
     recorded.started("22:00:20")
-    with beating(store, recorded.keys.attempt_beat(1), off):
-        (found,) = listed(checkpoints, says=CHECKING)
+    with monkeypatch.context() as patient, beating(store, recorded.keys.attempt_beat(1), off):
+        patient.setenv(VARIABLE, "20")  # it ends as soon as the heartbeat moves
+        (found,) = listed(checkpoints, says=CHECKING.replace("0.15", "60"))
     assert found["state"] == "running"
     (found,) = listed(checkpoints, says=CHECKING)
     assert found["state"] == "running, no heartbeat"

@@ -36,7 +36,10 @@ def settings(job: Job) -> Settings:
 
 
 @CLOCKS_OFF
-def test_script_is_refused_beside_a_living_driver_whatever_its_clock_says(job: Job, off: timedelta) -> None:
+def test_script_is_refused_beside_a_living_driver_whatever_its_clock_says(
+    job: Job, off: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "20")  # the wait of up to 60 s ends as soon as the heartbeat moves
     before = job.state
     with beating(job.store, job.keys.attempt_beat(1), off), pytest.raises(SystemExit) as ended:
         begin(settings(job), Program(application="a", parts={}, spark="4"))
