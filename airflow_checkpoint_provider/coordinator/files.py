@@ -83,6 +83,13 @@ def compare_pages(store: Store, folder: str, file: File) -> None:
         parquet.check_pages(_reader(store, folder, file), file.bytes, file.rows)
 
 
+def check_again(store: Store, folder: str, file: File) -> None:
+    """Compare all of one file with what was acknowledged: size, footer and pages. Raises ``Damaged``."""
+    compare(folder, sizes_in(store, folder), [file])
+    compare_footer(store, folder, file)
+    compare_pages(store, folder, file)
+
+
 def with_footers(store: Store, folder: str, files: Sequence[File]) -> tuple[File, ...]:
     """Return ``files`` with the checksums of their footers, as they are in ``folder`` now. Cost: a read for each file."""
 

@@ -6,7 +6,8 @@ used. "Denied", "absent" and "damaged" are three errors; none of them means "not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.assignment import renamed
@@ -312,18 +313,45 @@ def candidates_at_start(state: State, point: Point | None, epoch: int) -> Restor
     return Restored(point, candidates=(*_unsealed(earlier, number or 0), *chosen, *older))
 
 
-def verified(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Seal, int]:
-    """Return the seal and the number of files, after comparing digest, names and sizes. Cost: one listing per file set."""
+def verified(coordinator: Coordinator, checkpoint: Checkpoint, *, deep: bool = False) -> tuple[Seal, int]:
+    """Return the seal and the number of files, after comparing digest, names, sizes and footers; ``deep``: all pages too."""
     try:
-        seal, _ = coordinator.contents(checkpoint)
-        files = verify(*place(coordinator, checkpoint), seal.states.values())
+        return _whole(coordinator, checkpoint, deep)
     except Damaged as error:
-        state = coordinator.state
-        older = max((kept.id for kept in state.retained if kept.id < checkpoint.id), default=None)
-        advice = f"chk-{older} is the next older one" if older else "there is no older one"
-        where = f"chk-{older}" if older else "run-start"
-        raise Damaged(
-            f"chk-{checkpoint.id} cannot be restored: {error.message}. {advice}. Nothing was changed."
-            f" To start from another checkpoint: {wording.restore(state, where)}"
-        ) from None
-    return seal, files
+        raise unusable(coordinator, checkpoint, error, deep=deep) from None
+
+
+def _whole(coordinator: Coordinator, checkpoint: Checkpoint, deep: bool) -> tuple[Seal, int]:
+    seal, _ = coordinator.contents(checkpoint)
+    return seal, verify(*place(coordinator, checkpoint), seal.states.values(), deep=deep)
+
+
+def unusable(
+    coordinator: Coordinator, checkpoint: Checkpoint, damage: Damaged, *, file_set: str = "", deep: bool = False
+) -> Damaged:
+    """Return the error for a checkpoint that is damaged: it names the next older one that is whole, and the command.
+
+    ``file_set`` is the path of damaged rows whose names and sizes are right: what shares them is not whole either.
+    """
+    whole = next(_whole_before(coordinator, checkpoint.id, file_set, deep), None)
+    advice = f"chk-{whole} is the next older one that is whole" if whole else "there is no older one that is whole"
+    where = f"chk-{whole}" if whole else "run-start"
+    return Damaged(
+        f"chk-{checkpoint.id} cannot be restored: {damage.message}. {advice}. Nothing was changed."
+        f" To start from another checkpoint: {wording.restore(coordinator.state, where)}"
+    )
+
+
+def _whole_before(coordinator: Coordinator, number: int, file_set: str, deep: bool) -> Iterator[int]:
+    """Yield the ids of the retained checkpoints before ``number`` that are whole, newest first."""
+    for checkpoint in reversed(coordinator.state.retained):
+        if checkpoint.id < number:
+            with contextlib.suppress(Damaged):
+                seal, _ = _whole(coordinator, checkpoint, deep)
+                if checkpoint.target or not holds(seal, file_set):
+                    yield checkpoint.id
+
+
+def holds(seal: Seal, file_set: str) -> bool:
+    """Return whether a state of ``seal`` refers to the file set at this path."""
+    return any(stored.path == file_set for state in seal.states.values() for stored in state.file_sets)

@@ -118,6 +118,13 @@ class Attempt:
             except Fenced:
                 self.leave_replaced()
 
+    @contextmanager
+    def reading(self) -> Iterator[Coordinator]:
+        """Yield the coordinator, caught up, to read checkpoints with it."""
+        with self._journal() as coordinator:
+            coordinator.journal.catch_up()
+            yield coordinator
+
     def catch_up(self) -> State:
         """Read the journal to its end, and return the state. Raises ``StoreError``; ends the process if this attempt is over."""
         with self._journal() as coordinator:

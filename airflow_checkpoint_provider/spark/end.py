@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.damage import damage_behind
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.settings import Launched
 from airflow_checkpoint_provider.spark.start import tell_task
@@ -91,14 +92,21 @@ class JobEnd:
             )
 
     def fail(self, error: BaseException | None) -> None:
-        """End the attempt as *failed*. Raise ``SystemExit`` with code 3 if no retry can help."""
+        """End the attempt as *failed*. Raise ``SystemExit`` with code 3 if no retry can help.
+
+        Raise ``Damaged`` from ``error`` if a damaged file of a checkpoint has caused it.
+        """
         if self._session_stopped and not isinstance(error, WrongUse):
             say(f"{STOPPED}. The error below may only be its effect")
         self.checkpointer.close()
-        self.attempt.end_failed(exit_code(error, self.launched))
+        damage = damage_behind(error, self.attempt, self.states.snapshots.values())
+        cause = damage or error
+        self.attempt.end_failed(exit_code(cause, self.launched))
         self.checkpointer.close_objects()
-        if isinstance(error, CheckpointError):
-            refuse_retry(error, self.launched)
+        if isinstance(cause, CheckpointError):
+            refuse_retry(cause, self.launched)
+        if damage:
+            raise damage from error
 
 
 def refuse_retry(error: CheckpointError, launched: Launched | None) -> None:

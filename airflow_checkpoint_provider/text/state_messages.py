@@ -14,6 +14,7 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP121": "A stage was computed again although its rows were stored. The line says what changed.",
     "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",
     "CKP123": "The options interval and min_pause have no effect: the job has only stages, and each end of a stage is a checkpoint.",
+    "CKP124": "The script failed at a stored file. The driver has read the file once more, and the line says what it found.",
     "CKP426": "Some restored state was not used in this run and was kept.",
     "CKP427": "Some restored state was not used in this run and was dropped, as allow_non_restored_state says.",
 }
@@ -40,6 +41,24 @@ def stage_sorted(uid: str) -> str:
     """Say that the order of a sorted stage is lost."""
     text = f"stage '{uid}': its plan is sorted, but a stage does not keep the order of rows. Sort after the stage."
     return coded(text, "CKP122")
+
+
+def file_is_whole(uid: str, where: str) -> str:
+    """Say that a file could not be read by the script, and now all of it is as it was written."""
+    text = f"state '{uid}': the script failed at {where}. Read again, all of it is as it was written, so the storage may have"
+    return coded(f"{text} failed for a moment. A retry reads it again.", "CKP124")
+
+
+def file_is_out_of_reach(uid: str, where: str, why: str) -> str:
+    """Say that a file cannot be read now either, so that nobody knows whether it is damaged."""
+    text = f"state '{uid}': the script failed at {where}, and it cannot be read now either, so it may be whole: {why}."
+    return coded(f"{text} A retry reads it again.", "CKP124")
+
+
+def file_is_not_needed(damage: str) -> str:
+    """Say that a file is damaged, and that a retry does not read it."""
+    text = f"{damage}. The checkpoint from which a retry starts does not hold it: a retry computes the stage again."
+    return coded(text, "CKP124")
 
 
 def not_paced(config: CheckpointConfig) -> list[str]:

@@ -174,7 +174,7 @@ def test_damaged_checkpoint_names_the_file_and_the_next_older_one(
     with pytest.raises(Damaged, match=says) as caught:
         examine(coordinator, coordinator.state, Point(id=2))
     assert caught.value.message.startswith("chk-2 cannot be restored: ")
-    assert "chk-1 is the next older one. Nothing was changed." in caught.value.message
+    assert "chk-1 is the next older one that is whole. Nothing was changed." in caught.value.message
     pointer = Pointer(store.uri, KEYS.prefix, 2)
     with pytest.raises(Damaged, match="chk-1 is the next older one"):
         verified(*locate_checkpoint(pointer, store))
@@ -184,7 +184,19 @@ def test_damaged_checkpoint_without_an_older_one_says_so(store: MemoryStore) -> 
     coordinator = driver(store)
     take(coordinator)
     del store.objects[KEYS.seal(1)]
-    with pytest.raises(Damaged, match="there is no older one"):
+    with pytest.raises(Damaged, match="there is no older one that is whole"):
+        newest(coordinator)
+
+
+def test_damaged_checkpoint_does_not_name_an_older_one_with_the_same_damage(store: MemoryStore) -> None:
+    coordinator = driver(store, retention=KeepAll())
+    take(coordinator)
+    take(coordinator)
+    second = coordinator.read_seal(coordinator.state.retained[-1]).states["s2"]
+    for _ in range(2):
+        take(coordinator, second)
+    del store.objects[SECOND]
+    with pytest.raises(Damaged, match=r"chk-4 cannot be restored: state 's2': .*chk-1 is the next .*--from chk-1"):
         newest(coordinator)
 
 

@@ -177,7 +177,9 @@ def test_pending_checkpoint_is_located_only_on_request() -> None:
         locate_checkpoint(pointer, store, pending=True)
 
 
-@pytest.mark.parametrize(("number", "advice"), [(2, "chk-1 is the next older one"), (1, "there is no older one")])
+@pytest.mark.parametrize(
+    ("number", "advice"), [(2, "chk-1 is the next older one that is whole"), (1, "there is no older one that is whole")]
+)
 def test_damaged_checkpoint_names_the_next_older_one(number: int, advice: str) -> None:
     store = two_tries()
     coordinator = bystander(store)
