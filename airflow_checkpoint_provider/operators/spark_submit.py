@@ -31,6 +31,7 @@ from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+from airflow_checkpoint_provider.operators import _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good, history_of
 from airflow_checkpoint_provider.operators._driver_monitor import follow
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
@@ -39,7 +40,7 @@ from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id
 from airflow_checkpoint_provider.protocol.state import AttemptRecord
-from airflow_checkpoint_provider.storage import s3_credentials
+from airflow_checkpoint_provider.storage import Store, s3_credentials
 from airflow_checkpoint_provider.text import messages
 
 STARTS = ("latest", "none")
@@ -72,7 +73,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
     :param durable: True adopts a driver of this task that still runs; False fences it and submits a new one.
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "scope", "restore")
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "scope", "restore", "history")
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         self.require_state, self.on_clear = require_state, on_clear
         self.checkpointing, self.checkpoint_conn_id, self.deferrable = checkpointing, checkpoint_conn_id, deferrable
         self.allow_non_restored_state = allow_non_restored_state
+        self.history: str | None = None  # its URI, which Airflow shows beside the rendered templates
         _refuse_later(item=item, deferrable=deferrable)
         self._check()
         self._launch: DriverLaunch | None = None
@@ -155,6 +157,19 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
 
     # -- running -----------------------------------------------------------------------------------------------------
 
+    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+        super().render_template_fields(context, jinja_env)
+        with contextlib.suppress(Exception):  # execute meets the same error, and explains it
+            ti = context["ti"]
+            history = history_of(self.job_id, self.scope, ti, ti.task_id)
+            self.history = f"{self._connect()[1].uri}/{history.prefix}"
+
+    def _connect(self) -> tuple[CheckpointedSparkSubmitHook, Store]:
+        """Return the hook, which is made once, and the store of the checkpoints."""
+        hook = self._hook if isinstance(self._hook, CheckpointedSparkSubmitHook) else self._get_hook()
+        self._hook = hook
+        return hook, CheckpointStorageHook(self.checkpoint_conn_id, hook.master, self._conn_id).get_store()
+
     def execute(self, context: Any) -> dict[str, Any] | None:  # type: ignore[override]
         ti = context["ti"]
         if ti.map_index is not None and ti.map_index >= 0:
@@ -162,9 +177,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         with failing_for_good():
             self._check()
             self._refuse_backfill(context)
-            self._hook = hook = self._get_hook()
+            hook, store = self._connect()
             self._log_why_not_deferred(hook)
-            store = CheckpointStorageHook(self.checkpoint_conn_id, hook.master, self._conn_id).get_store()
             s3_credentials.refuse_for_jobs(store)
             self._cluster = hook.deploy_mode == "cluster"
             self._launch = launch = DriverLaunch(
@@ -177,6 +191,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 launch.wait_for_process()
                 return self._finish(launch)
             context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation)
+            ti.xcom_push("launch", _xcom.of_launch(launch))
             if launch.adopted:
                 return self._adopt(launch)
             return self._submit(context, launch)
@@ -335,7 +350,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             launch.record_end("finished", 0)
             for line in messages.not_attached():
                 self.log.warning(line)
-            return self._result(launch)
+            return _xcom.of_end(launch)
         if attempt.outcome is None:
             launch.record_end("failed", 0)
             self._log_lines(launch.summary())
@@ -354,20 +369,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         last = launch.state.restore_point()
         self._log_lines(launch.summary())
         self._log_lines(launch.collect_garbage())
-        return {**self._result(launch), "checkpoint": str(last) if last else None}
-
-    def _result(self, launch: DriverLaunch) -> dict[str, Any]:
-        state = launch.state
-        run_id = launch.parameters.token.run
-        run = state.run(run_id)
-        launches = {record.number for record in state.launches if record.spec.run == run_id}
-        return {
-            "job": state.job,
-            "run": run_id,
-            "attempts": sum(attempt.launch in launches for attempt in state.attempts),
-            "checkpoint": None,
-            "ended": run.outcome if run else None,
-        }
+        return {**_xcom.of_end(launch), "checkpoint": str(last) if last else None}
 
     def _refusal(self, launch: DriverLaunch) -> str | None:
         """Return why the driver refused to run, from the storage or from its log; None if the exit code was the script's own."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.lab import RESULT, Lab, Run, kill, wait_gone
+from tests.e2e.lab import RESULT, TASK, Lab, Run, kill, wait_gone
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -23,6 +23,7 @@ def test_retry_continues_after_the_last_stage(lab: Lab, dag: str, victim: Callab
     wait_gone(driver)
     run.open("two")
     run.wait_logged("reused one; now running", 2)
+    _airflow_shows_the_history(run)
     run.open("three")
     run.ended("success", 2)
     assert (run.computed(1), run.computed(2)) == (["one"], ["two", "three"])
@@ -30,6 +31,14 @@ def test_retry_continues_after_the_last_stage(lab: Lab, dag: str, victim: Callab
     assert run.task()["max_tries"] == generation
     _the_log_tells(run)
     _state_is_deleted(run)
+
+
+def _airflow_shows_the_history(run: Run) -> None:
+    """While the driver runs."""
+    history = f"{run.store.uri}/{run.history.prefix}"
+    launched = run.client.xcom(run.dag, run.id, TASK, "launch")
+    assert launched == {"job": f"{run.dag}.job", "run": run.id, "history": history, "restored": "chk-1"}
+    assert run.task()["rendered_fields"]["history"] == history
 
 
 def _the_log_tells(run: Run) -> None:

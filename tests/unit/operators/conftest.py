@@ -32,6 +32,10 @@ class TaskInstance:
     try_number: int = 1
     max_tries: int = 2
     stats_tags: dict[str, str] = field(default_factory=dict)
+    xcoms: dict[str, Any] = field(default_factory=dict)
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[key] = value
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.providers.apache.spark.operators import spark_submit as spark_submit_operator
 from airflow.sdk.api.datamodels._generated import DagRunType
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
@@ -35,6 +35,16 @@ def test_confs_hold_the_launch_and_no_secret(folder: Path, master: str) -> None:
         "spark.checkpointed.version": __version__,
     }
     assert not any(REDACTED.search(name) for name in found)
+
+
+def test_xcom_names_the_history_while_the_driver_runs(folder: Path) -> None:
+    script = folder / "bin" / "spark-submit"
+    script.write_text("#!/bin/sh\nexit 1\n")
+    ti = TaskInstance()
+    with pytest.raises(AirflowException):
+        execute(folder, ti=ti)
+    history = f"file://{folder}/checkpoints/{History('etl.job', 'manual__1').prefix}"
+    assert ti.xcoms == {"launch": {"job": "etl.job", "run": "manual__1", "history": history, "restored": None}}
 
 
 @pytest.mark.parametrize("master", MASTERS)

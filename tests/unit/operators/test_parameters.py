@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from airflow.sdk import DAG, task_group
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, NotSupportedYet
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.protocol.keys import History
+from tests.unit.operators.conftest import TaskInstance
 
 
 def operator(max_active_runs: int = 16, **options: Any) -> CheckpointedSparkSubmitOperator:
@@ -116,3 +119,17 @@ def test_invalid_parameter_is_refused(options: dict[str, Any], error: type[Excep
 def test_scope_and_restore_are_templates_and_job_id_is_not() -> None:
     assert {"scope", "restore", "conf", "application_args"} <= set(CheckpointedSparkSubmitOperator.template_fields)
     assert "job_id" not in CheckpointedSparkSubmitOperator.template_fields
+
+
+def test_history_is_shown_with_the_rendered_templates(folder: Path) -> None:
+    task = operator(conn_id="local", scope="{{ ti.run_id }}", job_id="orders")
+    task.render_template_fields({"ti": TaskInstance()})
+    assert task.history == f"file://{folder}/checkpoints/{History('orders', 'manual__1').prefix}"
+    assert "history" in CheckpointedSparkSubmitOperator.template_fields
+
+
+@pytest.mark.usefixtures("folder")
+def test_unknown_connection_does_not_fail_the_rendering() -> None:
+    task = operator(conn_id="local", checkpoint_conn_id="mistyped")
+    task.render_template_fields({"ti": TaskInstance()})
+    assert task.history is None

@@ -1,0 +1,34 @@
+"""The XComs of a task that submits: one while its driver runs, one at the end. Runs in Airflow (worker)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_checkpoint_provider.operators._launch import DriverLaunch
+
+
+def of_launch(launch: DriverLaunch) -> dict[str, Any]:
+    """Return what is known from the launch on; ``restored`` is the checkpoint from which the attempt starts."""
+    assert launch.record is not None
+    point = launch.record.restore_point
+    return {
+        "job": launch.state.job,
+        "run": launch.parameters.token.run,
+        "history": f"{launch.store.uri}/{launch.keys.prefix}",
+        "restored": str(point) if point else None,
+    }
+
+
+def of_end(launch: DriverLaunch) -> dict[str, Any]:
+    """Return the task's result; ``checkpoint`` is the newest one, None if the script opened no ``CheckpointedJob``."""
+    state = launch.state
+    run_id = launch.parameters.token.run
+    run = state.run(run_id)
+    launches = {record.number for record in state.launches if record.spec.run == run_id}
+    return {
+        "job": state.job,
+        "run": run_id,
+        "attempts": sum(attempt.launch in launches for attempt in state.attempts),
+        "checkpoint": None,
+        "ended": run.outcome if run else None,
+    }
