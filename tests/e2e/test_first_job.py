@@ -26,6 +26,7 @@ from tests.support.waiting import wait_until
 PATIENCE = 400  # seconds for one driver, or for the start of Airflow; each takes half a minute on an idle machine
 SCRIPT = "jobs/after.py"
 (COMPLETED,) = set(re.findall(r"`(chk-1 completed [^`]+)`", PAGE))
+(READY,) = re.findall(r"`(Airflow is \w+)`", PAGE)
 GET = "airflow connections get checkpoint_default"
 
 
@@ -159,7 +160,7 @@ def test_killed_task_continues_in_airflow(reader: Reader) -> None:
     reader.env |= on_free_ports()
     log = reader.folder / "standalone.log"
     with reader.started(standalone, log):
-        wait_until(lambda: "Airflow is ready" in read(log), PATIENCE, lambda: read(log))
+        wait_until(lambda: READY in read(log), PATIENCE, lambda: read(log))
         assert "Password for user 'admin'" in read(log)
         reader.env["AIRFLOW_HOME"] = f"{reader.folder}/airflow"
         assert "s3://lake/checkpoints" in reader.run(f"{in_s3}{GET}\nairflow connections delete checkpoint_default")
