@@ -143,11 +143,14 @@ def _state_data(state: StateEntry) -> dict[str, Any]:
 # -- verify --------------------------------------------------------------------------------------------------------------
 
 
-def verify(store: Store, pointer: str) -> Report:
-    """Report that the checkpoint or savepoint of a pointer is complete. Raises ``CheckpointNotFound`` and ``Damaged``."""
+def verify(store: Store, pointer: str, *, deep: bool = False) -> Report:
+    """Report that the checkpoint or savepoint of a pointer is complete. Raises ``CheckpointNotFound`` and ``Damaged``.
+
+    ``deep``: all pages of all files are read, too.
+    """
     parsed = pointer_of(pointer)
     try:
-        opened = open_pointer(parsed, store)
+        opened = open_pointer(parsed, store, deep=deep)
     except CheckpointNotFound:
         gone = find_gone(store, parsed) if isinstance(parsed, SavepointPointer) else None
         if gone is None:
@@ -160,11 +163,12 @@ def verify(store: Store, pointer: str) -> Report:
     about = f"sealed {day_and_time(completed_at)}" if completed_at else f"savepoint {seal.id} of {seal.job}"
     states, files, total = len(seal.states), opened.files, sum(state.bytes for state in seal.states.values())
     found = f"{plural(states, 'state')}, {size(total)}"
+    matching = "sizes and pages match" if deep else "sizes match"
     return Report(
         ("POINTER", "STATES", "FILES", "SIZE"),
         [(str(parsed), str(states), str(files), size(total))],
         {"pointer": str(parsed), "states": states, "files": files, "bytes": total, "completed_at": completed_at},
-        [f"{parsed} is complete: {about}, {found}, all {plural(files, 'file')} there, sizes match"],
+        [f"{parsed} is complete: {about}, {found}, all {plural(files, 'file')} there, {matching}"],
     )
 
 

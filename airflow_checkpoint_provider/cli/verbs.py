@@ -58,10 +58,10 @@ def story(store: Store, options: Namespace) -> Report:
 
 
 def verify(store: Store, options: Namespace) -> Report:
-    """Check that a checkpoint or savepoint is complete: its metadata, and the names and sizes of all its files."""
+    """Check that a checkpoint or savepoint is complete: its metadata, and the names, sizes and footers of all its files."""
     from airflow_checkpoint_provider.cli import show
 
-    return show.verify(store, options.pointer)
+    return show.verify(store, options.pointer, deep=options.deep)
 
 
 def trigger(store: Store, options: Namespace) -> Report:
@@ -162,6 +162,7 @@ _RUN = _argument("run", metavar="RUN", nargs="?", help="run id, as `list` prints
 _RUNS = _argument("run", metavar="RUN", nargs="?", help="run id, as `list` prints it (default: all runs)")
 _ID = _argument("id", metavar="ID", nargs="?", help="checkpoint id, such as chk-7; also directly after JOB")
 _POINTER = _argument("pointer", metavar="POINTER", help="URI of a checkpoint or savepoint, as `show JOB ID` prints it")
+_DEEP = _argument("--deep", action="store_true", help="read all rows too, and compare each page with its checksum")
 _LIMIT = _argument("--limit", type=_positive, default=LIMIT, metavar="N", help=f"lines to print (default: {LIMIT})")
 _STATISTICS = _argument(
     "--statistics",
@@ -229,7 +230,7 @@ VERBS: dict[Verb, tuple[Argument, ...]] = {
     list_: (_JOB, _RUNS, _LIMIT, _OUTPUT),
     show: (_JOB, _RUN, _ID, _STATISTICS, _OUTPUT),
     story: (_JOB, _RUN, _ATTEMPT, _OUTPUT),
-    verify: (_POINTER, _OUTPUT),
+    verify: (_POINTER, _DEEP, _OUTPUT),
     trigger: (_JOB, _RUN, _FULL, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
     savepoint: (_JOB, _RUN, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
     stop: (_JOB, _RUN, _TO, _DRAIN, _TIMEOUT, _REQUEST_ID, _DRY_RUN, _YES, _OUTPUT),

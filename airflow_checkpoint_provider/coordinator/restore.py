@@ -243,18 +243,21 @@ class Opened:
     files: int
 
 
-def open_pointer(pointer: Pointer | SavepointPointer, home: Store, *, pending: bool = False) -> Opened:
-    """Return the checkpoint behind a pointer, after its digest, file names and sizes were compared.
+def open_pointer(
+    pointer: Pointer | SavepointPointer, home: Store, *, pending: bool = False, deep: bool = False
+) -> Opened:
+    """Return the checkpoint behind a pointer, after its digest and the names, sizes and footers of its files were compared.
 
-    The credentials of ``home`` are used for its store. A savepoint is read without a journal. With ``pending``, a checkpoint
-    that is acknowledged and not sealed yet is accepted too. Raises ``CheckpointNotFound``, ``SavepointDisposed``, ``Damaged``.
+    ``deep``: all pages of the files too. The credentials of ``home`` are used for its store. A savepoint is read without a
+    journal. With ``pending``, a checkpoint that is acknowledged and not sealed yet is accepted too. Raises
+    ``CheckpointNotFound``, ``SavepointDisposed``, ``Damaged``.
     """
     if isinstance(pointer, SavepointPointer):
         savepoint = open_savepoint(pointer, home)
-        files = savepoint.verify()
+        files = savepoint.verify(deep=deep)
         return Opened(_as_listed(savepoint), savepoint.seal, savepoint.store, savepoint.keys, files)
     coordinator, checkpoint = locate_checkpoint(pointer, home, pending=pending)
-    seal, files = verified(coordinator, checkpoint)
+    seal, files = verified(coordinator, checkpoint, deep=deep)
     return Opened(checkpoint, seal, *place(coordinator, checkpoint), files)
 
 

@@ -66,10 +66,13 @@ class Savepoint:
     def bytes(self) -> int:
         return sum(state.bytes for state in self.seal.states.values())
 
-    def verify(self) -> int:
-        """Return the number of its files. Raises ``Damaged`` if one is missing or has another size."""
+    def verify(self, *, deep: bool = False) -> int:
+        """Return the number of its files. Raises ``Damaged`` if one is missing, or has another size or footer.
+
+        ``deep``: or another page.
+        """
         try:
-            return verify(self.store, self.keys, self.seal.states.values())
+            return verify(self.store, self.keys, self.seal.states.values(), deep=deep)
         except errors.Damaged as error:
             raise errors.Damaged(
                 f"{self.pointer} is not whole: {error.message}. Copy the directory again, or name another savepoint"

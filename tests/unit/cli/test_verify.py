@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.cli.main import main
-from airflow_checkpoint_provider.protocol.keys import Pointer
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.files import with_footers
+from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.keys import Pointer, file_set_path
+from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateSnapshot
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acknowledgements import acknowledgement, driver, stage
+from tests.support.parquet import flipped, parquet_file
 from tests.support.recorded import Recorded
 from tests.support.saved import Saved
 from tests.unit.cli.conftest import Command
@@ -84,3 +90,50 @@ def test_verify_of_a_damaged_absent_or_disposed_savepoint_fails(savepoint: Saved
     savepoint.dispose()
     done = checkpoints("verify", str(savepoint.pointer))
     assert (done.code, "was disposed of at" in done.err, "[CKP442]" in done.err) == (4, True, True)
+
+
+# -- all pages -----------------------------------------------------------------------------------------------------------
+
+ROWS = 1000
+BODY = parquet_file(ROWS)
+NAMES = ("part-00000.parquet", "part-00001.parquet")
+
+
+@pytest.fixture
+def history(store: LocalStore) -> Coordinator:
+    """Two checkpoints, of which the second holds also the rows of the first."""
+    coordinator = driver(store)
+    stages: list[StateSnapshot] = []
+    for number in (1, 2):
+        path = file_set_path(f"s{number}", 1, "n0nce")
+        files = [File(name=name, bytes=len(BODY), rows=ROWS) for name in NAMES]
+        for name in NAMES:
+            store.create(f"{coordinator.keys.file_set(path)}/{name}", BODY)
+        made_of = FileSet(path=path, files=with_footers(store, coordinator.keys.file_set(path), files))
+        stages.append(stage(f"s{number}", number, made_of=made_of))
+        coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0))
+        coordinator.acknowledge(acknowledgement(number, *stages))
+        coordinator.complete(number)
+    return coordinator
+
+
+def test_deep_verify_reads_all_pages(history: Coordinator, checkpoints: Command) -> None:
+    done = checkpoints("verify", "--deep", str(history.pointer(2)))
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith("all 4 files there, sizes and pages match\n")
+
+
+@pytest.mark.parametrize(
+    ("uid", "advice"),
+    [("s2", "chk-1 is the next older one that is whole"), ("s1", "there is no older one that is whole")],
+)
+def test_deep_verify_names_the_damaged_page_and_an_older_checkpoint_without_it(
+    history: Coordinator, store: LocalStore, checkpoints: Command, uid: str, advice: str
+) -> None:
+    key = f"{history.keys.file_set(file_set_path(uid, 1, 'n0nce'))}/{NAMES[1]}"
+    store.overwrite(key, flipped(BODY, 300))
+    assert checkpoints("verify", str(history.pointer(2))).code == 0, "pages are not read"
+    done = checkpoints("verify", "--deep", str(history.pointer(2)))
+    assert (done.code, done.out) == (1, "")
+    assert f"chk-2 cannot be restored: state '{uid}': {key} has a page at byte " in done.err
+    assert advice in done.err
