@@ -1,4 +1,4 @@
-"""Drivers with other releases of Spark than the installed one. pip brings them; each takes some 500 MB while the test runs."""
+"""Drivers with other releases of Spark or Java than the installed ones. pip brings Spark: 500 MB each while the tests run."""
 
 from __future__ import annotations
 
@@ -79,6 +79,17 @@ def test_killed_job_continues_in_s3_with_the_advised_packages(
     }
     killed_job_continues(home, python, release, confs)
     assert not (tmp_path / "home" / "checkpoints").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_killed_job_continues_on_java_25(tmp_path: Path) -> None:
+    homes = sorted(Path("/usr/lib/jvm").glob("*25*/bin/java"))
+    if not homes:
+        pytest.skip("this machine has no Java 25")
+    home = Home(tmp_path / "home")
+    home.env["JAVA_HOME"] = str(homes[0].parents[1])
+    killed_job_continues(home, sys.executable, "4.2", {})
 
 
 @pytest.mark.slow
