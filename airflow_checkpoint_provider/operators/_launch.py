@@ -312,11 +312,11 @@ class DriverLaunch:
             self.coordinator.end_attempt(end)
 
     def _record_launch_end(self, outcome: str, exit_code: int | None) -> None:
-        """Record the end of a driver that never attached. Do nothing if it was replaced, or has attached since."""
+        """Record the end of a driver that never attached. This is for readers, so a failure does not change how the task ends."""
         assert self.record is not None
         number, try_number = self.record.number, self.parameters.try_number
         end = c.EndLaunch(launch=number, try_number=try_number, outcome=outcome, exit_code=exit_code)
-        with contextlib.suppress(Fenced, Superseded):
+        with contextlib.suppress(CheckpointError):
             self.coordinator.journal.append(end)
 
     def record_suspension(self) -> bool:

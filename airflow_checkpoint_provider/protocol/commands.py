@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.events import Event, LaunchSpec, Point
 from airflow_checkpoint_provider.protocol.metadata import Versions
 
 OUTCOMES = ("finished", "failed", "cancelled", "suspended", "lost")
-"""How an attempt ends."""
+"""How an attempt or a launch ends."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class Refusal:
 
 
 Decision = tuple[Event, ...] | DoneAlready | Refusal
+
+
+def _check_outcome(outcome: str) -> None:
+    if outcome not in OUTCOMES:
+        raise InvalidConfig(f"outcome={outcome!r}: write one of {', '.join(map(repr, OUTCOMES))}")
 
 
 class Command:
@@ -103,6 +108,9 @@ class EndLaunch(Command):
     outcome: str
     exit_code: int | None = None
 
+    def __post_init__(self) -> None:
+        _check_outcome(self.outcome)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EndAttempt(Command):
@@ -117,8 +125,7 @@ class EndAttempt(Command):
     from_task: bool = False
 
     def __post_init__(self) -> None:
-        if self.outcome not in OUTCOMES:
-            raise InvalidConfig(f"outcome={self.outcome!r}: write one of {', '.join(map(repr, OUTCOMES))}")
+        _check_outcome(self.outcome)
 
 
 @dataclass(frozen=True, kw_only=True)

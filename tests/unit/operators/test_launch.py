@@ -183,6 +183,19 @@ def test_summary_is_one_line_if_the_store_does_not_answer() -> None:
     assert "no summary" in line
 
 
+def test_end_of_a_launch_that_cannot_be_recorded_raises_nothing() -> None:
+    """A script that opened no job and ended well must not run again for it."""
+    store = FaultyStore(MemoryStore())
+    first = Try(Recorded(store), 1)
+    first.launch.plan()
+    store.plan = lambda call: Fault.NOT_SENT if call.kind == "create" else Fault.NONE
+    first.launch.coordinator.journal.patience = 0.1
+    first.launch.record_end("finished", 0)
+    assert first.launch.attempt() is None
+    assert (record := first.launch.state.current_launch())
+    assert record.outcome is None
+
+
 def test_dag_run_recreated_with_the_same_id_does_not_run_again(recorded: Recorded) -> None:
     """Its first try asks with the token of the launch that finished: it must not submit a driver for that."""
     recorded.ended("03:00:00", "finished", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -289,6 +290,7 @@ def test_late_driver_is_refused_after_its_restore_point_was_deleted(base: Point 
     refusal(history.ask(start(try_number=2)), errors.StateRequired)
 
 
-def test_end_of_an_attempt_takes_known_words_only() -> None:
-    with pytest.raises(errors.InvalidConfig, match="outcome='done': write one of 'finished', 'failed'"):
-        c.EndAttempt(epoch=1, outcome="done")
+def test_end_of_an_attempt_or_a_launch_takes_known_words_only() -> None:
+    for end in (partial(c.EndAttempt, epoch=1), partial(c.EndLaunch, launch=1, try_number=1)):
+        with pytest.raises(errors.InvalidConfig, match="outcome='done': write one of 'finished', 'failed'"):
+            end(outcome="done")
