@@ -277,6 +277,10 @@ def nothing_is_missing(*arguments: Any) -> None:
     return None
 
 
+def attached_all_the_same(state: State, command: c.EndLaunch) -> Decision:
+    return (e.LaunchEnded(launch=command.launch, outcome=command.outcome, exit_code=command.exit_code),)
+
+
 ALIVE, OVER, ADOPTED = launches._alive, State.over, transitions.TRANSITIONS[e.LaunchAdopted]
 BRANCHED = transitions.TRANSITIONS[e.BranchOpened]
 
@@ -302,6 +306,7 @@ ATTEMPTS = {
     ),
     "e": Bug("a clear to a deleted start", replaced(launches, "_missing_state", nothing_is_missing), "retiring_under_an_older_clear", ("P5",)),
     "f": Bug("a start that was deleted since", replaced(launches, "_missing_state", nothing_is_missing), "retiring_under_a_restore", ("P5",)),
+    "x": Bug("the end of a launch whose driver attached", decided(c.EndLaunch, attached_all_the_same), "a_launch_that_ended", ("P3",)),
 }  # fmt: skip
 
 
