@@ -121,7 +121,7 @@ def claim(
     savepoint.verify()
     if origin is not None:
         origin[0].journal.append(c.Condemn(ids=(origin[1],), now=now, disposing=True))
-        origin[0].journal.append(c.Forget(ids=(origin[1],)))
+        _forget(*origin)
     return savepoint
 
 
@@ -154,7 +154,7 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
         origin[0].journal.append(c.Condemn(ids=(origin[1],), now=now, disposing=True))
     savepoint_target.delete_savepoint(savepoint.store, pointer, DISPOSAL, by, now)
     if origin is not None:
-        origin[0].journal.append(c.Forget(ids=(origin[1],)))
+        _forget(*origin)
     return disposed
 
 
@@ -175,7 +175,7 @@ class Gone:
         _refuse_held(self.coordinator, self.id, now)
         if not dry_run:
             self.coordinator.journal.append(c.Condemn(ids=(self.id,), now=now, disposing=True))
-            self.coordinator.journal.append(c.Forget(ids=(self.id,)))
+            _forget(self.coordinator, self.id)
 
 
 def find_gone(home: Store, pointer: SavepointPointer) -> Gone | None:
@@ -214,6 +214,12 @@ def _own_history(home: Store, seal: Seal, pointer: SavepointPointer) -> tuple[Co
     if checkpoint is None or checkpoint.status not in (RETAINED, CONDEMNED) or not checkpoint.target:
         return None
     return (coordinator, checkpoint.id) if _place(home, target_of(checkpoint)) == _place(home, pointer) else None
+
+
+def _forget(coordinator: Coordinator, number: int) -> None:
+    """Delete what a history holds of a condemned savepoint, seal and acknowledgements, and let the history forget it."""
+    coordinator.store.delete_under(coordinator.keys.checkpoint(number))
+    coordinator.journal.append(c.Forget(ids=(number,)))
 
 
 def _place(home: Store, pointer: SavepointPointer) -> tuple[str, str]:

@@ -134,6 +134,7 @@ def test_disposal_deletes_the_savepoint_and_its_history_forgets_it() -> None:
     assert (would.job, would.files, would.own) == ("flights.delays", 2, True)
     assert left(pointer) == ["_claimed", "_metadata"]
     assert not coordinator.journal.catch_up().savepoints
+    assert not [*coordinator.store.list(coordinator.keys.checkpoint(1))]
     again = savepoint.dispose(coordinator.store, str(pointer), "bob", NOW)
     assert (again.files, again.own) == (0, False)
 
@@ -325,6 +326,7 @@ def test_claim_removes_the_savepoint_from_its_history() -> None:
     savepoint.claim(claiming, pointer, "ops", NOW)
     state = coordinator.journal.catch_up()
     assert not state.savepoints
+    assert not [*coordinator.store.list(coordinator.keys.checkpoint(1))]
     restore = c.Restore(token=Token(dag="", run="", task="back"), base=Point(id=1), by="ann", reason="")
     with pytest.raises(StateRequired):
         coordinator.journal.append(restore)
