@@ -59,6 +59,8 @@ class Savepoints:
             if savepoint.id not in self.taken and (stop or not stops):
                 self.taken.add(savepoint.id)
                 self._begun.append(self._thread.submit(self._stop if stops else self._take, savepoint, snapshots))
+        # ``settle`` raises errors. The rest is dropped here: an attempt may reach barriers for months.
+        self._begun = [begun for begun in self._begun if not begun.done() or begun.exception()]
         self._begun.append(self._thread.submit(snapshots.discard))
 
     def settle(self) -> None:

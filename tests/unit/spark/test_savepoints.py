@@ -314,6 +314,16 @@ def test_savepoint_that_cannot_be_copied_is_aborted_and_its_files_are_deleted(
     assert len(running.task().state.retained) == 1, "the barrier's own checkpoint"
 
 
+def test_barriers_without_savepoints_leave_nothing_in_the_driver(running: Driver) -> None:
+    for _ in range(50):
+        running.checkpointer.checkpoint("here", wait=True)
+    wait_until(
+        lambda: all(begun.done() for begun in running.checkpointer.savepoints._begun), 10, lambda: "not discarded"
+    )
+    running.checkpointer.checkpoint("here", wait=True)
+    assert len(running.checkpointer.savepoints._begun) == 1
+
+
 def test_savepoint_expires_when_its_copy_takes_longer_than_its_timeout(
     running: Driver, target: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
