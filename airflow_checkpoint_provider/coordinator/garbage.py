@@ -283,6 +283,13 @@ def _try_each(
     return tuple(deleted), tuple(errors)
 
 
+def delete_folders(
+    store: Store, keys: Keys, folders: Iterable[str], check: Check
+) -> tuple[tuple[str, ...], tuple[StoreError, ...]]:
+    """Delete folders of a history, relative to it. Return those that were deleted, and the errors of the others."""
+    return _try_each(folders, check, lambda folder: store.delete_under(f"{keys.prefix}/{folder}"))
+
+
 def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: State, now: str) -> None:
     """Delete the seal first, so that a partly deleted checkpoint is none; then the acknowledgements; then unreferenced file
     sets.

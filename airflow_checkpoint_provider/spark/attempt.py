@@ -30,6 +30,7 @@ from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run, State
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.exits import leave
+from airflow_checkpoint_provider.spark.state.file_sets import FileSets
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
 
@@ -47,6 +48,8 @@ class Attempt:
     def __init__(self, coordinator: Coordinator, record: AttemptRecord, run: Run, restored: Restored) -> None:
         self.coordinator, self.record, self.run, self.restored = coordinator, record, run, restored
         self.epoch = record.epoch
+        paths = coordinator.state.paths()
+        self.file_sets = FileSets([paths[number] for number in record.held_file_sets if number in paths])
         self.lock = threading.RLock()
         self.heart = Heart(coordinator.store, coordinator.keys.attempt_beat(self.epoch), Beat(epoch=self.epoch))
         self._over = threading.Event()
@@ -157,6 +160,7 @@ class Attempt:
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> Acknowledgement:
         """Write the acknowledgement. Return the one that counts: an earlier acknowledgement of this attempt wins."""
+        self.file_sets.acknowledge(acknowledgement.id, acknowledgement.states)
         with self._journal() as coordinator:
             return coordinator.acknowledge(acknowledgement)
 
@@ -217,6 +221,13 @@ class Attempt:
     def remove_orphans(self, limit: int) -> None:
         """Delete files of attempts that are over, at most ``limit`` folders. Deleting needs no lock. Raises ``Ending``."""
         garbage.remove_orphans(self._deleting, limit, self.check_deleting)
+
+    def delete_released(self) -> None:
+        """Delete the folders that neither a checkpoint nor this attempt needs. Raises ``Ending``, and the first ``StoreError``."""
+        deleted, errors = garbage.delete_folders(self.store, self.keys, self.file_sets.released(), self.check_deleting)
+        self.file_sets.deleted(deleted)
+        if errors:
+            raise errors[0]
 
     @contextmanager
     def _deleting(self) -> Iterator[Coordinator]:

@@ -148,7 +148,15 @@ class Checkpointer:
             settled = self._context.settle()
             if isinstance(settled, Completed):
                 self._states.completed(settled.states)
+            self._release_file_sets()
             self._notify()
+
+    def _release_file_sets(self) -> None:
+        """Delete what neither a checkpoint nor the attempt needs, while nothing is written. A savepoint may copy anything."""
+        if self.savepoints.taken or self.savepoints.stopping():
+            return
+        if self._attempt.file_sets.release(self._attempt.state, tuple(self._states.snapshots.values())):
+            self._deletions.submit(self._attempt.delete_released)
 
     def look(self) -> None:
         """Notify objects in the background, confirm commits to tasks, and let checkpoints expire. The watch calls it every second."""

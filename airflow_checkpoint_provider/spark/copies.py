@@ -124,13 +124,15 @@ class NewFileSets(_Copying):
     """New file sets of this attempt. They share no file with the file sets that are copied."""
 
     def __init__(self, attempt: Attempt, label: str, source: Location, total: int) -> None:
-        self._epoch = attempt.epoch
+        self._attempt = attempt
         super().__init__(label, source, Location.of(attempt), total)
 
     def copy(self, record: StateSnapshot, check: Check) -> StateSnapshot:
         copied, pairs = import_state(
-            record, self.source.keys, self.target.keys, self._epoch, lambda: secrets.token_hex(8)
+            record, self.source.keys, self.target.keys, self._attempt.epoch, lambda: secrets.token_hex(8)
         )
+        for file_set in copied.file_sets:
+            self._attempt.file_sets.copy(file_set.path)
         return self.copy_files(copied, pairs, check)
 
 

@@ -58,7 +58,8 @@ class Stages:
                 f"stage '{uid}' was called while another stage runs in a second thread. Call stages one after the other"
             )
         try:
-            return self._run(uid, source, version)
+            with self._attempt.file_sets.stage(uid, self._states.snapshots):
+                return self._run(uid, source, version)
         finally:
             self._running.release()
 
@@ -94,6 +95,7 @@ class Stages:
     def _read(self, snapshot: StateSnapshot, detail: StageDetail) -> DataFrame:
         file_set = snapshot.file_sets[0]
         uri = self._uri(file_set.path)
+        self._attempt.file_sets.read(file_set.path)
         df = parquet_files.read(self._spark, uri, file_set.files, detail.schema)
         self._readbacks[uri] = (snapshot.uid, file_set.identity)
         return df
@@ -115,6 +117,7 @@ class Stages:
     def _compute(self, uid: str, df: DataFrame, plan: Plan, request: StageRequest) -> DataFrame:
         """Write the rows once, list and compare the files, take the checkpoint of the barrier, and read the rows back."""
         path = file_set_path(uid, self._attempt.epoch, secrets.token_hex(8))
+        self._attempt.file_sets.write(path)
         uri = self._uri(path)
         codec = parquet_files.codec_for(uri.split(":", 1)[0])
         if plan.sorted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.storage import Store
-from tests.support.acknowledgements import bystander, driver, value
+from tests.support.acknowledgements import bystander, driver, file_set, stage, upload, value
 from tests.support.faults import Call, Fault
 
 
@@ -65,12 +66,12 @@ class Copied(Recording):
 
 
 class Pinned(States):
-    """States whose snapshots a test hands in."""
+    """States whose snapshots a test hands in. None: the stages that it computes, and registered objects."""
 
-    given: tuple[Recording, ...] = ()
+    given: tuple[Recording, ...] | None = ()
 
     def pin(self, barrier: str) -> tuple[Snapshot, ...]:
-        return self.given
+        return super().pin(barrier) if self.given is None else self.given
 
 
 class Driver:
@@ -87,6 +88,20 @@ class Driver:
 
     def pin(self, *snapshots: Recording) -> None:
         self.states.given = snapshots
+
+    def stage(self, uid: str) -> str:
+        """Compute a stage as ``Stages`` does, but without Spark. Return the path of its file set when the checkpoint ended."""
+        self.states.given = None
+        file_sets = self.attempt.file_sets
+        made_of = file_set(uid, self.attempt.epoch, secrets.token_hex(4))
+        with file_sets.stage(uid, self.states.snapshots):
+            file_sets.write(made_of.path)
+            upload(self.coordinator.store, self.coordinator, [made_of])
+            self.states.hand_out(stage(uid, 0, made_of=made_of))
+            self.checkpointer.checkpoint(f"stage '{uid}'")
+            file_sets.read(made_of.path)
+        self.checkpointer.wait()
+        return made_of.path
 
     def task(self) -> Coordinator:
         """Return what a task uses: another reader of the same history."""

@@ -1,0 +1,33 @@
+"""A stage's rows while its attempt lives: what full checkpoints leave of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_checkpoint_provider.policies.retention import KeepLatest
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.spark import CheckpointedJob
+from tests.integration.runtime.conftest import Script
+from tests.support.waiting import wait_until
+
+
+def take_full(script: Script, job: CheckpointedJob, token: str) -> None:
+    request = Request(token=token, timeout_s=60.0, origin="task", kind="full_checkpoint")
+    number = script.coordinator().trigger(request)
+    wait_until(lambda: job._attempt.state.checkpoint(number), 60, lambda: "the watch has not seen it")
+    job.checkpoint()
+
+
+def test_rows_that_a_dataframe_reads_outlive_full_checkpoints_and_other_copies_do_not(
+    script: Script, tmp_path: Path
+) -> None:
+    def file_sets() -> list[Path]:
+        return [*tmp_path.glob("**/state/clean/*")]
+
+    with script.attempt(checkpointing=CheckpointConfig(retention=KeepLatest(1))) as job:
+        clean = job.stage("clean", job.spark.range(1_000))
+        for number in range(4):
+            take_full(script, job, f"full {number}")
+        wait_until(lambda: len(file_sets()) == 2, 60, lambda: f"{file_sets()} are stored")
+        assert clean.count() == 1_000
