@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, StoreError
-from airflow_checkpoint_provider.protocol.keys import History, Keys, check_job_id, safe_token, time_in
+from airflow_checkpoint_provider.protocol.keys import History, Keys, check_job_id, is_job_id, safe_token, time_in
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
@@ -42,8 +42,8 @@ class Histories:
 
 
 def jobs(store: Store) -> list[str]:
-    """Return the ids of all jobs, sorted."""
-    return sorted(store.folders("jobs"))
+    """Return the ids of all jobs, sorted. Folders that are no jobs, such as ``lost+found``, are passed over."""
+    return sorted(job for job in store.folders("jobs") if is_job_id(job))
 
 
 def histories(store: Store, job: str, limit: int) -> Histories:

@@ -14,7 +14,6 @@ from airflow_checkpoint_provider.coordinator import statistics as numbers
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start, open_pointer
 from airflow_checkpoint_provider.coordinator.savepoint import find_gone
 from airflow_checkpoint_provider.errors import CheckpointNotFound
-from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.protocol.events import StateEntry
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.state import (
@@ -184,7 +183,7 @@ def statistics(store: Store, job: str, run: str | None, number: str | None) -> R
     if number is not None:
         return _statistics_of(found, listed(found, number))
     answer = numbers.checkpoints(found.state)
-    config = config_of(found.state).to_json()
+    config = found.state.config.to_json()
     for name in NOT_IN_FORCE:
         config.pop(name, None)
     data = answer | {"config": config}

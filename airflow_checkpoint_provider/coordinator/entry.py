@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.protocol.events import Event, event_from_json, event_to_json
-from airflow_checkpoint_provider.protocol.records import VERSION, canonical, parse
+from airflow_checkpoint_provider.protocol.fields import Size, Time
+from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, canonical, parse
 from airflow_checkpoint_provider.protocol.state import State
 
 CLOSED = "closed"  # what a closed history's last stub keeps: of its state, what says something
@@ -26,6 +27,25 @@ class By:
 
     def to_json(self) -> dict[str, Any]:
         return {"place": self.place, "owner": self.owner, "host": self.host, "epoch": self.epoch}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Head(Record):
+    """The fields of an entry before they are read as events."""
+
+    inc: str
+    n: Size
+    nonce: str
+    at: Time
+    by: dict[str, Any]
+    events: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stub(Record):
+    inc: str
+    n: Size
+    stub: Annotated[bool, Check(bool, "stub")]
 
 
 @dataclass(frozen=True)
@@ -69,21 +89,25 @@ class Entry:
         data = parse(body, key)
         extra = {name: value for name, value in data.items() if name not in _KNOWN}
         try:
-            if data.get("stub"):
-                return cls(data["inc"], data["n"], "", "", {}, (), stub=True, extra=extra)
+            if "stub" in data:
+                stub = _Stub.from_json(data)
+                return cls(stub.inc, stub.n, "", "", {}, (), stub=True, extra=extra)
+            head = _Head.from_json(data)
             return cls(
-                inc=data["inc"],
-                n=data["n"],
-                nonce=data["nonce"],
-                at=data["at"],
-                by=data["by"],
-                events=tuple(event_from_json(event) for event in data["events"]),
+                inc=head.inc,
+                n=head.n,
+                nonce=head.nonce,
+                at=head.at,
+                by=head.by,
+                events=tuple(event_from_json(event) for event in head.events),
                 snapshot=State.from_json(data["snapshot"]) if "snapshot" in data else None,
                 extra=extra,
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except FormatTooNew:
+            raise
+        except (Damaged, TypeError, AttributeError) as error:
             raise Damaged(
-                f"{key} cannot be read as an entry of a journal: {error!r}; somebody or something changed it"
+                f"{key} cannot be read as an entry of a journal: {error}; somebody or something changed it"
             ) from None
 
 

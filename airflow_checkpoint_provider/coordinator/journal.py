@@ -150,8 +150,12 @@ class Journal:
         return last
 
     def _at_boundary(self, entry: Entry) -> State:
-        if entry.closed is not None:
-            return entry.closed
+        if (closed := entry.closed) is not None:
+            if closed.n != entry.n:  # else a reader would begin anew for ever
+                raise errors.Damaged(
+                    f"{self.keys.entry(entry.n)} says that its history was closed at entry {closed.n}; somebody or something changed it"
+                )
+            return closed
         if entry.snapshot is None and entry.n:
             raise errors.Damaged(
                 f"{self.keys.entry(entry.n)} is a boundary without a snapshot; nothing after it can be believed"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError
+from airflow_checkpoint_provider.protocol.fields import Number, TimeOrEmpty
 from airflow_checkpoint_provider.protocol.keys import Keys, is_attempt_beat
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, canonical, parse
 from airflow_checkpoint_provider.protocol.state import State
@@ -103,17 +104,17 @@ class Beat(Record):
     """A heartbeat. ``doing`` and ``fraction`` are the work now; ``reused`` are the stages reused from the restore point."""
 
     counter: int = 0
-    at: str = ""
+    at: TimeOrEmpty = ""
     process: Process = field(default_factory=Process)
-    epoch: int | None = None
-    launch: int | None = None
-    attached_at: str = ""  # when the driver had read its states
+    epoch: Number | None = None
+    launch: Number | None = None
+    attached_at: TimeOrEmpty = ""  # when the driver had read its states
     application_change: str = ""  # one line: whether the application changed
     activity: str = ""
     fraction: float | None = None
     reused: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
-    protected_since: str = ""
+    protected_since: TimeOrEmpty = ""
     refusal: RefusedStart | None = None
     v: int = VERSION
 

@@ -6,13 +6,10 @@ import math
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.policies.retention import KeepLatest, Retention, retention_from_json
-
-if TYPE_CHECKING:
-    from airflow_checkpoint_provider.protocol.state import State
 
 _UNITS = {
     "ms": 0.001,
@@ -145,9 +142,3 @@ _DEFAULTS: dict[str, Any] = {"interval_s": 600.0, "min_pause_s": 0.0, "max_concu
 def _whole(name: str, value: object, *, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InvalidConfig(f"{name}={value!r}: write a whole number, {least} or more")
-
-
-def config_of(state: State) -> CheckpointConfig:
-    """Return the configuration of the newest attempt, which is what the author wrote last; the default if there is no attempt."""
-    in_force = state.attempts[-1].checkpointing if state.attempts else None
-    return CheckpointConfig.from_json(in_force) if in_force else CheckpointConfig()

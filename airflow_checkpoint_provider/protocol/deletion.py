@@ -11,7 +11,6 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches, lifetime
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
-from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, PENDING, RETAINED, State
 
 
@@ -118,4 +117,4 @@ def held_claims(state: State, now: datetime) -> frozenset[str]:
 
 
 def policy_of(state: State) -> Retention:
-    return config_of(state).retention
+    return state.config.retention

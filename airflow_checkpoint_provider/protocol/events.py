@@ -11,6 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_checkpoint_provider.errors import FormatTooNew
+from airflow_checkpoint_provider.protocol.fields import (
+    Checkpointing,
+    FileSetPath,
+    JobId,
+    KindName,
+    Number,
+    Plan,
+    Seconds,
+    Size,
+    Time,
+    TimeOrEmpty,
+)
 from airflow_checkpoint_provider.protocol.metadata import Measures, Versions
 from airflow_checkpoint_provider.protocol.records import Record, added
 
@@ -19,7 +31,7 @@ from airflow_checkpoint_provider.protocol.records import Record, added
 class Point(Record):
     """The point from which an attempt starts: a checkpoint of this history by ``id``, or of another history by ``pointer``."""
 
-    id: int | None = None
+    id: Number | None = None
     pointer: str | None = None
 
     def __str__(self) -> str:
@@ -34,7 +46,7 @@ class Token(Record):
     run: str
     task: str
     item: str | None = None
-    generation: int = 0
+    generation: Size = 0
 
     @property
     def owner(self) -> str:
@@ -57,9 +69,9 @@ class StateEntry(Record):
     uid: str
     kind: str
     run: str
-    file_sets: tuple[str, ...] = ()  # paths
-    bytes: int = 0
-    rows: int = 0
+    file_sets: tuple[FileSetPath, ...] = ()  # paths
+    bytes: Size = 0
+    rows: Size = 0
     new: bool = False  # snapshotted for this checkpoint, not handed on
     measures: Measures = field(default_factory=Measures)
 
@@ -74,10 +86,10 @@ class Request(Record):
     """
 
     token: str
-    try_number: int = 1
-    kind: str = "checkpoint"  # a name in ``kinds.KINDS``
+    try_number: Number = 1
+    kind: KindName = "checkpoint"  # a name in ``kinds.KINDS``
     application: str = ""
-    timeout_s: float | None = None
+    timeout_s: Seconds | None = None
     barrier: str = ""  # where the script was; empty if a task or a person asks
     origin: str = "barrier"
     gated: bool = False
@@ -95,11 +107,11 @@ class LaunchSpec(Record):
     """A launch that a submit task or a script asks for. ``restore`` is the text that its author wrote."""
 
     token: Token
-    try_number: int
+    try_number: Number
     owner: str
     run: str
     run_after: str | None
-    started_at: str
+    started_at: Time
     application: str = ""
     restore: str = "latest"
 
@@ -111,7 +123,7 @@ class Event(Record):
 @dataclass(frozen=True, kw_only=True)
 class HistoryOpened(Event):
     incarnation: str
-    job: str
+    job: JobId
     scope: str  # the run's key, empty in job scope
     item: str | None = None
     by: str = ""
@@ -129,21 +141,21 @@ class HistoryClosed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlanned(Event):
-    launch: int
+    launch: Number
     spec: LaunchSpec
     restore_point: Point | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchAdopted(Event):
-    launch: int
+    launch: Number
     token: Token
-    try_number: int
+    try_number: Number
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopRequested(Event):
-    launch: int
+    launch: Number
     by: str
     reason: str
 
@@ -159,19 +171,19 @@ class LaunchEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptStarted(Event):
-    epoch: int
-    launch: int
+    epoch: Number
+    launch: Number
     driver: str  # nonce
     restore_point: Point | None
     application_digest: str
     versions: Versions
-    checkpointing: dict[str, Any]  # in force: retention, timeout
+    checkpointing: Checkpointing  # in force: retention, timeout
     application_parts: dict[str, str] = added(factory=dict)  # name -> short digest; empty if there are too many
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnded(Event):
-    epoch: int
+    epoch: Number
     outcome: str  # finished, failed, cancelled, suspended, lost
     exit_code: int | None
     reported_by: str
@@ -179,13 +191,13 @@ class AttemptEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BranchOpened(Event):
-    branch: int
+    branch: Number
     application: str
     base: Point | None
     token: Token
     by: str
     reason: str
-    id_floor: int = added(0)  # ids go on above that of a base from elsewhere
+    id_floor: Size = added(0)  # ids go on above that of a base from elsewhere
     claimed: bool = added(False)  # the base is a savepoint that belongs to this history from now on
     rename: dict[str, str] = added(factory=dict)  # uid in the base -> uid from now on
 
@@ -193,7 +205,7 @@ class BranchOpened(Event):
 @dataclass(frozen=True, kw_only=True)
 class RequestQueued(Event):
     request: Request
-    epoch: int  # of the attempt that would take it
+    epoch: Number  # of the attempt that would take it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,30 +223,30 @@ class QueueDropped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointTriggered(Event):
-    id: int
-    epochs: tuple[int, ...]
-    branch: int
-    plan: tuple[str, ...]
+    id: Number
+    epochs: tuple[Number, ...]
+    branch: Size
+    plan: Plan
     request: Request
-    timeout_s: float  # in force: the request's, or the attempt's
+    timeout_s: Seconds  # in force: the request's, or the attempt's
     target: str | None = None  # a savepoint's own folder
-    queued_at: str = added("")
+    queued_at: TimeOrEmpty = added("")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointCompleted(Event):
-    id: int
+    id: Number
     digest: str
-    bytes: int
+    bytes: Size
     states: tuple[StateEntry, ...]
-    subsumed: tuple[int, ...] = ()
+    subsumed: tuple[Number, ...] = ()
     suspended: str = added("")  # by whom: a stop-savepoint completes and suspends in one entry
-    metadata_bytes: int | None = added(None)  # of the seal
+    metadata_bytes: Size | None = added(None)  # of the seal
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointAborted(Event):
-    id: int
+    id: Number
     reason: str
     phase: str
     missing: tuple[str, ...] = ()
@@ -245,23 +257,23 @@ class CheckpointAborted(Event):
 class CommitsConfirmed(Event):
     """Every participant was told that checkpoint ``id`` is completed. Written only where the request asks for it."""
 
-    id: int
+    id: Number
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavepointPublished(Event):
-    id: int
+    id: Number
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsCondemned(Event):
-    ids: tuple[int, ...]
+    ids: tuple[Number, ...]
     claims: tuple[str, ...] = added(factory=tuple)  # pointers of claimed savepoints
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsForgotten(Event):
-    ids: tuple[int, ...]
+    ids: tuple[Number, ...]
     claims: tuple[str, ...] = added(factory=tuple)
 
 

@@ -46,9 +46,14 @@ def time_in(token: str) -> str | None:
     return match[0] if match else None
 
 
+def is_job_id(job: str) -> bool:
+    """Return whether ``job`` can be a job id: letters, digits, ``.``, ``_``, ``-``."""
+    return isinstance(job, str) and bool(_JOB_ID.fullmatch(job)) and len(job) <= LONGEST
+
+
 def check_job_id(job: str) -> str:
-    """Return ``job`` if it is a job id: static text of letters, digits, ``.``, ``_``, ``-``. Raises ``InvalidName``."""
-    if not isinstance(job, str) or not _JOB_ID.fullmatch(job) or len(job) > LONGEST:
+    """Return ``job`` if it is a job id. Raises ``InvalidName``."""
+    if not is_job_id(job):
         raise InvalidName(
             f"job_id={job!r}: a job id is static text of letters, digits, '.', '_' and '-', beginning with a letter or digit,"
             f" at most {LONGEST} long; put what changes from run to run into scope= or item="

@@ -10,6 +10,16 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_checkpoint_provider.protocol.fields import (
+    FileName,
+    FileSetPath,
+    JobId,
+    KindName,
+    Number,
+    Plan,
+    Seconds,
+    Size,
+)
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, canonical, parse
 
 
@@ -25,9 +35,9 @@ class Footer(Record):
 class File(Record):
     """A file of a file set. ``checksum`` is set only if this package wrote the bytes itself."""
 
-    name: str
-    bytes: int
-    rows: int
+    name: FileName
+    bytes: Size
+    rows: Size
     checksum: str | None = None
     footer: Footer | None = added()
 
@@ -39,9 +49,9 @@ class FileSet(Record):
     ``origin`` is the path where the rows were first written, if they were copied since.
     """
 
-    path: str
+    path: FileSetPath
     files: tuple[File, ...] = ()
-    origin: str | None = added()
+    origin: FileSetPath | None = added()
 
     @property
     def identity(self) -> str:
@@ -61,11 +71,11 @@ class FileSet(Record):
 class Measures(Record):
     """Barrier of a state's snapshot, the first checkpoint that held it, and seconds of the work and its synchronous part."""
 
-    checkpoint: int = 0
+    checkpoint: Size = 0
     barrier: str = ""
-    work_s: float = 0.0
-    sync_s: float = 0.0
-    new_bytes: int = 0
+    work_s: Seconds = 0.0
+    sync_s: Seconds = 0.0
+    new_bytes: Size = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +133,9 @@ class Acknowledgement(Record):
     """All states of one application at one barrier, written by the attempt ``epoch``. ``nonce`` distinguishes two writers."""
 
     inc: str
-    id: int
+    id: Number
     application: str
-    epoch: int
+    epoch: Number
     nonce: str
     run: str
     states: tuple[StateSnapshot, ...]
@@ -147,14 +157,14 @@ class Seal(Record):
     """The content of ``_metadata``: a whole checkpoint. ``applications`` holds the acknowledgements by application."""
 
     inc: str
-    job: str
+    job: JobId
     scope: str  # the run's key, empty in job scope
     item: str | None
-    id: int
-    kind: str
-    branch: int
-    epochs: tuple[int, ...]
-    plan: tuple[str, ...]
+    id: Number
+    kind: KindName
+    branch: Size
+    epochs: tuple[Number, ...]
+    plan: Plan
     applications: dict[str, Acknowledgement]
     v: int = VERSION
 

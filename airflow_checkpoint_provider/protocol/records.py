@@ -2,12 +2,16 @@
 
 A ``Record`` is a frozen dataclass whose JSON is read by its type hints. Fields that a newer writer added are kept in ``extra``
 and written back, so that folding and snapshotting by an older version loses nothing.
+
+Reading is strict: what this package never writes is damaged. So whatever was read can be written again.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -30,16 +34,52 @@ def parse(body: bytes, what: str) -> dict[str, Any]:
     Raises ``Damaged`` if it is no object with a version, and ``FormatTooNew`` if its version is newer than this package.
     """
     try:
-        data = json.loads(body)
-    except ValueError as error:
+        data = json.loads(
+            body.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
+        )
+        if _SURROGATE.search(body):
+            canonical(data)
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{what} is not JSON ({error}); somebody or something changed it after it was written") from None
-    if not isinstance(data, dict) or not isinstance(data.get("v"), int):
+    if not isinstance(data, dict) or type(data.get("v")) is not int or data["v"] < 1:
         raise Damaged(f"{what} is no object with a version; it was not written by this package")
     if data["v"] > VERSION:
         raise FormatTooNew(
             f"{what} has format {data['v']}, this version reads up to {VERSION}: upgrade airflow-checkpoint-provider here"
         )
     return data
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half a character, perhaps: it cannot be written as UTF-8
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        raise ValueError("an object holds one name twice")
+    return data
+
+
+def _refuse_constant(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large")
+    return number
+
+
+@dataclass(frozen=True)
+class Check:
+    """A condition that a stored value must meet besides its type: ``Annotated[int, Check(...)]``.
+
+    ``meaning`` completes the sentence "… is no …".
+    """
+
+    holds: Callable[[Any], bool]
+    meaning: str
 
 
 def added(default: Any = None, *, factory: Callable[[], Any] | None = None) -> Any:
@@ -71,6 +111,8 @@ class Record:
         try:
             own = {name: read(data[name]) for name, read in known.items() if name in data}
             return cls(**own, extra={name: value for name, value in data.items() if name not in known})
+        except FormatTooNew:
+            raise
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise Damaged(f"a stored {cls.__name__} cannot be read: {error}") from error
 
@@ -87,30 +129,40 @@ def _plain(value: Any) -> Any:
 
 @functools.cache
 def _readers(cls: type[Record]) -> dict[str, typing.Callable[[Any], Any]]:
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     return {f.name: _reader(hints[f.name]) for f in fields(cls) if f.name != "extra"}
 
 
 def _reader(hint: Any) -> typing.Callable[[Any], Any]:
     """Return a function that turns the JSON of a field into the type that its hint names."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return functools.partial(_checked, _reader(arguments[0]), arguments[1])
     if origin in (typing.Union, types.UnionType):
         inner = _reader(next(argument for argument in arguments if argument is not types.NoneType))
         return lambda value: None if value is None else inner(value)
     if origin is tuple:
         read_item = _reader(arguments[0])
-        return lambda value: tuple(read_item(item) for item in value)
+        return lambda value: tuple(read_item(item) for item in _scalar(list, value))
     if origin in (dict, Mapping, typing.get_origin(Mapping[str, Any])):
         read_item = _reader(arguments[1])
-        return lambda value: {name: read_item(item) for name, item in value.items()}
+        return lambda value: {name: read_item(item) for name, item in _scalar(dict, value).items()}
     if isinstance(hint, type) and issubclass(hint, Record):
-        return hint.from_json
-    if hint in (str, int, bool):
-        return functools.partial(_scalar, hint)
-    return lambda value: value
+        return lambda value: hint.from_json(_scalar(dict, value))
+    if hint is float:
+        return lambda value: value if type(value) is int else _scalar(float, value)
+    return functools.partial(_scalar, hint) if hint in (str, int, bool) else lambda value: value
+
+
+def _checked(read: Callable[[Any], Any], check: Check, value: Any) -> Any:
+    value = read(value)
+    if not check.holds(value):
+        raise ValueError(f"{value!r} is no {check.meaning}")
+    return value
 
 
 def _scalar(hint: type, value: Any) -> Any:
-    if not isinstance(value, hint):
+    """Return ``value`` if it has exactly this type: in Python, but not in JSON, ``True`` is a number."""
+    if type(value) is not hint:
         raise TypeError(f"{value!r} is no {hint.__name__}")
     return value

@@ -13,7 +13,6 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches, refusals
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
-from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.protocol.keys import savepoint_name
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC, Kind, kind_named
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, Checkpoint, QueuedRequest, State
@@ -107,7 +106,7 @@ def _triggered(state: State, queued: QueuedRequest) -> e.CheckpointTriggered:
         branch=state.branch.number,
         plan=(request.application,),
         request=request,
-        timeout_s=config_of(state).timeout_s if request.timeout_s is None else request.timeout_s,
+        timeout_s=state.config.timeout_s if request.timeout_s is None else request.timeout_s,
         target=target,
         queued_at=queued.queued_at,
     )
@@ -135,7 +134,7 @@ def may_run(state: State, queued: QueuedRequest) -> bool:
     Other requests do not wait for it: a deletion that fails stays *condemned*, and a store that denies deletion must
     not prevent savepoints.
     """
-    most = config_of(state).max_concurrent
+    most = state.config.max_concurrent
     if _is_periodic(queued) and len(state.with_status(CONDEMNED)) > most:
         return False
     if _kind(queued).forced:
@@ -180,7 +179,7 @@ def serve_queue(state: State) -> Iterator[e.Event]:
     for _ in range(AT_ONCE):
         if not state.queue or not may_run(state, first := in_order(state.queue)[0]):
             return
-        paused = _is_paced(first) and config_of(state).min_pause_s > 0
+        paused = _is_paced(first) and state.config.min_pause_s > 0
         event = e.RequestDropped(token=first.request.token, reason=PAUSE) if paused else _triggered(state, first)
         state = apply(state, event)
         yield event

@@ -11,28 +11,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, StateEntry, Token
+from airflow_checkpoint_provider.protocol.fields import (
+    Checkpointing,
+    FileSetPath,
+    Number,
+    Plan,
+    Seconds,
+    Size,
+    Time,
+    TimeOrEmpty,
+)
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.kinds import counts_as_failure, is_savepoint, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Versions
-from airflow_checkpoint_provider.protocol.records import Record, added
+from airflow_checkpoint_provider.protocol.records import Check, Record, added
 
 KEPT_RECORDS = 100  # launches, attempts, runs, and checkpoints that are over
 KEPT_TOKENS = 1000
 
 PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED = "pending", "retained", "condemned", "forgotten", "aborted"
+Status = Annotated[str, Check((PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED).__contains__, "status")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch(Record):
-    number: int
+    number: Number
     spec: LaunchSpec
-    at: str
+    at: Time
     restore_point: Point | None
-    branch: int
-    adopted_by: int = 0  # the latest try that adopted it
+    branch: Size
+    adopted_by: Size = 0  # the latest try that adopted it
     stop: str | None = None  # who asked it to stop, and why
     # How its driver ended, if that never attached; None otherwise
     outcome: str | None = added(None)
@@ -46,21 +58,21 @@ class Launch(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord(Record):
-    epoch: int
-    launch: int
+    epoch: Number
+    launch: Number
     application: str
     driver: str
     restore_point: Point | None
     application_digest: str
     versions: Versions
-    checkpointing: dict[str, Any]
-    at: str
+    checkpointing: Checkpointing
+    at: Time
     outcome: str | None = None  # None until it ended
     exit_code: int | None = None
     reported_by: str = ""
-    ended_at: str | None = None
-    first_completed: int | None = None  # its first own completed checkpoint
-    held_file_sets: tuple[int, ...] = ()  # the file sets of its restore point, by number
+    ended_at: Time | None = None
+    first_completed: Number | None = None  # its first own completed checkpoint
+    held_file_sets: tuple[Number, ...] = ()  # the file sets of its restore point, by number
     application_parts: dict[str, str] = added(factory=dict)  # of the newest two attempts only
 
 
@@ -69,13 +81,13 @@ class Run(Record):
     key: str
     owner: str
     run_after: str | None
-    started_at: str
+    started_at: Time
     started_from: Point | None
-    launch: int  # the newest
-    generation: int = 0  # of its newest launch, or of the try that adopted it last
+    launch: Number  # the newest
+    generation: Size = 0  # of its newest launch, or of the try that adopted it last
     outcome: str | None = None
-    ended_at: str | None = None
-    branch: int | None = None  # the branch in which it counts: it completed something there, or its clear opened it
+    ended_at: Time | None = None
+    branch: Size | None = None  # the branch in which it counts: it completed something there, or its clear opened it
     rename: dict[str, str] = added(factory=dict)  # of the states of its restore point
 
     @property
@@ -86,11 +98,11 @@ class Run(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Branch(Record):
-    number: int = 0
+    number: Size = 0
     base: Point | None = None
     token: Token | None = None
     reason: str = ""
-    at: str = ""
+    at: TimeOrEmpty = ""
     rename: dict[str, str] = added(factory=dict)  # of the base's states
 
 
@@ -99,8 +111,8 @@ class Claim(Record):
     """A savepoint from elsewhere that this history owns, and deletes when its policy says so."""
 
     pointer: str
-    at: str
-    status: str = RETAINED
+    at: Time
+    status: Status = RETAINED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +120,8 @@ class QueuedRequest(Record):
     """A request that waits for its turn, and the ``epoch`` of the attempt that would take it."""
 
     request: Request
-    epoch: int
-    queued_at: str = ""
+    epoch: Number
+    queued_at: TimeOrEmpty = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +129,7 @@ class DroppedRequest(Record):
     """A request that was dropped. A later try of its task may ask again."""
 
     token: str
-    try_number: int
+    try_number: Number
     reason: str
 
 
@@ -125,35 +137,35 @@ class DroppedRequest(Record):
 class FileSetEntry(Record):
     """A file set that checkpoints refer to by ``number``, so that a snapshot of the state holds its path once."""
 
-    number: int
-    path: str
+    number: Number
+    path: FileSetPath
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Record):
-    id: int
-    epochs: tuple[int, ...]
-    branch: int
-    plan: tuple[str, ...]
+    id: Number
+    epochs: tuple[Number, ...]
+    branch: Size
+    plan: Plan
     request: Request
-    timeout_s: float
-    triggered_at: str
-    status: str = PENDING
-    completed_at: str = ""
+    timeout_s: Seconds
+    triggered_at: Time
+    status: Status = PENDING
+    completed_at: TimeOrEmpty = ""
     digest: str = ""
-    bytes: int = 0
-    file_sets: tuple[int, ...] = ()
+    bytes: Size = 0
+    file_sets: tuple[Number, ...] = ()
     states: tuple[StateEntry, ...] = ()  # without their file sets: those are in ``file_sets``
     reason: str = ""
     phase: str = ""
     missing: tuple[str, ...] = ()
     details: str = ""
-    ended_at: str = ""
+    ended_at: TimeOrEmpty = ""
     target: str | None = None  # a savepoint's own folder
-    queued_at: str = added("")
+    queued_at: TimeOrEmpty = added("")
     commits_confirmed: bool = added(False)  # every participant was told
     published: bool = added(False)  # a savepoint: its ``_metadata`` lies at its target
-    metadata_bytes: int | None = added(None)  # of the seal; None: an older version completed it
+    metadata_bytes: Size | None = added(None)  # of the seal; None: an older version completed it
 
     @property
     def kind(self) -> str:
@@ -176,7 +188,7 @@ class Checkpoint(Record):
 @dataclass(frozen=True, kw_only=True)
 class State(Record):
     n: int = -1  # the newest entry folded in
-    at: str = ""  # and when that was written
+    at: TimeOrEmpty = ""  # and when that was written
     incarnation: str = ""
     job: str = ""
     scope: str = ""
@@ -189,10 +201,10 @@ class State(Record):
     evicted_run_after: str = ""
     evicted_run_after_anywhere: str = added("")  # the same of all evicted runs: a step back may make them belong again
     branch: Branch = field(default_factory=Branch)
-    next_launch: int = 1
-    next_id: int = 1
-    last_epoch: int = 0
-    next_file_set: int = 1
+    next_launch: Number = 1
+    next_id: Number = 1
+    last_epoch: Size = 0
+    next_file_set: Number = 1
     checkpoints: tuple[Checkpoint, ...] = ()  # in the order of their ids
     file_sets: tuple[FileSetEntry, ...] = ()
     # text of a launch's token -> launch; of a branch's token -> next launch
@@ -247,6 +259,12 @@ class State(Record):
     def newest_completed(self) -> int:
         """Return the highest id that was completed, savepoints and deleted checkpoints included; 0 if none is listed."""
         return max((checkpoint.id for checkpoint in self.checkpoints if checkpoint.completed_at), default=0)
+
+    @property
+    def config(self) -> CheckpointConfig:
+        """Return the configuration of the newest attempt, which is what the author wrote last; the default if there is none."""
+        in_force = self.attempts[-1].checkpointing if self.attempts else None
+        return CheckpointConfig.from_json(in_force) if in_force else CheckpointConfig()
 
     def failed(self, epoch: int | None = None) -> tuple[Checkpoint, ...]:
         """Return the listed checkpoints that failed since the newest completed checkpoint, in the order of their ids;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +123,29 @@ def test_limit_leaves_out_older_jobs(lake: LocalStore, checkpoints: Command) -> 
     done = checkpoints("jobs", "--limit", "1", "-o", "plain")
     assert [line.split("\t")[0] for line in done.lines] == ["JOB", FLIGHTS]
     assert done.err == "1 older job left out; see --limit\n"
+
+
+@pytest.mark.parametrize("name", ["lost+found", "_temporary", "my job", ".Trash", "ä"])
+def test_folder_that_is_no_job_is_passed_over(lake: LocalStore, root: Path, checkpoints: Command, name: str) -> None:
+    (root / "jobs" / name).mkdir()
+    assert [found["job"] for found in listed(checkpoints)] == [FLIGHTS, ORDERS]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"v":1,"inc":"i","n":0,"stub":true,"closed":{}}',
+        b'{"v":1,"inc":"i","n":0.0,"nonce":"a","at":"2026-11-22T10:00:00Z","by":{},"events":[]}',
+        b'{"v":1,"inc":"i","n":0,"nonce":"a","at":"soon","by":{},"events":[]}',
+    ],
+)
+def test_broken_journal_of_any_kind_hides_no_other_job(lake: LocalStore, checkpoints: Command, body: bytes) -> None:
+    lake.overwrite("jobs/broken/job/journal/0000000000000000", body)
+    done = checkpoints("jobs")
+    assert done.code == 1
+    assert [line.split()[0] for line in done.lines[1:]] == [FLIGHTS, ORDERS]
+    assert "jobs/broken/job/journal/0000000000000000" in done.err
 
 
 def test_unreadable_history_hides_no_other_job(lake: LocalStore, checkpoints: Command) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from airflow_checkpoint_provider.coordinator import statistics
-from airflow_checkpoint_provider.protocol.config import config_of
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.acting import Job
@@ -37,7 +36,7 @@ def test_restored_savepoint_is_named_by_its_directory(job: Job, checkpoints: Com
 
 def test_statistics_as_json(running: Recorded, checkpoints: Command) -> None:
     found = json.loads(checkpoints("show", FLIGHTS, "--statistics", "-o", "json").out)
-    assert found.pop("config") == config_of(running.state).to_json()
+    assert found.pop("config") == running.state.config.to_json()
     assert found == statistics.checkpoints(running.state)
     assert found["counts"] == {"restored": 0, "total": 4, "in_progress": 1, "completed": 3, "failed": 0}
 

@@ -216,6 +216,12 @@ def test_incarnation_is_that_of_the_opening_event() -> None:
         ({"events": "all of them"}, Damaged, "0000000000000005"),
         ({"events": [7]}, Damaged, "0000000000000005"),
         ({"events": None}, Damaged, "0000000000000005"),
+        ({"n": 5.0}, Damaged, "0000000000000005"),
+        ({"n": True}, Damaged, "0000000000000005"),
+        ({"at": "soon"}, Damaged, "0000000000000005.* is no time with a zone"),
+        ({"by": "me"}, Damaged, "0000000000000005"),
+        ({"stub": "no"}, Damaged, "0000000000000005"),
+        ({"stub": False}, Damaged, "0000000000000005"),
     ],
 )
 def test_unreadable_entry_stops_the_reader(fields: dict[str, object], error: type[Exception], says: str) -> None:
@@ -254,6 +260,18 @@ def test_boundary_without_its_snapshot_is_damaged() -> None:
     store.objects[KEYS.entry(4)] = canonical(body)
     with pytest.raises(Damaged, match="without a snapshot"):
         open_journal(store, segment=SHORT).catch_up()
+
+
+@pytest.mark.parametrize("closed", [{}, {"n": 3}, {"n": 68}])
+def test_closed_history_that_names_another_number_is_damaged(closed: dict[str, object]) -> None:
+    """A reader would go back to that number, and read to this stub again, for ever."""
+    store = written(1, segment=SHORT)
+    stub = {"v": 1, "inc": raw(store, 0)["inc"], "n": 0, "stub": True, "closed": closed}
+    store.objects[KEYS.entry(0)] = canonical(stub)
+    reader = open_journal(store, segment=SHORT)
+    for read in (reader.catch_up, reader.catch_up):
+        with pytest.raises(Damaged, match="0000000000000000 says that its history was closed at entry"):
+            read()
 
 
 @pytest.mark.parametrize("boundaries", [2, 5, 9])

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
-from airflow_checkpoint_provider.protocol.config import config_of, seconds
+from airflow_checkpoint_provider.protocol.config import seconds
 from airflow_checkpoint_provider.protocol.records import canonical
 from tests.support.histories import History
 
@@ -153,10 +153,10 @@ def test_defaults_are_not_stored(changed: dict[str, Any]) -> None:
 
 def test_config_of_the_newest_attempt_is_in_force() -> None:
     history = History()
-    assert config_of(history.state) == CheckpointConfig()
+    assert history.state.config == CheckpointConfig()
     history.started(checkpointing=CheckpointConfig(timeout="1 min").to_json())
     history.started(try_number=2, checkpointing=CheckpointConfig(timeout="2 min").to_json())
     history.started(try_number=3, checkpointing=CheckpointConfig(timeout="3 min").to_json())
-    assert config_of(history.state).timeout_s == 180.0
+    assert history.state.config.timeout_s == 180.0
     history.started(try_number=4)
-    assert config_of(history.state) == CheckpointConfig(), "attempt 4 has no config"
+    assert history.state.config == CheckpointConfig(), "attempt 4 has no config"

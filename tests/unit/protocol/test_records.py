@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, Versions
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, canonical, parse
 from airflow_checkpoint_provider.storage import MemoryStore
@@ -209,7 +210,7 @@ EVENTS: tuple[e.Event, ...] = (
         restore_point=None,
         application_digest="",
         versions=Versions(),
-        checkpointing={},
+        checkpointing=CheckpointConfig().to_json(),
     ),
     e.CheckpointTriggered(
         request=e.Request(token="r1", try_number=1, kind="checkpoint"),

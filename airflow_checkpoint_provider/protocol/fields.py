@@ -1,0 +1,61 @@
+"""The types of stored fields, with the conditions that reading checks. Runs anywhere.
+
+A record from storage may be damaged or hostile. A value that could lead out of its history, or make code fail far from
+here, is refused when it is read.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any
+
+from airflow_checkpoint_provider.errors import FormatTooNew, InvalidConfig
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, is_job_id
+from airflow_checkpoint_provider.protocol.kinds import KINDS
+from airflow_checkpoint_provider.protocol.records import Check
+
+_FILE_SET = re.compile(rf"(?:{'|'.join(FOLDER_KINDS)})/[A-Za-z0-9~][A-Za-z0-9._~-]*/[1-9]\d*-[A-Za-z0-9_-]+", re.ASCII)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _is_checkpointing(data: dict[str, Any]) -> bool:
+    try:
+        return not data or bool(CheckpointConfig.from_json(data))
+    except (InvalidConfig, ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+        return False
+
+
+def _is_kind(name: str) -> bool:
+    if name not in KINDS:
+        raise FormatTooNew(
+            f"a stored checkpoint is of kind {name!r}, which this version does not know: upgrade airflow-checkpoint-provider here"
+        )
+    return True
+
+
+def _is_file_name(text: str) -> bool:
+    """Return whether ``text`` is a path below its file set: plain segments, none of them hidden."""
+    return all(re.match(r"[^._]", segment) for segment in text.split("/")) and text.isprintable()
+
+
+Number = Annotated[int, Check(lambda number: number >= 1, "number from 1 on")]
+"""An id, an epoch, a launch, a try."""
+Size = Annotated[int, Check(lambda number: number >= 0, "size")]
+"""Bytes, rows, or another count."""
+Seconds = Annotated[float, Check(lambda number: number >= 0, "duration in seconds")]
+Time = Annotated[str, Check(_is_time, "time with a zone")]
+TimeOrEmpty = Annotated[str, Check(lambda text: not text or _is_time(text), "time with a zone")]
+JobId = Annotated[str, Check(is_job_id, "job id")]
+FileSetPath = Annotated[str, Check(lambda text: bool(_FILE_SET.fullmatch(text)), "path of a file set")]
+FileName = Annotated[str, Check(_is_file_name, "name of a file")]
+KindName = Annotated[str, Check(_is_kind, "kind of checkpoint")]
+Checkpointing = Annotated[dict[str, Any], Check(_is_checkpointing, "configuration of checkpoints")]
+Plan = Annotated[tuple[str, ...], Check(bool, "plan: it names no application")]
