@@ -39,6 +39,7 @@ from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File,
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.spark.state.file_sets import FileSets
 from airflow_checkpoint_provider.storage.base import Put, put
 from tests.model.explore import TRIES_TWICE, Asked, Next, Process
 
@@ -317,6 +318,20 @@ class AtWork:
         garbage.expire(garbage.unshared(self.coordinator), AT)
         return self.known
 
+    def release(self) -> bytes:
+        """Delete what neither a checkpoint nor this attempt needs, unless one is pending. The script reads no rows any more."""
+        state = self.coordinator.state
+        attempt, paths = state.attempt(self.epoch), state.paths()
+        if state.pending or attempt is None:
+            return self.known
+        own = {file_set_path("a", self.epoch, str(number)) for number in range(1, state.next_id)}
+        file_sets = FileSets(own | {paths[number] for number in attempt.held_file_sets if number in paths})
+        file_sets.release(state, Acknowledgement.from_bytes(self.known).states)
+        for path in file_sets.released():
+            self.process.says_for_good("released", self.epoch, path)
+        garbage.delete_folders(self.process, KEYS, file_sets.released(), garbage.unchecked)
+        return self.known
+
     def end(self, how: str) -> bytes:
         self.coordinator.journal.append(c.EndAttempt(epoch=self.epoch, outcome=how))
         return self.known
@@ -363,6 +378,7 @@ class AtWork:
 STEPS: dict[str, Callable[..., bytes]] = {
     "save": AtWork.save, "begin": AtWork.begin, "leave": AtWork.leave, "go on": AtWork.go_on,
     "serve": AtWork.serve, "publish": AtWork.publish, "stop": AtWork.stop, "retire": AtWork.retire, "end": AtWork.end,
+    "release": AtWork.release,
 }  # fmt: skip
 
 

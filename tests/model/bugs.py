@@ -33,6 +33,7 @@ from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready,
 from airflow_checkpoint_provider.protocol.decisions import HANDLERS
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, PENDING, Checkpoint, State
+from airflow_checkpoint_provider.spark.state import file_sets
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 from tests.model import actors
 from tests.model.explore import Process
@@ -387,6 +388,10 @@ DELETING = {
     "i": Bug(
         "what a closed history leaves is deleted without asking for epochs", replaced(closing, "delete_leftovers", everything_goes),
         "closers_of_what_was_opened", ("P5", "P12"),
+    ),
+    "y": Bug(
+        "released although a checkpoint refers to it", replaced(file_sets, "_retained", lambda state: set()),
+        "releasing_under_a_successor", ("P5",),
     ),
     "g": Bug("condemned and forgotten by an attempt that is over", retired_without_epoch, "a_zombie", ("P3",)),
 }  # fmt: skip

@@ -20,6 +20,7 @@ P10 If the store answers and one actor keeps trying, everything pending gets its
     before, or dropped by the entry that ends its attempt; what was published is said to be.
 P11 What is done twice leaves the state as done once, and answers as the first did.
 P12 No file set is deleted while somebody refers to it; what is forgotten is deleted, at the latest when its attempt is over.
+    Only a living attempt itself deletes before what it wrote or restored, when it has released that.
 
 Where an entry alone breaks one, ``history`` says so; where the store, a belief or an answer does, this module does.
 """
@@ -27,8 +28,9 @@ Where an entry alone breaks one, ``history`` says so; where the store, a belief 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
+from typing import Any
 
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL
@@ -91,13 +93,15 @@ class Properties:
         entries = sum(key.startswith(f"{self._keys.prefix}/journal/") for key in disk.first)
         if entries != history.entries:
             return "P7: a number of the journal was left out"
-        broken = next(self._breaches(disk, history), None) or next(self._lies(history, claims), None)
+        released = {claim.what[1:] for claim in claims if claim.what[0] == "released"}
+        broken = next(self._breaches(disk, history, released), None) or next(self._lies(history, claims), None)
         if broken or self._other is None:
             return broken
         other = self._other.world(disk, frozenset())
         return other and f"{other}, in the other history"
 
-    def _breaches(self, disk: Disk, history: History) -> Iterator[str]:
+    def _breaches(self, disk: Disk, history: History, released: Collection[tuple[Any, ...]]) -> Iterator[str]:
+        """Yield what is wrong in the store. ``released``: epoch and path of what the attempt itself does not need any more."""
         for number, checkpoint in history.checkpoints.items():
             if checkpoint.status == "retained":
                 yield from self._torn(disk, number, checkpoint.digest, checkpoint.plan)
@@ -115,10 +119,12 @@ class Properties:
         yield from self._restore_point(disk, history)
         for epoch in history.living():
             for path in history.attempts[epoch].holds:
-                if not self._stands(disk, path):
+                if not self._stands(disk, path) and (epoch, path) not in released:
                     yield f"P9, P12: {path}, which attempt {epoch} restored, was deleted"
         for key in disk.gone:
-            if (deleted := self._file_set_of(key)) and not history.over(file_set_epoch(deleted)):
+            deleted = self._file_set_of(key)
+            epoch = file_set_epoch(deleted) if deleted else 0
+            if deleted and not history.over(epoch) and (epoch, deleted) not in released:
                 yield f"P12: {deleted} was deleted while its attempt lives"
 
     def _restore_point(self, disk: Disk, history: History) -> Iterator[str]:

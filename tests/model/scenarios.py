@@ -62,7 +62,8 @@ def after(cast: Cast, segment: int = 64, before: Disk | None = None) -> Disk:
 
 
 FIRST = Try()
-SAVE_A, SAVE_B, RETIRE, FINISH = ("save", "a"), ("save", "b"), ("retire",), ("end", "finished")
+SAVE_A, SAVE_B, RETIRE, RELEASE = ("save", "a"), ("save", "b"), ("retire",), ("release",)
+FINISH = ("end", "finished")
 
 
 def running(*script: tuple[str, ...], mine: Try = FIRST, segment: int = 64, before: Disk | None = None) -> Disk:
@@ -308,6 +309,17 @@ def retiring_under_a_driver() -> Scenario:
     return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
 
 
+def releasing_under_a_successor() -> Scenario:
+    """A driver deletes rows that it has computed again, while the next try launches and its driver restores."""
+    disk = running(SAVE_A, SAVE_A)
+    cast = {
+        "driver": at_work(disk, RELEASE, RETIRE, RELEASE, SAVE_A),
+        "task": (a.task, (Try("A", 2),), believed(disk)),
+        "next": (a.driver, Try("A", 2), (SAVE_A, RETIRE, RELEASE)),
+    }
+    return Scenario(cast, disk, faults=1, kinds=LOST_OR_LATE)
+
+
 def retiring_under_a_clear() -> Scenario:
     """A finished run is cleared: it starts again from where it started, which is the older one of two."""
     disk = running(SAVE_A, FINISH)
@@ -465,7 +477,7 @@ SMALL: dict[str, Callable[[], Scenario]] = {
         an_audit, an_audit_that_fails,
         a_driver_that_was_ended, a_launch_that_ended, drivers_of_one_launch, a_driver_starts_again, a_state_reached_late,
         tries_of_one_run, a_finished_run, a_cleared_run, two_runs, two_scripts,
-        retiring_under_a_driver, retiring_under_a_clear, retiring_under_an_older_clear, retiring_under_a_restore,
+        retiring_under_a_driver, releasing_under_a_successor, retiring_under_a_clear, retiring_under_an_older_clear, retiring_under_a_restore,
         retiring_after_the_end, sweeping_under_a_driver, a_restore, a_restore_that_is_repeated,
         a_restore_of_what_is_retired, closers, closers_of_what_was_opened,
     )
