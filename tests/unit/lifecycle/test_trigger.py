@@ -406,7 +406,7 @@ def test_killed_trigger_does_not_wait_for_its_next_poll(job: Job) -> None:
     with pytest.raises(AirflowException, match="was killed"):
         run(asks)
     kills.join()
-    assert time.monotonic() - before < 3
+    assert time.monotonic() - before < 30, "half of a poll"
     assert job.checkpoint(1).status == "aborted"
 
 
