@@ -9,7 +9,7 @@ from collections.abc import Callable
 from airflow_checkpoint_provider.errors import Refused, StoreError
 from airflow_checkpoint_provider.spark.attempt import Ending
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.state.notifier import Notifier
+from airflow_checkpoint_provider.spark.process.background import Background
 
 NOT_DELETED = "Old checkpoints could not be deleted. The next checkpoint tries again"
 
@@ -26,7 +26,7 @@ class Deletions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting = list[Deletion]()
-        self._thread = Notifier("deletion")
+        self._thread = Background("deletion")
 
     def submit(self, deletion: Deletion) -> None:
         """Run ``deletion`` soon, unless it waits already."""

@@ -51,6 +51,9 @@ def open_checkpoint(pointer: str, spark: SparkSession) -> OpenedCheckpoint:
     Digest, file names and sizes are compared first. For a savepoint no journal is read. A gated checkpoint can be opened as
     soon as it is acknowledged. Raises ``CheckpointNotFound``, which says when it was deleted and which ``retention=`` keeps
     it; ``NotPending`` while it is not acknowledged; and ``Damaged``. Opening a checkpoint runs no code from it.
+
+    The DataFrames can be read until the checkpoint is deleted. Its history does not know that somebody reads them: choose
+    ``retention=`` accordingly, or open a savepoint.
     """
     refuse_connect(spark)
     check_versions(spark)

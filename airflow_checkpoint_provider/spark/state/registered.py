@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from airflow_checkpoint_provider.errors import CheckpointError, Declined, WrongUse
 from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint, State
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.state.notifier import Notifier
+from airflow_checkpoint_provider.spark.process.background import Background
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import json_copy
 
@@ -91,7 +91,7 @@ class Registered:
         self._states, self._restored = states, restored
         self._objects: dict[str, CheckpointedObject] = {}
         self._open: dict[str, CheckpointedObject] = {}  # those that were not closed yet
-        self._notifiers: dict[str, Notifier] = {}  # of the objects that are notified in the background
+        self._notifiers: dict[str, Background] = {}  # of the objects that are notified in the background
         self._participants: tuple[str, ...] = ()  # uids of the objects at the newest barrier
         self._newest: set[int] = set()  # the checkpoints that hold the states of the newest barrier
         self._lock = threading.Lock()  # guards the two dictionaries below
@@ -119,7 +119,7 @@ class Registered:
             obj.initialize_state(InitializationContext(uid, state, self._restored is not None, self._restored))
         self._objects[uid] = self._open[uid] = obj
         if getattr(obj, IN_BACKGROUND, False):
-            self._notifiers[uid] = Notifier(f"notify-{uid}")
+            self._notifiers[uid] = Background(f"notify-{uid}")
 
     # -- at a barrier ------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Calls one object in a thread of its own. Runs in the Spark driver."""
+"""A thread that the process does not wait for: notifications and deletions run there. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Notifier:
-    """Runs calls one after the other. An object that hangs delays nobody else, and does not keep the process alive."""
+class Background:
+    """Runs calls one after the other. A call that hangs delays no other thread, and does not keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
