@@ -185,13 +185,18 @@ def row(state: State, checkpoint: Checkpoint) -> Row:
 
 
 def saved_s(state: State, attempt: AttemptRecord, run: str) -> float:
-    """Return the seconds of work of the stages that this attempt did not compute again. Its newest checkpoint holds them."""
+    """Return the seconds of work of the stages that this attempt did not compute again. Its newest checkpoint holds them.
+
+    An attempt that neither finished nor completed a checkpoint saved nothing: the next one begins where it began.
+    """
     point = attempt.restore_point
     if point is None or point.id is None:
         return 0.0
     checkpoints = [
         checkpoint for checkpoint in state.checkpoints if attempt.epoch in checkpoint.epochs and checkpoint.completed_at
     ]
+    if not checkpoints and attempt.outcome != "finished":
+        return 0.0
     newest = checkpoints[-1] if checkpoints else state.checkpoint(point.id)
     stages = [held for held in newest.states if held.kind == "stage" and held.run == run] if newest else []
     restored = state.checkpoint(point.id)

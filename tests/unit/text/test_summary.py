@@ -79,8 +79,22 @@ def test_saved_work_is_counted_per_attempt() -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.started("03:02:10", try_number=2)
+    recorded.stage("delays", "03:10:00", "03:10:01", work_s=60, kib=14.1)
     recorded.started("03:12:10", try_number=3)
-    assert summary_table.summarize(recorded.state, recorded.scope).saved_s == 2 * (4320 + 6000 + 4920)
+    recorded.ended("03:22:10")
+    assert summary_table.summarize(recorded.state, recorded.scope).saved_s == 2 * (4320 + 6000 + 4920) + 60
+
+
+def test_attempt_that_got_no_further_has_saved_nothing() -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.started("03:02:10", try_number=2)
+    assert summary_table.summarize(recorded.state, recorded.scope).saved_s == 0
+    recorded.ended("03:02:40", "failed", 3)
+    recorded.started("03:12:10", try_number=3)
+    assert summary_table.summarize(recorded.state, recorded.scope).saved_s == 0
+    recorded.stage("delays", "03:20:00", "03:20:01", work_s=60, kib=14.1)
+    assert summary_table.summarize(recorded.state, recorded.scope).saved_s == 4320 + 6000 + 4920
 
 
 def test_long_table_shows_the_newest_rows() -> None:
