@@ -45,8 +45,8 @@ def stage_sorted(uid: str) -> str:
 
 def file_is_whole(uid: str, where: str) -> str:
     """Say that a file could not be read by the script, and now all of it is as it was written."""
-    text = f"state '{uid}': the script failed at {where}. Read again, all of it is as it was written, so the storage may have"
-    return coded(f"{text} failed for a moment. A retry reads it again.", "CKP124")
+    text = f"state '{uid}': the script failed at {where}. Read again, its size, footer and pages are as they were written, so"
+    return coded(f"{text} the storage may have failed for a moment. A retry reads it again.", "CKP124")
 
 
 def file_is_out_of_reach(uid: str, where: str, why: str) -> str:

@@ -164,7 +164,7 @@ def test_file_that_can_be_read_again_leaves_the_error_of_spark(
     assert launches.ends()[-1] == ("failed", ExitCode.FAILED)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "[CKP124]" in line]
     assert "state 'second': the script failed at jobs/etl.totals/" in line
-    assert "Read again, all of it is as it was written" in line
+    assert "Read again, its size, footer and pages are as they were written" in line
 
 
 def test_damage_that_the_script_catches_is_its_own_matter(script: Script) -> None:

@@ -109,7 +109,10 @@ def test_whole_file_is_said_to_be_whole(
 ) -> None:
     assert damage_behind(Spark(SAID), running.attempt, [clean]) is None
     (line,) = lines(capsys)
-    assert f"state 'clean': the script failed at {KEY}. Read again, all of it is as it was written" in line
+    assert (
+        f"state 'clean': the script failed at {KEY}. Read again, its size, footer and pages are as they were written"
+        in line
+    )
 
 
 @pytest.mark.parametrize("fault", [Fault.NOT_SENT, Fault.DENIED])
