@@ -116,7 +116,9 @@ class Coordinator:
             raise errors.CommitStateUnknown(
                 f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced"
             )
-        counting = self._read_acknowledgement(stored, ack.id) if outcome is Put.EXISTS and stored else ack
+        counting = (
+            self._read_acknowledgement(stored, ack.id, ack.application) if outcome is Put.EXISTS and stored else ack
+        )
         self._own[ack.id, ack.application] = counting
         return counting
 
@@ -136,7 +138,7 @@ class Coordinator:
         if len(acks) < len(checkpoint.plan):
             return self._unsealed(number, finalize)
         body = self._put_seal(number, self._seal(checkpoint, acks).to_bytes())
-        seal = Seal.from_bytes(body)
+        seal = Seal.from_bytes(body, self.keys.seal(number))
         if _nonces(seal.applications) != _nonces(acks):
             raise errors.Damaged(
                 f"{self.keys.seal(number)} is not made of the acknowledgements of chk-{number}; abort it"
@@ -220,16 +222,16 @@ class Coordinator:
             ack = self._own.get((checkpoint.id, application))
             if ack is None:
                 body = self.store.read(self.keys.acknowledgement(checkpoint.id, application))
-                ack = self._read_acknowledgement(body, checkpoint.id) if body is not None else None
+                ack = self._read_acknowledgement(body, checkpoint.id, application) if body is not None else None
             if ack is not None:
                 acks[application] = ack
         return acks
 
-    def _read_acknowledgement(self, body: bytes, number: int) -> Acknowledgement:
+    def _read_acknowledgement(self, body: bytes, number: int, application: str) -> Acknowledgement:
         """Return the acknowledgement in ``body``. Raise ``OtherIncarnation`` if its journal was deleted by hand: ids
         start again then, but old checkpoints may still exist.
         """
-        ack = Acknowledgement.from_bytes(body)
+        ack = Acknowledgement.from_bytes(body, self.keys.acknowledgement(number, application))
         if ack.inc != self.state.incarnation:
             raise errors.OtherIncarnation(
                 f"chk-{number} was acknowledged by another incarnation of this history, whose journal was deleted by hand:"

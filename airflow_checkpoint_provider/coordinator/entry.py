@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.protocol.events import Event, event_from_json, event_to_json
 from airflow_checkpoint_provider.protocol.fields import Size, Time
-from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, canonical, parse
+from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, canonical, checked, parse
 from airflow_checkpoint_provider.protocol.state import State
 
 CLOSED = "closed"  # what a closed history's last stub keeps: of its state, what says something
@@ -67,7 +67,7 @@ class Entry:
     def to_bytes(self) -> bytes:
         data: dict[str, Any] = {**self.extra, "v": VERSION, "inc": self.inc, "n": self.n}
         if self.stub:
-            return canonical({**data, "stub": True})
+            return checked({**data, "stub": True})
         data |= {
             "nonce": self.nonce,
             "at": self.at,
@@ -76,7 +76,7 @@ class Entry:
         }
         if self.snapshot is not None:
             data["snapshot"] = self.snapshot.to_json()
-        return canonical(data)
+        return checked(data)
 
     @property
     def closed(self) -> State | None:

@@ -11,6 +11,7 @@ from airflow_checkpoint_provider.coordinator import parquet
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.records import crc_of
 from airflow_checkpoint_provider.storage.base import Store
 
 Pairs = tuple[tuple[str, str], ...]
@@ -70,8 +71,8 @@ def compare_footer(store: Store, folder: str, file: File) -> None:
     if file.footer is None:
         return
     with _named_file(folder, file):
-        footer = _reader(store, folder, file)(file.bytes - file.footer.bytes, file.footer.bytes)
-        if parquet.crc_of(footer) != file.footer.crc:
+        footer = _reader(store, folder, file)(max(0, file.bytes - file.footer.bytes), file.footer.bytes)
+        if crc_of(footer) != file.footer.checksum:
             raise Damaged("has another footer than was acknowledged; somebody or something changed it")
 
 

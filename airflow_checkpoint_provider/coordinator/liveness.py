@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError
 from airflow_checkpoint_provider.protocol.fields import Number, TimeOrEmpty
 from airflow_checkpoint_provider.protocol.keys import Keys, is_attempt_beat
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, canonical, parse
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked, parse
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -160,7 +160,7 @@ class Heart:
         """Write a beat now."""
         with self._lock:
             self._beat = replace(self._beat, counter=self._beat.counter + 1, at=utc_now())
-            body = canonical(self._beat.to_json())
+            body = checked(self._beat.to_json())
         with contextlib.suppress(CheckpointError, OSError):
             self._store.overwrite(self._key, body)
 

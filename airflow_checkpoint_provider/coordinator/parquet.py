@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.metadata import Footer
+from airflow_checkpoint_provider.protocol.records import crc_of
 
 Read = Callable[[int, int], bytes]
 """Returns the bytes of one file from a start, as many as a length says."""
@@ -45,11 +46,7 @@ def footer_of(read: Read, size: int) -> Footer:
     tail, footer = _footer(read, size)
     with _readable():
         length = size - _end_of_pages(footer, size)
-    return Footer(bytes=length, crc=crc_of(_last(read, size, tail, length)))
-
-
-def crc_of(body: bytes) -> str:
-    return f"{zlib.crc32(body):08x}"
+    return Footer(bytes=length, checksum=crc_of(_last(read, size, tail, length)))
 
 
 def _footer(read: Read, size: int) -> tuple[bytes, bytes]:

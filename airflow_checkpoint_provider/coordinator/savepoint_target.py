@@ -20,7 +20,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.files import verify
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.metadata import Seal, digest
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, canonical, parse
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked, parse
 from airflow_checkpoint_provider.storage.base import Store, put
 
 NO_CLAIM, CLAIM = "no_claim", "claim"
@@ -220,7 +220,7 @@ def put_claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: 
     ``owner`` is the incarnation of a history, or ``DISPOSAL``. Open the savepoint before, since an empty directory
     could be claimed too; verify it afterwards.
     """
-    body = canonical(ClaimLock(owner=owner, by=by, at=at).to_json())
+    body = checked(ClaimLock(owner=owner, by=by, at=at).to_json())
     _, stored = put(store, pointer.claim, body)
     if stored is None:
         raise _unknown(pointer.claim)
@@ -249,7 +249,7 @@ def delete_savepoint(store: Store, pointer: SavepointPointer, owner: str, by: st
     put_claim(store, pointer, owner, by, at)
     body = store.read(pointer.metadata)
     if body is None or not _is_stub(body, pointer):
-        store.overwrite(pointer.metadata, canonical(DisposedStub(by=by, at=at).to_json()))
+        store.overwrite(pointer.metadata, checked(DisposedStub(by=by, at=at).to_json()))
     for name in store.folders(pointer.name):
         store.delete_under(f"{pointer.name}/{name}")
     keys = [listed.key for listed in store.list(pointer.name)]

@@ -20,15 +20,15 @@ from airflow_checkpoint_provider.protocol.fields import (
     Seconds,
     Size,
 )
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, canonical, parse
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, checked, parse
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footer(Record):
-    """The last ``bytes`` bytes of a Parquet file, behind its pages: indexes and footer. ``crc`` is their CRC-32 in hex."""
+    """The last ``bytes`` bytes of a Parquet file, behind its pages: indexes and footer. ``checksum`` is their CRC-32 in hex."""
 
-    bytes: int
-    crc: str
+    bytes: Number
+    checksum: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,11 +145,11 @@ class Acknowledgement(Record):
     v: int = VERSION
 
     def to_bytes(self) -> bytes:
-        return canonical(self.to_json())
+        return checked(self.to_json())
 
     @classmethod
-    def from_bytes(cls, body: bytes) -> Acknowledgement:
-        return cls.from_json(parse(body, "the acknowledgement"))
+    def from_bytes(cls, body: bytes, key: str = "the acknowledgement") -> Acknowledgement:
+        return cls.from_json(parse(body, key))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,11 +174,11 @@ class Seal(Record):
         return {state.uid: state for ack in self.applications.values() for state in ack.states}
 
     def to_bytes(self) -> bytes:
-        return canonical(self.to_json())
+        return checked(self.to_json())
 
     @classmethod
-    def from_bytes(cls, body: bytes) -> Seal:
-        return cls.from_json(parse(body, "_metadata"))
+    def from_bytes(cls, body: bytes, key: str = "_metadata") -> Seal:
+        return cls.from_json(parse(body, key))
 
 
 def digest(body: bytes) -> str:

@@ -14,6 +14,7 @@ import math
 import re
 import types
 import typing
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Self
@@ -21,6 +22,7 @@ from typing import Any, Self
 from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 
 VERSION = 1
+CHECKSUM = "crc"
 
 
 def canonical(data: Any) -> bytes:
@@ -28,21 +30,38 @@ def canonical(data: Any) -> bytes:
     return json.dumps(data, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def parse(body: bytes, what: str) -> dict[str, Any]:
-    """Return the object in ``body``. ``what`` names it in errors.
+def checked(data: Mapping[str, Any]) -> bytes:
+    """Return the canonical JSON of an object together with its checksum, by which ``parse`` notices a change."""
+    return canonical({**data, CHECKSUM: crc_of(canonical(data))})
 
-    Raises ``Damaged`` if it is no object with a version, and ``FormatTooNew`` if its version is newer than this package.
+
+def crc_of(body: bytes) -> str:
+    """Return the CRC-32 of ``body`` in hex."""
+    return f"{zlib.crc32(body):08x}"
+
+
+def parse(body: bytes, what: str) -> dict[str, Any]:
+    """Return the object in ``body``, without its checksum. ``what`` names it in errors.
+
+    Raises ``Damaged`` if it is no object with a version, or does not match its checksum; ``FormatTooNew`` if its version is
+    newer than this package. An object without a checksum is taken as it is.
     """
     try:
         data = json.loads(
             body.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
         )
+        checksum = data.pop(CHECKSUM, None) if isinstance(data, dict) else None
+        matches = checksum is None or checksum == crc_of(canonical(data))
         if _SURROGATE.search(body):
             canonical(data)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{what} is not JSON ({error}); somebody or something changed it after it was written") from None
     if not isinstance(data, dict) or type(data.get("v")) is not int or data["v"] < 1:
         raise Damaged(f"{what} is no object with a version; it was not written by this package")
+    if not matches:
+        raise Damaged(
+            f"{what} does not match its checksum; somebody or something changed it after it was written. Bring it back from a backup"
+        )
     if data["v"] > VERSION:
         raise FormatTooNew(
             f"{what} has format {data['v']}, this version reads up to {VERSION}: upgrade airflow-checkpoint-provider here"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any
 
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys
-from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.records import checked, parse
 from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.storage.base import Store
 from tests.support.histories import at, launch
@@ -51,15 +50,13 @@ def numbers(store: MemoryStore) -> list[int]:
 
 
 def raw(store: MemoryStore, n: int) -> dict[str, Any]:
-    """Entry ``n`` as it is stored."""
-    data = json.loads(store.objects[KEYS.entry(n)])
-    assert isinstance(data, dict)
-    return data
+    """Entry ``n`` as it is stored, without its checksum."""
+    return parse(store.objects[KEYS.entry(n)], KEYS.entry(n))
 
 
 def rewrite(store: MemoryStore, n: int, /, **fields: Any) -> None:
     """Change entry ``n`` as no writer ever does."""
-    store.objects[KEYS.entry(n)] = canonical(raw(store, n) | fields)
+    store.objects[KEYS.entry(n)] = checked(raw(store, n) | fields)
 
 
 def prune(store: MemoryStore, *, segment: int, stubs: bool = False) -> None:
@@ -73,4 +70,4 @@ def prune(store: MemoryStore, *, segment: int, stubs: bool = False) -> None:
         if n % segment and n // segment < last:
             del store.objects[KEYS.entry(n)]
         if stubs and n % segment == 0 and n // segment < last:
-            store.objects[KEYS.entry(n)] = canonical({"v": 1, "inc": raw(store, n)["inc"], "n": n, "stub": True})
+            store.objects[KEYS.entry(n)] = checked({"v": 1, "inc": raw(store, n)["inc"], "n": n, "stub": True})

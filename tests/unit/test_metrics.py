@@ -123,7 +123,7 @@ def test_gauges_of_a_finished_run() -> None:
     assert found["lastCheckpointRestoreTimestamp"] == 1795230139000
     assert found["lastCheckpointCompletedTimestamp"] == 1795232650000
     assert (found["lastCheckpointSize"], found["lastCheckpointFullSize"]) == (0, 64612)
-    assert found["lastCheckpointMetadataSize"] == 2050
+    assert found["lastCheckpointMetadataSize"] == 2067
 
 
 def test_gauges_of_the_last_completed_checkpoint_stay_when_a_newer_one_is_aborted() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -25,7 +24,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
-from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.records import canonical, checked, parse
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, bystander, driver, file_set, stage, take, value
@@ -178,7 +177,7 @@ def test_digest_is_that_of_the_stored_seal() -> None:
     copy = MemoryStore()
     copy.objects = dict(store.objects)
     bystander(copy).complete(1)
-    store.create(SEAL, canonical(json.loads(copy.objects[SEAL]) | {"later": "kept"}))
+    store.create(SEAL, checked(parse(copy.objects[SEAL], SEAL) | {"later": "kept"}))
     coordinator = bystander(store)
     coordinator.complete(1)
     assert only(coordinator).digest == digest(store.objects[SEAL])

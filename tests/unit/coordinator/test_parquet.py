@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.parquet import PIECE, Read, check_pages, crc_of, footer_of
+from airflow_checkpoint_provider.coordinator.parquet import PIECE, Read, check_pages, footer_of
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.protocol.records import crc_of
 from tests.support.parquet import flipped, parquet_file
 
 ROWS = 300
@@ -58,14 +59,14 @@ def test_footer_is_all_that_lies_behind_the_pages() -> None:
     footer = footer_of(reading(body), len(body))
     alone = int.from_bytes(body[-8:-4], "little") + 8
     assert footer.bytes > alone  # with the indexes of the pages
-    assert footer.crc == crc_of(body[-footer.bytes :])
+    assert footer.checksum == crc_of(body[-footer.bytes :])
 
 
 def test_long_footer_is_read_again_whole() -> None:
     body = parquet_file(20_000, data_page_size=64, row_group_size=200)
     footer = footer_of(reading(body), len(body))
     assert footer.bytes > 64 * 1024
-    assert footer.crc == crc_of(body[-footer.bytes :])
+    assert footer.checksum == crc_of(body[-footer.bytes :])
     check_pages(reading(body), len(body), 20_000)
 
 

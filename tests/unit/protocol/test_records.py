@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,11 +17,12 @@ from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, Versions
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, canonical, parse
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, canonical, checked, parse
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, driver, stage, take, value
 from tests.support.histories import at
 from tests.support.journals import KEYS, SHORT, open_journal, raw, rewrite, write, written
+from tests.support.parquet import flipped
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -64,6 +67,28 @@ def test_canonical_json_has_no_nan() -> None:
 def test_body_without_a_version_is_damaged(body: bytes) -> None:
     with pytest.raises(Damaged, match=r"^chk-7/_metadata"):
         parse(body, "chk-7/_metadata")
+
+
+@given(st.dictionaries(st.text(), json_values))
+def test_checked_object_is_read_back(data: dict[str, Any]) -> None:
+    data = {name: value for name, value in data.items() if name != "crc"} | {"v": VERSION}
+    assert parse(checked(data), "entry 7") == data
+    assert json.loads(checked(data)).keys() - data.keys() == {"crc"}
+
+
+def test_every_flipped_bit_of_a_checked_object_is_damage() -> None:
+    """A bit may be in the name of the checksum only; all else is then as it was written."""
+    data = {"v": VERSION, "n": 7, "at": "2026-11-20", "events": [{"kind": "größer", "share": 0.5, "none": None}]}
+    body = checked(data)
+    for place, bit in itertools.product(range(len(body)), range(8)):
+        with suppress(Damaged):
+            read = parse(flipped(body, place, bit), "entry 7")
+            assert {name: value for name, value in read.items() if value != json.loads(body)["crc"]} == data
+
+
+def test_changed_object_is_named() -> None:
+    with pytest.raises(Damaged, match=r"^chk-7/_metadata does not match its checksum; .*Bring it back from a backup"):
+        parse(checked({"v": 1, "n": 7}).replace(b'"n":7', b'"n":8'), "chk-7/_metadata")
 
 
 def test_newer_format_is_refused_by_name() -> None:
@@ -245,7 +270,7 @@ def test_event_keeps_unknown_fields() -> None:
 def test_snapshot_keeps_unknown_fields_over_the_next_boundary() -> None:
     """A newer version writes a boundary, this version the entries and the next boundary."""
     store = written(SHORT + 2, segment=SHORT)
-    snapshot = raw(store, SHORT)["snapshot"]
+    snapshot: dict[str, Any] = raw(store, SHORT)["snapshot"]
     snapshot["later"] = [1]
     snapshot["launches"][0]["later"] = 2
     snapshot["runs"][0]["later"] = 3
@@ -261,7 +286,7 @@ def test_snapshot_keeps_unknown_fields_over_the_next_boundary() -> None:
 
 
 def test_seal_keeps_unknown_fields_of_an_acknowledgement() -> None:
-    body = canonical(later_fields(acknowledgement(1, stage("clean", 1), value("count", 1, 7)).to_json()))
+    body = checked(later_fields(acknowledgement(1, stage("clean", 1), value("count", 1, 7)).to_json()))
     ack = Acknowledgement.from_bytes(body)
     assert ack.to_bytes() == body
     seal = Seal(
