@@ -107,7 +107,7 @@ class Machine(RuleBasedStateMachine):
             owner="d.t",
             run=run,
             run_after=f"2026-01-0{ord(run) - 64}",
-            started_at="",
+            started_at="2026-11-20T00:00:00Z",
             restore=str(other.pop("restore", "latest")),
         )
         known: dict[str, object] = {"spec": spec, "incarnation": "inc", "job": "j", "scope": self.scope}
