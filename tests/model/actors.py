@@ -223,7 +223,9 @@ def taken_in(process: Process, restored: Restored, epoch: int) -> tuple[StateSna
     states = tuple(restored.seal.states.values())
     if restored.keys == KEYS:
         return states
-    copies = [import_state(state, restored.keys, KEYS, epoch, process.nonce) for state in states]
+    copies = [
+        import_state(state, restored.keys, KEYS, epoch, lambda: process.nonce().replace(".", "-")) for state in states
+    ]
     for _, pairs in copies:
         for _, there in pairs:
             process.overwrite(there, ROWS)
@@ -232,7 +234,7 @@ def taken_in(process: Process, restored: Restored, epoch: int) -> tuple[StateSna
 
 def words(states: tuple[StateSnapshot, ...]) -> bytes:
     """The states that a driver would acknowledge now, as bytes."""
-    return Acknowledgement(inc="", id=0, application="", epoch=0, nonce="", run="", states=states).to_bytes()
+    return Acknowledgement(inc="", id=1, application="", epoch=1, nonce="", run="", states=states).to_bytes()
 
 
 def work(

@@ -169,7 +169,7 @@ def own_seal(self: Coordinator, number: int, body: bytes) -> bytes:
 
 def whatever_there_is(self: Coordinator, checkpoint: Checkpoint) -> dict[str, Acknowledgement]:
     nothing = Acknowledgement(
-        inc=self.state.incarnation, id=checkpoint.id, application="", epoch=0, nonce="", run="", states=()
+        inc=self.state.incarnation, id=checkpoint.id, application="", epoch=1, nonce="", run="", states=()
     )
     return {"": nothing} | ACKNOWLEDGEMENTS(self, checkpoint)
 
