@@ -308,7 +308,7 @@ def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: 
 def _delete_savepoint(store: Store, text: str, owner: str, state: State, now: str) -> None:
     pointer = SavepointPointer.parse(text)
     target = store.beside(pointer.root)
-    savepoint_target.delete_savepoint(target, pointer, owner, f"the history of {state.job}", now)
+    savepoint_target.delete_claimed(target, pointer, owner, f"the history of {state.job}", now)
 
 
 def forget(coordinator: Coordinator, deleted: Deleted) -> tuple[int, ...]:
@@ -343,11 +343,14 @@ def remove_orphans(access: Access, at_most: int | None = None, check: Check = un
 def delete_target(store: Store, aborted: Checkpoint) -> None:
     """Delete the files of an aborted savepoint at its target, and of no other checkpoint.
 
-    Each name at a target is used once, so everything below it belongs to this savepoint.
+    Each name at a target is used once, so everything below it belongs to this savepoint. An aborted one was never published:
+    what holds ``_metadata`` is another savepoint, whatever the journal says.
     """
     if aborted.savepoint:
         pointer = target_of(aborted)
-        store.beside(pointer.root).delete_under(pointer.name)
+        target = store.beside(pointer.root)
+        if target.read(pointer.metadata) is None:
+            target.delete_under(pointer.name)
 
 
 # -- the journal ---------------------------------------------------------------------------------------------------------

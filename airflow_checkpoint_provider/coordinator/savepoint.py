@@ -200,6 +200,7 @@ def find_gone(home: Store, pointer: SavepointPointer) -> Gone | None:
 
 def _finish(home: Store, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool) -> Disposed:
     """Finish an interrupted disposal: its stub exists, so nobody can open the savepoint any more."""
+    savepoint_target.refuse_history(home.beside(pointer.root), pointer)
     if not dry_run:
         savepoint_target.delete_savepoint(home.beside(pointer.root), pointer, DISPOSAL, by, now)
     return Disposed(pointer, "", 0, 0, own=False)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.files import verify
-from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, Keys, SavepointPointer
+from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, SAVEPOINTS, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.metadata import Seal, digest
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked, parse
 from airflow_checkpoint_provider.storage.base import Store, put
@@ -241,19 +241,37 @@ def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None
 
 
 def delete_savepoint(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
-    """Claim a savepoint and delete everything in its directory except the stub and the claim. Raises ``AlreadyClaimed``.
+    """Claim a savepoint and delete its file sets. Raises ``AlreadyClaimed``, and ``InvalidName`` for a history.
 
     A second call of the same owner finishes an interrupted deletion; the stub keeps the text of the first. A savepoint that was
     never published gets a stub too.
     """
+    refuse_history(store, pointer)
     put_claim(store, pointer, owner, by, at)
     body = store.read(pointer.metadata)
     if body is None or not _is_stub(body, pointer):
         store.overwrite(pointer.metadata, checked(DisposedStub(by=by, at=at).to_json()))
-    for name in store.folders(pointer.name):
-        store.delete_under(f"{pointer.name}/{name}")
-    keys = [listed.key for listed in store.list(pointer.name)]
-    store.delete(key for key in keys if key not in (pointer.metadata, pointer.claim))
+    delete_files(store, pointer)
+
+
+def delete_claimed(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
+    """Delete a savepoint whose claim stands already. Without it nothing is deleted: a journal alone names no owner."""
+    if store.read(pointer.claim) is not None:
+        delete_savepoint(store, pointer, owner, by, at)
+
+
+def delete_files(store: Store, pointer: SavepointPointer) -> None:
+    """Delete the file sets of a savepoint, and nothing else that lies in its directory."""
+    for kind in FOLDER_KINDS:
+        store.delete_under(f"{pointer.name}/{kind}")
+
+
+def refuse_history(store: Store, pointer: SavepointPointer) -> None:
+    """Raise ``InvalidName`` if the directory is a history, or lies inside of one: its file sets are those of a job."""
+    if _HISTORY.search(str(pointer)) or next(iter(store.list(f"{pointer.name}/journal")), None) is not None:
+        raise errors.InvalidName(
+            f"{pointer} is a history of a job, or lies inside of one, and no savepoint: nothing was deleted"
+        )
 
 
 def _is_stub(body: bytes, pointer: SavepointPointer) -> bool:

@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Time,
     TimeOrEmpty,
 )
+from airflow_checkpoint_provider.protocol.keys import is_savepoint_target
 from airflow_checkpoint_provider.protocol.metadata import Measures, Versions
 from airflow_checkpoint_provider.protocol.records import Record, added
 
@@ -231,6 +232,11 @@ class CheckpointTriggered(Event):
     timeout_s: Seconds  # in force: the request's, or the attempt's
     target: str | None = None  # a savepoint's own folder
     queued_at: TimeOrEmpty = added("")
+
+    def check(self) -> None:
+        """Refuse a target that is no directory of this savepoint: its files would be read, and deleted, there."""
+        if self.target is not None and not is_savepoint_target(self.target, self.id, self.request.nonce):
+            raise ValueError(f"{self.target!r} is no directory of savepoint {self.id}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,6 +153,12 @@ def savepoint_name(job: str, number: int, nonce: str) -> str:
     return f"savepoint-{safe_token(job)}-{number}-{nonce}"
 
 
+def is_savepoint_target(target: str, number: int, nonce: str) -> bool:
+    """Return whether ``target`` is a directory that only savepoint ``number`` with this nonce can have: of any job, anywhere."""
+    name = SavepointPointer.parse(target).name
+    return name.startswith("savepoint-") and name.endswith(f"-{number}-{nonce}")
+
+
 _POINTER = re.compile(r"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-(?P<id>[1-9]\d*)")
 _DIRECTORY = re.compile(r"(?P<root>.*[^/:])/(?P<name>[^/]+)")
 _BELOW = re.compile(r"/+(?:_metadata/*)?\Z")  # a directory, with a slash, and its `_metadata` are one pointer

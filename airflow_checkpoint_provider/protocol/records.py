@@ -124,12 +124,17 @@ class Record:
         known = {f.name: (f, getattr(self, f.name)) for f in fields(self) if f.name != "extra"}
         return {**self.extra, **{name: _plain(value) for name, (f, value) in known.items() if not _silent(f, value)}}
 
+    def check(self) -> None:
+        """Raise ``ValueError`` if fields that were read do not fit together. A class with such fields overrides it."""
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         known = _readers(cls)  # type: ignore[arg-type]  # a class is hashable, mypy doubts it of Self
         try:
             own = {name: read(data[name]) for name, read in known.items() if name in data}
-            return cls(**own, extra={name: value for name, value in data.items() if name not in known})
+            record = cls(**own, extra={name: value for name, value in data.items() if name not in known})
+            record.check()
+            return record
         except FormatTooNew:
             raise
         except (TypeError, KeyError, ValueError, AttributeError) as error:

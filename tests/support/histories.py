@@ -187,7 +187,7 @@ def stopped(number: int, epoch: int) -> tuple[e.Event, ...]:
             plan=("",),
             request=request,
             timeout_s=600.0,
-            target=f"{request.folder}/savepoint-{number}",
+            target=f"{request.folder}/savepoint-orders-{number}-9f3c",
         ),
         e.CheckpointCompleted(id=number, digest="d", bytes=0, states=(), suspended="task upgrade.stop: savepoint 41"),
         e.SavepointPublished(id=number),

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.files import export_pairs
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint, put_claim
+from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, Savepoint, open_savepoint, put_claim
 from airflow_checkpoint_provider.errors import (
     AlreadyClaimed,
     CommitStateUnknown,
@@ -163,6 +163,7 @@ def test_disposal_asks_the_history_for_every_spelling_of_the_pointer(tmp_path: P
 def test_condemned_savepoint_is_deleted_before_it_is_forgotten() -> None:
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
+    put_claim(open_store(pointer.root), pointer, DISPOSAL, "ann", NOW)
     coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
     assert expire(coordinator, NOW) == (1,)
     assert left(pointer) == ["_claimed", "_metadata"]
@@ -173,13 +174,14 @@ def test_condemned_savepoint_is_deleted_before_it_is_forgotten() -> None:
 def test_failing_target_delays_no_deletion_of_checkpoints(tmp_path: Path) -> None:
     coordinator = driver(MemoryStore(), retention=KeepLatest(1))
     folder = tmp_path / "savepoints"
-    completed(coordinator, below=folder.as_uri())
+    pointer = completed(coordinator, below=folder.as_uri())
     savepoint.publish_due(coordinator)
     for _ in range(3):
         take(coordinator)
+    put_claim(open_store(pointer.root), pointer, DISPOSAL, "ann", NOW)
     coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
-    shutil.rmtree(folder)
-    folder.write_text("no folder")
+    (folder / pointer.metadata).unlink()
+    (folder / pointer.metadata).mkdir()
     with pytest.raises(StoreError):
         expire(coordinator, NOW)
     assert [(checkpoint.id, checkpoint.status) for checkpoint in coordinator.state.checkpoints] == [

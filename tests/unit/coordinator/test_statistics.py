@@ -60,7 +60,7 @@ def answer(recorded: Recorded) -> dict[str, Any]:
 def triggered(kind: str, **other: Any) -> CheckpointTriggered:
     """Return the trigger of chk-1 by attempt 1."""
     return CheckpointTriggered(
-        request=Request(token="asked", try_number=1, kind=kind),
+        request=Request(token="asked", try_number=1, kind=kind, nonce="n0nce"),
         id=1,
         epochs=(1,),
         branch=0,

@@ -61,10 +61,10 @@ def gated(h: History) -> None:
 
 
 def triggered(
-    number: int, *, gated: bool = False, kind: str = "checkpoint", plan: tuple[str, ...] = ("",)
+    number: int, *, gated: bool = False, kind: str = "checkpoint", plan: tuple[str, ...] = ("",), nonce: str = ""
 ) -> e.CheckpointTriggered:
     return e.CheckpointTriggered(
-        request=e.Request(token=f"r{number}", try_number=1, kind=kind, gated=gated),
+        request=e.Request(token=f"r{number}", try_number=1, kind=kind, gated=gated, nonce=nonce),
         id=number,
         epochs=(1,),
         branch=0,

@@ -161,7 +161,7 @@ def strategy(hint: Any) -> st.SearchStrategy[Any]:
 @functools.cache
 def records(record: Any) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(record, include_extras=True)
-    names = [field.name for field in fields(record) if field.name not in ("extra", "v")]
+    names = [field.name for field in fields(record) if field.name not in ("extra", "v", "target")]
     return st.builds(record, **{name: strategy(hints[name]) for name in names})
 
 

@@ -1,0 +1,162 @@
+"""Journals and directories that somebody planted: no savepoint's target leads to data of anybody else. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator import savepoint
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, DisposedStub, delete_savepoint
+from airflow_checkpoint_provider.errors import Damaged, InvalidName
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.state import Claim
+from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store, open_store
+from tests.support.acknowledgements import driver, take
+from tests.support.garbage import expire, remove_orphans
+from tests.support.histories import at
+from tests.support.journals import KEYS, open_journal
+from tests.unit.coordinator.test_savepoint import left, published
+
+STUB = canonical(DisposedStub(by="x", at="2026-01-01T00:00:00Z").to_json())
+
+
+def append(coordinator: Coordinator, *events: e.Event) -> None:
+    """Write an entry that no decision allowed, as somebody with access to the store can."""
+    assert coordinator.journal._won(events)
+    coordinator.journal.catch_up()
+
+
+def planted(target: str, nonce: str) -> e.CheckpointTriggered:
+    """Return the trigger of savepoint 1 at ``target``."""
+    request = e.Request(token="planted", kind="savepoint", folder=target.rpartition("/")[0], nonce=nonce)
+    return e.CheckpointTriggered(
+        id=1, epochs=(1,), branch=0, plan=("",), request=request, timeout_s=600.0, target=target
+    )
+
+
+def content(pointer: SavepointPointer) -> dict[str, bytes]:
+    store = open_store(pointer.root)
+    assert isinstance(store, MemoryStore)
+    return dict(store.objects)
+
+
+# -- a journal that names a directory of somebody else -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["warehouse", "warehouse/part-0", "savepoint-orders-7-9f3c", "savepoint-orders-1-other", "jobs/orders/job"]
+)
+def test_journal_that_names_another_directory_is_damaged(name: str) -> None:
+    """Whoever could delete there would first have to read the entry."""
+    store = MemoryStore()
+    journal = driver(store).journal
+    n = journal.catch_up().n + 1
+    entry = journal.entry(n - 1)
+    assert entry
+    store.objects[KEYS.entry(n)] = replace(entry, n=n, events=(planted(f"memory://team-b/{name}", "9f3c"),)).to_bytes()
+    with pytest.raises(Damaged, match=rf"{n:016d}.*team-b/{name}' is no directory of savepoint 1"):
+        open_journal(store).catch_up()
+
+
+def condemned(coordinator: Coordinator) -> None:
+    append(
+        coordinator,
+        e.CheckpointCompleted(id=1, digest="d", bytes=0, states=()),
+        e.CheckpointsCondemned(ids=(1,)),
+    )
+
+
+def aborted(coordinator: Coordinator) -> None:
+    append(coordinator, e.CheckpointAborted(id=1, reason="expired", phase="acknowledge"))
+
+
+@pytest.mark.parametrize("end", [condemned, aborted])
+def test_savepoint_of_another_job_survives_a_journal_that_names_it(end: Callable[[Coordinator], None]) -> None:
+    """The id and the nonce of a savepoint stand in its name, so that a journal can lie about it."""
+    victim = published(driver(MemoryStore()))
+    before = content(victim)
+    thief = driver(MemoryStore())
+    append(thief, planted(str(victim), victim.name.rpartition("-")[2]))
+    end(thief)
+    expire(thief, at(1))
+    remove_orphans(thief)
+    assert content(victim) == before
+
+
+def test_claim_that_stands_only_in_a_journal_deletes_nothing() -> None:
+    victim = published(driver(MemoryStore()))
+    before = content(victim)
+    journal = (thief := driver(MemoryStore())).journal
+    journal.state = replace(journal.state, claims=(Claim(pointer=str(victim), at=at(1), status="condemned"),))
+    expire(thief, at(1))
+    assert content(victim) == before
+
+
+# -- a stub where there is more than a savepoint -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> LocalStore:
+    """A history with one checkpoint, and a stub in its directory."""
+    store = LocalStore(str(tmp_path))
+    take(driver(store))
+    store.create(f"{KEYS.prefix}/_metadata", STUB)
+    return store
+
+
+def keys_in(store: Store) -> list[str]:
+    return [listed.key for listed in store.list("")]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_dispose_of_a_history_with_a_stub_is_refused(history: LocalStore, dry_run: bool) -> None:
+    before = keys_in(history)
+    with pytest.raises(InvalidName, match="is a history of a job"):
+        savepoint.dispose(history, f"{history.uri}/{KEYS.prefix}", "ann", at(1), dry_run=dry_run)
+    assert keys_in(history) == before
+
+
+def test_dispose_of_the_copy_of_a_history_with_a_stub_is_refused(history: LocalStore) -> None:
+    """A copy may lie anywhere; its journal shows what it is."""
+    backup = MemoryStore()
+    for key in keys_in(history):
+        backup.create(key.replace(KEYS.prefix, "backup"), history.read(key) or b"")
+    before = dict(backup.objects)
+    with pytest.raises(InvalidName, match="is a history of a job"):
+        delete_savepoint(backup, SavepointPointer(backup.uri, "backup"), DISPOSAL, "ann", at(1))
+    assert backup.objects == before
+
+
+def test_disposal_deletes_only_the_files_of_the_savepoint() -> None:
+    """Somebody may have copied a stub into a directory with other data."""
+    coordinator = driver(MemoryStore())
+    pointer = published(coordinator)
+    store = open_store(pointer.root)
+    store.create(f"{pointer.name}/warehouse/part-0", b"rows")
+    store.create(f"{pointer.name}/notes.txt", b"mine")
+    savepoint.dispose(coordinator.store, str(pointer), "ann", at(1))
+    assert left(pointer) == ["_claimed", "_metadata", "notes.txt", "warehouse"]
+
+
+def test_interrupted_disposal_is_finished_without_a_question() -> None:
+    coordinator = driver(MemoryStore())
+    pointer = published(coordinator)
+    open_store(pointer.root).overwrite(pointer.metadata, STUB)
+    savepoint.dispose(coordinator.store, str(pointer), "ann", at(1))
+    assert left(pointer) == ["_claimed", "_metadata"]
+
+
+def test_condemned_savepoint_whose_directory_is_gone_is_forgotten() -> None:
+    coordinator = driver(MemoryStore())
+    pointer = published(coordinator)
+    open_store(pointer.root).delete_under(pointer.name)
+    coordinator.journal.append(c.Condemn(ids=(1,), now=at(1), disposing=True))
+    assert expire(coordinator, at(1)) == (1,)
+    assert left(pointer) == []
