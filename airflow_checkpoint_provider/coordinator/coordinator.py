@@ -110,8 +110,9 @@ class Coordinator:
             raise errors.Fenced(
                 f"chk-{ack.id} waits for attempt {epochs[-1]}, not for attempt {ack.epoch}", epoch=ack.epoch
             )
-        key = self.keys.acknowledgement(ack.id, ack.application)
-        outcome, stored = put(self.store, key, ack.to_bytes(), patience=self.journal.patience)
+        key, body = self.keys.acknowledgement(ack.id, ack.application), ack.to_bytes()
+        Acknowledgement.from_bytes(body)  # nobody could complete what cannot be read
+        outcome, stored = put(self.store, key, body, patience=self.journal.patience)
         if outcome is Put.UNKNOWN:
             raise errors.CommitStateUnknown(
                 f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from airflow_checkpoint_provider import errors
@@ -254,6 +254,7 @@ class Journal:
             events=events,
             snapshot=self.state if n % self.segment == 0 else None,
         )
+        _refuse_unreadable(entry, self.keys.entry(n))
         outcome, _ = put(self.store, self.keys.entry(n), entry.to_bytes(), patience=self.patience)
         if outcome is Put.UNKNOWN:
             self._believed = False
@@ -295,3 +296,11 @@ def _incarnation(events: tuple[e.Event, ...]) -> str:
     if opened is None:
         raise errors.Damaged("the first entry of a history must open it")
     return opened.incarnation
+
+
+def _refuse_unreadable(entry: Entry, key: str) -> None:
+    """Raise ``InvalidConfig`` for an entry that no process could read: after it, the whole history would be lost."""
+    try:
+        Entry.from_bytes(replace(entry, snapshot=None).to_bytes(), key)
+    except (errors.Damaged, UnicodeError) as error:
+        raise errors.InvalidConfig(f"nothing was written, because nobody could read it again: {error}") from None

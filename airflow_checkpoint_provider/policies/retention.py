@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 from airflow_checkpoint_provider.errors import InvalidConfig
 
+POLICIES = ("latest", "within", "all", "either", "both")  # their kinds in JSON
+LONGEST = timedelta(days=365_000)  # a millennium; the longest ``timedelta`` overflows in seconds
+
 
 class Taken(Protocol):
     """A completed checkpoint as a policy sees it."""
@@ -73,6 +76,8 @@ class KeepWithin(Retention):
         object.__setattr__(self, "age", age if age is not None else timedelta(**parts))
         if not isinstance(self.age, timedelta) or self.age <= timedelta(0):
             raise InvalidConfig("KeepWithin() needs a time above zero, e.g. KeepWithin(days=7)")
+        if self.age > LONGEST:
+            raise InvalidConfig(f"KeepWithin({self.age}): to keep checkpoints for ever, write KeepAll()")
 
     def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
         return frozenset(

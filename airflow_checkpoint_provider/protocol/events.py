@@ -81,13 +81,13 @@ class StateEntry(Record):
 class Request(Record):
     """A checkpoint that somebody asks for: a barrier of the driver, a task, a person.
 
-    ``token`` names the request: a retry repeats it. ``timeout_s`` is in seconds; None means the attempt's own. ``gated``: only
-    a finalize completes it. A savepoint lies in a folder of its own below ``folder`` (a URI); ``nonce`` is the last part of that
-    folder's name.
+    ``token`` names the request: a retry repeats it. ``try_number`` is 0 in ``airflow tasks test``. ``timeout_s`` is in seconds;
+    None means the attempt's own. ``gated``: only a finalize completes it. A savepoint lies in a folder of its own below
+    ``folder`` (a URI); ``nonce`` is the last part of that folder's name.
     """
 
     token: str
-    try_number: Number = 1
+    try_number: Size = 1
     kind: KindName = "checkpoint"  # a name in ``kinds.KINDS``
     application: str = ""
     timeout_s: Seconds | None = None
@@ -108,7 +108,7 @@ class LaunchSpec(Record):
     """A launch that a submit task or a script asks for. ``restore`` is the text that its author wrote."""
 
     token: Token
-    try_number: Number
+    try_number: Size
     owner: str
     run: str
     run_after: str | None
@@ -151,7 +151,7 @@ class LaunchPlanned(Event):
 class LaunchAdopted(Event):
     launch: Number
     token: Token
-    try_number: Number
+    try_number: Size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from airflow_checkpoint_provider.errors import FormatTooNew, InvalidConfig
+from airflow_checkpoint_provider.policies.retention import POLICIES
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, is_job_id
 from airflow_checkpoint_provider.protocol.kinds import KINDS
@@ -27,10 +28,24 @@ def _is_time(text: str) -> bool:
 
 
 def _is_checkpointing(data: dict[str, Any]) -> bool:
+    _refuse_newer_policy(data.get("retention"))
     try:
         return not data or bool(CheckpointConfig.from_json(data))
     except (InvalidConfig, ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
         return False
+
+
+def _refuse_newer_policy(retention: Any) -> None:
+    """Raise ``FormatTooNew`` if a policy is of a kind that a later version added."""
+    if not isinstance(retention, dict):
+        return
+    if isinstance(retention.get("keep"), str) and retention["keep"] not in POLICIES:
+        raise FormatTooNew(
+            f"a stored retention policy is of kind {retention['keep']!r}, which this version does not know: upgrade"
+            " airflow-checkpoint-provider here"
+        )
+    for part in retention["of"] if isinstance(retention.get("of"), list) else ():
+        _refuse_newer_policy(part)
 
 
 def _is_kind(name: str) -> bool:
@@ -47,7 +62,7 @@ def _is_file_name(text: str) -> bool:
 
 
 Number = Annotated[int, Check(lambda number: number >= 1, "number from 1 on")]
-"""An id, an epoch, a launch, a try."""
+"""An id, an epoch, a launch."""
 Size = Annotated[int, Check(lambda number: number >= 0, "size")]
 """Bytes, rows, or another count."""
 Seconds = Annotated[float, Check(lambda number: number >= 0, "duration in seconds")]

@@ -49,7 +49,7 @@ class Launch(Record):
     # How its driver ended, if that never attached; None otherwise
     outcome: str | None = added(None)
     exit_code: int | None = added(None)
-    ended_at: str | None = added(None)
+    ended_at: Time | None = added(None)
 
     @property
     def latest_try(self) -> int:
@@ -129,7 +129,7 @@ class DroppedRequest(Record):
     """A request that was dropped. A later try of its task may ask again."""
 
     token: str
-    try_number: Number
+    try_number: Size
     reason: str
 
 
@@ -317,17 +317,25 @@ class State(Record):
     # -- where to start --------------------------------------------------------------------------------------------
 
     def restore_point(self, application: str = "") -> Point | None:
-        """Return the retained checkpoint with the highest id in the current branch, else the base of the branch, else None.
+        """Return the newest retained checkpoint of the current branch, else the base of the branch, else None."""
+        for checkpoint in self.newest_first():
+            if checkpoint.branch == self.branch.number and application in checkpoint.plan:
+                return Point(id=checkpoint.id)
+        return self.branch.base
 
-        The savepoint of a stop comes first: nothing of its branch is newer, though a barrier may have completed a higher id
-        between the request of the stop and its savepoint.
+    def newest_first(self) -> tuple[Checkpoint, ...]:
+        """Return the retained checkpoints, the newest point of the job first.
+
+        In its branch nothing is newer than the savepoint of a stop, though a barrier may have completed a higher id between
+        the request of the stop and its savepoint.
         """
-        points = [
-            (kind_named(checkpoint.kind).suspends, checkpoint.id)
-            for checkpoint in self.retained
-            if checkpoint.branch == self.branch.number and application in checkpoint.plan
-        ]
-        return Point(id=max(points)[1]) if points else self.branch.base
+        return tuple(
+            sorted(
+                self.retained,
+                key=lambda checkpoint: (checkpoint.branch, kind_named(checkpoint.kind).suspends, checkpoint.id),
+                reverse=True,
+            )
+        )
 
     def restoring(self) -> frozenset[int]:
         """Return the restore points of current launches whose attempt has not completed a checkpoint of its own."""

@@ -11,6 +11,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import (
     Busy,
     CommitStateUnknown,
+    InvalidConfig,
     NotRunning,
     StoreDenied,
     StoreUnavailable,
@@ -18,6 +19,7 @@ from airflow_checkpoint_provider.errors import (
     TwoOwners,
 )
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import DoneAlready
 from airflow_checkpoint_provider.protocol.events import LaunchPlanned, Request
 from airflow_checkpoint_provider.storage import MemoryStore
@@ -344,3 +346,24 @@ def test_void_win_without_a_further_read_is_unknown(fault: Fault) -> None:
     with pytest.raises(CommitStateUnknown, match="was put, and the store did not say what became of it"):
         sleeper.append(launch(try_number=100))
     assert 2 in numbers(inner)
+
+
+@pytest.mark.parametrize("target", ["/a:", "/a\nb", "memory://x/savepoint-orders-9-9f3c"])
+def test_entry_that_nobody_could_read_is_not_written(target: str) -> None:
+    """Else the whole history would be lost with it."""
+    journal = running(MemoryStore())
+    request = e.Request(token="s", kind="savepoint", folder="memory://x", nonce="9f3c")
+    unreadable = e.CheckpointTriggered(
+        id=1, epochs=(1,), branch=0, plan=("",), request=request, timeout_s=600.0, target=target
+    )
+    with pytest.raises(InvalidConfig, match="nothing was written, because nobody could read it again"):
+        journal._won((unreadable,))
+    assert open_journal(journal.store).catch_up() == journal.state
+
+
+def test_request_of_a_task_under_test_can_be_read() -> None:
+    """``airflow tasks test`` runs a task with try number 0."""
+    journal = running(MemoryStore())
+    journal.append(c.Trigger(request=Request(token="tasks test", try_number=0, origin="task")))
+    (pending,) = open_journal(journal.store).catch_up().pending
+    assert pending.request.try_number == 0

@@ -147,3 +147,9 @@ def test_policy_of_a_newer_version_is_refused(data: dict[str, Any]) -> None:
     """If it were read as "keep nothing", the last checkpoint would be deleted."""
     with pytest.raises(InvalidConfig):
         retention_from_json(data)
+
+
+def test_longest_timedelta_is_refused() -> None:
+    """In seconds it rounds up, and no reader could turn it back."""
+    with pytest.raises(InvalidConfig, match=r"KeepAll\(\)"):
+        KeepWithin(timedelta.max)

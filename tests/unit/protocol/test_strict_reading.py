@@ -31,6 +31,14 @@ from airflow_checkpoint_provider.protocol.transitions import fold
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 MUTATIONS = 40  # of each golden file
 DEEP = b"[" * 100_000
+STARTED = {
+    "epoch": 1,
+    "launch": 1,
+    "driver": "nonce",
+    "restore_point": None,
+    "application_digest": "",
+    "versions": {"package": "", "spark": ""},
+}
 
 
 @pytest.mark.parametrize(
@@ -118,6 +126,29 @@ def test_checkpoint_in_a_snapshot_with_such_a_value_is_damaged(field: str, value
 def test_checkpoint_of_an_unknown_kind_is_of_a_newer_version() -> None:
     with pytest.raises(FormatTooNew, match=r"'incremental'.*upgrade"):
         e.Request.from_json({"token": "a", "kind": "incremental"})
+
+
+def checkpointing(retention: Any) -> dict[str, Any]:
+    return {"timeout_s": 600.0, "retention": retention}
+
+
+@pytest.mark.parametrize(
+    "retention",
+    [{"keep": "weekly"}, {"keep": "either", "of": [{"keep": "all"}, {"keep": "both", "of": [{"keep": "weekly"}]}]}],
+)
+def test_retention_policy_of_an_unknown_kind_is_of_a_newer_version(retention: Any) -> None:
+    with pytest.raises(FormatTooNew, match=r"'weekly'.*upgrade"):
+        e.AttemptStarted.from_json(STARTED | {"checkpointing": checkpointing(retention)})
+
+
+@pytest.mark.parametrize(
+    "retention",
+    [None, "all", {}, {"keep": 7}, {"keep": "latest"}, {"keep": "latest", "count": 0}, {"keep": "both", "of": []}]
+    + [{"keep": "within", "seconds": seconds} for seconds in (1e300, "x", -1, None)],
+)
+def test_retention_policy_that_is_none_is_damaged(retention: Any) -> None:
+    with pytest.raises(Damaged, match="is no configuration of checkpoints"):
+        e.AttemptStarted.from_json(STARTED | {"checkpointing": checkpointing(retention)})
 
 
 # -- what is written can be read, and what is read can be written --------------------------------------------------------
