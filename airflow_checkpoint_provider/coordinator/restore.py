@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.files import verify
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint
-from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidName, SavepointDisposed
+from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidName, SavepointDisposed, StoreError
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
@@ -227,7 +227,7 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
     if chosen is None or chosen.status != RETAINED:
         raise Damaged(f"chk-{point.id} is the restore point, but the journal does not list it any more")
     seal, files = verified(coordinator, chosen)
-    older = [Candidate(checkpoint, "older") for checkpoint in reversed(state.retained) if checkpoint.id < chosen.id]
+    older = [Candidate(checkpoint, "older") for checkpoint in _older(state, chosen.id)]
     candidates = (*_unsealed(state.checkpoints[::-1], chosen.id), Candidate(chosen, "chosen", "", files), *older)
     return Restored(point, seal, *place(coordinator, chosen), candidates)
 
@@ -346,13 +346,22 @@ def unusable(
 
 
 def _whole_before(coordinator: Coordinator, number: int, file_set: str, deep: bool) -> Iterator[int]:
-    """Yield the ids of the retained checkpoints before ``number`` that are whole, newest first."""
-    for checkpoint in reversed(coordinator.state.retained):
-        if checkpoint.id < number:
-            with contextlib.suppress(Damaged):
-                seal, _ = _whole(coordinator, checkpoint, deep)
-                if checkpoint.target or not holds(seal, file_set):
-                    yield checkpoint.id
+    """Yield the ids of the retained checkpoints before ``number`` that are whole, newest first.
+
+    A checkpoint that the store does not show now is passed over: the damage must be named, whatever else fails.
+    """
+    for checkpoint in _older(coordinator.state, number):
+        with contextlib.suppress(Damaged, StoreError):
+            if checkpoint.target or not holds(coordinator.contents(checkpoint)[0], file_set):
+                _whole(coordinator, checkpoint, deep)
+                yield checkpoint.id
+
+
+def _older(state: State, number: int) -> tuple[Checkpoint, ...]:
+    """Return the retained checkpoints that are older than checkpoint ``number``, newest first."""
+    retained = state.newest_first()
+    ids = [checkpoint.id for checkpoint in retained]
+    return retained[ids.index(number) + 1 :] if number in ids else retained
 
 
 def holds(seal: Seal, file_set: str) -> bool:

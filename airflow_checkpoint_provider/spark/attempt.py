@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
 from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
@@ -121,12 +121,12 @@ class Attempt:
             except Fenced:
                 self.leave_replaced()
 
-    @contextmanager
-    def reading(self) -> Iterator[Coordinator]:
-        """Yield the coordinator, caught up, to read checkpoints with it."""
-        with self._journal() as coordinator:
-            coordinator.journal.catch_up()
-            yield coordinator
+    def second_reader(self) -> Coordinator:
+        """Return a coordinator of its own, caught up, for what may take long: nobody waits for it."""
+        own = self.coordinator.journal
+        journal = Journal(own.store, own.keys, own.by, segment=own.segment, patience=own.patience)
+        journal.catch_up()
+        return Coordinator(journal)
 
     def catch_up(self) -> State:
         """Read the journal to its end, and return the state. Raises ``StoreError``; ends the process if this attempt is over."""
@@ -194,9 +194,9 @@ class Attempt:
             return coordinator.read_seal(checkpoint).states
 
     def publish_savepoints(self) -> None:
-        """Let everybody open the completed savepoints by their directories."""
-        with self._journal() as coordinator:
-            publish_due(coordinator)
+        """Let everybody open the completed savepoints by their directories. A target that hangs delays nobody else."""
+        if any(not savepoint.published for savepoint in self.state.savepoints):
+            publish_due(self.second_reader())
 
     def confirm_commits(self, number: int) -> None:
         """Note in the journal that all participants were notified of the checkpoint, for a task that waits for it."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.files import check_again
 from airflow_checkpoint_provider.coordinator.restore import holds, unusable
-from airflow_checkpoint_provider.errors import Damaged, StoreError
+from airflow_checkpoint_provider.errors import CheckpointError, Damaged, StoreError
 from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
@@ -53,15 +53,14 @@ def _unusable(attempt: Attempt, stored: StoredFile, damage: Damaged) -> Damaged 
     """Return the error that names the checkpoint, unless a retry starts without the file: then log it."""
     named = Damaged(f"state '{stored.uid}': {damage.message}")
     try:
-        with attempt.reading() as coordinator:
-            point = coordinator.state.restore_point()
-            checkpoint = coordinator.state.checkpoint(point.id) if point and point.id else None
-            if checkpoint and holds(coordinator.contents(checkpoint)[0], stored.file_set):
-                return unusable(coordinator, checkpoint, named, file_set=stored.file_set)
-    except Damaged as also:  # the seal of the restore point: a retry says so
-        say(str(also))
-    except StoreError as trouble:
-        say(state_messages.file_is_out_of_reach(stored.uid, stored.file.name, trouble.message))
+        coordinator = attempt.second_reader()
+        point = coordinator.state.restore_point()
+        checkpoint = coordinator.state.checkpoint(point.id) if point and point.id else None
+        if checkpoint and holds(coordinator.contents(checkpoint)[0], stored.file_set):
+            return unusable(coordinator, checkpoint, named, file_set=stored.file_set)
+    except CheckpointError as trouble:  # of the journal or of the restore point's seal: a retry says more
+        say(str(named))
+        say(str(trouble))
         return None
     say(state_messages.file_is_not_needed(named.message))
     return None

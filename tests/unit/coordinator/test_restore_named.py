@@ -19,8 +19,8 @@ from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import Pointer, pointer_of
-from tests.support.acknowledgements import bystander, driver, take
-from tests.support.faults import FaultyStore
+from tests.support.acknowledgements import acknowledgement, bystander, driver, take
+from tests.support.faults import Fault, FaultyStore
 from tests.support.histories import History
 from tests.support.journals import KEYS
 from tests.support.saved import Saved, memory
@@ -189,3 +189,26 @@ def test_damaged_checkpoint_names_the_next_older_one(number: int, advice: str) -
     assert advice in hurt.value.message
     where = "chk-1" if number == 2 else "run-start"
     assert hurt.value.message.rsplit(": ", 1)[1].find(where) > 0
+
+
+def test_store_error_at_an_older_checkpoint_does_not_hide_the_damage() -> None:
+    store = two_tries()
+    store.delete([KEYS.seal(2)])
+    coordinator = bystander(store)
+    store.plan = lambda call: Fault.DENIED if call.key == KEYS.seal(1) else Fault.NONE
+    with pytest.raises(Damaged, match=r"chk-2 cannot be restored.*there is no older one that is whole"):
+        examine(coordinator, coordinator.state, Point(id=2))
+
+
+def test_damaged_savepoint_of_a_stop_names_the_checkpoint_with_the_higher_id() -> None:
+    """Its barrier had begun before the stop was requested, so the checkpoint is the older point."""
+    coordinator = driver(memory())
+    coordinator.trigger(Request(token="stop", origin="task", kind="suspend_savepoint", folder="memory://stops"))
+    take(coordinator)
+    (stop,) = coordinator.state.pending
+    coordinator.acknowledge(acknowledgement(stop.id))
+    coordinator.complete(stop.id)
+    assert coordinator.state.restore_point() == Point(id=1)
+    coordinator.store.delete([KEYS.seal(1)])
+    with pytest.raises(Damaged, match="chk-2 is the next older one that is whole"):
+        examine(coordinator, coordinator.state, Point(id=1))

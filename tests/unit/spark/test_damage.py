@@ -138,7 +138,9 @@ def test_damage_is_not_named_while_the_journal_is_out_of_reach(
     store.overwrite(KEY, flipped(BODY, 300))
     store.plan = lambda call: Fault.NOT_SENT if "/journal/" in call.key else Fault.NONE
     assert damage_behind(Spark(SAID), running.attempt, [clean]) is None
-    assert len(lines(capsys)) == 1
+    out = capsys.readouterr().out
+    assert f"state 'clean': {KEY} has a page at byte " in out, "what was found is said, whatever else fails"
+    assert "so it may be whole" not in out
     store.plan = served
     assert damage_behind(Spark(SAID), running.attempt, [clean])
 
