@@ -111,6 +111,7 @@ def claim(
     ``AlreadyClaimed``, ``Held`` while its own history needs it, and the errors of opening and verifying.
     """
     savepoint = savepoint_target.open_savepoint(pointer, coordinator.store)
+    savepoint_target.refuse_history(savepoint.store, pointer)
     savepoint_target.check_claim(savepoint.store, pointer, coordinator.state.incarnation)
     origin = _own_history(coordinator.store, savepoint.seal, pointer)
     if origin is not None:

@@ -255,9 +255,13 @@ def delete_savepoint(store: Store, pointer: SavepointPointer, owner: str, by: st
 
 
 def delete_claimed(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
-    """Delete a savepoint whose claim stands already. Without it nothing is deleted: a journal alone names no owner."""
+    """Delete a savepoint whose claim stands already. Without it nothing is deleted: a journal alone names no owner.
+
+    A claim that cannot be read and a directory that is a history prove no owner either.
+    """
     if store.read(pointer.claim) is not None:
-        delete_savepoint(store, pointer, owner, by, at)
+        with contextlib.suppress(errors.Damaged, errors.InvalidName):
+            delete_savepoint(store, pointer, owner, by, at)
 
 
 def delete_files(store: Store, pointer: SavepointPointer) -> None:
@@ -270,7 +274,7 @@ def refuse_history(store: Store, pointer: SavepointPointer) -> None:
     """Raise ``InvalidName`` if the directory is a history, or lies inside of one: its file sets are those of a job."""
     if _HISTORY.search(str(pointer)) or next(iter(store.list(f"{pointer.name}/journal")), None) is not None:
         raise errors.InvalidName(
-            f"{pointer} is a history of a job, or lies inside of one, and no savepoint: nothing was deleted"
+            f"{pointer} is a history of a job, or lies inside of one, and no savepoint: nothing was changed"
         )
 
 

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import Claim
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store, open_store
-from tests.support.acknowledgements import driver, take
+from tests.support.acknowledgements import bystander, driver, take
 from tests.support.garbage import expire, remove_orphans
 from tests.support.histories import at
 from tests.support.journals import KEYS, open_journal
@@ -132,6 +132,44 @@ def test_dispose_of_the_copy_of_a_history_with_a_stub_is_refused(history: LocalS
     with pytest.raises(InvalidName, match="is a history of a job"):
         delete_savepoint(backup, SavepointPointer(backup.uri, "backup"), DISPOSAL, "ann", at(1))
     assert backup.objects == before
+
+
+def moved_into_a_history(pointer: SavepointPointer, lake: Path) -> str:
+    """Copy a savepoint to a place that looks like a history, and return its new directory."""
+    place, source = LocalStore(str(lake)), open_store(pointer.root)
+    for listed in source.list(pointer.name):
+        key = listed.key.replace(pointer.name, "jobs/etl/job/mine")
+        place.create(key, source.read(listed.key) or b"")
+    return f"{place.uri}/jobs/etl/job/mine"
+
+
+def test_savepoint_inside_of_a_history_cannot_be_claimed(tmp_path: Path) -> None:
+    where = moved_into_a_history(published(driver(MemoryStore())), tmp_path)
+    with pytest.raises(InvalidName, match="lies inside of one, and no savepoint"):
+        savepoint.claim(driver(MemoryStore()), SavepointPointer.parse(where), "ann", at(1))
+
+
+def test_claim_that_cannot_be_deleted_is_forgotten_and_delays_no_other_deletion(tmp_path: Path) -> None:
+    where = moved_into_a_history(published(driver(MemoryStore())), tmp_path)
+    (tmp_path / "jobs/etl/job/mine/_claimed").write_text("{}")
+    coordinator = driver(MemoryStore())
+    append(
+        coordinator,
+        e.BranchOpened(
+            branch=1,
+            application="",
+            base=e.Point(pointer=where),
+            token=e.Token(dag="d", run="r", task="t"),
+            by="ann",
+            reason="claim",
+            claimed=True,
+        ),
+        e.CheckpointsCondemned(ids=(), claims=(where,)),
+    )
+    collector = bystander(coordinator.store)
+    expire(collector, at(1))
+    assert collector.journal.catch_up().claims == ()
+    assert (tmp_path / "jobs/etl/job/mine/_metadata").exists()
 
 
 def test_disposal_deletes_only_the_files_of_the_savepoint() -> None:
