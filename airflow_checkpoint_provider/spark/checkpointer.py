@@ -19,6 +19,7 @@ from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.errors import CheckpointError, Declined, StoreError
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
+from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import Checkpoint
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoint_task import CheckpointContext, CheckpointTask, Completed
@@ -68,14 +69,26 @@ class Checkpointer:
         with self._lock:
             self.wait()
             self.protection.begin()
-            stop = self.savepoints.stopping()
-            declined = self._stop(stop, barrier) if stop else None
-            declined = declined or self._begin(barrier)
+            declined = self._serve(barrier)
             if wait:
                 self.wait()
             if wait and declined:
                 raise declined
             return not wait or not (self._states.changed() or self._registered.unsaved)
+
+    def _serve(self, barrier: str) -> Declined | None:
+        """Take the barrier's own checkpoint, or the savepoint of a stop in its place. Return the error of a registered object.
+
+        Tasks that wait for a checkpoint get it before the stop. If the savepoint fails, the barrier takes its own then.
+        """
+        stop = self.savepoints.stopping()
+        if stop is None:
+            return self._begin(barrier)
+        awaited = bool(ungated(self._attempt.state))
+        declined = self._begin(barrier) if awaited else None
+        self.wait()
+        declined = declined or self._stop(stop, barrier)
+        return declined if declined or awaited else self._begin(barrier)
 
     def _stop(self, savepoint: Checkpoint, barrier: str) -> Declined | None:
         """Take the savepoint of a stop, notify and close registered objects, and end the process.

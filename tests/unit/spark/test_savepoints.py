@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator import savepoint_target
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import CheckpointCompleted, Point, Request
@@ -181,6 +183,44 @@ def test_barrier_of_a_stop_takes_no_checkpoint_of_its_own(running: Driver, targe
     state = running.task().state
     assert [checkpoint.id for checkpoint in state.checkpoints] == [number]
     assert state.restore_point() == Point(id=number)
+
+
+def test_task_that_waits_for_a_checkpoint_gets_it_before_the_stop(running: Driver, target: MemoryStore) -> None:
+    awaited = running.asked()
+    number = ask(running, target, "suspend_savepoint")
+    running.pin(Recording("counts"))
+    with pytest.raises(Left):
+        running.checkpointer.checkpoint("here")
+    state = running.task().state
+    assert [(checkpoint.id, checkpoint.status) for checkpoint in state.checkpoints] == [
+        (awaited, RETAINED),
+        (number, RETAINED),
+    ]
+
+
+def test_target_that_hangs_delays_no_barrier(
+    running: Driver, target: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A completed savepoint is published at its target, which may be a directory that does not answer."""
+    free, began = threading.Event(), threading.Event()
+    publish = savepoint_target.put_metadata
+
+    def hang(*arguments: Any) -> savepoint_target.Published:
+        began.set()
+        assert free.wait(30)
+        return publish(*arguments)
+
+    monkeypatch.setattr(savepoint_target, "put_metadata", hang)
+    number = ask(running, target)
+    running.pin(Recording("counts"))
+    running.checkpointer.checkpoint("here", wait=True)
+    assert began.wait(10)
+    running.checkpointer.checkpoint("next", wait=True)
+    assert len(running.task().state.retained) == 3
+    assert not running.listed(number).published
+    free.set()
+    running.checkpointer.savepoints.settle()
+    assert running.listed(number).published
 
 
 def test_latest_is_the_savepoint_of_a_stop_though_a_checkpoint_with_a_higher_id_was_completed(
