@@ -59,10 +59,9 @@ class ManualCompletion:
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
         """Wait at the end of the job until each checkpoint has its outcome or expires. Return earlier if ``interrupted()``."""
-        waiting = self.waiting()
-        if not waiting:
-            return
-        say(messages.gates_awaited(waiting))
-        deadline = max(self.deadlines.get(checkpoint.id, 0.0) for checkpoint in waiting) + ABORT_TIME
-        while self.waiting() and not interrupted() and self._clock() < deadline:
-            time.sleep(0.2)
+        if waiting := self.waiting():
+            say(messages.gates_awaited(waiting))
+            deadline = max(self.deadlines.get(checkpoint.id, 0.0) for checkpoint in waiting) + ABORT_TIME
+            while self.waiting() and not interrupted() and self._clock() < deadline:
+                time.sleep(0.2)
+        self.look()  # the watch may look too late to log the outcome

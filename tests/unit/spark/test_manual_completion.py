@@ -135,7 +135,9 @@ def test_wait_ends_when_the_finalize_task_has_completed_the_checkpoint(
     running.catch_up()
     waiting.join(10)
     assert not waiting.is_alive()
-    assert f"It waits for the finalize task of chk-{number}, up to 1 min" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"It waits for the finalize task of chk-{number}, up to 1 min" in out
+    assert f"chk-{number} completed" in out, "the watch may look only after the job has ended"
 
 
 def test_wait_ends_when_it_is_interrupted(running: Driver, manual: ManualCompletion) -> None:
@@ -159,4 +161,4 @@ def test_wait_ends_some_seconds_after_the_last_timeout(
 
     manual.wait(interrupted)
     assert asked == 2
-    assert len(manual.waiting()) == 2
+    assert not manual.waiting(), "what the watch has not aborted is aborted now"
