@@ -191,7 +191,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 launch.wait_for_process()
                 return self._finish(launch)
             context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation)
-            ti.xcom_push("launch", _xcom.of_launch(launch))
+            if self.do_xcom_push:
+                ti.xcom_push("launch", _xcom.of_launch(launch))
             if launch.adopted:
                 return self._adopt(launch)
             return self._submit(context, launch)
