@@ -133,7 +133,8 @@ class Driver:
 
     def catch_up(self) -> None:
         """Read the journal, as the attempt's watch does once a second."""
-        self.coordinator.journal.catch_up()
+        with self.attempt.lock:  # a deletion may write an entry
+            self.coordinator.journal.catch_up()
 
 
 class Left(Exception):
