@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import Garbage
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.restore import RestoreTarget
-from airflow_checkpoint_provider.coordinator.savepoint import Disposed
+from airflow_checkpoint_provider.coordinator.savepoint import Disposed, target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
@@ -35,7 +35,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.lifetime import just_finished
-from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, State
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import manual_restore
 from airflow_checkpoint_provider.text.units import NONE, labelled, plural, size, some
@@ -289,10 +289,18 @@ def _planned(store: Store, found: FoundHistory, now: str) -> _Planned:
     due = garbage.plan(state, now, garbage.folders_of(store, found.keys))
     keys = [f"{found.keys.prefix}/{folder}" for folder in garbage.folders_to_delete(state, due, now)]
     sizes = [(key, _bytes_under(store, key)) for key in keys]
-    claims = map(SavepointPointer.parse, due.deletable.claims)
-    sizes += [(str(pointer), _bytes_under(store.beside(pointer.root), pointer.name)) for pointer in claims]
+    targets = [(str(target), _bytes_under(store.beside(target.root), target.name)) for target in _targets(state, due)]
+    sizes += [target for target in targets if target[1]]  # most aborted savepoints left nothing
     largest_first = tuple(sorted(sizes, key=lambda sized: -sized[1]))
     return _Planned((found.state.job, found.newest_run), coordinator, due, largest_first)
+
+
+def _targets(state: State, due: Garbage) -> Iterator[SavepointPointer]:
+    """Yield the directories of savepoints whose files go: of claimed ones, and of those whose disposal or copy was interrupted."""
+    yield from map(SavepointPointer.parse, due.deletable.claims)
+    for checkpoint in state.checkpoints:
+        if checkpoint.savepoint and checkpoint.status in (CONDEMNED, ABORTED):
+            yield target_of(checkpoint)
 
 
 def _bytes_under(store: Store, prefix: str) -> int:

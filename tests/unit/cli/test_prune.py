@@ -10,9 +10,11 @@ import pytest
 from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
-from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
+from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, put_claim
+from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys, file_set_path
@@ -245,3 +247,16 @@ def test_jobs_reports_a_younger_run_before_a_closed_one(
     checkpoints("prune", FLIGHTS, "scheduled__2026-11-20", "--yes")
     (job,) = json.loads(checkpoints("jobs", "-o", "json").out)
     assert job["run"] == "scheduled__2026-11-21"
+
+
+def test_prune_with_dry_run_names_the_directory_of_an_interrupted_disposal(job: Job, checkpoints: Command) -> None:
+    stored = savepoint(job)
+    pointer = target_of(stored)
+    for barrier in ("one", "two"):
+        job.complete(job.coordinator.trigger(Request(token=barrier, barrier=barrier)))
+    put_claim(job.store.beside(pointer.root), pointer, DISPOSAL, "ann", utc_now())
+    job.coordinator.journal.append(c.Condemn(ids=(stored.id,), now=utc_now(), disposing=True))
+    (planned,) = json.loads(checkpoints("prune", "orders", "--dry-run", "-o", "json").out)
+    assert str(pointer) in [entry["folder"] for entry in planned["folders"]]
+    assert checkpoints("prune", "orders", "--yes").code == 0
+    assert checkpoints("verify", str(pointer)).err.endswith("[CKP442]\n")
