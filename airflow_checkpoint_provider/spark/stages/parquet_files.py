@@ -7,7 +7,6 @@ list is acknowledged, and again before it is read. URIs are taken literally: no 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,7 +22,7 @@ from airflow_checkpoint_provider.coordinator.files import compare
 from airflow_checkpoint_provider.errors import Damaged, StoreDenied, StoreError, StoreUnavailable
 from airflow_checkpoint_provider.protocol.metadata import File
 from airflow_checkpoint_provider.spark.stages.confs import overridden
-from airflow_checkpoint_provider.spark.stages.schemas import schema_json
+from airflow_checkpoint_provider.spark.stages.schemas import schema_json, stored_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,7 +93,7 @@ def count_rows(spark: SparkSession, written: Written) -> tuple[File, ...]:
 
 def _rows_by_file(spark: SparkSession, uri: str, names: Iterable[str]) -> dict[str, int]:
     """Return the number of rows by file name, from the footers. A file without rows is not in it."""
-    footers = _load(spark, uri, names, StructType([]).json())
+    footers = _load(spark, uri, names, StructType([]))
     per_file = footers.groupBy(col("_metadata.file_name").alias("name")).agg(count(lit(1)).alias("rows"))
     return {row["name"]: row["rows"] for row in per_file.collect()}
 
@@ -134,13 +133,13 @@ def verify(spark: SparkSession, uri: str, files: Sequence[File]) -> None:
 def read(spark: SparkSession, uri: str, files: Sequence[File], schema: str) -> DataFrame:
     """Verify and return the rows of the acknowledged ``files`` in ``uri``. Starts no job. All columns are nullable."""
     verify(spark, uri, files)
-    return _load(spark, uri, [file.name for file in files], schema)
+    return _load(spark, uri, [file.name for file in files], stored_schema(schema))
 
 
-def _load(spark: SparkSession, uri: str, names: Iterable[str], schema: str) -> DataFrame:
+def _load(spark: SparkSession, uri: str, names: Iterable[str], schema: StructType) -> DataFrame:
     paths = [PATTERN_LETTERS.sub(r"\\\1", f"{uri}/{name}") for name in names]
     with overridden(spark, NO_STAT_JOB if uri.startswith("file:") else {}):
-        return spark.read.schema(StructType.fromJson(json.loads(schema))).options(**READ).parquet(*paths)
+        return spark.read.schema(schema).options(**READ).parquet(*paths)
 
 
 def _rows(spark: SparkSession, observed: Observation) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import types
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType
 
-from airflow_checkpoint_provider.errors import UnsupportedType
+from airflow_checkpoint_provider.errors import Damaged, UnsupportedType, WrongUse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,6 +26,31 @@ PICKLED_CLASS = re.compile(r'("serializedClass":)"[^"]*"')
 def schema_json(df: DataFrame) -> str:
     """Return the schema as Spark's JSON. Of a user's Python type it keeps the name of the class, and drops the pickle."""
     return PICKLED_CLASS.sub(r'\1""', df._jdf.schema().json())
+
+
+def stored_schema(text: str) -> StructType:
+    """Return the schema that ``schema_json`` wrote. Nothing is imported for it: PySpark would import any module that it names.
+
+    Raises ``WrongUse`` if the script has not imported the class of a user's type, and ``Damaged``.
+    """
+    try:
+        schema = json.loads(text)
+        for name in _user_classes(schema):
+            if name.rpartition(".")[0] not in sys.modules and not name.startswith("pyspark."):
+                raise WrongUse(f"the stored rows have a column of type {name}: import it before the stage is read")
+        return StructType.fromJson(schema)
+    except (AttributeError, LookupError, PySparkException, RecursionError, TypeError, ValueError) as error:
+        if isinstance(error, WrongUse):
+            raise
+        raise Damaged(f"the stored schema cannot be read: {error!r}; somebody or something changed it") from None
+
+
+def _user_classes(schema: Any) -> Iterator[str]:
+    """Yield the names of the Python classes in Spark's JSON of a schema."""
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _user_classes(inner)
+    if isinstance(schema, dict) and "pyClass" in schema:
+        yield str(schema["pyClass"])
 
 
 def refuse_types(df: DataFrame, uid: str) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkValueError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StructField, StructType, UserDefinedType
 
-from airflow_checkpoint_provider.errors import UnsupportedType
+from airflow_checkpoint_provider.errors import Damaged, UnsupportedType, WrongUse
 from airflow_checkpoint_provider.spark.stages import parquet_files
-from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
+from airflow_checkpoint_provider.spark.stages.schemas import refuse_types, stored_schema
 
 REFUSED = {
     "time'01:02:03' as t": "column `t` is of type TIME",
@@ -110,11 +110,39 @@ def test_python_type_is_restored_by_the_name_of_its_class(spark: SparkSession, t
     assert back.collect()[0].p.x == 3
 
 
-def test_stored_schema_runs_no_code(spark: SparkSession, tmp_path: Path) -> None:
-    written = parquet_files.write(spark.range(1), f"file://{tmp_path}/rows", codec="lz4_raw")
-    files = parquet_files.count_rows(spark, written)
+def stored(kind: object) -> str:
+    return json.dumps({"type": "struct", "fields": [{"name": "id", "type": kind, "nullable": True, "metadata": {}}]})
+
+
+def user_type(name: str) -> dict[str, str]:
     pickled = base64.b64encode(pickle.dumps(print)).decode()
-    kind = {"type": "udt", "pyClass": f"{__name__}.NoSuch", "serializedClass": pickled, "sqlType": "long"}
-    schema = {"type": "struct", "fields": [{"name": "id", "type": kind, "nullable": True, "metadata": {}}]}
-    with pytest.raises(PySparkValueError, match="unpickling"):
-        parquet_files.read(spark, written.uri, files, json.dumps(schema))
+    return {"type": "udt", "pyClass": name, "serializedClass": pickled, "sqlType": "long"}
+
+
+def test_stored_schema_imports_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "planted.py").write_text("raise SystemExit('its top level ran')")
+    monkeypatch.syspath_prepend(tmp_path)
+    nested = {"type": "array", "elementType": user_type("planted.Anything"), "containsNull": True}
+    for kind in (user_type("planted.Anything"), nested):
+        with pytest.raises(WrongUse, match=r"type planted\.Anything: import it before the stage is read"):
+            stored_schema(stored(kind))
+    assert "planted" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        stored(user_type(f"{__name__}.NoSuch")),
+        stored(user_type(f"{__name__}.Point")),
+        stored("no such type"),
+        stored({"type": "udt"}),
+        stored(7),
+        "[]",
+        "{}",
+        "{",
+        "[" * 100_000,
+    ],
+)
+def test_stored_schema_that_cannot_be_read_is_damaged(schema: str) -> None:
+    with pytest.raises(Damaged, match="the stored schema cannot be read"):
+        stored_schema(schema)
