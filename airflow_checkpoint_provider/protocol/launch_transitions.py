@@ -6,6 +6,7 @@ Nothing here decides or refuses: an event in the journal has happened.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Branch, Claim, Launch, Run, State
@@ -119,25 +120,20 @@ def adopt_launch(state: State, event: e.LaunchAdopted) -> State:
 
 
 def request_stop(state: State, event: e.StopRequested) -> State:
-    launch = state.launch(event.launch)
-    if launch is None:
-        return state
-    stopping = replace(launch, stop=f"{event.by}: {event.reason}", extra=merged_extra(launch, event))
-    return replace(state, launches=swap(state.launches, launch, stopping))
+    return _change_launch(state, event, stop=f"{event.by}: {event.reason}")
 
 
 def end_launch(state: State, event: e.LaunchEnded) -> State:
+    return _change_launch(state, event, outcome=event.outcome, exit_code=event.exit_code, ended_at=state.at)
+
+
+def _change_launch(state: State, event: e.StopRequested | e.LaunchEnded, **changes: Any) -> State:
+    """Change fields of the event's launch. A launch that the state no longer lists is passed over."""
     launch = state.launch(event.launch)
     if launch is None:
         return state
-    ended = replace(
-        launch,
-        outcome=event.outcome,
-        exit_code=event.exit_code,
-        ended_at=state.at,
-        extra=merged_extra(launch, event),
-    )
-    return replace(state, launches=swap(state.launches, launch, ended))
+    changed = replace(launch, extra=merged_extra(launch, event), **changes)
+    return replace(state, launches=swap(state.launches, launch, changed))
 
 
 def start_attempt(state: State, event: e.AttemptStarted) -> State:
