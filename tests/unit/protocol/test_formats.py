@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithi
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.keys import History, Keys
+from airflow_checkpoint_provider.protocol.keys import SEGMENT, History, Keys
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Footer, Measures, Seal, StageDetail, Versions
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
@@ -43,6 +43,14 @@ SAVEPOINTS_BOUNDARY = 19
 BOUNDARY = 18  # of a short segment, so that the files stay short, too
 VERSIONS = Versions(package="0.1.0", spark="4.2.0")
 PROCESS = Process(host="worker-3", boot_id="b4f0c2", pid_namespace="pid:[4026531836]", pid=4711, start_ticks="123456")
+
+
+def repeatable(store: MemoryStore, segment: int = SEGMENT, nonce: int = 1) -> Journal:
+    """Return a task's journal whose entries are the same in each run. ``nonce`` is the first of its nonces."""
+    nonces = iter(f"{number:032x}" for number in range(nonce, nonce + 98))
+    times = iter(at(minute) for minute in range(99))
+    by = By("task", "flights.delays", "worker-3")
+    return Journal(store, KEYS, by, segment=segment, nonce=lambda: next(nonces), clock=lambda: next(times))
 
 
 def detailed(number: int) -> Acknowledgement:
@@ -71,10 +79,7 @@ def with_footers() -> Acknowledgement:
 
 def life(store: MemoryStore) -> None:
     """Write entries 0 to 18: checkpoints with every outcome, an adoption, a stop, a retry and a clear."""
-    nonces = iter(f"{number:032x}" for number in range(1, 99))
-    times = iter(at(minute) for minute in range(99))
-    by = By("task", "flights.delays", "worker-3")
-    journal = Journal(store, KEYS, by, segment=BOUNDARY, nonce=lambda: next(nonces), clock=lambda: next(times))
+    journal = repeatable(store, BOUNDARY)
     scope, run = "scheduled__2026-11-20", "scheduled__2026-11-20"
     checkpointing = CheckpointConfig(retention=KeepLatest(1) | KeepWithin(days=7)).to_json()
     plan = launch(run, scope=scope, run_after="2026-11-20T00:00:00Z")
@@ -110,12 +115,7 @@ def lived() -> MemoryStore:
 
 def life_with_savepoints(store: MemoryStore) -> None:
     """Write queued and dropped requests, a savepoint, a stop with a savepoint, and a restore from a claimed savepoint."""
-    nonces = iter(f"{number:032x}" for number in range(1 << 100, (1 << 100) + 99))
-    times = iter(at(minute) for minute in range(99))
-    by = By("task", "flights.delays", "worker-3")
-    journal = Journal(
-        store, KEYS, by, segment=SAVEPOINTS_BOUNDARY, nonce=lambda: next(nonces), clock=lambda: next(times)
-    )
+    journal = repeatable(store, SAVEPOINTS_BOUNDARY, nonce=1 << 100)
     run = "scheduled__2026-11-20"
     config = CheckpointConfig(
         max_concurrent=2, tolerable_failures=3, interval="1 min", min_pause="5 s", retention=KeepWithin(days=7)
@@ -164,11 +164,8 @@ def with_savepoints() -> MemoryStore:
 
 def short_life(store: MemoryStore) -> None:
     """Write a finished run whose history is closed: entries 0 to 4, and 64."""
-    nonces = iter(f"{number:032x}" for number in range(1, 99))
-    times = iter(at(minute) for minute in range(99))
-    by = By("task", "flights.delays", "worker-3")
     run = "scheduled__2026-11-20"
-    journal = Journal(store, KEYS, by, nonce=lambda: next(nonces), clock=lambda: next(times))
+    journal = repeatable(store)
     plan = launch(run, scope=run, run_after="2026-11-20T00:00:00Z")
     journal.append(plan)
     journal.append(start(run, driver="dr1ver", versions=VERSIONS, checkpointing=CheckpointConfig().to_json()))
@@ -185,13 +182,8 @@ APPLICATION_BOUNDARY = 4
 def with_applications() -> MemoryStore:
     """Return entries 0 to 4: a try and its retry, each with the parts of its application."""
     store = MemoryStore()
-    nonces = iter(f"{number:032x}" for number in range(1, 99))
-    times = iter(at(minute) for minute in range(99))
-    by = By("task", "flights.delays", "worker-3")
     run = "scheduled__2026-11-20"
-    journal = Journal(
-        store, KEYS, by, segment=APPLICATION_BOUNDARY, nonce=lambda: next(nonces), clock=lambda: next(times)
-    )
+    journal = repeatable(store, APPLICATION_BOUNDARY)
     for try_number, script in ((1, "0a1b2c3d"), (2, "4e5f6a7b")):
         parts = {"the script": script, "helpers/dates.py": "8c9d0e1f"}
         journal.append(launch(run, try_number, scope=run, run_after="2026-11-20T00:00:00Z"))
@@ -208,13 +200,8 @@ LAUNCH_END_BOUNDARY = 2
 def with_launch_end() -> MemoryStore:
     """Return entries 0 to 2: a launch whose driver ended before it attached, and the next try."""
     store = MemoryStore()
-    nonces = iter(f"{number:032x}" for number in range(1, 99))
-    times = iter(at(minute) for minute in range(99))
-    by = By("task", "flights.delays", "worker-3")
     run = "scheduled__2026-11-20"
-    journal = Journal(
-        store, KEYS, by, segment=LAUNCH_END_BOUNDARY, nonce=lambda: next(nonces), clock=lambda: next(times)
-    )
+    journal = repeatable(store, LAUNCH_END_BOUNDARY)
     journal.append(launch(run, scope=run, run_after="2026-11-20T00:00:00Z"))
     journal.append(c.EndLaunch(launch=1, try_number=1, outcome="failed", exit_code=1))
     journal.append(launch(run, 2, scope=run, run_after="2026-11-20T00:00:00Z"))
