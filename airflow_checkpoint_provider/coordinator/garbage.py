@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TypeVar
 
 from airflow_checkpoint_provider.coordinator import savepoint_target
@@ -178,15 +178,15 @@ def folders_to_delete(state: State, garbage: Garbage, now: str) -> tuple[str, ..
     for event in condemning if isinstance(condemning, tuple) else ():
         state = apply(state, event)
     checkpoints = [checkpoint for checkpoint in state.checkpoints if checkpoint.id in garbage.deletable.ids]
-    file_sets = sorted({path for checkpoint in checkpoints for path in _unreferenced(state, checkpoint)})
+    file_sets = sorted(set(_unreferenced(state, checkpoints)))
     seals = (f"chk-{checkpoint.id}" for checkpoint in checkpoints)
     return tuple(dict.fromkeys((*seals, *file_sets, *garbage.orphans)))
 
 
-def _unreferenced(state: State, checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield the paths of the file sets of a checkpoint that are deleted with it."""
+def _unreferenced(state: State, checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
+    """Yield the paths of the file sets of ``checkpoints`` that are deleted with them."""
     paths, referred = state.paths(), state.referred()
-    for number in checkpoint.file_sets:
+    for number in chain.from_iterable(checkpoint.file_sets for checkpoint in checkpoints):
         path = paths.get(number)
         if path and number not in referred and state.deletable(path):
             yield path
@@ -301,7 +301,7 @@ def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: 
             _delete_savepoint(store, checkpoint.target, savepoint_target.DISPOSAL, state, now)
     store.delete([keys.seal(checkpoint.id)])
     store.delete_under(keys.checkpoint(checkpoint.id))
-    for path in _unreferenced(state, checkpoint):
+    for path in _unreferenced(state, [checkpoint]):
         store.delete_under(keys.file_set(path))
 
 
