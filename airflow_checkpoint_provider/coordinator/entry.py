@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
+from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.events import Event, event_from_json, event_to_json
 from airflow_checkpoint_provider.protocol.fields import Size, Time
 from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, canonical, checked, parse
@@ -103,8 +103,6 @@ class Entry:
                 snapshot=State.from_json(data["snapshot"]) if "snapshot" in data else None,
                 extra=extra,
             )
-        except FormatTooNew:
-            raise
         except (Damaged, TypeError, AttributeError) as error:
             raise Damaged(
                 f"{key} cannot be read as an entry of a journal: {error}; somebody or something changed it"

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, sta
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.files import verify
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidName, SavepointDisposed, StoreError
 from airflow_checkpoint_provider.protocol import wording
@@ -290,7 +291,7 @@ def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys
     """Return where the file sets of a completed checkpoint lie: below its history; for a savepoint, at its target."""
     if checkpoint.target is None:
         return coordinator.store, coordinator.keys
-    pointer = SavepointPointer.parse(checkpoint.target)
+    pointer = target_of(checkpoint)
     return coordinator.store.beside(pointer.root), pointer.keys
 
 

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Time,
     TimeOrEmpty,
 )
-from airflow_checkpoint_provider.protocol.keys import is_savepoint_target
+from airflow_checkpoint_provider.protocol.keys import check_savepoint_target
 from airflow_checkpoint_provider.protocol.metadata import Measures, Versions
 from airflow_checkpoint_provider.protocol.records import Record, added
 
@@ -234,9 +234,7 @@ class CheckpointTriggered(Event):
     queued_at: TimeOrEmpty = added("")
 
     def check(self) -> None:
-        """Refuse a target that is no directory of this savepoint: its files would be read, and deleted, there."""
-        if self.target is not None and not is_savepoint_target(self.target, self.id, self.request.nonce):
-            raise ValueError(f"{self.target!r} is no directory of savepoint {self.id}")
+        check_savepoint_target(self.target, self.id, self.request.nonce)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,10 +153,16 @@ def savepoint_name(job: str, number: int, nonce: str) -> str:
     return f"savepoint-{safe_token(job)}-{number}-{nonce}"
 
 
-def is_savepoint_target(target: str, number: int, nonce: str) -> bool:
-    """Return whether ``target`` is a directory that only savepoint ``number`` with this nonce can have: of any job, anywhere."""
+def check_savepoint_target(target: str | None, number: int, nonce: str) -> None:
+    """Raise ``ValueError`` for a target that is no directory of savepoint ``number`` with this nonce, of any job, anywhere.
+
+    Its files would be read, and deleted, there. None, of a checkpoint that is no savepoint, is right.
+    """
+    if target is None:
+        return
     name = SavepointPointer.parse(target).name
-    return name.startswith("savepoint-") and name.endswith(f"-{number}-{nonce}")
+    if not (name.startswith("savepoint-") and name.endswith(f"-{number}-{nonce}")):
+        raise ValueError(f"{target!r} is no directory of savepoint {number}")
 
 
 _POINTER = re.compile(r"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-(?P<id>[1-9]\d*)")

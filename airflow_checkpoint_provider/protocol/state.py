@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Time,
     TimeOrEmpty,
 )
-from airflow_checkpoint_provider.protocol.keys import file_set_epoch, is_savepoint_target
+from airflow_checkpoint_provider.protocol.keys import check_savepoint_target, file_set_epoch
 from airflow_checkpoint_provider.protocol.kinds import counts_as_failure, is_savepoint, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Versions
 from airflow_checkpoint_provider.protocol.records import Check, Record, added
@@ -168,9 +168,7 @@ class Checkpoint(Record):
     metadata_bytes: Size | None = added(None)  # of the seal; None: an older version completed it
 
     def check(self) -> None:
-        """Refuse a target that is no directory of this savepoint: its files would be read, and deleted, there."""
-        if self.target is not None and not is_savepoint_target(self.target, self.id, self.request.nonce):
-            raise ValueError(f"{self.target!r} is no directory of savepoint {self.id}")
+        check_savepoint_target(self.target, self.id, self.request.nonce)
 
     @property
     def kind(self) -> str:

@@ -39,9 +39,9 @@ def stored_schema(text: str) -> StructType:
             if name.rpartition(".")[0] not in sys.modules and not name.startswith("pyspark."):
                 raise WrongUse(f"the stored rows have a column of type {name}: import it before the stage is read")
         return StructType.fromJson(schema)
+    except WrongUse:
+        raise
     except (AttributeError, LookupError, PySparkException, RecursionError, TypeError, ValueError) as error:
-        if isinstance(error, WrongUse):
-            raise
         raise Damaged(f"the stored schema cannot be read: {error!r}; somebody or something changed it") from None
 
 
