@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, StoreError, Wron
 from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, StageDetail, StateSnapshot
-from airflow_checkpoint_provider.protocol.records import VERSION, canonical, parse
+from airflow_checkpoint_provider.protocol.records import VERSION, canonical
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.spark.s3a import hadoop_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
-from airflow_checkpoint_provider.spark.stages.plan_diff import difference
+from airflow_checkpoint_provider.spark.stages.plan_diff import difference_from_stored
 from airflow_checkpoint_provider.spark.stages.reuse import StageRequest, Verdict, decide_reuse, reuse_without_plan
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 from airflow_checkpoint_provider.spark.state.states import States
@@ -102,15 +102,7 @@ class Stages:
 
     def _difference(self, prior: StateSnapshot, plan: Plan) -> str:
         key = f"{self._attempt.keys.file_set(prior.file_sets[0].path)}/{PLAN_FILE}"
-        try:
-            body = self._attempt.store.read(key)
-            return (
-                difference(Plan.from_json(parse(body, key)), plan)
-                if body is not None
-                else "the text of the stored plan is gone"
-            )
-        except CheckpointError as error:
-            return f"the text of the stored plan cannot be read ({error.message})"
+        return difference_from_stored(self._attempt.store, key, plan)
 
     # -- computed ----------------------------------------------------------------------------------------------------
 
