@@ -390,7 +390,8 @@ def delete_entries(journal: Journal, first: int, beyond: int) -> None:
     """Delete the entries in the segments from ``first`` up to ``beyond``, except their boundaries."""
     boundaries = [journal.keys.entry(segment * journal.segment) for segment in range(first, beyond + 1)]
     keys = (listed.key for listed in journal.store.list(journal.keys.journal, after=boundaries[0]))
-    journal.store.delete([key for key in takewhile(lambda key: key < boundaries[-1], keys) if key not in boundaries])
+    # A stub says that nothing is left before it, so each key is compared, in whatever order the store lists them
+    journal.store.delete([key for key in keys if boundaries[0] < key < boundaries[-1] and key not in boundaries])
 
 
 def make_stub(journal: Journal, segment: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +16,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore
+from airflow_checkpoint_provider.storage.base import Listed
 from tests.support.acknowledgements import bystander, driver, take
 from tests.support.faults import Fault, FaultyStore, Killed, served
 from tests.support.garbage import expire
@@ -114,6 +116,22 @@ def test_killed_compaction_is_finished_by_the_next(fault: Fault, call: int) -> N
         assert open_journal(inner, segment=SHORT).catch_up() == state
         compact(journal)
     assert (numbers(inner), stubs(inner)) == (numbers(expected), stubs(expected))
+
+
+def test_compaction_leaves_no_entry_if_the_store_lists_in_another_order() -> None:
+    """A stub says that nothing is left before it, so nobody would ever look for what this compaction leaves."""
+
+    class Backwards(MemoryStore):
+        def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
+            return iter([*super().list(prefix)][::-1])
+
+    expected, _ = compacted(7 * SHORT)
+    store = Backwards()
+    store.objects = written(7 * SHORT, segment=SHORT).objects
+    journal = open_journal(store, segment=SHORT)
+    journal.catch_up()
+    compact(journal)
+    assert numbers(store) == numbers(expected)
 
 
 def test_compaction_costs_the_same_for_long_histories() -> None:
