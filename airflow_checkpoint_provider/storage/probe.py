@@ -9,17 +9,19 @@ from airflow_checkpoint_provider.errors import StoreError, StoreMisconfigured, S
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 
 SCRATCH = ".probe"
+LISTED = ("once", "b", "c", "a")  # put in this order, which is neither that of a listing nor its reverse
 
 
 def probe(store: Store) -> None:
-    """Put twice at a new scratch key: only the first put may win, and a read must return it.
+    """Put twice at a new scratch key: only the first put may win, and a read must return it. Then list a few keys.
 
     Raises ``StoreMisconfigured`` with what was seen otherwise, ``StoreUnavailable`` without an answer, and what the store
     raises. A store that lets two writers win only *sometimes* is not detected; that would need a race.
     """
     scratch = f"{SCRATCH}-{secrets.token_hex(8)}"
     try:
-        _put_twice(store, f"{scratch}/once")
+        _put_twice(store, f"{scratch}/{LISTED[0]}")
+        _list(store, scratch)
     finally:
         # A few bytes that no listing shows; checkpoints can be written without the right to delete
         with suppress(StoreError):
@@ -36,6 +38,14 @@ def _put_twice(store: Store, key: str) -> None:
         raise _broken(store, "a second put of the same key was not refused, so two drivers could both win")
 
 
+def _list(store: Store, scratch: str) -> None:
+    for name in LISTED[1:]:
+        _settled(store, f"{scratch}/{name}", b"listed")
+    names = [listed.key.removeprefix(f"{scratch}/") for listed in store.list(scratch)]
+    if names != sorted(LISTED):
+        raise _broken(store, f"a listing showed {', '.join(names) or 'nothing'} instead of {', '.join(sorted(LISTED))}")
+
+
 def _settled(store: Store, key: str, body: bytes) -> tuple[Put, bytes | None]:
     outcome, stored = put(store, key, body)
     if outcome is Put.UNKNOWN:
@@ -46,5 +56,5 @@ def _settled(store: Store, key: str, body: bytes) -> tuple[Put, bytes | None]:
 def _broken(store: Store, observation: str) -> StoreMisconfigured:
     return StoreMisconfigured(
         f"{store.uri} cannot hold checkpoints: {observation}. Checkpoints need a store with put-if-absent: a local or NFS directory,"
-        " or object storage that supports If-None-Match: * (Ceph 16: in a bucket without versioning)"
+        " or object storage that supports If-None-Match: * (Ceph 16: in a bucket without versioning) and lists keys in order"
     )

@@ -226,7 +226,12 @@ class S3Store(StoreBase):
                 if item["Key"] <= last:
                     if item["Key"] <= after:
                         continue
-                    raise not_s3("keys are not listed in the order of their bytes", "list", self._root, "")
+                    raise not_s3(
+                        "keys are not listed in the order of their bytes, as in a directory bucket",
+                        "list",
+                        self._root,
+                        "",
+                    )
                 last = item["Key"]
                 yield last, item["Size"]
 

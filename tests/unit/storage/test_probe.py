@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
-from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Put, probe
+from airflow_checkpoint_provider.storage import Listed, LocalStore, MemoryStore, Put, probe
 from tests.support.faults import Call, Fault, FaultyStore, nth, virtual_time
 
 
@@ -53,6 +53,17 @@ class Constant(MemoryStore):
         return b"<html>"
 
 
+class Listing(MemoryStore):
+    """Lists keys in the order in which they were put, and what ``shows`` leaves of them."""
+
+    def __init__(self, shows: Callable[[list[Listed]], list[Listed]]) -> None:
+        super().__init__()
+        self._shows = shows
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        return iter(self._shows([Listed(key, len(body)) for key, body in self.objects.items() if key > after]))
+
+
 def test_probe_passes_a_good_store_and_leaves_nothing(tmp_path: Path) -> None:
     memory, local = MemoryStore(), LocalStore(tmp_path / "root")
     probe(memory)
@@ -62,10 +73,10 @@ def test_probe_passes_a_good_store_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(local.folders("")) == []
 
 
-def test_probe_costs_six_requests() -> None:
+def test_probe_costs_ten_requests() -> None:
     store = FaultyStore(MemoryStore())
     probe(store)
-    assert store.requests == {"create": 2, "read": 3, "delete": 1}
+    assert store.requests == {"create": 5, "read": 3, "list": 1, "delete": 1}
 
 
 @pytest.mark.parametrize(
@@ -75,6 +86,9 @@ def test_probe_costs_six_requests() -> None:
         (Lying(), "a second put of the same key was not refused"),
         (Discarding(), "an object that was stored could not be read"),
         (Constant(), "a new key seemed to exist already"),
+        (Listing(lambda listed: listed), "a listing showed once, b, c, a instead of a, b, c, once"),
+        (Listing(lambda listed: listed[::-1]), "a listing showed a, c, b, once instead of"),
+        (Listing(lambda listed: []), "a listing showed nothing instead of"),
     ],
 )
 def test_probe_refuses_a_broken_store_with_what_was_seen(store: MemoryStore, seen: str) -> None:
