@@ -249,7 +249,7 @@ class StillNeeded(Refused, code="CKP430"):
 
 
 class TooLarge(Refused, code="CKP235"):
-    """The checkpoint has more file sets than one journal entry can name."""
+    """The checkpoint has more file sets than one journal entry can name, or the object is larger than readers accept."""
 
 
 class Declined(CheckpointError, RuntimeError, code="CKP241"):

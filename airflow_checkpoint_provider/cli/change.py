@@ -37,6 +37,7 @@ from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.lifetime import just_finished
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, State
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.storage.base import exists
 from airflow_checkpoint_provider.text import manual_restore
 from airflow_checkpoint_provider.text.units import NONE, labelled, plural, size, some
 
@@ -149,7 +150,7 @@ def forget(store: Store, text: str, approval: Approval) -> Report:
     pointer = SavepointPointer.parse(text)
     gone = savepoint.find_gone(store, pointer)
     if gone is None:
-        if store.beside(pointer.root).read(pointer.metadata) is not None:
+        if exists(store.beside(pointer.root), pointer.metadata):
             raise Refused(f"{pointer} is still there. Leave out --forget to delete it")
         raise CheckpointNotFound(
             f"{pointer}: no history under {store.uri} lists a savepoint there, so there is nothing to forget"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from airflow_checkpoint_provider import errors
@@ -112,7 +112,8 @@ class Coordinator:
             )
         key, body = self.keys.acknowledgement(ack.id, ack.application), ack.to_bytes()
         Acknowledgement.from_bytes(body)  # nobody could complete what cannot be read
-        outcome, stored = put(self.store, key, body, patience=self.journal.patience)
+        with self._aborted_if_too_large(ack.id, "acknowledge"):
+            outcome, stored = put(self.store, key, body, patience=self.journal.patience)
         if outcome is Put.UNKNOWN:
             raise errors.CommitStateUnknown(
                 f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced"
@@ -138,7 +139,8 @@ class Coordinator:
         acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING and not needs_finalize else {}
         if len(acks) < len(checkpoint.plan):
             return self._unsealed(number, finalize)
-        body = self._put_seal(number, self._seal(checkpoint, acks).to_bytes())
+        with self._aborted_if_too_large(number, "seal"):
+            body = self._put_seal(number, self._seal(checkpoint, acks).to_bytes())
         seal = Seal.from_bytes(body, self.keys.seal(number))
         if _nonces(seal.applications) != _nonces(acks):
             raise errors.Damaged(
@@ -149,7 +151,7 @@ class Coordinator:
         return answer
 
     def _completed(self, number: int, seal: Seal, body: bytes, finalize: bool) -> Answer:
-        """Write the entry. If it is too large, abort the checkpoint, since a pending one would block all others."""
+        """Write the entry."""
         states = state_entries(seal)
         command = c.Complete(
             id=number,
@@ -161,10 +163,16 @@ class Coordinator:
             epoch=self.epoch,
             finalize=finalize,
         )
-        try:
+        with self._aborted_if_too_large(number, "complete"):
             return self.journal.append(command)
+
+    @contextlib.contextmanager
+    def _aborted_if_too_large(self, number: int, phase: str) -> Iterator[None]:
+        """Abort a checkpoint that is too large to be stored: a pending one would block all others."""
+        try:
+            yield
         except errors.TooLarge as error:
-            self.abort(number, TOO_LARGE, phase="complete", details=error.message)
+            self.abort(number, TOO_LARGE, phase=phase, details=error.message)
             raise
 
     def _unsealed(self, number: int, finalize: bool) -> Answer:

@@ -35,7 +35,7 @@ from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, Keys, Savepo
 from airflow_checkpoint_provider.protocol.lifetime import outlived, unsettled
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.protocol.transitions import apply
-from airflow_checkpoint_provider.storage.base import Store
+from airflow_checkpoint_provider.storage.base import Store, exists
 
 KEPT_SNAPSHOTS = 4  # boundaries of the journal that keep their snapshots
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
@@ -349,7 +349,7 @@ def delete_target(store: Store, aborted: Checkpoint) -> None:
     if aborted.savepoint:
         pointer = target_of(aborted)
         target = store.beside(pointer.root)
-        if target.read(pointer.metadata) is None:
+        if not exists(target, pointer.metadata):
             target.delete_under(pointer.name)
 
 

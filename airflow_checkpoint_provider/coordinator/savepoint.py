@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, Sa
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, RETAINED, Checkpoint, State
-from airflow_checkpoint_provider.storage.base import Store
+from airflow_checkpoint_provider.storage.base import Store, exists
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def find_gone(home: Store, pointer: SavepointPointer) -> Gone | None:
 
     The name of the directory names the job. A savepoint that is not published yet is not gone.
     """
-    if home.beside(pointer.root).read(pointer.metadata) is not None:
+    if exists(home.beside(pointer.root), pointer.metadata):
         return None
     for job in home.folders("jobs"):
         if not pointer.name.startswith(f"savepoint-{job}-"):

@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.coordinator.files import verify
 from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, SAVEPOINTS, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.metadata import Seal, digest
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked, parse
-from airflow_checkpoint_provider.storage.base import Store, put
+from airflow_checkpoint_provider.storage.base import Store, exists, put
 
 NO_CLAIM, CLAIM = "no_claim", "claim"
 DISPOSAL = "disposal"
@@ -116,7 +116,7 @@ def _savepoint_above(home: Store, uri: str) -> str | None:
         if f"{match['top']}/{above}" == home.uri:
             return None
         with contextlib.suppress(errors.StoreDenied):
-            if top.read(f"{above}/_metadata") is not None:
+            if exists(top, f"{above}/_metadata"):
                 return f"{match['top']}/{above}"
     return None
 
@@ -248,8 +248,7 @@ def delete_savepoint(store: Store, pointer: SavepointPointer, owner: str, by: st
     """
     refuse_history(store, pointer)
     put_claim(store, pointer, owner, by, at)
-    body = store.read(pointer.metadata)
-    if body is None or not _is_stub(body, pointer):
+    if not _is_stub(store, pointer):
         store.overwrite(pointer.metadata, checked(DisposedStub(by=by, at=at).to_json()))
     delete_files(store, pointer)
 
@@ -259,7 +258,7 @@ def delete_claimed(store: Store, pointer: SavepointPointer, owner: str, by: str,
 
     A claim that cannot be read and a directory that is a history prove no owner either.
     """
-    if store.read(pointer.claim) is not None:
+    if exists(store, pointer.claim):
         with contextlib.suppress(errors.Damaged, errors.InvalidName):
             delete_savepoint(store, pointer, owner, by, at)
 
@@ -278,12 +277,13 @@ def refuse_history(store: Store, pointer: SavepointPointer) -> None:
         )
 
 
-def _is_stub(body: bytes, pointer: SavepointPointer) -> bool:
-    """Return whether ``body`` is a stub. A damaged savepoint may be disposed of; one of a newer format may not,
+def _is_stub(store: Store, pointer: SavepointPointer) -> bool:
+    """Return whether there is a stub. A damaged savepoint may be disposed of; one of a newer format may not,
     because it may have files that this version does not know.
     """
     try:
-        return _stub(body, pointer) is not None
+        body = store.read(pointer.metadata)
+        return body is not None and _stub(body, pointer) is not None
     except errors.Damaged:
         return False
 

@@ -15,13 +15,16 @@ from random import uniform
 from time import monotonic, sleep
 from typing import ClassVar, Protocol
 
-from airflow_checkpoint_provider.errors import Damaged, InvalidName, StoreError, StoreUnavailable
+from airflow_checkpoint_provider.errors import Damaged, InvalidName, StoreError, StoreUnavailable, TooLarge
 
 log = logging.getLogger(__name__)
 
 FIRST_WAIT = 0.1  # seconds between the first two tries of a put, at most; doubles
 LONGEST_WAIT = 2.0  # seconds
 PART = 8 * 1024 * 1024  # bytes of an object in memory at a time, while it is copied
+LARGEST = 64 * 1024 * 1024
+"""Bytes of an object that is no file of rows: a seal of 300,000 files, or a snapshot of 100,000 checkpoints. To parse it takes
+ten times the memory. Whatever is larger was planted, or is rows under a wrong name: it must not end a reader."""
 
 
 class Put(enum.Enum):
@@ -54,10 +57,11 @@ class Store(Protocol):
 
     def create(self, key: str, body: bytes) -> Put:
         """Put ``body`` if ``key`` is absent, in one try. After an error this try changed nothing. ``EXISTS`` may be caused by our
-        own earlier request whose answer was lost."""
+        own earlier request whose answer was lost. Raises ``TooLarge`` for a body that ``read`` would refuse."""
 
     def read(self, key: str) -> bytes | None:
-        """Return the whole object; ``None`` only if it is absent."""
+        """Return the whole object; ``None`` only if it is absent. Raises ``Damaged`` if it has more than ``LARGEST`` bytes, of
+        which few are read."""
 
     def read_range(self, key: str, start: int, length: int) -> bytes | None:
         """Return ``length`` bytes of an object from byte ``start``, fewer at its end; ``None`` only if it is absent.
@@ -66,13 +70,17 @@ class Store(Protocol):
         """
 
     def overwrite(self, key: str, body: bytes) -> None:
-        """Replace or create an object, completely or not at all. After ``StoreUnavailable`` it may have happened."""
+        """Replace or create an object, completely or not at all. After ``StoreUnavailable`` it may have happened. Raises
+        ``TooLarge`` for a body that ``read`` would refuse."""
 
     def parts(self, key: str) -> Iterator[bytes]:
         """Yield an object in pieces for a copy: ``PART`` bytes each, fewer in the last. Raises ``Damaged`` if it is absent."""
 
     def assemble(self, key: str, parts: Iterable[bytes]) -> None:
-        """``overwrite`` with the joined pieces, of ``PART`` bytes each but the last. Few are in memory at a time."""
+        """``overwrite`` with the joined pieces, of ``PART`` bytes each but the last. Few are in memory at a time.
+
+        It is for rows, so their sum has no limit.
+        """
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects. Absent keys are no error."""
@@ -116,7 +124,7 @@ def put(store: Store, key: str, body: bytes, *, patience: float = 30.0) -> tuple
 
     After ``patience`` seconds the outcome is ``UNKNOWN``, with ``None``: the put may still happen, so the caller must not clean
     up as if it had not. Raises an error only while no try can have had an effect: ``StoreDenied`` and ``StoreMisconfigured``
-    at once, ``StoreUnavailable`` after ``patience``.
+    at once, ``StoreUnavailable`` after ``patience``. ``Damaged``: the key holds what is too large to be read, so it is not ours.
     """
     perhaps_sent = False
     trouble: StoreError | None = None
@@ -151,6 +159,14 @@ def _tries(patience: float) -> Iterator[None]:
         yield
 
 
+def exists(store: Store, key: str) -> bool:
+    """Return whether there is an object, also if it is too large to be read."""
+    try:
+        return store.read(key) is not None
+    except Damaged:
+        return True
+
+
 def checked(key: str) -> str:
     """Return the key. Raises ``InvalidName`` if a store could read it as a path out of its root."""
     if "\0" in key or any(name in ("", ".", "..") for name in key.split("/")):
@@ -166,6 +182,35 @@ def is_hidden(key: str) -> bool:
 def missing(uri: str, key: str) -> Damaged:
     """Return the error for an object that cannot be copied. A seal names it, so it existed."""
     return Damaged(f"{uri}/{key} is missing, so it cannot be copied. `checkpoints verify` checks the other files")
+
+
+def fitting(body: bytes, uri: str, key: str) -> bytes:
+    """Return the body of an object to write. Raises ``TooLarge`` if nobody could read it again."""
+    if len(body) > LARGEST:
+        raise TooLarge(
+            f"{uri}/{key} would have {len(body)} bytes, more than the {LARGEST} that are read of one object. Nothing was written."
+            " Use fewer states, or fewer files for each, for example by df.coalesce(n)",
+            size=len(body),
+        )
+    return body
+
+
+def oversized(uri: str, key: str) -> Damaged:
+    """Return the error for an object that is too large to be read."""
+    return Damaged(
+        f"{uri}/{key} has more than {LARGEST} bytes. No such object is ever written there, so somebody or something changed it."
+        " Bring the original back, or delete it"
+    )
+
+
+def whole(read: Callable[[int], bytes], uri: str, key: str) -> bytes:
+    """Return what ``read`` returns until its end. Raises ``Damaged`` past ``LARGEST`` bytes, also if the object grows meanwhile."""
+    body = bytearray()
+    for piece in pieces(read):
+        body += piece
+        if len(body) > LARGEST:
+            raise oversized(uri, key)
+    return bytes(body)
 
 
 def pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:

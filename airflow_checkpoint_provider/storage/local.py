@@ -16,7 +16,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
-from airflow_checkpoint_provider.storage.base import Listed, Put, StoreBase, checked, is_hidden, missing, pieces
+from airflow_checkpoint_provider.storage.base import (
+    Listed,
+    Put,
+    StoreBase,
+    checked,
+    fitting,
+    is_hidden,
+    missing,
+    pieces,
+    whole,
+)
 
 TEMPORARY = ".tmp-"
 LEFT_OVER = 24 * 3600  # seconds after which a temporary file is taken for a killed writer's
@@ -38,7 +48,7 @@ class LocalStore(StoreBase):
         self._create_root = create_root
 
     def create(self, key: str, body: bytes) -> Put:
-        path = self._path(key)
+        path, body = self._path(key), fitting(body, self.uri, key)
         self._check_root()
         with _explained("write", path), _temporary(path, [body]) as temporary:
             outcome = _link(temporary, path)
@@ -52,7 +62,7 @@ class LocalStore(StoreBase):
     def read(self, key: str) -> bytes | None:
         path = self._path(key)
         with _explained("read", path), suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:
-            return file.read()
+            return whole(file.read, self.uri, key)
         return None
 
     def read_range(self, key: str, start: int, length: int) -> bytes | None:
@@ -63,7 +73,7 @@ class LocalStore(StoreBase):
         return None
 
     def overwrite(self, key: str, body: bytes) -> None:
-        self.assemble(key, [body])
+        self.assemble(key, [fitting(body, self.uri, key)])
 
     def parts(self, key: str) -> Iterator[bytes]:
         path = self._path(key)

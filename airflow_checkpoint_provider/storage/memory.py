@@ -6,7 +6,18 @@ from collections.abc import Iterable, Iterator
 from io import BytesIO
 from threading import Lock
 
-from airflow_checkpoint_provider.storage.base import Listed, Put, StoreBase, checked, is_hidden, missing, pieces
+from airflow_checkpoint_provider.storage.base import (
+    LARGEST,
+    Listed,
+    Put,
+    StoreBase,
+    checked,
+    fitting,
+    is_hidden,
+    missing,
+    oversized,
+    pieces,
+)
 
 
 class MemoryStore(StoreBase):
@@ -21,28 +32,32 @@ class MemoryStore(StoreBase):
         with self._lock:
             if checked(key) in self.objects:
                 return Put.EXISTS
-            self.objects[key] = bytes(body)
+            self.objects[key] = bytes(fitting(body, self.uri, key))
             return Put.STORED
 
     def read(self, key: str) -> bytes | None:
-        return self.objects.get(checked(key))
+        body = self.objects.get(checked(key))
+        if body is not None and len(body) > LARGEST:
+            raise oversized(self.uri, key)
+        return body
 
     def read_range(self, key: str, start: int, length: int) -> bytes | None:
-        body = self.read(key)
+        body = self.objects.get(checked(key))
         return None if body is None else body[start : start + length]
 
     def overwrite(self, key: str, body: bytes) -> None:
-        with self._lock:
-            self.objects[checked(key)] = bytes(body)
+        self.assemble(key, [fitting(body, self.uri, key)])
 
     def parts(self, key: str) -> Iterator[bytes]:
-        body = self.read(key)
+        body = self.objects.get(checked(key))
         if body is None:
             raise missing(self.uri, key)
         return pieces(BytesIO(body).read)
 
     def assemble(self, key: str, parts: Iterable[bytes]) -> None:
-        self.overwrite(key, b"".join(parts))
+        body = b"".join(parts)
+        with self._lock:
+            self.objects[checked(key)] = body
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart
 from airflow_checkpoint_provider.storage import LocalStore
+from airflow_checkpoint_provider.storage.base import LARGEST
 from tests.support.acting import RUN, Job
 from tests.support.beats import CLOCKS_OFF, beating
+from tests.support.planted import plant_3_gib
 from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
 from tests.unit.cli.driver import savepoint
@@ -146,6 +150,46 @@ def test_broken_journal_of_any_kind_hides_no_other_job(lake: LocalStore, checkpo
     assert done.code == 1
     assert [line.split()[0] for line in done.lines[1:]] == [FLIGHTS, ORDERS]
     assert "jobs/broken/job/journal/0000000000000000" in done.err
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Fail a test that holds more than twice the largest object at a time."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 2 * LARGEST
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_journal_of_3_gib_hides_no_other_job(lake: LocalStore, checkpoints: Command) -> None:
+    plant_3_gib(lake, "jobs/broken/job/journal/0000000000000000")
+    done = checkpoints("jobs")
+    assert done.code == 1
+    assert [line.split()[0] for line in done.lines[1:]] == [FLIGHTS, ORDERS]
+    assert f"jobs/broken/job/journal/0000000000000000 has more than {LARGEST} bytes" in done.err
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_heartbeat_of_3_gib_is_no_heartbeat(store: LocalStore, checkpoints: Command) -> None:
+    recorded = Recorded(store)
+    recorded.started("22:00:20")
+    plant_3_gib(store, recorded.keys.attempt_beat(1))
+    (silent,) = listed(checkpoints, says=CHECKING)
+    assert silent["state"] == "running, no heartbeat"
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_seal_of_3_gib_is_damaged_and_its_history_is_listed(
+    store: LocalStore, running: Recorded, checkpoints: Command
+) -> None:
+    plant_3_gib(store, running.keys.seal(3))
+    assert listed(checkpoints, says=CHECKING)[0]["last_checkpoint"] == "chk-3"
+    done = checkpoints("verify", str(running.coordinator.pointer(3)))
+    assert done.code == 1
+    assert f"chk-3/_metadata has more than {LARGEST} bytes" in done.out + done.err
 
 
 def test_unreadable_history_hides_no_other_job(lake: LocalStore, checkpoints: Command) -> None:

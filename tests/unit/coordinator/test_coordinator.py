@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
 from airflow_checkpoint_provider.protocol.records import canonical, checked, parse
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
-from airflow_checkpoint_provider.storage import MemoryStore
+from airflow_checkpoint_provider.storage import MemoryStore, base
 from tests.support.acknowledgements import acknowledgement, bystander, driver, file_set, stage, take, value
 from tests.support.faults import Call, Fault, FaultyStore, virtual_time
 from tests.support.garbage import expire
@@ -321,6 +321,22 @@ def test_checkpoint_too_large_for_an_entry_is_aborted() -> None:
         coordinator.complete(1)
     found = only(coordinator)
     assert (found.status, found.reason) == (ABORTED, "too many file sets")
+
+
+@pytest.mark.parametrize(("limit", "phase"), [(2000, "acknowledge"), (2200, "seal")])
+def test_checkpoint_too_large_for_a_reader_is_aborted(limit: int, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    coordinator = triggered(store)
+    monkeypatch.setattr(base, "LARGEST", limit)
+
+    def take_it() -> None:
+        coordinator.acknowledge(acknowledgement(1, *(stage(f"state-{n:04d}", 1) for n in range(3))))
+        coordinator.complete(1)
+
+    with pytest.raises(TooLarge, match=f"more than the {limit} that are read"):
+        take_it()
+    found = only(coordinator)
+    assert (found.status, found.reason, found.phase) == (ABORTED, "too many file sets", phase)
 
 
 def test_state_entries_mark_new_and_reused_states() -> None:

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.coordinator.files import export_pairs, import_s
 from airflow_checkpoint_provider.coordinator.savepoint_target import (
     DISPOSAL,
     Published,
+    check_target,
     claim_mode,
     delete_savepoint,
     open_savepoint,
@@ -38,9 +39,11 @@ from airflow_checkpoint_provider.storage import (
     MemoryStore,
     S3Store,
 )
+from airflow_checkpoint_provider.storage.base import LARGEST
 from tests.support.acknowledgements import file_set, stage, take, value
 from tests.support.faults import Fault, FaultyStore
 from tests.support.histories import at
+from tests.support.planted import plant_3_gib
 from tests.support.saved import MINE, OTHER, Saved, memory
 
 
@@ -369,3 +372,32 @@ def test_imported_state_keeps_the_measures_of_its_work() -> None:
     )
     assert (new.measures.checkpoint, new.measures.sync_s) == (0, 0.0)
     assert new.measures.new_bytes == old.bytes
+
+
+# -- objects that are too large to be read -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Saved:
+    saved = Saved(LocalStore(tmp_path / "savepoints"))
+    saved.publish()
+    return saved
+
+
+def test_savepoint_with_a_planted_seal_is_damaged_and_can_be_disposed_of(on_disk: Saved) -> None:
+    assert isinstance(on_disk.target, LocalStore)
+    plant_3_gib(on_disk.target, on_disk.pointer.metadata)
+    with pytest.raises(Damaged, match=f"_metadata has more than {LARGEST} bytes"):
+        on_disk.open()
+    with pytest.raises(InvalidConfig, match="lies inside of the savepoint"):
+        check_target(on_disk.history, f"{on_disk.pointer}/below")
+    on_disk.dispose()
+    assert (on_disk.is_(), on_disk.left()) == ("disposed", ["_claimed", "_metadata"])
+
+
+def test_savepoint_with_a_planted_claim_is_not_deleted(on_disk: Saved) -> None:
+    assert isinstance(on_disk.target, LocalStore)
+    plant_3_gib(on_disk.target, on_disk.pointer.claim)
+    with pytest.raises(Damaged, match=f"_claimed has more than {LARGEST} bytes"):
+        on_disk.dispose()
+    assert on_disk.is_() == "whole"

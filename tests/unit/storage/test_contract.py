@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.errors import InvalidName
+from airflow_checkpoint_provider.errors import Damaged, InvalidName, TooLarge
 from airflow_checkpoint_provider.storage import Listed, LocalStore, MemoryStore, Put, S3Store, Store
+from airflow_checkpoint_provider.storage.base import LARGEST, PART, exists, put, whole
 from tests.support.faults import FaultyStore
 
 KEYS = ["a-b", "a.b", "a/b", "a/b-c/d", "a/b0", "a0", "b/c/d/e", "ab/c", "z", "ü/ü", "\U0001f600", "\uffee"]
@@ -142,3 +143,36 @@ def test_key_that_could_leave_the_root_is_refused(store: Store, key: str, tmp_pa
         with pytest.raises(InvalidName, match="is not a valid key"):
             act()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_object_up_to_the_limit_is_read_and_a_larger_object_is_damaged(store: Store) -> None:
+    store.assemble("largest", [bytes(PART)] * (LARGEST // PART))
+    store.assemble("planted", [*[bytes(PART)] * (LARGEST // PART), b"x"])
+    assert len(store.read("largest") or b"") == LARGEST
+    with pytest.raises(Damaged, match=rf"{store.uri}/planted has more than {LARGEST} bytes. .* or delete it"):
+        store.read("planted")
+    with pytest.raises(Damaged):
+        put(store, "planted", b"ours")
+    assert exists(store, "planted")
+    assert store.read_range("planted", LARGEST, 10) == b"x"
+    assert sum(map(len, store.parts("planted"))) == LARGEST + 1
+
+
+def test_body_that_nobody_could_read_again_is_not_written(store: Store) -> None:
+    for write in (store.create, store.overwrite):
+        with pytest.raises(TooLarge, match="Nothing was written") as refused:
+            write("seal", bytes(LARGEST + 1))
+        assert refused.value.about["size"] == LARGEST + 1
+    assert keys(store) == []
+
+
+def test_object_that_grows_while_it_is_read_is_damaged() -> None:
+    asked: list[int] = []
+
+    def endless(length: int) -> bytes:
+        asked.append(length)
+        return bytes(length)
+
+    with pytest.raises(Damaged, match=f"more than {LARGEST} bytes"):
+        whole(endless, "file:///root", "journal/0")
+    assert sum(asked) <= LARGEST + PART
