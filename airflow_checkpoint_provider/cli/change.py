@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import secrets
@@ -30,6 +31,7 @@ from airflow_checkpoint_provider.errors import (
     InvalidConfig,
     Refused,
     SavepointDisposed,
+    StoreMisconfigured,
 )
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Token
@@ -207,9 +209,12 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
         if history.young(now):
             notes.append(history.spared)
             continue
-        garbage.collect(garbage.unshared(history.coordinator), now)
-        if history.garbage.close:
-            close_if_due(history.coordinator, now)
+        try:
+            history.collect(now)
+        except (
+            StoreMisconfigured
+        ) as error:  # a savepoint may not lie where this journal says; the others' garbage goes on
+            errors = (*errors, error)
     return Report(PRUNED, rows, data, [*(lines if approval.yes else []), "done"], notes, errors)
 
 
@@ -233,6 +238,12 @@ class _Planned:
 
     def young(self, now: str) -> bool:
         return just_finished(self.coordinator.state, datetime.fromisoformat(now))
+
+    def collect(self, now: str) -> None:
+        """Delete the garbage, and close the history if that is due."""
+        garbage.collect(garbage.unshared(self.coordinator), now)
+        if self.garbage.close:
+            close_if_due(self.coordinator, now)
 
     @property
     def spared(self) -> str:
@@ -290,7 +301,7 @@ def _planned(store: Store, found: FoundHistory, now: str) -> _Planned:
     due = garbage.plan(state, now, garbage.folders_of(store, found.keys))
     keys = [f"{found.keys.prefix}/{folder}" for folder in garbage.folders_to_delete(state, due, now)]
     sizes = [(key, _bytes_under(store, key)) for key in keys]
-    targets = [(str(target), _bytes_under(store.beside(target.root), target.name)) for target in _targets(state, due)]
+    targets = [(str(target), _bytes_at(store, target)) for target in _targets(state, due)]
     sizes += [target for target in targets if target[1]]  # most aborted savepoints left nothing
     largest_first = tuple(sorted(sizes, key=lambda sized: -sized[1]))
     return _Planned((found.state.job, found.newest_run), coordinator, due, largest_first)
@@ -302,6 +313,13 @@ def _targets(state: State, due: Garbage) -> Iterator[SavepointPointer]:
     for checkpoint in state.checkpoints:
         if checkpoint.savepoint and checkpoint.status in (CONDEMNED, ABORTED):
             yield target_of(checkpoint)
+
+
+def _bytes_at(home: Store, target: SavepointPointer) -> int:
+    """Return the bytes of a savepoint's directory. Where no savepoint may lie, nothing is deleted: 0."""
+    with contextlib.suppress(StoreMisconfigured):
+        return _bytes_under(home.beside(target.root, limited=False), target.name)
+    return 0
 
 
 def _bytes_under(store: Store, prefix: str) -> int:

@@ -307,7 +307,7 @@ def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: 
 
 def _delete_savepoint(store: Store, text: str, owner: str, state: State, now: str) -> None:
     pointer = SavepointPointer.parse(text)
-    target = store.beside(pointer.root)
+    target = store.beside(pointer.root, limited=False)
     savepoint_target.delete_claimed(target, pointer, owner, f"the history of {state.job}", now)
 
 
@@ -348,7 +348,7 @@ def delete_target(store: Store, aborted: Checkpoint) -> None:
     """
     if aborted.savepoint:
         pointer = target_of(aborted)
-        target = store.beside(pointer.root)
+        target = store.beside(pointer.root, limited=False)
         if not exists(target, pointer.metadata):
             target.delete_under(pointer.name)
 

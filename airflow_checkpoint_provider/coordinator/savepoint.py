@@ -130,13 +130,14 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     """Delete the savepoint at the pointer ``text``, and let its history forget it. A second disposal changes nothing.
 
     ``home`` is the store of its history. Raises ``Held`` while its history needs it, ``AlreadyClaimed``,
-    ``CheckpointNotFound``, and ``InvalidName`` for a checkpoint of a history, which its own policy deletes.
+    ``CheckpointNotFound``, and ``InvalidName`` for a checkpoint of a history, which its own policy deletes. Outside of the
+    savepoint roots, only a savepoint that its history lists can be disposed of.
     """
     pointer = pointer_of(text)
     if isinstance(pointer, Pointer):
         raise InvalidName(f"{text} is no savepoint: its history deletes it. See `checkpoints prune` and retention=")
     try:
-        savepoint = savepoint_target.open_savepoint(pointer, home)
+        savepoint = savepoint_target.open_savepoint(pointer, home, limited=False)
     except SavepointDisposed:
         return _finish(home, pointer, by, now, dry_run=dry_run)
     # Its own history has forgotten a claimed savepoint.
@@ -144,6 +145,8 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     origin = _own_history(home, savepoint.seal, pointer)
     if origin is not None:
         _refuse_held(origin[0], origin[1], now)
+    else:
+        home.beside(pointer.root)  # raises if nothing but the pointer leads there
     files = [
         file for state in savepoint.seal.states.values() for file_set in state.file_sets for file in file_set.files
     ]
@@ -184,7 +187,7 @@ def find_gone(home: Store, pointer: SavepointPointer) -> Gone | None:
 
     The name of the directory names the job. A savepoint that is not published yet is not gone.
     """
-    if exists(home.beside(pointer.root), pointer.metadata):
+    if exists(home.beside(pointer.root, limited=False), pointer.metadata):
         return None
     for job in home.folders("jobs"):
         if not pointer.name.startswith(f"savepoint-{job}-"):
@@ -201,9 +204,10 @@ def find_gone(home: Store, pointer: SavepointPointer) -> Gone | None:
 
 def _finish(home: Store, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool) -> Disposed:
     """Finish an interrupted disposal: its stub exists, so nobody can open the savepoint any more."""
-    savepoint_target.refuse_history(home.beside(pointer.root), pointer)
+    target = home.beside(pointer.root)
+    savepoint_target.refuse_history(target, pointer)
     if not dry_run:
-        savepoint_target.delete_savepoint(home.beside(pointer.root), pointer, DISPOSAL, by, now)
+        savepoint_target.delete_savepoint(target, pointer, DISPOSAL, by, now)
     return Disposed(pointer, "", 0, 0, own=False)
 
 
@@ -226,7 +230,7 @@ def _forget(coordinator: Coordinator, number: int) -> None:
 
 def _place(home: Store, pointer: SavepointPointer) -> tuple[str, str]:
     """Return the place of a savepoint in one spelling."""
-    return home.beside(pointer.root).uri, pointer.name
+    return home.beside(pointer.root, limited=False).uri, pointer.name
 
 
 def _refuse_held(coordinator: Coordinator, number: int, now: str) -> None:

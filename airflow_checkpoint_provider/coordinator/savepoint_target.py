@@ -110,7 +110,7 @@ def _savepoint_above(home: Store, uri: str) -> str | None:
     match = _PLACE.fullmatch(uri)
     if not match:
         return None
-    top, names = home.beside(match["top"]), match["below"].split("/")
+    top, names = home.beside(match["top"], limited=False), match["below"].split("/")
     for count in range(len(names), 0, -1):
         above = "/".join(names[:count])
         if f"{match['top']}/{above}" == home.uri:
@@ -124,12 +124,12 @@ def _savepoint_above(home: Store, uri: str) -> str | None:
 # -- opening -------------------------------------------------------------------------------------------------------------
 
 
-def open_savepoint(pointer: SavepointPointer, home: Store) -> Savepoint:
-    """Return the savepoint at ``pointer``. The credentials of ``home`` are used for its store.
+def open_savepoint(pointer: SavepointPointer, home: Store, *, limited: bool = True) -> Savepoint:
+    """Return the savepoint at ``pointer``. The credentials of ``home`` are used for its store, and its limits, if ``limited``.
 
     Raises ``CheckpointNotFound`` if nothing was published there, ``SavepointDisposed``, ``Damaged``, ``FormatTooNew``.
     """
-    store = home.beside(pointer.root)
+    store = home.beside(pointer.root, limited=limited)
     body = store.read(pointer.metadata)
     if body is None:
         raise errors.CheckpointNotFound(

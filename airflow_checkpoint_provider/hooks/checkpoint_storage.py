@@ -121,7 +121,7 @@ class CheckpointStorageHook(BaseHook):
         return self._store_of(connection) if connection is not None else None
 
     def get_store_beside(self) -> Store:
-        """Return the store whose credentials reach a savepoint, which may lie anywhere."""
+        """Return the store whose credentials reach a savepoint, which may lie elsewhere."""
         return self._connected() or _folder()
 
     def get_checkpoint(self, checkpoint: object, owner: str, awaited: Awaited = Awaited.COMPLETED) -> CheckpointRequest:
@@ -211,9 +211,15 @@ class CheckpointStorageHook(BaseHook):
                 f"{where} must say in its extra where checkpoints live, as an absolute path or a URI: "
                 f'{{"root": "/shared/checkpoints"}} or {{"root": "s3://bucket/prefix"}}. It says: {root!r}.'
             )
+        roots = extra.pop("savepoint_roots", None)
+        if roots is not None and not _are_places(roots):
+            raise StoreMisconfigured(
+                f"{where}: savepoint_roots is the list of the places where savepoints may lie besides the root, absolute paths or"
+                f' URIs: ["s3://bucket/savepoints"]. It says: {roots!r}.'
+            )
         self._refuse_unknown(where, connection, extra, FIELDS if is_s3(root) else set())
         try:
-            return open_store(root, s3=s3_settings(connection, extra), create_root=False)
+            return open_store(root, s3=s3_settings(connection, extra), create_root=False, savepoint_roots=roots)
         except StoreMisconfigured as error:
             raise StoreMisconfigured(f"{where}: {error.message}") from error
 
@@ -221,10 +227,14 @@ class CheckpointStorageHook(BaseHook):
         """Refuse options that do nothing: somebody would rely on them."""
         fields = (name for name in ("host", "port", "schema", "login", "password") if getattr(connection, name))
         if unknown := {*extra, *fields} - known:
-            knows = f"`root`, {', '.join(f'`{name}`' for name in sorted(known))}" if known else "only `root`"
+            knows = ", ".join(f"`{name}`" for name in ("root", "savepoint_roots", *sorted(known)))
             raise NotSupportedYet(
                 f"{where} has {', '.join(sorted(unknown))}; with this root, this version knows {knows}. Remove the others."
             )
+
+
+def _are_places(roots: object) -> bool:
+    return isinstance(roots, list) and all(isinstance(root, str) and SHARED.match(root) for root in roots)
 
 
 def _folder() -> Store:

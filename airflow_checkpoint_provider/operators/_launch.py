@@ -226,6 +226,7 @@ class DriverLaunch:
             history=self.keys.prefix,
             launch=self.record.number,
             s3=s3_credentials.confs(self.store),
+            savepoint_roots=self.store.savepoint_roots,
             job=self.parameters.history.job,
             token=self.record.spec.token,
             try_number=self.record.spec.try_number,

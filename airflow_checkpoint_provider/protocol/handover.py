@@ -36,13 +36,15 @@ class LaunchPlace:
     """The place of a launch's journal. A driver of another version can still read it, and record there why it ends.
 
     ``root`` is a URI, ``history`` the key of the history below it, ``launch`` the launch's number. ``s3`` holds the
-    settings of a root in S3 (endpoint, region, ...), without secrets.
+    settings of a root in S3 (endpoint, region, ...), without secrets. ``savepoint_roots`` are URIs below which savepoints may
+    lie besides the root; None: anywhere.
     """
 
     root: str
     history: str
     launch: int
     s3: Mapping[str, str] = field(default_factory=dict)
+    savepoint_roots: tuple[str, ...] | None = None
 
     @classmethod
     def from_confs(cls, confs: Mapping[str, str]) -> LaunchPlace | None:
@@ -73,6 +75,8 @@ class LaunchSettings(LaunchPlace):
             "version": self.version,
         }
         values |= {f"{_S3}{name}": value for name, value in self.s3.items()}
+        if self.savepoint_roots is not None:
+            values["savepoint_roots"] = json.dumps(self.savepoint_roots)
         if self.checkpointing is not None:
             values["checkpointing"] = json.dumps(self.checkpointing.to_json())
         if self.allow_non_restored_state:
@@ -111,8 +115,16 @@ class _Place(TypedDict):
     history: str
     launch: int
     s3: Mapping[str, str]
+    savepoint_roots: tuple[str, ...] | None
 
 
 def _place(values: Mapping[str, str]) -> _Place:
     s3 = {name.removeprefix(_S3): value for name, value in values.items() if name.startswith(_S3)}
-    return {"root": values["root"], "history": values["history"], "launch": int(values["launch"]), "s3": s3}
+    roots = json.loads(values.get("savepoint_roots", "null"))
+    return {
+        "root": values["root"],
+        "history": values["history"],
+        "launch": int(values["launch"]),
+        "s3": s3,
+        "savepoint_roots": None if roots is None else tuple(roots),
+    }

@@ -38,7 +38,6 @@ from airflow_checkpoint_provider.spark.start import Program, begin
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import Value
-from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class CheckpointedJob:
         application = digest(self.spark, script(), sys.argv[1:])
         for note in filter(None, (untried(self.spark.version), application.note)):
             say(note)
-        s3a.prepare(self.spark, open_store(settings.root, s3=settings.s3))
+        s3a.prepare(self.spark, settings.open_store())
         self._running = begin(settings, Program(application.digest, application.stored_parts, self.spark.version))
         self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, self._terminated).start()
         self._attempt.watch()

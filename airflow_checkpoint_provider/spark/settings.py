@@ -43,7 +43,12 @@ class Settings:
     restore: str = "latest"
     allow_non_restored_state: Allowed = False
     s3: S3Settings | None = None  # how to reach a root in S3; None: boto3's own defaults
+    savepoint_roots: tuple[str, ...] | None = None  # of the connection
     notes: tuple[str, ...] = ()  # which source won, for the log
+
+    def open_store(self) -> Store:
+        """Return the store at the root. Nothing is read or written yet."""
+        return open_store(self.root, s3=self.s3, savepoint_roots=self.savepoint_roots)
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ def launched(spark: SparkSession) -> Launched | None:
     place = LaunchPlace.from_confs(_confs(spark))
     if place is None:
         return None
-    store = open_store(place.root, s3=s3_credentials.received(place.s3, take_keys(spark)))
+    s3 = s3_credentials.received(place.s3, take_keys(spark))
+    store = open_store(place.root, s3=s3, savepoint_roots=place.savepoint_roots)
     return Launched(store, place.history, place.launch)
 
 
@@ -116,6 +122,7 @@ def settings_of(
         notes=tuple(f"{name} of the task is used, not {name} of the script" for name, value in unused.items() if value),
         allow_non_restored_state=check_allowance(task.allow_non_restored_state or allow_non_restored_state),
         s3=s3_credentials.received(task.s3, take_keys(spark)),
+        savepoint_roots=task.savepoint_roots,
     )
 
 

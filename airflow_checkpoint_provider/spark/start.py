@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.settings import Settings
-from airflow_checkpoint_provider.storage import Store, open_store, probe
+from airflow_checkpoint_provider.storage import Store, probe
 from airflow_checkpoint_provider.text import messages, restore_story
 
 
@@ -50,7 +50,7 @@ def begin(settings: Settings, program: Program) -> Attempt:
 
     A driver that may not start ends with exit code 3 (no retry helps) or 79 (another attempt goes on).
     """
-    store = open_store(settings.root, s3=settings.s3)
+    store = settings.open_store()
     owner = settings.token.owner if settings.token else "script"
     journal = Journal(store, Keys(settings.prefix), By("driver", owner, socket.gethostname()))
     try:

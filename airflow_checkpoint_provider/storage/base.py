@@ -55,6 +55,10 @@ class Store(Protocol):
     def uri(self) -> str:
         """Return the root as a URI, without a slash at its end."""
 
+    @property
+    def savepoint_roots(self) -> tuple[str, ...] | None:
+        """Return the URIs below which savepoints may lie, its own among them; None: anywhere."""
+
     def create(self, key: str, body: bytes) -> Put:
         """Put ``body`` if ``key`` is absent, in one try. After an error this try changed nothing. ``EXISTS`` may be caused by our
         own earlier request whose answer was lost. Raises ``TooLarge`` for a body that ``read`` would refuse."""
@@ -95,23 +99,27 @@ class Store(Protocol):
         """Yield the names directly below ``prefix/`` that have keys below them, without hidden ones. A local store also yields
         directories that are empty by now."""
 
-    def beside(self, uri: str) -> Store:
+    def beside(self, uri: str, *, limited: bool = True) -> Store:
         """Return the store at ``uri``, of any kind. A store in S3 is reached like this one: same service, same credentials.
 
-        Raises ``StoreMisconfigured`` for what cannot be a store. Nothing is read or written yet.
+        A savepoint leads there: what a person named, or what a journal lists. Raises ``StoreMisconfigured`` for what cannot be
+        a store, and for a place where savepoints of this store may not lie. Not ``limited``: also outside of its savepoint roots,
+        for a savepoint that is deleted. Nothing is read or written yet.
         """
 
 
 class StoreBase:
     """Base of the stores of this package: it can open other stores.
 
-    ``storage.registry`` opens them, because only it knows every kind of store.
+    ``storage.registry`` opens them, because only it knows every kind of store, and sets ``savepoint_roots``.
     """
 
-    open_beside: ClassVar[Callable[[Store, str], Store]]
+    open_beside: ClassVar[Callable[[StoreBase, str, bool], Store]]
+    uri: str
+    savepoint_roots: tuple[str, ...] | None = None
 
-    def beside(self: Store, uri: str) -> Store:
-        return StoreBase.open_beside(self, uri)
+    def beside(self, uri: str, *, limited: bool = True) -> Store:
+        return StoreBase.open_beside(self, uri, limited)
 
 
 def put(store: Store, key: str, body: bytes, *, patience: float = 30.0) -> tuple[Put, bytes | None]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 
 from airflow_checkpoint_provider.errors import InvalidName, StoreMisconfigured
 from airflow_checkpoint_provider.storage.base import Store, StoreBase
 from airflow_checkpoint_provider.storage.local import LocalStore
-from airflow_checkpoint_provider.storage.memory import named
+from airflow_checkpoint_provider.storage.memory import MemoryStore, named
 from airflow_checkpoint_provider.storage.s3 import S3Store
 from airflow_checkpoint_provider.storage.s3_credentials import S3Settings, settings_of
 
@@ -18,14 +19,30 @@ _BUCKET = re.compile(r"//([A-Za-z0-9._-]+)((?:/.*)?)", re.DOTALL)
 _WRITE = "Write file:///absolute/path, a directory that driver and Airflow both see, or s3://bucket/prefix"
 
 
-def open_store(uri: str, *, s3: S3Settings | None = None, create_root: bool = True) -> Store:
+def open_store(
+    uri: str,
+    *,
+    s3: S3Settings | None = None,
+    create_root: bool = True,
+    savepoint_roots: Sequence[str] | None = None,
+) -> Store:
     """Return the store at ``file:///absolute/path``, at a plain path, at ``s3://bucket/prefix`` (or ``s3a://``, as in Hadoop),
     which is reached by ``s3``, or at ``memory://name`` (one per process and name). Nothing is read or written yet.
 
     A path is used as it is written, as in Hadoop: ``%20`` is no space. A relative path starts at the current directory. ``~``
     is refused, since driver and Airflow may run as different users. A directory is created by the first write, unless
     ``create_root`` is False. Raises ``StoreMisconfigured`` with what to write instead.
+
+    With ``savepoint_roots``, URIs or absolute paths, the store leads to savepoints below them and below itself only.
     """
+    store = _open(uri, s3, create_root)
+    if savepoint_roots is not None:
+        places = (_open(root, s3, create_root=False).uri for root in savepoint_roots)
+        store.savepoint_roots = tuple(dict.fromkeys((store.uri, *places)))
+    return store
+
+
+def _open(uri: str, s3: S3Settings | None, create_root: bool) -> LocalStore | MemoryStore | S3Store:
     match = _URI.fullmatch(uri.strip())
     assert match  # the pattern matches every text
     scheme, rest = (match["scheme"] or "").lower(), match["rest"]
@@ -43,8 +60,48 @@ def open_store(uri: str, *, s3: S3Settings | None = None, create_root: bool = Tr
     )
 
 
-def _open_beside(store: Store, uri: str) -> Store:
-    return open_store(uri, s3=settings_of(store))
+def _open_beside(store: StoreBase, uri: str, limited: bool) -> Store:
+    other = _open(uri, settings_of(store), create_root=True)
+    _check_kind(store, other)
+    if store.savepoint_roots is not None:
+        if limited:
+            _check_roots(store.savepoint_roots, other)
+        other.savepoint_roots = store.savepoint_roots
+    return other
+
+
+def _check_kind(store: StoreBase, other: StoreBase) -> None:
+    """Refuse a folder beside a store in S3, unless the connection lists it.
+
+    A journal in S3 can name any folder, and the same path is another folder on each host.
+    """
+    if (
+        isinstance(store, S3Store)
+        and not isinstance(other, S3Store)
+        and not _within(store.savepoint_roots or (), other)
+    ):
+        raise StoreMisconfigured(
+            f"{other.uri} is no place for savepoints of {store.uri}, because each host has its own folder there. Nothing was read or"
+            " changed there. Name a place in S3. A folder that all hosts share must be listed in savepoint_roots of the connection"
+        )
+
+
+def _check_roots(roots: Sequence[str], other: StoreBase) -> None:
+    if not _within(roots, other):
+        raise StoreMisconfigured(
+            f"{other.uri} is no place for savepoints: the connection allows {', '.join(roots)}. Nothing was read or changed there."
+            " Name a place below them, or add this place to savepoint_roots of the connection"
+        )
+
+
+def _within(roots: Sequence[str], store: StoreBase) -> bool:
+    """Return whether ``store`` lies below one of ``roots``, which are URIs of stores. Symbolic links in paths are followed."""
+    place = f"{_place(store.uri)}/"
+    return any(place.startswith(f"{_place(root)}/") for root in roots)
+
+
+def _place(uri: str) -> str:
+    return f"file://{os.path.realpath(path)}" if (path := uri.removeprefix("file://")) != uri else uri
 
 
 StoreBase.open_beside = _open_beside

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_checkpoint_provider.errors import NotInstalled, NotSupportedYet, StoreMisconfigured
-from airflow_checkpoint_provider.storage.base import Store
+from airflow_checkpoint_provider.storage.base import Store, StoreBase
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -63,7 +63,7 @@ class S3Settings:
             )
 
 
-def settings_of(store: Store) -> S3Settings | None:
+def settings_of(store: Store | StoreBase) -> S3Settings | None:
     """Return the settings of a store in S3, None of any other store."""
     settings: S3Settings | None = getattr(store, "settings", None)
     return settings

@@ -78,13 +78,14 @@ class Process:
     """One actor: its store, its nonces, its voice."""
 
     uri = "memory://model"
+    savepoint_roots = None
 
     def __init__(self, name: str, turn: int, log: tuple[Any, ...], segment: int) -> None:
         self.name, self.turn, self.segment = name, turn, segment
         self._log, self._answered, self._nonces = log, 0, 0
         self.said: list[Claim] = []
 
-    def beside(self, uri: str) -> Process:
+    def beside(self, uri: str, *, limited: bool = True) -> Process:
         """Targets lie in the one store there is."""
         return self
 

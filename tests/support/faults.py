@@ -86,6 +86,10 @@ class FaultyStore:
     def uri(self) -> str:
         return self.inner.uri
 
+    @property
+    def savepoint_roots(self) -> tuple[str, ...] | None:
+        return self.inner.savepoint_roots
+
     def create(self, key: str, body: bytes) -> Put:
         return self._send("create", key, lambda: self.inner.create(key, body), lambda: Put.UNKNOWN)
 
@@ -118,9 +122,9 @@ class FaultyStore:
     def folders(self, prefix: str) -> Iterator[str]:
         return iter(self._send("list", prefix, lambda: tuple(self.inner.folders(prefix)), _no_answer))
 
-    def beside(self, uri: str) -> Store:
+    def beside(self, uri: str, *, limited: bool = True) -> Store:
         """A store that nothing goes wrong in."""
-        return self.inner.beside(uri)
+        return self.inner.beside(uri, limited=limited)
 
     def land(self, before: float = float("inf")) -> None:
         """Apply the late requests that are due before call number ``before``; all of them if not told."""

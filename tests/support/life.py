@@ -43,8 +43,8 @@ MONTHS = timedelta(days=400)
 class Disturbed(FaultyStore):
     """A store whose plan sees the requests to the stores beside it, too."""
 
-    def beside(self, uri: str) -> Store:
-        store = Disturbed(self.inner.beside(uri), lambda call: self.plan(call))  # noqa: PLW0108 - it may be replaced
+    def beside(self, uri: str, *, limited: bool = True) -> Store:
+        store = Disturbed(self.inner.beside(uri, limited=limited), lambda call: self.plan(call))  # noqa: PLW0108 - it may be replaced
         store.requests, store._lock = self.requests, self._lock
         return store
 

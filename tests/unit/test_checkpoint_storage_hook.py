@@ -49,6 +49,18 @@ def test_root_that_is_no_absolute_path_is_refused(monkeypatch: pytest.MonkeyPatc
         connect(monkeypatch, extra=extra).root()
 
 
+def test_savepoint_roots_limit_where_savepoints_may_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"root": "/shared/checkpoints", "savepoint_roots": ["file:///shared/savepoints/"]}
+    store = connect(monkeypatch, extra=extra).get_store()
+    assert store.savepoint_roots == ("file:///shared/checkpoints", "file:///shared/savepoints")
+
+
+@pytest.mark.parametrize("roots", ["/shared/savepoints", ["savepoints"], [7], {"a": "/b"}, True, ["memory://mine"]])
+def test_savepoint_roots_that_are_no_list_of_places_are_refused(monkeypatch: pytest.MonkeyPatch, roots: Any) -> None:
+    with pytest.raises(StoreMisconfigured, match=r'savepoint_roots is the list.*\["s3://bucket/savepoints"\]'):
+        connect(monkeypatch, extra={"root": "/a", "savepoint_roots": roots}).root()
+
+
 @pytest.mark.parametrize("field", ["login", "password", "host", "schema"])
 def test_fields_without_effect_are_refused(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     with pytest.raises(NotSupportedYet, match=f"has {field};"):

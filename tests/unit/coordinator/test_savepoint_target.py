@@ -130,7 +130,7 @@ def test_open_of_an_invalid_metadata_file_is_refused(
 def test_denied_open_is_not_taken_for_absent(anywhere: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     anywhere.publish()
     faulty = FaultyStore(anywhere.target, lambda _: Fault.DENIED)
-    monkeypatch.setattr(anywhere.target, "beside", lambda _: faulty)
+    monkeypatch.setattr(anywhere.target, "beside", lambda _, **limits: faulty)
     with pytest.raises(StoreDenied):
         anywhere.open()
 

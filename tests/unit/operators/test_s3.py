@@ -45,6 +45,14 @@ def test_confs_hold_the_location_and_no_secret(root: str, s3: S3Server, folder: 
     assert not any(secret in word for word in argv for secret in (KEY_ID, SECRET, TOKEN))
 
 
+def test_savepoint_roots_of_the_connection_travel_to_the_driver(
+    root: str, s3: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _connect(monkeypatch, s3, root, savepoint_roots=["s3://safe"])
+    found = confs(execute(folder, conn_id="local"))
+    assert json.loads(found["spark.checkpointed.savepoint_roots"]) == [root, "s3://safe"]
+
+
 @pytest.mark.usefixtures("root")
 def test_client_mode_puts_keys_into_the_environment(folder: Path) -> None:
     execute(folder, conn_id="local", env_vars={"THEIRS": "plain"})

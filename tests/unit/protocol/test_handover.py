@@ -22,6 +22,8 @@ SETTINGS = LaunchSettings(
 OPTIONS = {
     "nothing else": SETTINGS,
     "S3": replace(SETTINGS, s3={"endpoint": "https://store:9000", "style": "path"}),
+    "no savepoint root": replace(SETTINGS, savepoint_roots=()),
+    "savepoint roots": replace(SETTINGS, savepoint_roots=("s3://lake/checkpoints", "file:///mnt/savepoints")),
     "checkpointing": replace(SETTINGS, checkpointing=CheckpointConfig(timeout=120.0, retention=KeepAll())),
     "any state may be dropped": replace(SETTINGS, allow_non_restored_state=True),
     "listed states may be dropped": replace(SETTINGS, allow_non_restored_state={"a": "drop", "ü": "drop"}),

@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import CheckpointCompleted, Point, Request
 from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.protocol.kinds import STORE_FAILED
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark import savepoints
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
@@ -71,6 +72,19 @@ def test_savepoint_that_is_being_copied_is_not_taken_again_by_the_next_barrier(
     assert running.listed(number).published
     assert len(slow.places) == 1
     assert running.checkpointer.savepoints.taken == set()
+
+
+def test_driver_copies_no_savepoint_to_a_place_outside_of_the_savepoint_roots(
+    running: Driver, store: FaultyStore, target: MemoryStore, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The request in the journal may be older than the limit, or planted."""
+    number = ask(running, target)
+    store.inner.savepoint_roots = (store.uri,)  # type: ignore[misc]  # a store of this package has the attribute
+    barrier(running, Recording("counts"))
+    aborted = running.listed(number)
+    assert (aborted.status, aborted.reason) == (ABORTED, STORE_FAILED)
+    assert "is no place for savepoints: the connection allows" in capfd.readouterr().out
+    assert not target.objects
 
 
 def test_savepoint_that_was_asked_for_after_the_barrier_waits_for_the_next_barrier(
