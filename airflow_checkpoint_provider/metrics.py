@@ -25,8 +25,7 @@ def gauges(state: State) -> dict[str, float]:
     """Return the gauges that follow from the journal; -1 means unknown."""
     counts = statistics.counts(state)
     restored = [statistics.timestamp(attempt.at) for attempt in state.attempts if attempt.restore_point]
-    completed = [statistics.entry(checkpoint) for checkpoint in state.checkpoints if checkpoint.completed_at]
-    last = statistics.latest(completed) or {}
+    last = statistics.latest(checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at) or {}
     return {
         "totalNumberOfCheckpoints": counts["total"],
         "numberOfInProgressCheckpoints": counts["in_progress"],

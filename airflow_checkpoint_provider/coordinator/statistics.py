@@ -8,7 +8,7 @@ here is the newest hundred of these. The latest completed checkpoint, savepoint 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,23 +26,24 @@ def checkpoints(state: State) -> Answer:
     """Return the answer of Flink's ``GET /jobs/:jobid/checkpoints``."""
     history = [entry(checkpoint) for checkpoint in reversed(state.checkpoints)]
     completed = [line for line in history if line["status"] == COMPLETED]
-    failed = [line for line in history if line["status"] == FAILED]
+    done = [checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at]
     return {
         "counts": counts(state),
         "summary": {name: spread([line[name] for line in completed]) for name in MEASURES},
         "latest": {
-            "completed": latest([line for line in completed if not line["is_savepoint"]]),
-            "savepoint": latest([line for line in completed if line["is_savepoint"]]),
-            "failed": max(failed, key=lambda line: line["failure_timestamp"], default=None),
+            "completed": latest(checkpoint for checkpoint in done if not checkpoint.savepoint),
+            "savepoint": latest(checkpoint for checkpoint in done if checkpoint.savepoint),
+            "failed": latest(state.with_status(ABORTED)),
             "restored": _restored(state),
         },
         "history": history[:LISTED],
     }
 
 
-def latest(completed: Sequence[Answer]) -> Answer | None:
-    """Return the line of the checkpoint that was completed last, whatever its id; None if there are no lines."""
-    return max(completed, key=lambda line: (line["latest_ack_timestamp"], line["id"]), default=None)
+def latest(ended: Iterable[Checkpoint]) -> Answer | None:
+    """Return the line of the checkpoint that ended last, whatever its id and the clocks say; None if there are none."""
+    last = max(ended, key=lambda checkpoint: (checkpoint.ended_n, checkpoint.id), default=None)
+    return entry(last) if last else None
 
 
 def counts(state: State) -> dict[str, int]:

@@ -114,7 +114,7 @@ def _list(state: State, checkpoints: tuple[Checkpoint, ...]) -> State:
 def _latest(checkpoints: tuple[Checkpoint, ...]) -> set[int]:
     """Return the ids of the checkpoint, the savepoint and the failed checkpoint that ended last, as far as there are any."""
     latest: dict[str, int] = {}
-    for checkpoint in sorted(checkpoints, key=lambda checkpoint: (checkpoint.ended_at, checkpoint.id)):
+    for checkpoint in sorted(checkpoints, key=lambda checkpoint: (checkpoint.ended_n, checkpoint.id)):
         if checkpoint.status != PENDING:
             outcome = "failed" if checkpoint.status == ABORTED else "savepoint" if checkpoint.savepoint else "completed"
             latest[outcome] = checkpoint.id
@@ -133,6 +133,7 @@ def complete(state: State, event: e.CheckpointCompleted) -> State:
         status=RETAINED,
         completed_at=state.at,
         ended_at=state.at,
+        ended_n=state.n,
         digest=event.digest,
         bytes=event.bytes,
         metadata_bytes=event.metadata_bytes,
@@ -195,6 +196,7 @@ def abort(state: State, event: e.CheckpointAborted) -> State:
         checkpoint,
         status=ABORTED,
         ended_at=state.at,
+        ended_n=state.n,
         reason=event.reason,
         phase=event.phase,
         missing=event.missing,

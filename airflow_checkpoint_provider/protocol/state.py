@@ -166,6 +166,7 @@ class Checkpoint(Record):
     commits_confirmed: bool = added(False)  # every participant was told
     published: bool = added(False)  # a savepoint: its ``_metadata`` lies at its target
     metadata_bytes: Size | None = added(None)  # of the seal; None: an older version completed it
+    ended_n: Size = added(0)  # the entry that completed or aborted it: neither ids nor clocks tell the order
 
     def check(self) -> None:
         check_savepoint_target(self.target, self.id, self.request.nonce)

@@ -239,6 +239,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "entry-0": lambda: lived().objects[KEYS.entry(0)],
     "entry-0-checksum": lambda: lived().objects[KEYS.entry(0)],
     "entry-boundary": lambda: lived().objects[KEYS.entry(BOUNDARY)],
+    "entry-boundary-ended": lambda: lived().objects[KEYS.entry(BOUNDARY)],
     "entry-boundary-savepoints": lambda: with_savepoints().objects[KEYS.entry(SAVEPOINTS_BOUNDARY)],
     "entry-boundary-application": lambda: with_applications().objects[KEYS.entry(APPLICATION_BOUNDARY)],
     "entry-boundary-launch-end": lambda: with_launch_end().objects[KEYS.entry(LAUNCH_END_BOUNDARY)],
@@ -270,6 +271,7 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "entry-0": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
     "entry-0-checksum": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
     "entry-boundary": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
+    "entry-boundary-ended": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "entry-boundary-savepoints": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "entry-boundary-application": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "entry-boundary-launch-end": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
@@ -409,7 +411,18 @@ def test_events_fold_to_the_state_of_the_boundary(kind: str, boundary: int) -> N
     state = State()
     for n, entry in enumerate(json.loads(golden(f"events{kind}"))[:boundary]):
         state = fold(state, n, at(n), (e.event_from_json(event) for event in entry))
-    assert state == Entry.from_bytes(golden(f"entry-boundary{kind}"), "a boundary").snapshot
+    written_before = tuple(replace(checkpoint, ended_n=0) for checkpoint in state.checkpoints)
+    before = replace(state, checkpoints=written_before)
+    assert before == Entry.from_bytes(golden(f"entry-boundary{kind}"), "a boundary").snapshot
+
+
+def test_boundary_holds_the_entries_that_ended_its_checkpoints() -> None:
+    snapshot = Entry.from_bytes(golden("entry-boundary-ended"), "a boundary").snapshot
+    assert snapshot
+    entries = json.loads(golden("events"))
+    for checkpoint in snapshot.checkpoints:
+        ended = [event["kind"] for event in entries[checkpoint.ended_n] if event.get("id") == checkpoint.id]
+        assert {"checkpoint_completed", "checkpoint_aborted"} & {*ended}, checkpoint
 
 
 def test_boundary_holds_dropped_requests_savepoints_and_claims() -> None:

@@ -8,15 +8,18 @@ from datetime import datetime
 import pytest
 
 from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import CheckpointNotFound, NotPending
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.deletion import held
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.metadata import digest
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
+from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
 from tests.support.faults import virtual_time
@@ -136,6 +139,21 @@ def test_newest_finalized_checkpoint_goes_by_completion_not_by_id() -> None:
     history.do(complete(second, finalize=True))
     history.do(complete(first, finalize=True))
     assert held(history.state, NOW) == {first, 3}
+
+
+@pytest.mark.parametrize("first_id", [1, 2])
+def test_newest_finalized_checkpoint_goes_by_the_journal_not_by_clocks(first_id: int) -> None:
+    """The clock of the second finalize task is three days behind."""
+    history = History()
+    history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
+    assert (audit(history), audit(history)) == (1, 2)
+    history.completed()
+    second_id = 3 - first_id
+    for number, day in ((first_id, 20), (second_id, 17)):
+        completed = e.CheckpointCompleted(id=number, digest="d", bytes=0, states=())
+        history.state = fold(history.state, history.state.n + 1, f"2026-11-{day}T12:00:00.000Z", (completed,))
+    assert held(history.state, NOW) == {second_id, 3}
+    assert statistics.checkpoints(history.state)["latest"]["completed"]["id"] == second_id
 
 
 def test_finalized_checkpoint_is_not_held_after_the_end_of_its_history() -> None:
