@@ -6,8 +6,32 @@ effect and what to do next; ``about`` holds the details as values. The meaning o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
+
+_USERINFO = re.compile(
+    r"\b([a-z][a-z0-9+.-]{0,30}:)(?://[^/@\s]{1,500}|/{0,2}[^/@:\s]{1,500}:[^@\s]{1,500})@", re.IGNORECASE
+)
+
+
+def printable(text: str) -> str:
+    """Return ``text`` in one line: a blank for each line break or other space, an escape such as ``\\x1b`` for what is not printable.
+
+    Stored text, and what a server says, may hold anything. As it is, it could forge a line of a log, or clear a terminal.
+    """
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(letter: str) -> str:
+    if letter.isprintable():
+        return letter
+    return " " if letter.isspace() else letter.encode("unicode_escape").decode()
+
+
+def without_userinfo(text: str) -> str:
+    """Return ``text`` without what stands before the host in its URIs: ``s3n://***@bucket``. Some people write keys there."""
+    return _USERINFO.sub(r"\1//***@", text) if "@" in text else text
 
 
 class CheckpointError(Exception):
@@ -29,8 +53,8 @@ class CheckpointError(Exception):
             cls.permanent = True
 
     def __init__(self, message: str, **about: Any) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = without_userinfo(printable(message))
+        super().__init__(self.message)
         self.about = about
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from datetime import datetime
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.lists import MANY
 from airflow_checkpoint_provider.cli.locate import FoundHistory
-from airflow_checkpoint_provider.cli.output import Report
+from airflow_checkpoint_provider.cli.output import Report, write_lines
 from airflow_checkpoint_provider.coordinator import garbage, savepoint
 from airflow_checkpoint_provider.coordinator.closing import close_if_due
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -332,7 +332,7 @@ def confirm(job: str, lines: list[str], approval: Approval) -> None:
         return
     if not sys.stdin.isatty():
         raise InvalidConfig("Not a terminal: use --dry-run to preview, then --yes to confirm")
-    print("\n".join(lines), file=sys.stderr)
+    write_lines(lines, sys.stderr)
     try:
         answer = approval.ask("Type the job's name to go on: ")
     except (EOFError, KeyboardInterrupt):

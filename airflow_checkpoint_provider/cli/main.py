@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from airflow_checkpoint_provider import errors
-from airflow_checkpoint_provider.cli.output import write
+from airflow_checkpoint_provider.cli.output import write, write_lines
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, name
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.wording import typed
@@ -81,8 +81,8 @@ def run(verb: Verb, options: argparse.Namespace, open_: Callable[[], Store]) -> 
     except BrokenPipeError:  # of `… | head`; Python flushes stdout again at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    for note in report.notes:
-        print(note, file=sys.stderr)
+    if report.notes:
+        write_lines(report.notes, sys.stderr)
     return max((_failed(error) for error in report.errors), default=0)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.errors import CheckpointError, printable
 from airflow_checkpoint_provider.text.units import table
 
 _COLOURS = {
@@ -40,14 +40,28 @@ class Report:
 def write(report: Report, output: str, out: TextIO) -> None:
     """Print a report. ``output`` is table, json or plain."""
     if output == "json":
-        print(json.dumps(report.data, indent=2, ensure_ascii=False), file=out)
+        print(_json(report.data), file=out)
     elif output == "plain":
         for cells in (report.header, *report.rows):
-            print("\t".join(cells), file=out)
+            print("\t".join(map(printable, cells)), file=out)
     elif report.lines is not None:
-        print("\n".join(report.lines), file=out)
+        write_lines(report.lines, out)
     elif report.rows and not (out.isatty() and _written_by_rich(report.header, report.rows, out)):
-        print("\n".join(table(report.header, report.rows)), file=out)
+        write_lines(table(report.header, report.rows), out)
+
+
+def write_lines(lines: Iterable[str], out: TextIO) -> None:
+    """Print each line as one line, whatever stored text is in it."""
+    print(*map(printable, lines), sep="\n", file=out, flush=True)
+
+
+def _json(data: Any) -> str:
+    """Return JSON that is readable in every language. What is not printable is escaped: a parser reads the same values."""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    return "\n".join(
+        "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in line)
+        for line in text.split("\n")
+    )
 
 
 def _written_by_rich(header: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> bool:
@@ -60,6 +74,6 @@ def _written_by_rich(header: Sequence[str], rows: Sequence[Sequence[str]], out: 
         return False
     drawn = Table(*header, box=None, pad_edge=False, header_style="bold")
     for cells in rows:
-        drawn.add_row(*(Text(cell, _COLOURS.get(cell.partition(",")[0], "")) for cell in cells))
+        drawn.add_row(*(Text(printable(cell), _COLOURS.get(cell.partition(",")[0], "")) for cell in cells))
     Console(file=out).print(drawn)
     return True

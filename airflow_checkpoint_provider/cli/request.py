@@ -17,7 +17,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, entry_author
 from airflow_checkpoint_provider.cli.lists import entry
-from airflow_checkpoint_provider.cli.output import Report
+from airflow_checkpoint_provider.cli.output import Report, write_lines
 from airflow_checkpoint_provider.coordinator import outcomes
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
@@ -98,7 +98,7 @@ def stop(
             return replace(announced, lines=[*lines, DRY_RUN])
         confirm(job, lines, approval)
         if approval.yes:  # before the lines of the wait, which may last for hours
-            print("\n".join(lines), file=sys.stderr, flush=True)
+            write_lines(lines, sys.stderr)
     dialogue.submit()
     dialogue.wait(waiting.seconds)
     return dialogue.report(after=dialogue.resume())
@@ -224,7 +224,7 @@ class _Dialogue:
         line = self._line(outcome)
         if line != self._printed:
             self._printed = line
-            print(line, file=sys.stderr, flush=True)
+            write_lines([line], sys.stderr)
 
     def _line(self, outcome: Outcome) -> str:
         job = self.state.job

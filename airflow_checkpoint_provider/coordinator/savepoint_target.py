@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.files import verify
+from airflow_checkpoint_provider.protocol.fields import Time
 from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, SAVEPOINTS, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.metadata import Seal, digest
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked, parse
@@ -34,7 +35,7 @@ class ClaimLock(Record):
 
     owner: str
     by: str
-    at: str
+    at: Time
     v: int = VERSION
 
 
@@ -43,7 +44,7 @@ class DisposedStub(Record):
     """The content of ``_metadata`` after a disposal."""
 
     by: str
-    at: str
+    at: Time
     stub: bool = True
     v: int = VERSION
 

@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.coordinator.restore import RestoreTarget
 from airflow_checkpoint_provider.coordinator.savepoint import claim_before_restore
 from airflow_checkpoint_provider.coordinator.savepoint_target import CLAIM, NO_CLAIM
 from airflow_checkpoint_provider.coordinator.savepoint_target import claim_mode as known_claim_mode
-from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig
+from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, printable
 from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
 from airflow_checkpoint_provider.operators._base import failing_for_good
 from airflow_checkpoint_provider.operators._job import JobOperator
@@ -117,4 +117,4 @@ class RestoreOperator(JobOperator):
 def _describe_branch(branch: Branch, token: Token) -> str:
     """Return which restore sets the start of the next attempt."""
     author = "this task" if branch.token == token else f"a later restore: {branch.reason}"
-    return f"branch {branch.number} was opened at {branch.at} from {branch.base or 'nothing'} by {author}"
+    return printable(f"branch {branch.number} was opened at {branch.at} from {branch.base or 'nothing'} by {author}")

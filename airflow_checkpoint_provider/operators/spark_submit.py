@@ -26,6 +26,7 @@ from airflow_checkpoint_provider.errors import (
     NotSupportedYet,
     Refused,
     Superseded,
+    printable,
 )
 from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -377,7 +378,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         assert launch.record is not None
         beat = read_beat(launch.store, launch.keys.driver_beat(launch.record.number))
         if beat and beat.refusal:
-            return f"{beat.refusal.text}  [{beat.refusal.code}]"
+            return printable(f"{beat.refusal.text}  [{beat.refusal.code}]")
         return self._hook.refusal if isinstance(self._hook, CheckpointedSparkSubmitHook) else None
 
     def on_kill(self) -> None:
@@ -391,7 +392,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
 
     def _log_lines(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self.log.info("%s", line)
+            self.log.info("%s", printable(line))
 
 
 def _refuse_later(**options: Any) -> None:

@@ -11,10 +11,8 @@ from typing import Any
 
 from airflow_checkpoint_provider.errors import InvalidConfig, Refused
 from airflow_checkpoint_provider.protocol.events import Event, LaunchSpec, Point, Request, StateEntry, Token
+from airflow_checkpoint_provider.protocol.fields import OUTCOMES
 from airflow_checkpoint_provider.protocol.metadata import Versions
-
-OUTCOMES = ("finished", "failed", "cancelled", "suspended", "lost")
-"""How an attempt or a launch ends."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     JobId,
     KindName,
     Number,
+    Outcome,
     Plan,
     Seconds,
     Size,
@@ -166,7 +167,7 @@ class LaunchEnded(Event):
     """The driver of a launch ended before it started an attempt."""
 
     launch: int
-    outcome: str  # finished, failed, lost
+    outcome: Outcome  # finished, failed, lost
     exit_code: int | None
 
 
@@ -185,7 +186,7 @@ class AttemptStarted(Event):
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnded(Event):
     epoch: Number
-    outcome: str  # finished, failed, cancelled, suspended, lost
+    outcome: Outcome
     exit_code: int | None
     reported_by: str
 

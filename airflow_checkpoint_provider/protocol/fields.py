@@ -17,6 +17,9 @@ from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, is_job_id
 from airflow_checkpoint_provider.protocol.kinds import KINDS
 from airflow_checkpoint_provider.protocol.records import Check
 
+OUTCOMES = ("finished", "failed", "cancelled", "suspended", "lost")
+"""How an attempt or a launch ends."""
+
 _FILE_SET = re.compile(rf"(?:{'|'.join(FOLDER_KINDS)})/[A-Za-z0-9~][A-Za-z0-9._~-]*/[1-9]\d*-[A-Za-z0-9_-]+", re.ASCII)
 
 
@@ -69,8 +72,10 @@ Seconds = Annotated[float, Check(lambda number: number >= 0, "duration in second
 Time = Annotated[str, Check(_is_time, "time with a zone")]
 TimeOrEmpty = Annotated[str, Check(lambda text: not text or _is_time(text), "time with a zone")]
 JobId = Annotated[str, Check(is_job_id, "job id")]
+JobIdOrEmpty = Annotated[str, Check(lambda text: not text or is_job_id(text), "job id")]
 FileSetPath = Annotated[str, Check(lambda text: bool(_FILE_SET.fullmatch(text)), "path of a file set")]
 FileName = Annotated[str, Check(_is_file_name, "name of a file")]
+Outcome = Annotated[str, Check(OUTCOMES.__contains__, "outcome")]
 KindName = Annotated[str, Check(_is_kind, "kind of checkpoint")]
 Checkpointing = Annotated[dict[str, Any], Check(_is_checkpointing, "configuration of checkpoints")]
 Plan = Annotated[tuple[str, ...], Check(bool, "plan: it names no application")]

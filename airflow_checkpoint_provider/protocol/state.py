@@ -18,7 +18,9 @@ from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Reque
 from airflow_checkpoint_provider.protocol.fields import (
     Checkpointing,
     FileSetPath,
+    JobIdOrEmpty,
     Number,
+    Outcome,
     Plan,
     Seconds,
     Size,
@@ -47,7 +49,7 @@ class Launch(Record):
     adopted_by: Size = 0  # the latest try that adopted it
     stop: str | None = None  # who asked it to stop, and why
     # How its driver ended, if that never attached; None otherwise
-    outcome: str | None = added(None)
+    outcome: Outcome | None = added(None)
     exit_code: int | None = added(None)
     ended_at: Time | None = added(None)
 
@@ -67,7 +69,7 @@ class AttemptRecord(Record):
     versions: Versions
     checkpointing: Checkpointing
     at: Time
-    outcome: str | None = None  # None until it ended
+    outcome: Outcome | None = None  # None until it ended
     exit_code: int | None = None
     reported_by: str = ""
     ended_at: Time | None = None
@@ -85,7 +87,7 @@ class Run(Record):
     started_from: Point | None
     launch: Number  # the newest
     generation: Size = 0  # of its newest launch, or of the try that adopted it last
-    outcome: str | None = None
+    outcome: Outcome | None = None
     ended_at: Time | None = None
     branch: Size | None = None  # the branch in which it counts: it completed something there, or its clear opened it
     rename: dict[str, str] = added(factory=dict)  # of the states of its restore point
@@ -194,7 +196,7 @@ class State(Record):
     n: int = -1  # the newest entry folded in
     at: TimeOrEmpty = ""  # and when that was written
     incarnation: str = ""
-    job: str = ""
+    job: JobIdOrEmpty = ""  # empty until the history is opened
     scope: str = ""
     item: str | None = None
     current_launches: dict[str, int | None] = field(default_factory=dict)  # application -> its launch

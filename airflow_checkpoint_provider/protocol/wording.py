@@ -40,13 +40,13 @@ def command(state: State) -> str:
 
 def show(state: State, run: str) -> str:
     """Return the command that prints the table of a run again."""
-    return f"{command(state)} show {state.job} {shlex.quote(state.scope or run)}"
+    return f"{command(state)} show {shlex.quote(state.job)} {shlex.quote(state.scope or run)}"
 
 
 def restore(state: State, where: str) -> str:
     """Return the command that restores this history, and no other history of its job, from ``where``."""
     run = f" {shlex.quote(state.scope)}" if state.scope else ""
-    return f"{command(state)} restore {state.job}{run} --from {where}"
+    return f"{command(state)} restore {shlex.quote(state.job)}{run} --from {where}"
 
 
 def superseded(state: State, run: str, launch: Launch | None = None) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
+from airflow_checkpoint_provider.errors import printable
+
 
 def say(lines: str | Iterable[str]) -> None:
     """Print to the driver's standard output, at once: the process may be killed in the next moment."""
     with contextlib.suppress(OSError):  # the reader may be gone; the job goes on
-        print(lines if isinstance(lines, str) else "\n".join(lines), flush=True)
+        print(*map(printable, [lines] if isinstance(lines, str) else lines), sep="\n", flush=True)

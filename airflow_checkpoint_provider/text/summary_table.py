@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
@@ -120,7 +121,7 @@ def summary(state: State, run: str, shown: int = SHOWN) -> list[str]:
     lines.append(_totals(about))
     if about.next_start:
         lines.append(f"the next attempt goes on from {about.next_start}; this table again: {show(state, run)}")
-    return [lines[0], *(f" {line}" for line in lines[1:])]
+    return [lines[0], *(f" {printable(line)}" for line in lines[1:])]
 
 
 def deleted_line(count: int, state: State) -> str:
@@ -129,11 +130,11 @@ def deleted_line(count: int, state: State) -> str:
     names = [f"chk-{checkpoint.id}" for checkpoint in state.retained]
     if names:
         deleted = f"{plural(count, 'old checkpoint')} deleted" if count else "nothing deleted"
-        return f" {deleted}, kept: {some(names)}; this table again: {show(state, run)}"
+        return printable(f" {deleted}, kept: {some(names)}; this table again: {show(state, run)}")
     forgotten = sum(checkpoint.status == FORGOTTEN for checkpoint in state.checkpoints)
     outcome = f"state deleted (run finished, {plural(forgotten, 'checkpoint')})" if forgotten else "no state was left"
     stays = "stays for 30 days" if state.scope else "stays"
-    return f" {outcome}; this table {stays}: {show(state, run)}"
+    return printable(f" {outcome}; this table {stays}: {show(state, run)}")
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------------

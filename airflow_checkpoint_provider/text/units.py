@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Launch
 
 NONE = "–"  # noqa: RUF001 - a dash, not a minus
@@ -100,7 +101,7 @@ def some(names: Sequence[str], at_most: int = 10) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return lines with columns as wide as needed, two blanks apart; none without rows."""
-    lines = [list(header), *map(list, rows)]
+    lines = [[printable(cell) for cell in cells] for cells in (header, *rows)]
     if len(lines) == 1:
         return []
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -112,7 +113,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def coded(text: str, code: str, column: int = 0) -> str:
     """Return the text and its code, which stands in ``column``, or two blanks after a longer text."""
-    return f"{text:<{max(0, column - 2)}}  [{code}]"
+    return f"{printable(text):<{max(0, column - 2)}}  [{code}]"
 
 
 def headline(text: str, code: str) -> str:
@@ -120,7 +121,7 @@ def headline(text: str, code: str) -> str:
 
 
 def labelled(label: str, text: str) -> str:
-    return f"  {label:<{LABEL}}{text}"
+    return f"  {label:<{LABEL}}{printable(text)}"
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

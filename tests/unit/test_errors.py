@@ -9,7 +9,7 @@ import re
 import pytest
 
 from airflow_checkpoint_provider import checkpoint, errors
-from airflow_checkpoint_provider.errors import CheckpointError, Refused, StoreError, all_errors
+from airflow_checkpoint_provider.errors import CheckpointError, Refused, StoreError, all_errors, printable
 
 ALL = [error for error in all_errors() if error.__module__ == errors.__name__]
 LEAVES = [error for error in ALL if not set(error.__subclasses__()) & set(ALL)]
@@ -91,6 +91,20 @@ def test_error_shows_its_text_and_code(error: type[CheckpointError]) -> None:
     assert str(raised) == f"chk-7 is pending; ask again  [{error.code}]"
     assert (raised.message, raised.about) == ("chk-7 is pending; ask again", {"id": 7})
     assert error.__doc__
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("перед 変更 é 🙂", "перед 変更 é 🙂"),
+        ("one\ntwo\r\nthree\tfour\u2028five\xa0six", "one two  three four five six"),
+        ("\x1b[2J\x1b]0;title\x07\x7f\x9b1m", r"\x1b[2J\x1b]0;title\x07\x7f\x9b1m"),
+        ("\u202eevil\u2066\u200b", r"\u202eevil\u2066\u200b"),
+        ("half \udcff", r"half \udcff"),
+    ],
+)
+def test_error_is_one_printable_line(text: str, shown: str) -> None:
+    assert CheckpointError(text).message == shown == printable(shown)
 
 
 @pytest.mark.parametrize("error", ALL, ids=names(ALL))

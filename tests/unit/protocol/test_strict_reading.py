@@ -96,6 +96,8 @@ def test_text_that_looks_like_half_a_character_is_read() -> None:
         (e.HistoryOpened, {"incarnation": "i", "job": "flights.delays", "scope": ""}, {"job": "../x"}),
         (e.HistoryOpened, {"incarnation": "i", "job": "flights.delays", "scope": ""}, {"job": "a; rm -r /"}),
         (e.QueueDropped, {"reason": "x"}, {"reason": None}),
+        (e.LaunchEnded, {"launch": 1, "outcome": "lost", "exit_code": None}, {"outcome": "vanished"}),
+        (State, {"job": ""}, {"job": "a; rm -r /"}),
     ],
 )
 def test_value_that_is_never_written_is_damaged(read: type[Record], good: dict[str, Any], bad: dict[str, Any]) -> None:
@@ -166,8 +168,10 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     stored.Time: st.just("2026-11-22T10:00:00.000Z"),
     stored.TimeOrEmpty: st.sampled_from(["", "2026-11-22T10:00:00.000Z"]),
     stored.JobId: st.just("flights.delays"),
+    stored.JobIdOrEmpty: st.sampled_from(["", "flights.delays"]),
     stored.FileSetPath: st.sampled_from(["state/clean/1-abc", "state/~c3~bc/22-0"]),
     stored.FileName: st.sampled_from(["part-0.parquet", "a/b=1/part"]),
+    stored.Outcome: st.sampled_from(stored.OUTCOMES),
     stored.KindName: st.sampled_from(["checkpoint", "suspend_savepoint"]),
     stored.Checkpointing: st.sampled_from([{}, CheckpointConfig().to_json()]),
     stored.Plan: st.just(("",)),

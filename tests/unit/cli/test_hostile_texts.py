@@ -1,0 +1,180 @@
+"""Stored texts that try to forge a row or to steer a terminal: each verb prints them as text. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.cli.main import main
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
+from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.protocol.keys import History, Keys
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.storage import open_store
+from tests.unit.protocol.test_strict_reading import GOLDEN, reader
+
+JOB, RUN = "flights.delays", "scheduled__2026-11-20"
+KEYS = Keys(History(JOB, RUN).prefix)
+ROOT, TARGET = "memory://hostile", "memory://hostile-target"
+SAVEPOINT = f"savepoint-{JOB}-1-00000010"
+FORGED = "chk-9  savepoint  forged"
+HOSTILE = f"\n{FORGED}\r\n{FORGED}\x1b[2J\x1b]0;title\x07\x9b1m\u202e\u2028{FORGED}\u2066\x7f\tend"
+
+OUTPUTS = ("table", "plain", "json")
+VERBS: list[tuple[str, ...]] = [
+    ("jobs",),
+    ("list", JOB),
+    ("list", JOB, RUN),
+    ("show", JOB),
+    ("show", JOB, RUN),
+    *(("show", JOB, f"chk-{number}") for number in (1, 2, 3, 4)),
+    ("show", JOB, "--statistics"),
+    ("story", JOB),
+    ("story", JOB, "--attempt", "1"),
+    ("verify", f"{ROOT}/{KEYS.checkpoint(2)}"),
+    ("verify", f"{TARGET}/{SAVEPOINT}"),
+    ("prune", JOB, "--dry-run"),
+    ("restore", JOB, "--from", "chk-2", "--dry-run"),
+    ("restore", JOB, "--from", f"{TARGET}/{SAVEPOINT}", "--claim", "--dry-run"),
+    ("dispose", f"{TARGET}/{SAVEPOINT}", "--dry-run"),
+    ("dispose", f"{TARGET}/{SAVEPOINT}", "--forget", "--dry-run"),
+    ("stop", JOB, "--dry-run"),
+]
+
+Place = tuple[str, ...]
+"""The names that lead to a text in JSON, without the positions in lists."""
+
+
+def places(data: Any, place: Place = ()) -> Iterator[Place]:
+    """Yield the place of each text, and of each object whose names are free."""
+    if isinstance(data, str):
+        yield place
+    elif isinstance(data, list):
+        for part in data:
+            yield from places(part, place)
+    elif isinstance(data, dict):
+        for name, part in data.items():
+            yield from places(part, (*place, name))
+
+
+def planted(data: Any, place: Place) -> Any:
+    """Return ``data`` with hostile text added to each text at ``place``."""
+    if isinstance(data, list):
+        return [planted(part, place) for part in data]
+    if isinstance(data, dict) and place:
+        return {name: planted(part, place[1:]) if name == place[0] else part for name, part in data.items()}
+    return f"{data}{HOSTILE}" if isinstance(data, str) and not place else data
+
+
+def stored(name: str) -> Any:
+    """Return a golden file; its savepoints lie in a store of this test."""
+    return json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8").replace("s3://lake/savepoints", TARGET))
+
+
+def first(entry: Any) -> Any:
+    """Return an entry of a journal as its only one."""
+    return {**entry, "n": 0} | ({"closed": {**entry["closed"], "n": 0}} if "closed" in entry else {})
+
+
+OBJECTS: dict[str, tuple[str, Any]] = {
+    **{name: (KEYS.entry(0), first(stored(name))) for name in (
+        "entry-boundary", "entry-boundary-savepoints", "entry-boundary-application", "entry-closed-stub"
+    )},
+    "seal": (f"{SAVEPOINT}/_metadata", stored("seal")),
+    "savepoint-stub": (f"{SAVEPOINT}/_metadata", stored("savepoint-stub")),
+    "savepoint-claimed": (f"{SAVEPOINT}/_claimed", stored("savepoint-claimed")),
+    "heartbeat": (KEYS.attempt_beat(3), stored("heartbeat")),
+}  # fmt: skip
+FIELDS = [(name, place) for name, (_, data) in OBJECTS.items() for place in sorted(set(places(data)))]
+
+
+def put(name: str, data: Any) -> None:
+    """Store ``data`` in the place of a golden file."""
+    key = OBJECTS[name][0]
+    store = open_store(TARGET if key.startswith(SAVEPOINT) else ROOT)
+    store.overwrite(key, canonical(data))
+
+
+@pytest.fixture(autouse=True)
+def _history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store a history, a savepoint and its claim."""
+    monkeypatch.setenv(VARIABLE, "0.001")
+    for name in ("entry-boundary", "seal", "savepoint-claimed", "heartbeat"):
+        put(name, OBJECTS[name][1])
+
+
+def check(out: str, allowed: str) -> None:
+    """Check that nothing in ``out`` steers a terminal, and that no line of it begins with the forged row."""
+    assert all(letter.isprintable() or letter in allowed for letter in out), out
+    assert not any(line.lstrip().startswith(FORGED) for line in out.splitlines()), out
+
+
+def texts(data: Any) -> Iterator[str]:
+    """Yield each text in JSON."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict | list):
+        for part in data.values() if isinstance(data, dict) else data:
+            yield from texts(part)
+
+
+def run(verb: tuple[str, ...], output: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a verb, check what it prints, and return that."""
+    main(["--root", ROOT, *verb, "--output", output])
+    out, err = capsys.readouterr()
+    check(out, "\n\t" if output == "plain" else "\n")
+    check(err, "\n")
+    if output == "json" and out:
+        assert all(HOSTILE in text for text in texts(json.loads(out)) if FORGED in text)
+    return out + err
+
+
+def is_read(name: str, place: Place) -> bool:
+    """Return whether hostile text at this place of an object is read, and not refused."""
+    try:
+        reader(name)(canonical(planted(OBJECTS[name][1], place)))
+    except CheckpointError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_hostile_text_in_all_fields_is_printed_as_text(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, data = OBJECTS[name]
+    for place in sorted(set(places(data))):
+        data = planted(data, place) if is_read(name, place) else data
+    put(name, data)
+    printed = [run(verb, output, capsys) for verb in VERBS for output in OUTPUTS]
+    assert any(r"\x1b[2J" in text for text in printed) == (name != "heartbeat")  # no verb here waits for a driver
+
+
+@pytest.mark.parametrize(("name", "place"), FIELDS, ids=lambda part: part if isinstance(part, str) else ".".join(part))
+def test_hostile_text_in_one_field_is_printed_as_text(
+    name: str, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, data = OBJECTS[name]
+    put(name, planted(data, place))
+    run(("list", JOB), "table", capsys)
+    run(("restore", JOB, "--from", f"{TARGET}/{SAVEPOINT}", "--claim", "--dry-run"), "table", capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "place"), FIELDS, ids=lambda part: part if isinstance(part, str) else ".".join(part))
+def test_hostile_text_in_one_field_is_printed_as_text_by_each_verb(
+    name: str, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, data = OBJECTS[name]
+    put(name, planted(data, place))
+    for verb in VERBS:
+        for output in OUTPUTS:
+            run(verb, output, capsys)
+
+
+def test_names_of_every_language_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    _, data = OBJECTS["entry-boundary-savepoints"]
+    put("entry-boundary-savepoints", json.loads(json.dumps(data).replace("before the change", "перед 変更 é")))
+    for output in OUTPUTS:
+        assert "перед 変更 é" in run(("list", JOB), output, capsys)

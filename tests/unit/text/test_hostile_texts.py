@@ -1,0 +1,113 @@
+"""Texts of stored data that tries to forge a line of a log or to steer a terminal. Runs anywhere."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
+from airflow_checkpoint_provider.coordinator.restore import Restored, candidates_at_start
+from airflow_checkpoint_provider.errors import CheckpointError, StoreUnavailable
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.keys import Pointer
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Launch, Run, State
+from airflow_checkpoint_provider.text import manual_restore, messages, restore_story, state_messages, summary_table
+from tests.unit.cli.test_hostile_texts import HOSTILE, OBJECTS, places, planted
+
+MODULES = (manual_restore, messages, restore_story, state_messages, summary_table)
+ELSEWHERE = {  # what becomes of these texts
+    *(
+        "ended_after_stop",
+        "left_by_restore",
+        "not_stopped",
+        "nothing_to_stop",
+        "superseded",
+        "will_not_complete",
+    ),  # an error
+    *("application_line", "computed_imports", "settings_alone", "too_many_modules"),  # a line that the driver prints
+    *("statistics",),  # lines of the command line
+    *("refusal_in", "request", "savepoint", "status"),  # a part of another text, or not for people
+}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: function
+    for module in MODULES
+    for name, function in inspect.getmembers(module, inspect.isfunction)
+    if function.__module__ == module.__name__
+    and name[0] != "_"
+    and name not in ELSEWHERE
+    and typing.get_type_hints(function)["return"] in (str, list[str])
+}
+
+
+def hostile_state(name: str) -> State:
+    """Return the state in a golden file, with hostile text in each field that may hold it."""
+    data = OBJECTS[name][1]["snapshot"]
+    for place in sorted(set(places(data))):
+        try:
+            State.from_json(planted(data, place))
+        except CheckpointError:
+            continue
+        data = planted(data, place)
+    return State.from_json(data)
+
+
+STATES = [hostile_state(name) for name in OBJECTS if name.startswith("entry-boundary")]
+BEAT = Beat(activity=HOSTILE, application_change=HOSTILE, reused=(HOSTILE,), attached_at="2026-11-20T00:00:00Z")
+ERROR = StoreUnavailable(HOSTILE)
+
+
+def values(hint: Any, state: State) -> list[Any]:
+    """Return arguments of this type: all that ``state`` has, or hostile ones."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if type(None) in arguments:
+        return [value for part in arguments if part is not types.NoneType for value in values(part, state)] + [None]
+    if origin is not None:
+        several = values(arguments[0], state)
+        return [{HOSTILE: HOSTILE}] if issubclass(origin, Mapping) else [several] if several else []
+    choices: dict[Any, list[Any]] = {
+        State: [state],
+        Checkpoint: [*state.checkpoints],
+        Launch: [*state.launches],
+        AttemptRecord: [*state.attempts],
+        Run: [*state.runs],
+        Restored: [candidates_at_start(state, point, 9) for point in (state.restore_point(), Point(pointer=HOSTILE))],
+        Point: [Point(pointer=HOSTILE)],
+        Pointer: [Pointer(HOSTILE, HOSTILE, 7)],
+        Beat: [BEAT],
+        restore_story.Seen: [restore_story.Seen(HOSTILE, BEAT, alive, state.at) for alive in (True, False, None)],
+        StateSnapshot: [StateSnapshot(uid=HOSTILE, kind=HOSTILE, run=HOSTILE)],
+        OlderRun: [OlderRun(HOSTILE, (1,), 1, closed=True), OlderRun(HOSTILE, error=ERROR)],
+        CheckpointConfig: [CheckpointConfig(interval=1)],
+        CheckpointError: [ERROR],
+        str: [HOSTILE, *(run.key for run in state.runs)],
+        int: [1, 2],
+        float: [1.0],
+        bool: [True],
+    }
+    return choices[hint]
+
+
+def lines(function: Callable[..., Any]) -> Iterator[str]:
+    """Yield each line that a function makes of hostile arguments."""
+    hints = typing.get_type_hints(function)
+    del hints["return"]
+    for state in STATES:
+        for chosen in itertools.product(*(values(hint, state) for hint in hints.values())):
+            made = function(**dict(zip(hints, chosen, strict=True)))
+            yield from [made] if isinstance(made, str) else made
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_line_of_a_hostile_text_is_one_printable_line(name: str) -> None:
+    made = list(lines(FUNCTIONS[name]))
+    assert made or name == "cleared_unchanged"
+    assert [line for line in made if not line.isprintable()] == []
