@@ -239,7 +239,10 @@ def test_sensor_defers_again_with_the_same_deadline_if_resumed_too_early(job: Jo
 
 
 def test_deferred_sensor_times_out_at_its_deadline(job: Job) -> None:
-    event = fired(deferred(waits(deferrable=True, timeout=0.2, count=3))).payload
+    trigger = deferred(waits(deferrable=True, timeout=600, count=3))
+    # Time has passed; a short time-out could end before the sensor defers.
+    trigger.deadline = "2026-11-20T00:00:00+00:00"
+    event = fired(trigger).payload
     with pytest.raises(AirflowSensorTimeout, match="job 'orders' has completed 0 of 3 checkpoints in time"):
         waits(deferrable=True, count=3).execute_complete({"ti": ti("healthy")}, event)
 
