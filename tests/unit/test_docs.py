@@ -221,6 +221,17 @@ def test_properties_are_those_that_are_tested() -> None:
     assert [row[0] for row in rows_with(PROTOCOL, r"P\d+")] == tested
 
 
+ATTACK = re.compile(r"\[`(test_\w+)`\]\(\.\./(tests/\S+\.py)\)")
+
+
+def test_each_attack_that_is_described_is_a_test() -> None:
+    (table,) = [table for _, table in tables(PROTOCOL) if table[0][0] == "somebody stores"]
+    for attack, _, link in table[1:]:
+        found = ATTACK.fullmatch(link)
+        assert found, attack
+        assert f"def {found[1]}(" in (ROOT / found[2]).read_text(), attack
+
+
 # -- docs/flink.md ------------------------------------------------------------------------------------------------------------
 
 
