@@ -9,9 +9,10 @@ exists, the segment is dropped and reading continues from the snapshot of that b
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.entry import LARGEST_EVENTS, By, Entry, events_size
@@ -34,6 +35,17 @@ def utc_now() -> str:
 def utc_text(moment: datetime) -> str:
     """Return a time in ISO format, UTC, with milliseconds: such texts compare as the times do."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def age_clock(
+    wall: Callable[[], datetime] = lambda: datetime.now(UTC), monotonic: Callable[[], float] = time.monotonic
+) -> Callable[[], str]:
+    """Return a clock by which ages are judged: a clock that is set forward while a process runs makes nothing older."""
+    began, since = wall(), monotonic()
+    return lambda: utc_text(min(wall(), began + timedelta(seconds=monotonic() - since)))
+
+
+age_now = age_clock()
 
 
 @dataclass(frozen=True)

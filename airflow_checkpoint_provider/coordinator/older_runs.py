@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.coordinator.closing import close_if_due
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
-from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.journal import Journal, age_now
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import CheckpointError
@@ -74,7 +74,7 @@ def collect_older_runs(
     A heartbeat that may be a living driver's is read twice: with its history, and after a ``pause`` of a minute,
     which may return early. A driver is lost only if its beat stood still for all of that minute.
     """
-    now = now or utc_now()
+    now = now or age_now()
     liveness, undecided = Liveness(store), list[Coordinator]()
     for histories in _open_histories(store, job, own):
         for prefix in _sample(histories):

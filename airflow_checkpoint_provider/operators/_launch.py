@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.coordinator.assignment import Allowed
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
-from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.journal import Journal, age_now, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Liveness, beats_of, read_beat
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect_older_runs
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_floor_of, resolve
@@ -347,7 +347,7 @@ class DriverLaunch:
         """Delete what ends with a run that succeeded. Return lines for the log, also if it cannot be deleted now."""
         try:
             before = {checkpoint.id for checkpoint in self.coordinator.journal.catch_up().retained}
-            collect(unshared(self.coordinator), utc_now())
+            collect(unshared(self.coordinator), age_now())
         except (StoreError, Refused) as error:
             where = f"{self.store.uri}/{self.keys.prefix}"
             return [f"State of the run under {where} could not be deleted ({error}). It only costs storage."]

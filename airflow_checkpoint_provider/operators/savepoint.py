@@ -14,7 +14,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.coordinator.journal import age_now, utc_now
 from airflow_checkpoint_provider.coordinator.outcomes import (
     Awaited,
     CheckpointOutcome,
@@ -177,7 +177,7 @@ class TriggerSavepointOperator(SavepointRequestOperator):
         super()._completed(request, ti, deadline)
         if self.retention is None:
             return
-        for savepoint in superfluous(request.state, request.pointer.id, self.retention, utc_now()):
+        for savepoint in superfluous(request.state, request.pointer.id, self.retention, age_now()):
             assert savepoint.target
             self.stop_if_killed()
             try:

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.journal import Journal, age_now, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
 from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
@@ -209,14 +209,14 @@ class Attempt:
     def condemn_expired(self) -> None:
         """Condemn the checkpoints that the retention policy no longer keeps."""
         with self._journal() as coordinator:
-            garbage.condemn(coordinator, utc_now())
+            garbage.condemn(coordinator, age_now())
 
     def delete_condemned(self) -> None:
         """Delete and forget what is condemned. Raises ``Ending``.
 
         Only writing entries needs the lock, so the watch still notices during a deletion that this attempt was replaced.
         """
-        garbage.delete_condemned(self._deleting, utc_now(), self.check_deleting)
+        garbage.delete_condemned(self._deleting, age_now(), self.check_deleting)
 
     def remove_orphans(self, limit: int) -> None:
         """Delete files of attempts that are over, at most ``limit`` folders. Deleting needs no lock. Raises ``Ending``."""

@@ -37,7 +37,7 @@ from tests.support.histories import BEGIN, JOB, launch, start
 
 RUN = "day-1"
 SEGMENT = 4  # entries of the journal, so that a short life closes and compacts segments
-MONTHS = timedelta(days=400)
+LATER = timedelta(days=10_000)  # after every time that a clock wrote
 
 
 class Disturbed(FaultyStore):
@@ -192,7 +192,7 @@ class Life:
 
     def close(self) -> None:
         task = self.opened()
-        later = utc_text(BEGIN + MONTHS + self.offset)
+        later = utc_text(BEGIN + LATER)
         garbage.collect(garbage.unshared(task), later)
         assert closing.close_if_due(task, later)
 

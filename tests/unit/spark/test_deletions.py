@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
-from airflow_checkpoint_provider.policies.retention import KeepLatest
+from airflow_checkpoint_provider.coordinator.journal import age_clock
+from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
-from airflow_checkpoint_provider.spark import checkpointer
+from airflow_checkpoint_provider.spark import attempt, checkpointer
 from airflow_checkpoint_provider.spark.deletions import Deletions
 from tests.support.faults import Call, Fault, FaultyStore, served
+from tests.support.histories import BEGIN
 from tests.unit.spark.driver import Driver, Recording
 
 
@@ -48,6 +51,22 @@ def keeper(store: FaultyStore) -> Iterator[Driver]:
 
 def statuses(driver: Driver) -> list[str]:
     return [checkpoint.status for checkpoint in driver.task().state.checkpoints]
+
+
+def test_clock_that_is_set_forward_in_mid_run_deletes_nothing(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_by = timedelta(0)
+    monkeypatch.setattr(attempt, "age_now", age_clock(lambda: BEGIN + set_by))
+    keeper = Driver(store, retention=KeepLatest(1) | KeepWithin(days=7))
+    keeper.pin(Recording("counts"))
+    keeper.checkpointer.checkpoint("first", wait=True)
+    set_by = timedelta(days=8)
+    for name in ("second", "third"):
+        keeper.checkpointer.checkpoint(name, wait=True)
+    keeper.settle_deletions()
+    assert statuses(keeper) == [RETAINED] * 3
+    keeper.checkpointer.close()
 
 
 def test_deletion_that_hangs_delays_no_barrier(keeper: Driver, hanging: Hanging) -> None:
