@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+LONGEST = 10_000  # characters of a message, which may hold a stored text of any length
 _USERINFO = re.compile(
     r"\b([a-z][a-z0-9+.-]{0,30}:)(?://[^/@\s]{1,500}|/{0,2}[^/@:\s]{1,500}:[^@\s]{1,500})@", re.IGNORECASE
 )
@@ -53,7 +54,8 @@ class CheckpointError(Exception):
             cls.permanent = True
 
     def __init__(self, message: str, **about: Any) -> None:
-        self.message = without_userinfo(printable(message))
+        text = message if len(message) <= LONGEST else f"{message[:LONGEST]}…"
+        self.message = without_userinfo(printable(text))
         super().__init__(self.message)
         self.about = about
 

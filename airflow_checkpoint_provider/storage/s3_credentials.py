@@ -6,6 +6,7 @@ stand in process arguments, logs and web pages. The driver removes the keys from
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -120,8 +121,12 @@ def received(options: Mapping[str, str], secrets: Mapping[str, str]) -> S3Settin
 # -- credentials of boto3 ------------------------------------------------------------------------------------------------
 
 
+LOGGERS = ("boto3", "botocore", "s3transfer", "urllib3")
+
+
 def session_for(settings: S3Settings) -> Session:
     """Return a session with the credentials that are there; a role of ``settings`` is not assumed yet."""
+    _keep_out_of_logs()
     try:
         import boto3
     except ImportError as error:
@@ -136,6 +141,13 @@ def session_for(settings: S3Settings) -> Session:
         region_name=settings.region_name or ("us-east-1" if settings.endpoint_url else None),
         profile_name=settings.profile_name or None,
     )
+
+
+def _keep_out_of_logs() -> None:
+    """Log only warnings of boto3: at DEBUG, which a script may set for all loggers, it logs key ids and session tokens."""
+    for logger in map(logging.getLogger, LOGGERS):
+        if logger.level < logging.INFO:  # set by nobody, or too low
+            logger.setLevel(logging.WARNING)
 
 
 def assume_role(source: Session, role_arn: str) -> Session:

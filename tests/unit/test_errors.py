@@ -107,6 +107,10 @@ def test_error_is_one_printable_line(text: str, shown: str) -> None:
     assert CheckpointError(text).message == shown == printable(shown)
 
 
+def test_error_about_a_very_long_text_is_cut() -> None:
+    assert CheckpointError("a:" * 10_000_000 + "@").message == "a:" * (errors.LONGEST // 2) + "…"
+
+
 @pytest.mark.parametrize("error", ALL, ids=names(ALL))
 def test_error_is_equal_after_pickling(error: type[CheckpointError]) -> None:
     restored = pickle.loads(pickle.dumps(error("text", id=7)))  # noqa: S301 -- our own, as a process pool sends it back

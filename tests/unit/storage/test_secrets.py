@@ -1,0 +1,111 @@
+"""Keys that no log and no error shows: those of boto3 at DEBUG, and those that people write into a URI. Runs anywhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from airflow_checkpoint_provider.errors import CheckpointError, StoreDenied
+from airflow_checkpoint_provider.protocol.keys import SavepointPointer, pointer_of
+from airflow_checkpoint_provider.storage import S3Settings, S3Store, open_store
+from airflow_checkpoint_provider.storage import s3 as module
+from airflow_checkpoint_provider.storage.s3_credentials import LOGGERS
+from tests.support.s3server import Key, S3Server
+
+KEY_ID, SECRET, TOKEN = "AKIAKEYID", "the/secret+key", "the-session-token"
+SECRETS = (KEY_ID, SECRET, TOKEN)
+
+
+# -- boto3 at DEBUG ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget the clients and the levels of boto3's loggers."""
+    monkeypatch.setattr(module, "_made", {})
+    before = {name: logging.getLogger(name).level for name in LOGGERS}
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    yield
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)
+
+
+@pytest.mark.usefixtures("_as_at_the_start")
+@pytest.mark.parametrize("earlier", [True, False], ids=["DEBUG before the store", "DEBUG after it"])
+def test_log_at_debug_holds_no_key(
+    s3: S3Server, bucket: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, earlier: bool
+) -> None:
+    s3.keys[KEY_ID] = Key(SECRET, token=TOKEN)
+    if earlier:
+        caplog.set_level(logging.DEBUG)
+    store = S3Store(bucket, "ckp", s3.settings(KEY_ID))
+    store.create("a", b"x")
+    caplog.set_level(logging.DEBUG)
+    store.overwrite("a", b"y")
+    assert store.read("a") == b"y"
+    store.access()
+    s3.keys[KEY_ID] = Key(SECRET, token=TOKEN, may=lambda *_: False)
+    with pytest.raises(StoreDenied):
+        store.read("a")
+    for name, value in s3.environment(KEY_ID).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StoreDenied):
+        S3Store(bucket, "ckp", S3Settings()).read("a")
+    logging.getLogger("job").debug("the job's own line")
+    assert "the job's own line" in caplog.text
+    assert [secret for secret in SECRETS if secret in caplog.text] == []
+
+
+@pytest.mark.usefixtures("_as_at_the_start")
+def test_level_that_is_already_higher_stays(s3: S3Server, bucket: str) -> None:
+    logging.getLogger("botocore").setLevel(logging.ERROR)
+    S3Store(bucket, "ckp", s3.settings()).create("a", b"x")
+    assert logging.getLogger("botocore").level == logging.ERROR
+
+
+# -- keys in a URI -------------------------------------------------------------------------------------------------------
+
+URIS = [
+    f"s3n://{KEY_ID}:{SECRET}@bucket/ckp",
+    f"s3://{KEY_ID}:{SECRET}@bucket/ckp",
+    f"s3a:/{KEY_ID}:{SECRET}@bucket",
+    f"s3:{KEY_ID}:{SECRET}@bucket",
+    f"https://{KEY_ID}:{SECRET}@host:9000/bucket/ckp",
+    f"gs://{KEY_ID}@bucket/ckp",
+    f"hdfs://{KEY_ID}:{SECRET}@namenode/ckp\n",
+    f"file://{KEY_ID}:{SECRET}@host/ckp",
+    f"memory://{KEY_ID}:{SECRET}@host/ckp",
+]
+PLACES: list[Callable[[str], object]] = [
+    open_store,
+    lambda uri: open_store("memory://ours").beside(uri),
+    lambda uri: open_store("s3://lake/ckp").beside(uri),
+    lambda uri: open_store("s3://lake", savepoint_roots=[uri]),
+    lambda uri: pointer_of(f"{uri}/.."),
+    lambda uri: open_store("s3://lake").beside(SavepointPointer.parse(f"{uri}/savepoint-orders-1-a").root),
+    lambda uri: S3Settings(endpoint_url=uri),
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("uri", URIS)
+def test_error_about_a_uri_does_not_show_keys_in_it(uri: str, place: Callable[[str], object]) -> None:
+    with pytest.raises(CheckpointError) as refused:
+        place(uri)
+    assert [secret for secret in SECRETS if secret in str(refused.value)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://lake/savepoints/a@b",
+        "file:///home/me@company/ckp",
+        "mail ann@example.org: see s3://lake/ckp",
+        "the run scheduled__2026-11-20T10:20:30+00:00 of a@b",
+    ],
+)
+def test_error_shows_other_texts_with_an_at_sign_as_they_are(text: str) -> None:
+    assert CheckpointError(text).message == text
