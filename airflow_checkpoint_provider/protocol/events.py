@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.protocol.fields import (
 )
 from airflow_checkpoint_provider.protocol.keys import check_savepoint_target
 from airflow_checkpoint_provider.protocol.metadata import Measures, Versions
-from airflow_checkpoint_provider.protocol.records import Record, added
+from airflow_checkpoint_provider.protocol.records import Record, added, cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,6 +305,6 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
     kind = data.get("kind")
     if kind not in KINDS:
         raise FormatTooNew(
-            f"the journal holds an event {kind!r} that this version does not know: upgrade airflow-checkpoint-provider here"
+            f"the journal holds an event {cut(str(kind))!r} that this version does not know: upgrade airflow-checkpoint-provider here"
         )
     return KINDS[kind].from_json({name: value for name, value in data.items() if name != "kind"})

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.policies.retention import POLICIES
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, is_job_id
 from airflow_checkpoint_provider.protocol.kinds import KINDS
-from airflow_checkpoint_provider.protocol.records import Check
+from airflow_checkpoint_provider.protocol.records import Check, cut
 
 OUTCOMES = ("finished", "failed", "cancelled", "suspended", "lost")
 """How an attempt or a launch ends."""
@@ -44,7 +44,7 @@ def _refuse_newer_policy(retention: Any) -> None:
         return
     if isinstance(retention.get("keep"), str) and retention["keep"] not in POLICIES:
         raise FormatTooNew(
-            f"a stored retention policy is of kind {retention['keep']!r}, which this version does not know: upgrade"
+            f"a stored retention policy is of kind {cut(retention['keep'])!r}, which this version does not know: upgrade"
             " airflow-checkpoint-provider here"
         )
     for part in retention["of"] if isinstance(retention.get("of"), list) else ():
@@ -54,7 +54,7 @@ def _refuse_newer_policy(retention: Any) -> None:
 def _is_kind(name: str) -> bool:
     if name not in KINDS:
         raise FormatTooNew(
-            f"a stored checkpoint is of kind {name!r}, which this version does not know: upgrade airflow-checkpoint-provider here"
+            f"a stored checkpoint is of kind {cut(name)!r}, which this version does not know: upgrade airflow-checkpoint-provider here"
         )
     return True
 

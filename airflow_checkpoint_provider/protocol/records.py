@@ -23,6 +23,8 @@ from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 
 VERSION = 1
 CHECKSUM = "crc"
+DEEPEST = 128  # lists and objects inside of each other: reading and writing them is recursive
+LONGEST_ERROR = 500  # characters of an error about stored data, which may quote all of it
 
 
 def canonical(data: Any) -> bytes:
@@ -54,6 +56,7 @@ def parse(body: bytes, what: str) -> dict[str, Any]:
         matches = checksum is None or checksum == crc_of(canonical(data))
         if _SURROGATE.search(body):
             canonical(data)
+        refuse_deep(data, DEEPEST)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{what} is not JSON ({error}); somebody or something changed it after it was written") from None
     if not isinstance(data, dict) or type(data.get("v")) is not int or data["v"] < 1:
@@ -67,6 +70,17 @@ def parse(body: bytes, what: str) -> dict[str, Any]:
             f"{what} has format {data['v']}, this version reads up to {VERSION}: upgrade airflow-checkpoint-provider here"
         )
     return data
+
+
+def refuse_deep(data: Any, deepest: int) -> None:
+    """Raise ``ValueError`` if lists and objects lie inside of each other more than ``deepest`` times."""
+    level = [data]
+    for _ in range(deepest + 1):
+        inside = (part.values() if type(part) is dict else part for part in level if type(part) in (dict, list))
+        level = [inner for part in inside for inner in part if type(inner) is dict or type(inner) is list]
+        if not level:
+            return
+    raise ValueError(f"lists or objects are nested more than {deepest} times")
 
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half a character, perhaps: it cannot be written as UTF-8
@@ -138,7 +152,7 @@ class Record:
         except FormatTooNew:
             raise
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise Damaged(f"a stored {cls.__name__} cannot be read: {error}") from error
+            raise Damaged(f"a stored {cls.__name__} cannot be read: {cut(str(error))}") from error
 
 
 def _plain(value: Any) -> Any:
@@ -190,3 +204,8 @@ def _scalar(hint: type, value: Any) -> Any:
     if type(value) is not hint:
         raise TypeError(f"{value!r} is no {hint.__name__}")
     return value
+
+
+def cut(text: str) -> str:
+    """Return ``text``, cut to the length that an error may have."""
+    return text if len(text) <= LONGEST_ERROR else f"{text[: LONGEST_ERROR // 2]} … {text[-LONGEST_ERROR // 2 :]}"

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_checkpoint_provider.errors import InvalidConfig
-from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.records import canonical, refuse_deep
 
 LARGEST_VALUE = 64 * 1024  # bytes of JSON
+DEEPEST_VALUE = 64  # lists and dicts inside of each other; a record that holds a value is some ten deeper
 
 
 class Value:
@@ -40,10 +41,12 @@ def json_copy(label: str, value: Any) -> Any:
     """
     try:
         body = canonical(value)
-    except (TypeError, ValueError) as error:
+        copied = json.loads(body)
+        refuse_deep(copied, DEEPEST_VALUE)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidConfig(
             f"{label}: {error}; a value is JSON (numbers, text, lists, dicts). Keep rows in a stage"
         ) from None
     if len(body) > LARGEST_VALUE:
         raise InvalidConfig(f"{label} has {len(body)} bytes of JSON, {LARGEST_VALUE} are allowed; keep rows in a stage")
-    return json.loads(body)
+    return copied

@@ -58,12 +58,23 @@ STARTED = {
         b'{"v":1.0}',
         '{"v":1}'.encode("utf-16"),
         b'{"v":1,"a":' + DEEP,
+        b'{"v":1,"a":' + b"[" * 200 + b"]" * 200 + b"}",
+        b'{"v":1,"a":' + b'{"a":' * 200 + b"1" + b"}" * 200 + b"}",
         DEEP,
     ],
 )
 def test_json_that_is_never_written_is_damaged(body: bytes) -> None:
     with pytest.raises(Damaged, match=r"^chk-7/_metadata"):
         parse(body, "chk-7/_metadata")
+
+
+def test_error_quotes_a_part_of_what_it_names() -> None:
+    with pytest.raises(Damaged) as damaged:
+        File.from_json({"name": "part-0.parquet", "bytes": "9" * 1_000_000, "rows": 1})
+    assert len(str(damaged.value)) < 1000
+    with pytest.raises(FormatTooNew) as newer:
+        e.event_from_json({"kind": "x" * 1_000_000})
+    assert len(str(newer.value)) < 1000
 
 
 def test_text_that_looks_like_half_a_character_is_read() -> None:

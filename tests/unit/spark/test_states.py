@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     StateSnapshot,
 )
 from airflow_checkpoint_provider.spark.state.states import States, new_in
-from airflow_checkpoint_provider.spark.state.value import LARGEST_VALUE, Value
+from airflow_checkpoint_provider.spark.state.value import DEEPEST_VALUE, LARGEST_VALUE, Value
 
 RUN = "day-1"
 
@@ -139,6 +139,33 @@ def test_default_cannot_be_changed() -> None:
     assert seen.get() == []
 
 
+def nested(times: int) -> Any:
+    value: Any = 7
+    for _ in range(times + 1):
+        value = [value]
+    return value
+
+
+def test_deepest_value_is_kept_and_read_again() -> None:
+    states = States.restored(None, RUN)
+    claimed(states, "deep").set(nested(DEEPEST_VALUE))
+    stored = StateSnapshot(uid="deep", kind="value", run=RUN, value=held(states)["deep"])
+    ack = Acknowledgement(inc="i", id=1, application="", epoch=1, nonce="n", run=RUN, states=(stored,))
+    seal = Seal(
+        inc="i",
+        job="j",
+        scope="",
+        item=None,
+        id=1,
+        kind="checkpoint",
+        branch=0,
+        epochs=(1,),
+        plan=("",),
+        applications={"": ack},
+    )
+    assert Seal.from_bytes(seal.to_bytes()) == seal
+
+
 def test_value_is_at_once_what_a_retry_will_read() -> None:
     states = States.restored(None, RUN)
     pair = claimed(states, "pair")
@@ -154,8 +181,10 @@ def test_value_is_at_once_what_a_retry_will_read() -> None:
         ({1: 1, "1": 2, None: 3}, "a value is JSON"),
         ("\udc80", "a value is JSON"),
         ("x" * LARGEST_VALUE, f"{LARGEST_VALUE + 2} bytes of JSON"),
+        (nested(DEEPEST_VALUE + 1), "nested more than 64 times; a value is JSON"),
+        (nested(5000), "a value is JSON"),
     ],
-    ids=["no JSON", "not a number", "keys of many types", "no text", "too large"],
+    ids=["no JSON", "not a number", "keys of many types", "no text", "too large", "too deep", "far too deep"],
 )
 def test_value_that_is_no_json_or_too_large_is_refused(given: Any, words: str) -> None:
     states = States.restored(None, RUN)
