@@ -231,7 +231,7 @@ class _Dialogue:
         match outcome:
             case outcomes.InQueue(place, length):
                 return f"{job}: the request waits, {place} of {length}"
-            case outcomes.Pending(checkpoint, None):
+            case outcomes.Pending(checkpoint, None) | outcomes.DriverLost(checkpoint):
                 return f"chk-{checkpoint.id} of {job}: triggered, no heartbeat of its driver is seen"
             case outcomes.Pending(checkpoint, beat):
                 doing = f"; now: {beat.activity}" if beat and beat.activity else ""

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_checkpoint_provider.cli import request
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import Request
@@ -136,6 +137,16 @@ def test_wait_prints_one_line_per_change(job: Job, checkpoints: Command) -> None
         "chk-2 of orders: completed, its driver publishes it",
     }
     assert set(lines) <= known
+
+
+def test_request_behind_another_whose_driver_is_lost_ends(
+    job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "0.001")
+    job.coordinator.trigger(Request(token="first", origin="cli"))
+    done = checkpoints("trigger", "orders", "--timeout", "10")
+    assert "chk-3 of orders: triggered, no heartbeat of its driver is seen" in done.err
+    assert (done.code, job.checkpoint(3).reason) == (1, "driver lost")
 
 
 def test_wait_prints_that_no_heartbeat_is_seen(job: Job, checkpoints: Command) -> None:
