@@ -204,8 +204,16 @@ class Collected:
 
 
 def collect(access: Access, now: str) -> Collected:
-    """Expire, remove orphans, and compact. Raises ``StoreError`` and ``Refused``, after everything deletable was deleted."""
-    return Collected(expire(access, now), remove_orphans(access))
+    """Remove orphans, expire, and compact. Raises ``StoreError`` and ``Refused``, after everything deletable was deleted.
+
+    What needs no entry goes first: on a full disk it makes room for the entries.
+    """
+    try:
+        leftovers = remove_orphans(access)
+    except StoreError:
+        expire(access, now)
+        raise
+    return Collected(expire(access, now), leftovers)
 
 
 def expire(access: Access, now: str) -> tuple[int, ...]:
@@ -214,8 +222,12 @@ def expire(access: Access, now: str) -> tuple[int, ...]:
     Needs no listing. Returns the ids that were forgotten. Raises ``Fenced`` for an attempt that is over, and the
     first ``StoreError`` after everything else was deleted.
     """
-    with access() as coordinator:
-        condemn(coordinator, now)
+    try:
+        with access() as coordinator:
+            condemn(coordinator, now)
+    except StoreError:
+        delete_condemned(access, now)  # by an earlier entry: it may make room for this one
+        raise
     return delete_condemned(access, now)
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.errors import Fenced
+from airflow_checkpoint_provider.errors import Fenced, StoreUnavailable
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.support.acknowledgements import ROWS, acknowledgement, bystander, driver, file_set, stage, take
-from tests.support.faults import Call, Fault, FaultyStore, Killed
+from tests.support.acknowledgements import ROWS, acknowledgement, bystander, driver, file_set, stage, take, upload
+from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time
 from tests.support.garbage import expire, orphans, remove_orphans
 from tests.support.histories import at, launch
 from tests.support.journals import KEYS
@@ -98,6 +98,36 @@ def test_killed_deletion_is_finished_by_the_next_process(at: int, fault: Fault) 
     assert folders(objects) == {"chk-3", "state/s3/1-n0nce"}
     assert [checkpoint.status for checkpoint in other.state.checkpoints] == [FORGOTTEN, FORGOTTEN, RETAINED]
     assert expire(other) == ()
+
+
+def test_orphans_make_room_for_the_entries_of_a_full_store() -> None:
+    objects = MemoryStore()
+    store = FaultyStore(objects)
+    coordinator = three_of_an_attempt_that_is_over(store)
+    upload(objects, coordinator, [file_set("lost")])
+
+    def full(call: Call) -> Fault:
+        lost = any("/state/lost/" in key for key in objects.objects)
+        return Fault.NOT_SENT if call.kind == "create" and lost else Fault.NONE
+
+    store.plan = full
+    with virtual_time():
+        collected = garbage.collect(garbage.unshared(coordinator), at(1))
+    assert (collected.ids, collected.leftovers) == ((1, 2), 1)
+
+
+def test_condemned_checkpoints_make_room_for_the_entries_of_a_full_store() -> None:
+    """A deletion was killed, and the disk is full: the first attempt to condemn more fails, the second one has room."""
+    objects = MemoryStore()
+    store = FaultyStore(objects)
+    coordinator = three_of_an_attempt_that_is_over(store)
+    coordinator.journal.append(c.Condemn(ids=(1,), now=at(1)))
+    store.plan = lambda call: (
+        Fault.NOT_SENT if call.kind == "create" and "state/s1/1-n0nce" in folders(objects) else Fault.NONE
+    )
+    with virtual_time(), pytest.raises(StoreUnavailable):
+        expire(coordinator)
+    assert expire(coordinator) == (2,)
 
 
 def test_checkpoint_condemned_by_another_process_is_deleted() -> None:
