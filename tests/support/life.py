@@ -79,7 +79,8 @@ class Life:
                 self.heal()
 
     def heal(self) -> None:
-        self._heal()
+        if self.begun:
+            self._heal()
         self.store.plan, self.begun = served, False
         self.store.land()
         self.check_nothing_lost()

@@ -1,0 +1,146 @@
+"""A run's life on a real disk of its own, which is full, read-only or closed to its user for a while. Runs on Linux.
+
+    python -m tests.support.disks DISK TROUBLE EVERY
+
+lives the life of ``tests.support.life`` in the folder ``DISK`` again and again, with the trouble at every ``EVERY``-th change.
+``in_namespace`` is the command that gives it a disk: a small tmpfs in namespaces of its own, where no right of root helps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreDenied, StoreError, StoreUnavailable
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.faults import Call, Fault, virtual_time
+from tests.support.life import Disturbed, Life
+
+SIZE = "size=2m,nr_inodes=600"
+_MOUNTED = (
+    'mount -t tmpfs -o "$1" tmpfs "$0" && shift && exec setpriv --bounding-set=-dac_override,-dac_read_search "$@"'
+)
+
+
+def in_namespace(disk: Path, command: list[str], size: str = SIZE) -> list[str]:
+    """Return the command that runs ``command`` with a tmpfs at ``disk``. It may mount, but must obey modes of files."""
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", _MOUNTED, str(disk), size, *command]
+
+
+def no_namespace(disk: Path) -> str:
+    """Return why there is no such disk on this machine; empty if there is."""
+    if not shutil.which("unshare") or not shutil.which("setpriv"):
+        return "there is no unshare or no setpriv (Debian: util-linux)"
+    tried = subprocess.run(in_namespace(disk, ["true"]), capture_output=True, text=True, timeout=60, check=False)
+    return f"this user may not make namespaces: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+# -- troubles ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What happens to a disk, how it ends, and the error of a store that finds it."""
+
+    begin: Callable[[Path], object]
+    end: Callable[[Path], object]
+    error: type[StoreError]
+    says: str
+
+
+def _fill(disk: Path) -> None:
+    with suppress(OSError), open(disk / "filler", "wb", buffering=0) as filler:
+        while True:
+            filler.write(b"\0" * 4096)
+
+
+def _use_up_inodes(disk: Path) -> None:
+    (disk / "many").mkdir()
+    with suppress(OSError):
+        for number in itertools.count():
+            (disk / "many" / str(number)).touch()
+
+
+def _remount(mode: str, disk: Path) -> None:
+    subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True)
+
+
+def _take(mode: int, folder: Path) -> None:
+    """Set the mode of all folders below this one."""
+    for below in filter(Path.is_dir, folder.iterdir()):
+        _take(mode, below)
+        below.chmod(mode)
+
+
+def _give_back(folder: Path) -> None:
+    for below in filter(Path.is_dir, folder.iterdir()):
+        below.chmod(0o755)
+        _give_back(below)
+
+
+TROUBLES = {
+    "full": Trouble(_fill, lambda disk: (disk / "filler").unlink(), StoreUnavailable, "No space left on device"),
+    "no inodes": Trouble(
+        _use_up_inodes, lambda disk: shutil.rmtree(disk / "many"), StoreUnavailable, "No space left on device"
+    ),
+    "read-only": Trouble(partial(_remount, "ro"), partial(_remount, "rw"), StoreDenied, "Read-only file system. Give"),
+    "not writable": Trouble(partial(_take, 0o555), _give_back, StoreDenied, "Permission denied. Give user"),
+    "not readable": Trouble(partial(_take, 0o000), _give_back, StoreDenied, "Permission denied. Give user"),
+}
+
+
+# -- lives ---------------------------------------------------------------------------------------------------------------
+
+
+def lived(disk: Path, trouble: Trouble, number: int) -> Life:
+    """Return a life on ``disk`` with the trouble from its change ``number`` on, until a step fails or is over."""
+    for left in disk.iterdir():
+        shutil.rmtree(left)
+    store = Disturbed(LocalStore(disk / "root"))
+    life = Life(store, f"file://{disk}/savepoints", heal=lambda: trouble.end(disk))
+    changes = itertools.count(1)
+
+    def plan(call: Call) -> Fault:
+        if call.kind in ("create", "overwrite", "delete") and next(changes) == number:
+            trouble.begin(disk)
+            life.begun = True
+        return Fault.NONE
+
+    store.plan = plan
+    life.live()
+    return life
+
+
+def hidden(disk: Path) -> Iterator[str]:
+    return (name for _, _, names in os.walk(disk) for name in names if name.startswith("."))
+
+
+def main(disk: Path, name: str, every: int) -> None:
+    trouble, seen = TROUBLES[name], Counter[str]()
+    with virtual_time():
+        calm = lived(disk, trouble, 0)
+        changes = sum(calm.store.requests[kind] for kind in ("create", "overwrite", "delete"))
+        for number in range(1, changes + 1, every):
+            life = lived(disk, trouble, number)
+            assert life.table == calm.table, number
+            assert life.left() == calm.left(), number
+            assert [*hidden(disk)] == [], number
+            for error in life.errors:
+                assert isinstance(error, trouble.error | CommitStateUnknown), repr(error)
+                assert isinstance(error, CommitStateUnknown) or (trouble.says in str(error) and str(disk) in str(error))
+                seen[type(error).__name__] += 1
+    assert seen[trouble.error.__name__], "the trouble was never met"
+    print(f"{changes} changes, {dict(seen)}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
