@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
-from airflow_checkpoint_provider.spark import start
+from airflow_checkpoint_provider.spark.settings import Settings
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore
@@ -38,7 +38,7 @@ class Counted:
 @pytest.fixture
 def counted(script: Script, monkeypatch: pytest.MonkeyPatch) -> Counted:
     counted = Counted()
-    monkeypatch.setattr(start, "open_store", lambda _, **__: FaultyStore(LocalStore(script.root), counted))
+    monkeypatch.setattr(Settings, "open_store", lambda _: FaultyStore(LocalStore(script.root), counted))
     return counted
 
 

@@ -13,7 +13,8 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark import CheckpointedJob, checkpoint_task, start
+from airflow_checkpoint_provider.spark import CheckpointedJob, checkpoint_task
+from airflow_checkpoint_provider.spark.settings import Settings
 from airflow_checkpoint_provider.storage import LocalStore, Store
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore, nth, served
@@ -26,7 +27,7 @@ CaptureFixture = pytest.CaptureFixture[str]
 def store(script: Script, monkeypatch: pytest.MonkeyPatch) -> FaultyStore:
     """The store of every attempt of the script."""
     store = FaultyStore(LocalStore(script.root))
-    monkeypatch.setattr(start, "open_store", lambda _, **__: store)
+    monkeypatch.setattr(Settings, "open_store", lambda _: store)
     return store
 
 

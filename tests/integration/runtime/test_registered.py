@@ -12,7 +12,8 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Declined, InvalidName, WrongUse
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
-from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint, start
+from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
+from airflow_checkpoint_provider.spark.settings import Settings
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore, served
@@ -177,7 +178,7 @@ def test_hook_without_state_is_notified_of_true_outcomes_while_the_store_fails(
         return Fault.NONE if call.kind in ("read", "list") else Fault.DENIED
 
     store = FaultyStore(LocalStore(script.root))
-    monkeypatch.setattr(start, "open_store", lambda _, **__: store)
+    monkeypatch.setattr(Settings, "open_store", lambda _: store)
     calls: Calls = []
     with script.attempt() as job:
         job.register("hook", Hook(calls, name="hook"))

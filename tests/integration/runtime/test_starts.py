@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
-from airflow_checkpoint_provider.spark import CheckpointedJob, start
+from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.spark.settings import Settings
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore
@@ -118,7 +119,7 @@ def test_script_is_refused_if_another_began_a_moment_before(
             script.lose_beats()
         return Fault.NONE
 
-    monkeypatch.setattr(start, "open_store", lambda _, **__: FaultyStore(LocalStore(script.root), meanwhile))
+    monkeypatch.setattr(Settings, "open_store", lambda _: FaultyStore(LocalStore(script.root), meanwhile))
     with pytest.raises(SystemExit) as left:
         script.attempt().__enter__()
     assert left.value.code == 3
@@ -170,7 +171,7 @@ def test_failed_deletion_is_logged_and_the_job_goes_on(
     with script.failing():
         left = leftover("state/clean/1-aa")
     deny = FaultyStore(LocalStore(script.root), lambda call: Fault.DENIED if call.kind == "delete" else Fault.NONE)
-    monkeypatch.setattr(start, "open_store", lambda _, **__: deny)
+    monkeypatch.setattr(Settings, "open_store", lambda _: deny)
     with script.attempt() as job:
         assert job.stage("clean", job.spark.range(3)).count() == 3
     assert left.exists()
