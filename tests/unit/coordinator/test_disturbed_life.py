@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -9,10 +10,12 @@ from random import Random
 
 import pytest
 
-from airflow_checkpoint_provider.storage import MemoryStore
+from airflow_checkpoint_provider.errors import StoreDenied
+from airflow_checkpoint_provider.storage import MemoryStore, S3Store
 from airflow_checkpoint_provider.storage.base import Listed
 from tests.support.faults import Call, Fault, virtual_time
 from tests.support.life import Disturbed, Life
+from tests.support.s3server import Key, S3Server
 from tests.support.saved import memory
 
 SOME = pytest.mark.parametrize(
@@ -170,3 +173,41 @@ def test_life_goes_on_after_a_disturbance(name: str, every: int) -> None:
         assert life.left() == undisturbed().left()
         failed += bool(life.errors)
     assert failed
+
+
+# -- keys of S3 that become invalid --------------------------------------------------------------------------------------
+
+REFUSED = {
+    "SignatureDoesNotMatch": lambda key: replace(key, secret="another"),
+    "AccessDenied": lambda key: replace(key, may=lambda method, path: False),
+    "ExpiredToken": lambda key: replace(key, expires=0.0),
+}
+
+
+@pytest.mark.parametrize("every", [pytest.param(200, id="one"), pytest.param(7, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("code", REFUSED)
+def test_life_goes_on_after_keys_that_were_refused(s3: S3Server, bucket: str, code: str, every: int) -> None:
+    s3.keys["DRIVER"] = valid = Key("driver-secret", token="a-token")
+    for number in range(every, undisturbed().store.requests.total(), every):
+        prefix = f"{code}-{number}"
+
+        def heal() -> None:
+            s3.keys["DRIVER"] = valid
+
+        life = Life(
+            Disturbed(S3Store(bucket, prefix, s3.settings("DRIVER"))), f"s3://{bucket}/{prefix}-savepoints", heal
+        )
+
+        def plan(call: Call, number: int = number, life: Life = life) -> Fault:
+            if call.number == number:
+                s3.keys["DRIVER"], life.begun = REFUSED[code](valid), True
+            return Fault.NONE
+
+        life.store.plan = plan
+        life.live()
+        assert life.table == undisturbed().table
+        assert life.left() == undisturbed().left()
+        for error in life.errors:
+            assert isinstance(error, StoreDenied), repr(error)
+            assert code in str(error)
+            assert re.search(r"Allow s3:|Check key id and secret|give a new one", str(error)), error
