@@ -73,6 +73,7 @@ def root_of(pointer: str) -> str:
 def run(verb: Verb, options: argparse.Namespace, open_: Callable[[], Store]) -> int:
     """Run a verb, print its report, and return the exit code. An error is one line on stderr."""
     try:
+        _check_text(options)
         report = verb(open_(), options)
         write(report, options.output, sys.stdout)
         sys.stdout.flush()
@@ -84,6 +85,14 @@ def run(verb: Verb, options: argparse.Namespace, open_: Callable[[], Store]) -> 
     if report.notes:
         write_lines(report.notes, sys.stderr)
     return max((_failed(error) for error in report.errors), default=0)
+
+
+def _check_text(options: argparse.Namespace) -> None:
+    """Raise ``InvalidName`` for an argument that is not UTF-8, which no object of the store can hold."""
+    for option, value in vars(options).items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and text != text.encode(errors="replace").decode():
+                raise errors.InvalidName(f"{option}: {text!r} is not UTF-8. Write it in UTF-8")
 
 
 def _failed(error: errors.CheckpointError) -> int:

@@ -5,7 +5,7 @@ Airflow imports this module at each of its commands, so a verb imports what it n
 
 from __future__ import annotations
 
-import contextlib
+import re
 from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -130,9 +130,8 @@ def _timeout(options: Namespace) -> float:
     """Return ``--timeout`` in seconds. A number without a unit is in seconds, because an argument is always text."""
     from airflow_checkpoint_provider.protocol.config import seconds
 
-    with contextlib.suppress(ValueError):
-        return seconds(float(options.timeout), "--timeout")
-    return seconds(options.timeout, "--timeout")
+    text = options.timeout
+    return seconds(f"{text} s" if re.fullmatch(r"[0-9.]+", text) else text, "--timeout")
 
 
 def _approval(options: Namespace) -> Approval:
@@ -152,7 +151,7 @@ def _argument(*flags: str, **options: Any) -> Argument:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
         raise ArgumentTypeError(f"{text!r} is not a number from 1")
     return int(text)
 

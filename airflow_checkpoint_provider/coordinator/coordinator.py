@@ -6,7 +6,6 @@ Each step may be done by anyone who sees that it is due, more than once; only th
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -29,8 +28,6 @@ from airflow_checkpoint_provider.protocol.state import (
     State,
 )
 from airflow_checkpoint_provider.storage.base import Put, put
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Coordinator:
@@ -64,9 +61,9 @@ class Coordinator:
         if any(queued.request.token == request.token for queued in self.state.queue):
             self.journal.poll()
             self._refuse_waiting(request.token)
-        if request.name and _CONTROL.search(request.name):
+        if request.name and not request.name.isprintable():
             raise errors.InvalidConfig(
-                f"name={request.name!r} breaks the rows of lists; write it in one line, without tabs"
+                f"name={request.name!r} breaks the rows of lists; write it in one line, without tabs and what else is not printable"
             )
         if kind_named(request.kind).drains:
             raise errors.NotSupportedYet(

@@ -73,7 +73,10 @@ class KeepWithin(Retention):
     age: timedelta
 
     def __init__(self, age: timedelta | None = None, **parts: float) -> None:
-        object.__setattr__(self, "age", age if age is not None else timedelta(**parts))
+        try:
+            object.__setattr__(self, "age", age if age is not None else timedelta(**parts))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidConfig(f"KeepWithin(): {error}. Write a time, e.g. KeepWithin(days=7)") from None
         if not isinstance(self.age, timedelta) or self.age <= timedelta(0):
             raise InvalidConfig("KeepWithin() needs a time above zero, e.g. KeepWithin(days=7)")
         if self.age > LONGEST:

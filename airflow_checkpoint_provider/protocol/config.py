@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
 
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
-from airflow_checkpoint_provider.policies.retention import KeepLatest, Retention, retention_from_json
+from airflow_checkpoint_provider.policies.retention import LONGEST, KeepLatest, Retention, retention_from_json
 
 _UNITS = {
     "ms": 0.001,
@@ -23,7 +22,8 @@ _UNITS = {
     "d": 86400,
     "day": 86400,
 }
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[a-z]+?)s?\s*")
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:(ms|[shd])|(sec|second|min|minute|hour|day)s?)\s*")
+LONGEST_DURATION = LONGEST.total_seconds()
 
 
 def seconds(value: str | float | timedelta, name: str) -> float:
@@ -33,14 +33,13 @@ def seconds(value: str | float | timedelta, name: str) -> float:
     Raises ``InvalidConfig``.
     """
     number = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf:
+    if match := _DURATION.fullmatch(value.lower()) if isinstance(value, str) else None:
+        number = float(match[1]) * _UNITS[match[2] or match[3]]
+    if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= LONGEST_DURATION:
         return float(number)
-    match = _DURATION.fullmatch(value.lower()) if isinstance(value, str) else None
-    if not match or match[2] not in _UNITS:
-        raise InvalidConfig(
-            f"{name}={value!r} is no duration; write seconds, a timedelta, or text such as '10 min' or '500 ms'"
-        )
-    return float(match[1]) * _UNITS[match[2]]
+    raise InvalidConfig(
+        f"{name}={value!r} is no duration of up to {LONGEST.days} days; write seconds, a timedelta, or text such as '10 min' or '500 ms'"
+    )
 
 
 SHORTEST = 0.01  # seconds, of an interval and of a timeout

@@ -28,11 +28,14 @@ _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def safe_token(name: str) -> str:
     """Return ``name`` as one path segment: ``[A-Za-z0-9._-]`` unchanged, other UTF-8 bytes as ``~hh``.
 
-    Raises ``InvalidName`` if it is empty.
+    Raises ``InvalidName`` if it is empty, or no text: Python makes surrogates of bytes that are not UTF-8.
     """
     if not name:
         raise InvalidName("an empty name cannot be part of a key; give it at least one character")
-    encoded = "".join(chr(byte) if byte in _SAFE else f"~{byte:02x}" for byte in name.encode())
+    try:
+        encoded = "".join(chr(byte) if byte in _SAFE else f"~{byte:02x}" for byte in name.encode())
+    except UnicodeEncodeError:
+        raise InvalidName(f"{name!r} is no text in UTF-8, so it cannot be part of a key; write it in UTF-8") from None
     if encoded[0] in "._-":
         encoded = f"~{ord(encoded[0]):02x}{encoded[1:]}"
     if len(encoded) <= LONGEST:
@@ -165,7 +168,9 @@ def check_savepoint_target(target: str | None, number: int, nonce: str) -> None:
         raise ValueError(f"{target!r} is no directory of savepoint {number}")
 
 
-_POINTER = re.compile(r"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-(?P<id>[1-9]\d*)")
+_NUMBER = r"(?P<id>[1-9][0-9]{0,17})"
+_ID = re.compile(f"(?:chk-)?{_NUMBER}")
+_POINTER = re.compile(rf"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-{_NUMBER}")
 _DIRECTORY = re.compile(r"(?P<root>.*[^/:])/(?P<name>[^/]+)")
 _BELOW = re.compile(r"/+(?:_metadata/*)?\Z")  # a directory, with a slash, and its `_metadata` are one pointer
 
@@ -231,8 +236,8 @@ class SavepointPointer:
 
 def checkpoint_id(text: str) -> int | None:
     """Return the id in ``7`` or ``chk-7``; None if the text holds no id."""
-    number = text.removeprefix("chk-")
-    return int(number) if number.isdecimal() else None
+    match = _ID.fullmatch(text)
+    return int(match["id"]) if match else None
 
 
 def pointer_of(text: str) -> Pointer | SavepointPointer:
@@ -248,5 +253,5 @@ def pointer_of(text: str) -> Pointer | SavepointPointer:
 
 
 def _directory(text: str) -> str:
-    """Return the directory that ``text`` names; an empty text if it could lead out of its root."""
-    return "" if ".." in text.split("/") or "\0" in text else _BELOW.sub("", text)
+    """Return the directory that ``text`` names; an empty text if it could lead out of its root, or is not printable."""
+    return _BELOW.sub("", text) if ".." not in text.split("/") and text.isprintable() else ""

@@ -73,7 +73,7 @@ def id_in(after: Any, hook: CheckpointStorageHook) -> int | None:
     if after is None:
         return None
     value = after.get("id") if isinstance(after, Mapping) else after
-    number = checkpoint_id(str(value))
+    number = 0 if str(value) == "0" else checkpoint_id(str(value))  # 0: all of them
     if number is not None:
         return number
     if not isinstance(value, str):

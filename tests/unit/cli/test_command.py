@@ -75,12 +75,43 @@ def test_error_gives_its_exit_code_and_one_line(
         ["jobs", "--output", "yaml"],
         ["list"],
         ["jobs", "--limit", "0"],
+        ["jobs", "--limit", "٣"],
+        ["jobs", "--limit", "9" * 5000],
     ],
 )
 def test_wrong_arguments_exit_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main(arguments)
     assert ended.value.code == 2
+
+
+NOT_UTF8 = "\udcff\udcfe"  # as Python reads the bytes FF FE in arguments
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--root", NOT_UTF8, "jobs"],
+        ["list", NOT_UTF8],
+        ["list", FLIGHTS, NOT_UTF8],
+        ["show", FLIGHTS, "run", NOT_UTF8],
+        ["verify", f"/lake/{NOT_UTF8}/chk-7"],
+        ["savepoint", FLIGHTS, "--to", NOT_UTF8],
+        ["savepoint", FLIGHTS, "--name", NOT_UTF8],
+        ["trigger", FLIGHTS, "--request-id", NOT_UTF8],
+        ["trigger", FLIGHTS, "--timeout", NOT_UTF8],
+        ["restore", FLIGHTS, "--from", NOT_UTF8],
+        ["restore", FLIGHTS, "--from", "latest", "--rename", f"old={NOT_UTF8}"],
+    ],
+)
+def test_argument_that_is_not_utf8_exits_with_2(
+    arguments: list[str], root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(arguments if "--root" in arguments else ["--root", str(root), *arguments]) == 2
+    done = capsys.readouterr()
+    assert (done.out, done.err.count("\n")) == ("", 1)
+    assert "is not UTF-8. Write it in UTF-8 [CKP601]" in done.err
+    assert done.err.isascii()
 
 
 @pytest.mark.parametrize("arguments", [["list", "no/job"], ["verify", "no pointer"]])

@@ -149,6 +149,22 @@ def test_policy_of_a_newer_version_is_refused(data: dict[str, Any]) -> None:
         retention_from_json(data)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"days": 10**400},
+        {"days": 1e308},
+        {"days": float("nan")},
+        {"days": float("inf")},
+        {"days": "7"},
+        {"weeks": None},
+    ],
+)
+def test_age_that_is_no_time_is_refused(parts: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match=r"e\.g\. KeepWithin\(days=7\)"):
+        KeepWithin(**parts)
+
+
 def test_longest_timedelta_is_refused() -> None:
     """In seconds it rounds up, and no reader could turn it back."""
     with pytest.raises(InvalidConfig, match=r"KeepAll\(\)"):

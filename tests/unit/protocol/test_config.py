@@ -46,6 +46,22 @@ def test_duration_is_read_in_seconds(value: str | float | timedelta, expected: f
     [
         *("", "10", "min", "ten min", "-1 s", "10 m", "10 fortnights", "1h30m", "10 min 5 s", "1,5 h", "1e3 s", "inf"),
         *(-1, -0.1, float("nan"), float("inf"), True, None, [], timedelta(seconds=-1)),
+        *(10**400, 1e308, timedelta.max, f"{'9' * 400} d", "365001 d", "9" * 400),
+        *(
+            "1 sss",
+            "1 ss",
+            "1 mss",
+            "2 hs",
+            "3 ds",
+            "٣ s",
+            "1\u066b5 h",
+            "\uff11 min",
+            "1 \u0455",
+            "1 min\x1b",
+            "nan s",
+            "1. s",
+            ".5 s",
+        ),
     ],
 )
 def test_invalid_duration_is_refused(value: Any) -> None:

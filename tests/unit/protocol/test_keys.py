@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.protocol.keys import (
     beat_number,
     check_job_id,
     check_uid,
+    checkpoint_id,
     file_set_epoch,
     file_set_path,
     is_attempt_beat,
@@ -132,6 +133,12 @@ def test_tokens_never_change(name: str, token: str) -> None:
 
 def test_long_name_keeps_its_beginning_and_a_digest() -> None:
     assert safe_token("run " * 60) == "run~20" * 26 + "run~~.d6a56b0d5612fac73848a9189f9b926d"
+
+
+def test_name_with_half_a_character_is_refused() -> None:
+    """Python makes such names of bytes that are not UTF-8."""
+    with pytest.raises(InvalidName, match="no text in UTF-8"):
+        safe_token("run \udcff")
 
 
 def test_empty_name_is_refused() -> None:
@@ -285,6 +292,35 @@ def test_checkpoint_pointer_is_no_savepoint_pointer(end: str) -> None:
 def test_text_that_is_no_pointer_is_refused(text: str) -> None:
     with pytest.raises(InvalidName, match="is no pointer: write <root>/jobs/<job>/job/chk-7 or"):
         pointer_of(text)
+
+
+HOSTILE = ["a\nb", "a\x1b[2J", "a\x07", "a\u202eb", "a\u2028b", "a\x9b", "a\x7f", "a\u200b", "half \udcff"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_pointer_that_is_not_printable_is_refused(text: str) -> None:
+    for pointer in (
+        f"s3://{text}/jobs/orders/job/chk-7",
+        f"s3://lake/{text}/savepoint-orders-7-9f3c",
+        f"s3://lake/{text}",
+    ):
+        with pytest.raises(InvalidName, match="is no pointer") as refused:
+            pointer_of(pointer)
+        assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(("text", "number"), [("7", 7), ("chk-7", 7), ("123456789012345678", 123456789012345678)])
+def test_id_of_a_checkpoint(text: str, number: int) -> None:
+    assert checkpoint_id(text) == number
+
+
+@pytest.mark.parametrize(
+    "digits", ["0", "007", "٣", "\uff17", "9" * 19, "9" * 5000, "-1", "+1", "1_0", "1.0", " 7", "7\n", ""]
+)
+def test_number_that_is_no_id_is_refused(digits: str) -> None:
+    assert checkpoint_id(digits) is checkpoint_id(f"chk-{digits}") is None
+    with pytest.raises(InvalidName):
+        Pointer.parse(f"s3://lake/jobs/orders/job/chk-{digits}")
 
 
 @pytest.mark.parametrize(
