@@ -9,7 +9,13 @@ from airflow_checkpoint_provider.cli import LIMIT
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
-from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, StoreError
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    StoreDenied,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 from airflow_checkpoint_provider.protocol.keys import History, Keys, check_job_id, is_job_id, safe_token, time_in
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.protocol.state import State
@@ -49,12 +55,15 @@ def jobs(store: Store) -> list[str]:
 def histories(store: Store, job: str, limit: int) -> Histories:
     """Read the history that all runs of a job share, and those of its newest ``limit`` runs, by the times in their names."""
     base = f"jobs/{safe_token(check_job_id(job))}"
-    runs = sorted(store.folders(f"{base}/runs"), key=_position, reverse=True)
-    found, unreadable = [], []
+    found, unreadable = list[FoundHistory](), list[CheckpointError]()
+    try:
+        runs = sorted(store.folders(f"{base}/runs"), key=_position, reverse=True)
+    except (StoreDenied, StoreMisconfigured) as error:  # of this job alone: the store itself has just listed the jobs
+        runs, unreadable = [], [error]
     for prefix in (f"{base}/job", *(f"{base}/runs/{run}" for run in runs[:limit])):
         try:
             history = _read(store, prefix)
-        except StoreError:
+        except StoreUnavailable:
             raise
         except CheckpointError as error:
             unreadable.append(error)

@@ -2,7 +2,8 @@
 
 An object is a file that appears by one ``link()``, complete and synced: the kernel refuses a second one, nobody reads
 half of it, and a writer killed half-way leaves a hidden temporary file at most. That holds on local file systems and on
-NFS, between processes and hosts. Modes follow the umask, so that the driver's and Airflow's user can share a directory.
+NFS, between processes and hosts. The driver's and Airflow's user can share a root that both may write: what is written below it
+follows its mode.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage.base import (
+    LARGEST,
     Listed,
     Put,
     StoreBase,
@@ -24,8 +26,20 @@ from airflow_checkpoint_provider.storage.base import (
     fitting,
     is_hidden,
     missing,
+    oversized,
     pieces,
     whole,
+)
+from airflow_checkpoint_provider.storage.directories import (
+    DEEPEST,
+    create_file,
+    make_root,
+    open_file,
+    opened,
+    refuse_other,
+    remove_tree,
+    scan,
+    sync,
 )
 
 TEMPORARY = ".tmp-"
@@ -39,7 +53,8 @@ NO_PLACE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.
 class LocalStore(StoreBase):
     """The directory ``root``. A relative path is made absolute at once.
 
-    The first write creates ``root``; with ``create_root=False`` it must exist, so that a mistyped path is an error.
+    The first write creates ``root``, for its owner alone; with ``create_root=False`` it must exist, so that a mistyped path is
+    an error.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, create_root: bool = True) -> None:
@@ -48,26 +63,25 @@ class LocalStore(StoreBase):
         self._create_root = create_root
 
     def create(self, key: str, body: bytes) -> Put:
-        path, body = self._path(key), fitting(body, self.uri, key)
-        self._check_root()
-        with _explained("write", path), _temporary(path, [body]) as temporary:
-            outcome = _link(temporary, path)
-        if outcome is Put.STORED:
-            try:
-                _sync(os.path.dirname(path))
-            except OSError:  # there for all to see, but perhaps not after a power cut
-                return Put.UNKNOWN
-        return outcome
+        with self._writing(key) as (folder, name):
+            with _temporary(folder, [fitting(body, self.uri, key)]) as temporary:
+                outcome = _link(temporary, name, folder, self._path(key))
+            if outcome is Put.STORED:
+                try:
+                    sync(folder)
+                except OSError:  # there for all to see, but perhaps not after a power cut
+                    return Put.UNKNOWN
+            return outcome
 
     def read(self, key: str) -> bytes | None:
-        path = self._path(key)
-        with _explained("read", path), suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:
+        with _explained("read", self._path(key)), _unless_absent(), self._file(key) as file:
+            if os.fstat(file.fileno()).st_size > LARGEST:
+                raise oversized(self.uri, key)
             return whole(file.read, self.uri, key)
         return None
 
     def read_range(self, key: str, start: int, length: int) -> bytes | None:
-        path = self._path(key)
-        with _explained("read", path), suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:
+        with _explained("read", self._path(key)), _unless_absent(), self._file(key) as file:
             file.seek(start)
             return file.read(length)
         return None
@@ -76,67 +90,75 @@ class LocalStore(StoreBase):
         self.assemble(key, [fitting(body, self.uri, key)])
 
     def parts(self, key: str) -> Iterator[bytes]:
-        path = self._path(key)
-        with _explained("read", path):
+        with _explained("read", self._path(key)):
             try:
-                with open(path, "rb") as file:
+                with self._file(key) as file:
                     yield from pieces(file.read)
             except (FileNotFoundError, NotADirectoryError):
                 raise missing(self.uri, key) from None
 
     def assemble(self, key: str, parts: Iterable[bytes]) -> None:
-        path = self._path(key)
-        self._check_root()
-        with _explained("write", path):
-            with _temporary(path, parts) as temporary:
-                os.replace(temporary, path)
-            _sync(os.path.dirname(path))
+        with self._writing(key) as (folder, name):
+            with _temporary(folder, parts) as temporary:
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            sync(folder)
 
     def delete(self, keys: Iterable[str]) -> None:
-        folders = set()
+        folders: dict[tuple[str, ...], list[str]] = {}
         for key in keys:
-            path = self._path(key)
-            folders.add(os.path.dirname(path))
-            with _explained("delete", path), suppress(FileNotFoundError, NotADirectoryError):
-                os.unlink(path)
-        for folder in folders:  # nobody waits for a deletion: the moment to tidy up after killed writers
-            _sweep(folder)
+            *names, name = checked(key).split("/")
+            folders.setdefault(tuple(names), []).append(name)
+        for above, objects in folders.items():
+            path = "/".join((self.root, *above))
+            with _explained("delete", path), _unless_absent(), opened(self.root, above) as folder:
+                for name in objects:
+                    with _explained("delete", f"{path}/{name}"), _unless_absent():
+                        os.unlink(name, dir_fd=folder)
+                _sweep(folder)  # nobody waits for a deletion: the moment to tidy up after killed writers
 
     def delete_under(self, prefix: str) -> None:
-        path = self._path(prefix)
-        with _explained("delete", path), suppress(NotADirectoryError):
+        path, (*names, name) = self._path(prefix), prefix.split("/")
+        with _explained("delete", path), _unless_absent(), opened(self.root, names) as folder:
             while True:
                 try:
-                    return shutil.rmtree(path)
+                    return remove_tree(name, folder, path)
                 except FileNotFoundError:  # absent, or somebody else deletes here, too
-                    if not os.path.lexists(path):
-                        return None
+                    os.stat(name, dir_fd=folder, follow_symlinks=False)
 
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        return _walk(self._folder(prefix), f"{prefix}/" if prefix else "", after)
+        names = checked(prefix).split("/") if prefix else []
+        return _walk(self.root, names, after, DEEPEST)
 
     def folders(self, prefix: str) -> Iterator[str]:
-        return (name[:-1] for name, _ in _children(self._folder(prefix)) if name.endswith("/"))
+        names = checked(prefix).split("/") if prefix else []
+        return (name[:-1] for name, _ in _children(self.root, names) if name.endswith("/"))
 
-    def _check_root(self) -> None:
-        if not self._create_root and not os.path.lexists(self.root):
+    def _path(self, key: str) -> str:
+        """Return the path of an object, for messages."""
+        return f"{self.root}/{checked(key)}"
+
+    @contextmanager
+    def _file(self, key: str) -> Iterator[BufferedReader]:
+        *names, name = key.split("/")
+        with opened(self.root, names) as folder, open(open_file(name, folder, self._path(key)), "rb") as file:
+            yield file
+
+    @contextmanager
+    def _writing(self, key: str) -> Iterator[tuple[int, str]]:
+        """Yield a handle of the directory of an object, which is created if it is absent, and the name of the object in it."""
+        path, (*names, name) = self._path(key), key.split("/")
+        with _explained("write", path):
+            if not os.path.lexists(self.root):
+                self._make_root()
+            with opened(self.root, names, make=True) as folder:
+                yield folder, name
+
+    def _make_root(self) -> None:
+        if not self._create_root:
             raise StoreMisconfigured(
                 f"the folder {self.root} does not exist. Create it where Airflow and all Spark drivers see it, or correct the root"
             )
-
-    def _folder(self, prefix: str) -> str:
-        return self._path(prefix) if prefix else self.root
-
-    def _path(self, key: str) -> str:
-        path = self.root
-        for name in checked(key).split("/"):
-            path = f"{path}/{name}"
-            if os.path.islink(path):
-                raise StoreMisconfigured(
-                    f"{path} is a symbolic link, and below its root the store follows none: they can lead out of it."
-                    f" Mount the other disk there, or move all of {self.root}"
-                )
-        return path
+        make_root(self.root)
 
 
 @contextmanager
@@ -155,30 +177,39 @@ def _explained(doing: str, path: str) -> Iterator[None]:
         raise StoreUnavailable(f"{text}. Look at the disk or mount; trying again may help") from error
 
 
+def _unless_absent() -> suppress:
+    """Pass over an absent object, or what lies below a file instead of a directory."""
+    return suppress(FileNotFoundError, NotADirectoryError)
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name is UTF-8. Python shows other bytes as surrogates, which no output can write."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 @contextmanager
-def _temporary(path: str, parts: Iterable[bytes]) -> Iterator[str]:
-    """Yield the path of a complete and synced file beside ``path``. Its hidden name names its maker; it is removed afterwards."""
-    folder = os.path.dirname(path)
-    _make(folder)
-    temporary = f"{folder}/{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(8)}"
+def _temporary(folder: int, parts: Iterable[bytes]) -> Iterator[str]:
+    """Yield the name of a complete and synced file in ``folder``. The hidden name says who made it; it is removed afterwards."""
+    temporary = f"{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(8)}"
     try:
-        with open(temporary, "xb") as file:
+        with open(create_file(temporary, folder), "wb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())  # before it gets its name: else that may survive a power cut without the content
         yield temporary
     finally:
         with suppress(OSError):
-            os.unlink(temporary)
+            os.unlink(temporary, dir_fd=folder)
 
 
-def _link(temporary: str, path: str) -> Put:
+def _link(temporary: str, name: str, folder: int, path: str) -> Put:
     try:
-        os.link(temporary, path)
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except OSError as error:
-        if _has_second_name(temporary):  # NFS: done, but the answer was lost and the client asked again
+        if _has_second_name(temporary, folder):  # NFS: done, but the answer was lost and the client asked again
             return Put.STORED
         if error.errno == errno.EEXIST:
+            refuse_other(name, folder, path)
             return Put.EXISTS
         if error.errno in NO_HARD_LINKS:
             raise StoreMisconfigured(
@@ -191,60 +222,46 @@ def _link(temporary: str, path: str) -> Put:
     return Put.STORED
 
 
-def _has_second_name(path: str) -> bool:
+def _has_second_name(name: str, folder: int) -> bool:
     try:
-        return os.stat(path).st_nlink == 2
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_nlink == 2
     except OSError:
         return False
 
 
-def _make(folder: str) -> None:
-    """Create the directory and its parents. Each new directory is made durable in its parent."""
-    if os.path.isdir(folder):
-        return
-    parent = os.path.dirname(folder)
-    _make(parent)
-    with suppress(FileExistsError):  # another writer was faster, and may not have synced yet
-        os.mkdir(folder)
-    _sync(parent)
-
-
-def _sync(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _sweep(folder: str) -> None:
+def _sweep(folder: int) -> None:
     """Delete the temporary files of killed writers. A writer that was only suspended finds its link refused, and puts again."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(TEMPORARY) and entry.stat().st_mtime < time.time() - LEFT_OVER:
-                os.unlink(entry.path)
+    with suppress(OSError):
+        for entry in scan(folder):
+            if entry.name.startswith(TEMPORARY) and _age(entry) > LEFT_OVER:
+                os.unlink(entry.name, dir_fd=folder)
 
 
-def _walk(folder: str, start: str, after: str) -> Iterator[Listed]:
-    for name, size in _children(folder):
-        key = start + name
+def _age(entry: os.DirEntry[str]) -> float:
+    return time.time() - entry.stat(follow_symlinks=False).st_mtime
+
+
+def _walk(root: str, names: list[str], after: str, depth: int) -> Iterator[Listed]:
+    for name, size in _children(root, names) if depth else ():
+        key = "/".join((*names, name))
         if name.endswith("/"):
-            yield from _walk(f"{folder}/{name[:-1]}", key, after)
+            yield from _walk(root, [*names, name[:-1]], after, depth - 1)
         elif key > after:
             yield Listed(key, size)
 
 
-def _children(folder: str) -> list[tuple[str, int]]:
+def _children(root: str, names: list[str]) -> list[tuple[str, int]]:
     """Return the visible names with sizes. The name of a directory ends in ``/``, so that sorted names give sorted
     keys below, too.
 
     Characters sort as their UTF-8 bytes do. Links, and whatever is neither file nor directory, are left out: the
-    store never creates them.
+    store never creates them. So are names that are no text.
     """
     children = []
-    with _explained("list", folder), suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        for entry in entries:
-            if is_hidden(entry.name):
+    path = "/".join((root, *names))
+    with _explained("list", path), _unless_absent(), opened(root, names) as folder:
+        for entry in scan(folder):
+            if is_hidden(entry.name) or not _is_text(entry.name):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 children.append((f"{entry.name}/", 0))

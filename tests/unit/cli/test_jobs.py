@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,36 @@ def test_journal_of_3_gib_hides_no_other_job(lake: LocalStore, checkpoints: Comm
     assert done.code == 1
     assert [line.split()[0] for line in done.lines[1:]] == [FLIGHTS, ORDERS]
     assert f"jobs/broken/job/journal/0000000000000000 has more than {LARGEST} bytes" in done.err
+
+
+@pytest.mark.parametrize("below", ["runs", "job", "job/journal", "job/journal/0000000000000000"])
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("/etc")], ids=["pipe", "link"])
+def test_history_that_is_a_pipe_or_a_link_hides_no_other_job(
+    lake: LocalStore, checkpoints: Command, plant: Callable[[Path], object], below: str
+) -> None:
+    planted = Path(lake.root, f"jobs/broken/{below}")
+    planted.parent.mkdir(parents=True)
+    plant(planted)
+    done = checkpoints("jobs")
+    assert [line.split()[0] for line in done.lines[1:]] == [FLIGHTS, ORDERS]
+    if plant is os.mkfifo and not below.endswith("0"):  # nothing can lie below a pipe
+        assert (done.code, done.err) == (0, "")
+    else:
+        assert done.code == 2
+        assert str(planted) in done.err
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/etc/passwd")])
+def test_heartbeat_that_is_no_file_is_no_heartbeat(
+    store: LocalStore, checkpoints: Command, plant: Callable[[Path], object]
+) -> None:
+    recorded = Recorded(store)
+    recorded.started("22:00:20")
+    planted = Path(store.root, recorded.keys.attempt_beat(1))
+    planted.parent.mkdir(exist_ok=True)
+    plant(planted)
+    (silent,) = listed(checkpoints, says=CHECKING)
+    assert silent["state"] == "running, no heartbeat"
 
 
 @pytest.mark.usefixtures("little_memory")

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -27,17 +28,20 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Return a list of system calls in order; paths are relative to ``tmp_path``, temporary names are ``tmp``."""
     seen: list[str] = []
 
-    def name(path: object) -> str:
+    def name(path: object, folder: int | None) -> str:
         text = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else str(path)
-        relative = os.path.relpath(text, tmp_path)
-        return "tmp" if "/.tmp-" in text else relative
+        if folder is not None:
+            text = f"{os.readlink(f'/proc/self/fd/{folder}')}/{text}"
+        return "tmp" if "/.tmp-" in text else os.path.relpath(text, tmp_path)
 
     def watch(function: str) -> None:
         real: Callable[..., object] = getattr(os, function)
 
-        def watched(*paths: object) -> object:
-            seen.append(" ".join([function, *map(name, paths)]))
-            return real(*paths)
+        def watched(*paths: object, **how: Any) -> object:
+            folder = how.get("dir_fd", how.get("src_dir_fd"))
+            shown = paths[:1] if function == "mkdir" else paths  # without the mode
+            seen.append(" ".join([function, *(name(path, folder) for path in shown)]))
+            return real(*paths, **how)
 
         monkeypatch.setattr(os, function, watched)
 
@@ -46,11 +50,16 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return seen
 
 
-@pytest.fixture
-def private_umask() -> Iterator[None]:
-    before = os.umask(0o022)
+@pytest.fixture(params=[0o022, 0o077, 0o000], ids="umask {:03o}".format)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
     yield
     os.umask(before)
+
+
+def modes(folder: str) -> dict[str, str]:
+    """Return the modes of all that lies in ``folder``, in octal."""
+    return {path.name: f"{path.stat().st_mode & 0o7777:o}" for path in Path(folder).rglob("*")}
 
 
 def names(store: LocalStore, folder: str) -> list[str]:
@@ -80,12 +89,42 @@ def test_no_temporary_file_is_left(store: LocalStore) -> None:
     assert names(store, "a") == ["b"]
 
 
-@pytest.mark.usefixtures("private_umask")
-def test_files_have_the_modes_of_the_umask(store: LocalStore) -> None:
+@pytest.mark.usefixtures("umask")
+def test_new_root_and_what_lies_below_it_are_for_the_owner_alone(store: LocalStore, tmp_path: Path) -> None:
     store.create("a/created", b"x")
     store.overwrite("a/overwritten", b"x")
-    modes = {path.name: path.stat().st_mode & 0o777 for path in Path(store.root).rglob("*")}
-    assert modes == {"a": 0o755, "created": 0o644, "overwritten": 0o644}
+    assert modes(str(tmp_path)) == {"root": "700", "a": "700", "created": "600", "overwritten": "600"}
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize(
+    ("root", "folder", "file"),
+    [
+        (0o2770, "2770", "660"),
+        (0o750, "750", "640"),
+        (0o755, "755", "644"),
+        (0o777, "777", "666"),
+        (0o700, "700", "600"),
+    ],
+)
+def test_what_lies_below_a_root_follows_its_mode(store: LocalStore, root: int, folder: str, file: str) -> None:
+    os.mkdir(store.root)
+    os.chmod(store.root, root)
+    store.create("a/b/created", b"x")
+    store.overwrite("a/b/overwritten", b"x")
+    assert f"{os.stat(store.root).st_mode & 0o7777:o}" == f"{root:o}"
+    assert modes(store.root) == {"a": folder, "b": folder, "created": file, "overwritten": file}
+
+
+def test_what_lies_below_a_setgid_root_has_its_group(store: LocalStore) -> None:
+    groups = [group for group in os.getgroups() if group != os.getegid()] or ([4711] if os.geteuid() == 0 else [])
+    if not groups:
+        pytest.skip("this user is in one group only")
+    os.mkdir(store.root)
+    os.chown(store.root, -1, groups[0])
+    os.chmod(store.root, 0o2770)
+    store.create("a/b/created", b"x")
+    assert {path.stat().st_gid for path in Path(store.root).rglob("*")} == {groups[0]}
 
 
 def test_reading_and_listing_create_no_folder(store: LocalStore) -> None:
@@ -122,7 +161,7 @@ def test_symbolic_links_below_the_root_are_refused(store: LocalStore, tmp_path: 
     for act in (
         lambda: store.create("out/new", b"x"), lambda: store.overwrite("out/precious", b""),
         lambda: store.read("in/file"), lambda: store.delete(["out/precious"]),
-        lambda: store.delete_under("out"), lambda: store.list("out"),
+        lambda: store.delete_under("out"), lambda: list(store.list("out")),
     ):  # fmt: skip
         with pytest.raises(StoreMisconfigured, match="symbolic link"):
             act()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,11 +34,11 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
     def install(function: str, code: int, *, after: bool = False, on: str = "") -> None:
         real: Callable[..., object] = getattr(os, function)
 
-        def failing(*args: object) -> object:
+        def failing(*args: object, **how: Any) -> object:
             if on and not os.readlink(f"/proc/self/fd/{args[0]}").endswith(on):
-                return real(*args)
+                return real(*args, **how)
             if after:
-                real(*args)
+                real(*args, **how)
             raise OSError(code, os.strerror(code))
 
         monkeypatch.setattr(os, function, failing)
@@ -103,11 +104,11 @@ def test_put_is_retried_if_its_temporary_file_was_deleted(store: LocalStore, mon
     real = os.link
     swept: list[str] = []
 
-    def slept(temporary: str, path: str) -> None:
+    def slept(temporary: str, name: str, *, src_dir_fd: int, **how: Any) -> None:
         if not swept:
             swept.append(temporary)
-            os.unlink(temporary)
-        real(temporary, path)
+            os.unlink(temporary, dir_fd=src_dir_fd)
+        real(temporary, name, src_dir_fd=src_dir_fd, **how)
 
     monkeypatch.setattr(os, "link", slept)
     assert put(store, "journal/1", b"x") == (Put.STORED, b"x")

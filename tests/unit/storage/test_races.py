@@ -95,12 +95,12 @@ def die_in(function: str, at: int, before: bool, store: LocalStore) -> None:
     real: Callable[..., object] = getattr(os, function)
     count = 0
 
-    def dying(*args: object) -> object:
+    def dying(*args: object, **how: Any) -> object:
         nonlocal count
         count += 1
         if count == at and before:
             os.kill(os.getpid(), signal.SIGKILL)
-        done = real(*args)
+        done = real(*args, **how)
         if count == at:
             os.kill(os.getpid(), signal.SIGKILL)
         return done

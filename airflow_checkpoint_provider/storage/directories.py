@@ -1,0 +1,180 @@
+"""Directories below a root, each opened by its name in the one above, so that no link leads out of the root. Runs anywhere.
+
+Another user who may write below the root can put a link there at any moment, also between the check of a path and its use. So
+no path is used twice: a directory is opened as one and never through a link, and all that is done in it names its handle.
+
+What is created has the rights of the directory in which it lies, whatever the umask is; files are not executable. So all that
+lies below the root follows the root's mode, and setgid makes the kernel hand down its group.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from airflow_checkpoint_provider.errors import StoreMisconfigured
+
+PRIVATE = 0o700  # of a root that the store creates
+DEEPEST = 100  # directories below each other in a listing or a deletion; keys have ten at most
+
+_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW  # needs only the right to search
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY  # a pipe without a writer must not block
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+@contextmanager
+def opened(root: str, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    """Yield a handle of the directory ``names`` below ``root``. ``make`` creates what is absent, durably.
+
+    Raises ``StoreMisconfigured`` for a link below the root, and ``OSError``. The root itself may be a link: a person chose it.
+    """
+    handle = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        for depth, name in enumerate(names, 1):
+            above, handle = handle, _step(name, handle, "/".join((root, *names[:depth])), make=make)
+            os.close(above)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _step(name: str, above: int, path: str, *, make: bool = False) -> int:
+    try:
+        return os.open(name, _STEP, dir_fd=above)
+    except FileNotFoundError:
+        if not make:
+            raise
+        _make(name, above)
+        return _step(name, above, path)
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP):
+            _refuse_link(name, above, path)
+        raise
+
+
+def _make(name: str, above: int) -> None:
+    with suppress(FileExistsError):  # another writer was faster, and may not have synced yet
+        os.mkdir(name, stat.S_IRWXU, dir_fd=above)
+        with _closing(os.open(name, _LIST, dir_fd=above)) as handle:
+            _follow(handle, above, 0o777)
+    sync(above)
+
+
+def _follow(handle: int, folder: int, rights: int) -> None:
+    """Give what was created for its owner alone those ``rights`` that others have to ``folder``."""
+    found, wanted = (stat.S_IMODE(os.fstat(opened).st_mode) for opened in (handle, folder))
+    if missing := wanted & rights & ~found:
+        with suppress(PermissionError):  # of a mount whose modes are fixed
+            os.fchmod(handle, found | missing)
+
+
+@contextmanager
+def _closing(handle: int) -> Iterator[int]:
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def make_root(root: str) -> None:
+    """Create the root, for its owner alone, and directories above it by the umask. Each is made durable in its parent."""
+    _make_above(os.path.dirname(root))
+    with suppress(FileExistsError):
+        os.mkdir(root, PRIVATE)
+    _sync_path(os.path.dirname(root))
+
+
+def _make_above(folder: str) -> None:
+    if os.path.isdir(folder):
+        return
+    _make_above(os.path.dirname(folder))
+    with suppress(FileExistsError):
+        os.mkdir(folder)
+    _sync_path(os.path.dirname(folder))
+
+
+def _sync_path(folder: str) -> None:
+    with _closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as handle:
+        os.fsync(handle)
+
+
+def sync(folder: int) -> None:
+    """Make the names in a directory durable."""
+    with _closing(os.open(".", _LIST, dir_fd=folder)) as handle:
+        os.fsync(handle)
+
+
+def open_file(name: str, folder: int, path: str) -> int:
+    """Return a handle to read a file. Raises ``StoreMisconfigured`` for what is no file, and ``OSError``."""
+    try:
+        handle = os.open(name, _READ, dir_fd=folder)
+    except OSError:
+        refuse_other(name, folder, path)
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _no_file(path)
+    return handle
+
+
+def create_file(name: str, folder: int) -> int:
+    """Return a handle to write a new file."""
+    handle = os.open(name, _WRITE, stat.S_IRUSR | stat.S_IWUSR, dir_fd=folder)
+    _follow(handle, folder, 0o666)
+    return handle
+
+
+def scan(folder: int) -> Iterator[os.DirEntry[str]]:
+    """Yield what lies in a directory. An entry can be asked only while it is the last one yielded."""
+    with _closing(os.open(".", _LIST, dir_fd=folder)) as handle, os.scandir(handle) as entries:
+        yield from entries
+
+
+def remove_tree(name: str, above: int, path: str, depth: int = DEEPEST) -> None:
+    """Delete a directory and all that lies in it. A link in it is deleted, and what it leads to is not."""
+    if not depth:
+        raise StoreMisconfigured(
+            f"{path} lies more than {DEEPEST} directories deep, where the store keeps nothing. Delete it by hand"
+        )
+    with _closing(_step(name, above, path)) as folder:
+        for inner, is_folder in [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in scan(folder)]:
+            if is_folder:
+                remove_tree(inner, folder, f"{path}/{inner}", depth - 1)
+            else:
+                os.unlink(inner, dir_fd=folder)
+    os.rmdir(name, dir_fd=above)
+
+
+def refuse_other(name: str, folder: int, path: str) -> None:
+    """Raise ``StoreMisconfigured`` for what exists and is no file."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            raise _link(path)
+        if not stat.S_ISREG(mode):
+            raise _no_file(path)
+
+
+def _refuse_link(name: str, above: int, path: str) -> None:
+    """Raise ``StoreMisconfigured`` for a link, and for a directory that was one a moment ago."""
+    with suppress(FileNotFoundError):
+        mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode) or stat.S_ISDIR(mode):
+            raise _link(path)
+
+
+def _link(path: str) -> StoreMisconfigured:
+    return StoreMisconfigured(
+        f"{path} is a symbolic link, and below its root the store follows none: they can lead out of it."
+        " Mount the other disk there, or move all of the root"
+    )
+
+
+def _no_file(path: str) -> StoreMisconfigured:
+    return StoreMisconfigured(
+        f"cannot read {path}: it is no file, and the store keeps only files, so somebody or something put it there. Move it away"
+    )
