@@ -43,6 +43,8 @@ def open_store(
 
 
 def _open(uri: str, s3: S3Settings | None, create_root: bool) -> LocalStore | MemoryStore | S3Store:
+    if not uri.strip().isprintable():
+        raise StoreMisconfigured(f"{uri!r} contains a line break or another character that cannot be printed. {_WRITE}")
     match = _URI.fullmatch(uri.strip())
     assert match  # the pattern matches every text
     scheme, rest = (match["scheme"] or "").lower(), match["rest"]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from boto3.session import Session
 
 _ENDPOINT = re.compile(r"https?://[^/@?#\s]+/?", re.IGNORECASE)
+_KEY = re.compile(r"[!-~]+")
 _STYLES = ("auto", "path", "virtual")
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
@@ -54,10 +55,13 @@ class S3Settings:
                 f"addressing_style is {self.addressing_style!r}. Write one of {', '.join(_STYLES)}"
             )
         given = filter(None, (self.access_key_id, self.secret_access_key, self.session_token))
-        if any(character.isspace() for value in given for character in value):  # boto3's error would show the value
+        if not all(_KEY.fullmatch(value) for value in given):  # boto3's error would show the value
             raise StoreMisconfigured(
-                "the key id, secret or session token contains a space or a line break. Paste it again"
+                "the key id, secret or session token contains a space or a line break, or a letter outside of ASCII. Paste it again"
             )
+        for name, value in vars(self).items():  # they become environment variables and Spark confs
+            if isinstance(value, str) and not value.isprintable():
+                raise StoreMisconfigured(f"{name} contains a character that cannot be printed. Type it again")
         if bool(self.access_key_id) != bool(self.secret_access_key):
             raise StoreMisconfigured(
                 "there is a key id without a secret, or a secret without a key id. Give both or none"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_checkpoint_provider import storage
-from airflow_checkpoint_provider.errors import StoreMisconfigured
-from airflow_checkpoint_provider.storage import MemoryStore, S3Settings, S3Store, open_store
+from airflow_checkpoint_provider.errors import StoreError, StoreMisconfigured
+from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, S3Settings, S3Store, open_store, s3_credentials
 
 
 def test_exports_of_storage() -> None:
@@ -124,6 +127,12 @@ def test_memory_store_is_one_per_name() -> None:
         ("/", "is not a directory"),
         ("", "is not a directory"),
         ("  ", "is not a directory"),
+        ("~\0x", "'~\\x00x' contains a line break or another character that cannot be printed. Write file:///"),
+        ("/tmp/x\0y", "cannot be printed"),
+        ("file:///tmp/x\ny", "cannot be printed"),
+        ("s3://lake/\x1b[2Jckp", "cannot be printed"),
+        ("memory://\u202eone", "cannot be printed"),
+        ("/tmp/\udcff", "cannot be printed"),
         ("~/ckp", "~ is a different directory for each user. Write /"),
         ("memory://", "Write memory://name"),
         ("memory://a/b", "Write memory://name"),
@@ -133,3 +142,34 @@ def test_invalid_uri_is_refused_with_what_to_write(uri: str, says: str) -> None:
     with pytest.raises(StoreMisconfigured) as refused:
         open_store(uri)
     assert says in str(refused.value)
+
+
+ODD = st.text("a/:.~%[]@?#\0\n\x1b\u202e\udcff-_é ", max_size=20) | st.text(max_size=20)
+BEGINNINGS = st.sampled_from(["", "/", "~", "./", "file:///", "memory://", "s3://", "s3a://lake/"])
+
+
+@given(BEGINNINGS, ODD)
+def test_any_text_is_refused_or_opens_a_store_that_can_be_used(beginning: str, text: str) -> None:
+    try:
+        store = open_store(f"{beginning}{text}")
+    except StoreMisconfigured:
+        return
+    assert store.uri.isprintable()
+    if isinstance(store, LocalStore):
+        with contextlib.suppress(StoreError):  # such as a name of too many bytes
+            assert store.read("absent") is None
+
+
+FIELDS = ("region_name", "role_arn", "profile_name", "verify", "session_token", "access_key_id", "secret_access_key")
+
+
+@given(st.fixed_dictionaries({"endpoint_url": ODD.map("http://{}".format)}, optional=dict.fromkeys(FIELDS, ODD)))
+def test_any_s3_settings_are_refused_or_reach_the_driver(fields: dict[str, str]) -> None:
+    """Environment variables and arguments hold no NUL, and headers hold ASCII only."""
+    try:
+        store = S3Store("lake", "ckp", S3Settings(**fields))
+    except StoreMisconfigured:
+        return
+    handed_over = {**s3_credentials.confs(store), **s3_credentials.keys(store)}
+    assert all(value.isprintable() for value in handed_over.values())
+    assert all(value.isascii() for value in s3_credentials.keys(store).values())
