@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from airflow_checkpoint_provider.coordinator import parquet
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Footer, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import crc_of
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -70,8 +70,8 @@ def compare_footer(store: Store, folder: str, file: File) -> None:
     """
     if file.footer is None:
         return
-    with _named_file(folder, file):
-        footer = _reader(store, folder, file)(max(0, file.bytes - file.footer.bytes), file.footer.bytes)
+    with _named_file(folder, file.name):
+        footer = _reader(store, folder, file.name)(max(0, file.bytes - file.footer.bytes), file.footer.bytes)
         if crc_of(footer) != file.footer.checksum:
             raise Damaged("has another footer than was acknowledged; somebody or something changed it")
 
@@ -80,8 +80,8 @@ def compare_pages(store: Store, folder: str, file: File) -> None:
     """Read all of ``file``, and compare each page with its checksum. Raises ``Damaged``. Other files than Parquet are passed over."""
     if not file.name.endswith(".parquet"):
         return
-    with _named_file(folder, file):
-        parquet.check_pages(_reader(store, folder, file), file.bytes, file.rows)
+    with _named_file(folder, file.name):
+        parquet.check_pages(_reader(store, folder, file.name), file.bytes, file.rows)
 
 
 def check_again(store: Store, folder: str, file: File) -> None:
@@ -91,20 +91,23 @@ def check_again(store: Store, folder: str, file: File) -> None:
     compare_pages(store, folder, file)
 
 
-def with_footers(store: Store, folder: str, files: Sequence[File]) -> tuple[File, ...]:
-    """Return ``files`` with the checksums of their footers, as they are in ``folder`` now. Cost: a read for each file."""
+def read_footers(store: Store, folder: str, sizes: Mapping[str, int]) -> dict[str, tuple[Footer, int | None]]:
+    """Return the footer of each Parquet file in ``folder``, and its rows, None if it is encrypted.
 
-    def with_footer(file: File) -> File:
-        with _named_file(folder, file):
-            return replace(file, footer=parquet.footer_of(_reader(store, folder, file), file.bytes))
+    ``sizes`` are the bytes of the files by name. Cost: a read for each file. Raises ``Damaged``.
+    """
+
+    def footer(name: str) -> tuple[Footer, int | None]:
+        with _named_file(folder, name):
+            return parquet.footer_of(_reader(store, folder, name), sizes[name])
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        return tuple(threads.map(with_footer, files))
+        return dict(zip(sizes, threads.map(footer, sizes), strict=True))
 
 
-def _reader(store: Store, folder: str, file: File) -> parquet.Read:
+def _reader(store: Store, folder: str, name: str) -> parquet.Read:
     def read(start: int, length: int) -> bytes:
-        body = store.read_range(f"{folder}/{file.name}", start, length)
+        body = store.read_range(f"{folder}/{name}", start, length)
         if body is None:
             raise Damaged("is missing")
         return body
@@ -113,11 +116,11 @@ def _reader(store: Store, folder: str, file: File) -> parquet.Read:
 
 
 @contextlib.contextmanager
-def _named_file(folder: str, file: File) -> Iterator[None]:
+def _named_file(folder: str, name: str) -> Iterator[None]:
     try:
         yield
     except Damaged as error:
-        raise Damaged(f"{folder}/{file.name} {error.message}") from None
+        raise Damaged(f"{folder}/{name} {error.message}") from None
 
 
 @contextlib.contextmanager

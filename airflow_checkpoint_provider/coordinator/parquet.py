@@ -38,15 +38,18 @@ LEVEL_ENCODINGS = {3, 4}  # RLE; BIT_PACKED in columns without levels
 # -- footers -------------------------------------------------------------------------------------------------------------
 
 
-def footer_of(read: Read, size: int) -> Footer:
+def footer_of(read: Read, size: int) -> tuple[Footer, int | None]:
     """Return length and checksum of what lies behind the pages: indexes, which decide which pages are read, and the footer.
 
-    Cost: one read, or up to three if that is longer than 64 KiB. Raises ``Damaged``.
+    Return also the number of rows that the footer tells; None if it is encrypted. Cost: one read, or up to three if what lies
+    behind the pages is longer than 64 KiB. Raises ``Damaged``.
     """
     tail, footer = _footer(read, size)
     with _readable():
-        length = size - _end_of_pages(footer, size)
-    return Footer(bytes=length, checksum=crc_of(_last(read, size, tail, length)))
+        about = Thrift(footer).struct() if footer[-4:] == PLAIN_FOOTER else None
+        length = size - _end_of_pages(about, size - len(footer))
+        rows = None if about is None else _rows(about)
+    return Footer(bytes=length, checksum=crc_of(_last(read, size, tail, length))), rows
 
 
 def _footer(read: Read, size: int) -> tuple[bytes, bytes]:
@@ -65,11 +68,17 @@ def _last(read: Read, size: int, tail: bytes, length: int) -> bytes:
     return tail[-length:] if length <= len(tail) else read(size - length, length)
 
 
-def _end_of_pages(footer: bytes, size: int) -> int:
-    """Return where the pages end; of a file with encrypted columns, where the footer begins."""
-    begin = size - len(footer)
-    columns = [] if footer[-4:] == ENCRYPTED_FOOTER else _columns(Thrift(footer).struct())
-    if any(KEYS in column for column in columns) or footer[-4:] == ENCRYPTED_FOOTER:
+def _rows(about: Fields) -> int:
+    rows = about[3]
+    if not isinstance(rows, int) or rows < 0:
+        raise Damaged(f"has a footer that tells {rows!r} rows")
+    return rows
+
+
+def _end_of_pages(about: Fields | None, begin: int) -> int:
+    """Return where the pages end; of a file with an encrypted footer or column, where the footer begins."""
+    columns = _columns(about or {})
+    if about is None or any(KEYS in column for column in columns):
         return begin
     end = max((_start(column[3]) + column[3][7] for column in columns), default=begin)
     if not 4 <= end <= begin:

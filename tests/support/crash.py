@@ -124,7 +124,7 @@ class Steps:
     def watch(self) -> None:
         self._wrap(job.CheckpointedJob, "_begin", lambda *_: "attempt", "", "attached")
         self._wrap(parquet_files, "write", lambda df, uri, **_: _stage(uri), "", "rows-written")
-        self._wrap(parquet_files, "count_rows", lambda spark, written: _stage(written.uri), "", "rows-counted")
+        self._wrap(parquet_files, "count_rows", lambda spark, written, footers: _stage(written.uri), "", "rows-counted")
         self._wrap(stage.Stages, "_keep_plan", lambda _, path, plan: _stage(path), "", "plan-kept")
         self._wrap(
             Coordinator,

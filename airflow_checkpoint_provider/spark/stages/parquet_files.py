@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from airflow_checkpoint_provider.coordinator.files import compare
 from airflow_checkpoint_provider.errors import Damaged, StoreDenied, StoreError, StoreUnavailable
-from airflow_checkpoint_provider.protocol.metadata import File
+from airflow_checkpoint_provider.protocol.metadata import File, Footer
 from airflow_checkpoint_provider.spark.stages.confs import overridden
 from airflow_checkpoint_provider.spark.stages.schemas import schema_json, stored_schema
 
@@ -78,17 +78,24 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
     return Written(uri, sizes, _rows(df.sparkSession, observed), schema_json(df))
 
 
-def count_rows(spark: SparkSession, written: Written) -> tuple[File, ...]:
-    """Return the files of ``written`` with the number of rows in each. One small Spark job reads their footers.
+def count_rows(
+    spark: SparkSession, written: Written, footers: Mapping[str, tuple[Footer, int | None]]
+) -> tuple[File, ...]:
+    """Return the files of ``written`` with the number of rows in each, as their footers tell it.
 
-    Raises ``StoreError`` if the sum differs from the rows that were written. Acknowledge the files only after this.
+    If ``footers`` lacks one of them, or one is encrypted, a small Spark job counts. Raises ``StoreError`` if the sum differs from
+    the rows that were written. Acknowledge the files only after this.
     """
-    rows = _rows_by_file(spark, written.uri, written.sizes)
+    told = {name: rows for name, (_, rows) in footers.items() if rows is not None}
+    rows = told if told.keys() >= written.sizes.keys() else _rows_by_file(spark, written.uri, written.sizes)
     if sum(rows.values()) != written.rows:
         raise StoreError(
             f"{written.rows} rows were written to {written.uri}, but its files hold {sum(rows.values())}. The files are not used: run the job again"
         )
-    return tuple(File(name=name, bytes=size, rows=rows.get(name, 0)) for name, size in sorted(written.sizes.items()))
+    return tuple(
+        File(name=name, bytes=size, rows=rows.get(name, 0), footer=footers[name][0] if name in footers else None)
+        for name, size in sorted(written.sizes.items())
+    )
 
 
 def _rows_by_file(spark: SparkSession, uri: str, names: Iterable[str]) -> dict[str, int]:
@@ -99,12 +106,14 @@ def _rows_by_file(spark: SparkSession, uri: str, names: Iterable[str]) -> dict[s
 
 
 def verify_rows(spark: SparkSession, uri: str, files: Sequence[File]) -> None:
-    """Compare the rows of each acknowledged file with its footer, after ``verify``, by one small Spark job.
+    """Compare the rows of acknowledged files with their footers, by one small Spark job, where the footers have no checksum.
 
-    Raises ``Damaged``. Page checksums do not cover footers: a flipped bit there can hide rows without an error.
+    A footer with a checksum was compared before the attempt began. Raises ``Damaged``. Page checksums do not cover footers: a
+    flipped bit there can hide rows without an error.
     """
-    rows = _rows_by_file(spark, uri, [file.name for file in files])
-    for file in files:
+    unproved = [file for file in files if file.footer is None]
+    rows = _rows_by_file(spark, uri, [file.name for file in unproved]) if unproved else {}
+    for file in unproved:
         if rows.get(file.name, 0) != file.rows:
             found = rows.get(file.name, 0)
             raise Damaged(

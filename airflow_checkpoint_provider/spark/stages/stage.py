@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.coordinator.files import with_footers
+from airflow_checkpoint_provider.coordinator.files import read_footers
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError, WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import file_set_path
@@ -150,12 +150,12 @@ class Stages:
 
         Without an answer of the store the checksums are left out: the rows are written, and the job goes on.
         """
-        files = parquet_files.count_rows(self._spark, written)
+        footers = {}
         try:
-            return with_footers(self._attempt.store, self._attempt.keys.file_set(path), files)
+            footers = read_footers(self._attempt.store, self._attempt.keys.file_set(path), written.sizes)
         except StoreError as error:
             say(f"The footers of {path} could not be read, so their checksums are not stored: {error}")
-            return files
+        return parquet_files.count_rows(self._spark, written, footers)
 
     def _keep_plan(self, path: str, plan: Plan) -> None:
         """Store the plan's text beside the rows. Only the log line that says what changed reads it again."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.spark.settings import Settings
@@ -73,6 +75,42 @@ def test_reused_stage_only_reads_the_journal(script: Script, counted: Counted) -
         counted.clear()
         job.stage("clean", job.spark.range(3))
         assert counted.of[STAGE] == ["read journal", "read journal"]
+
+
+def jobs(spark: SparkSession) -> int:
+    """Return how many jobs Spark has started. The listeners that count them come after the jobs."""
+    context: Any = spark.sparkContext._jsc.sc()
+    context.listenerBus().waitUntilEmpty()
+    return int(context.statusStore().jobsList(None).size())
+
+
+def test_stage_starts_only_the_job_that_writes_its_rows_and_a_reused_stage_none(script: Script) -> None:
+    before = jobs(script.spark)
+    with script.failing() as job:
+        job.stage("clean", job.spark.range(0, 100, 1, 7))
+    assert jobs(script.spark) == before + 1
+    with script.attempt() as job:
+        job.stage("clean", job.spark.range(0, 100, 1, 7))
+    assert jobs(script.spark) == before + 1
+
+
+def test_stage_whose_footers_the_store_does_not_return_is_counted_by_a_job(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint has no checksums of footers, so a restore counts again."""
+    silent = FaultyStore(
+        LocalStore(script.root),
+        lambda call: Fault.NOT_SENT if call.kind == "read" and "/part-" in call.key else Fault.NONE,
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(Settings, "open_store", lambda _: silent)
+        before = jobs(script.spark)
+        with script.failing() as job:
+            job.stage("clean", job.spark.range(0, 100, 1, 7))
+        assert jobs(script.spark) > before + 1
+    with script.attempt() as job:
+        assert job.stage("clean", job.spark.range(0, 100, 1, 7)).count() == 100
+        assert all(file.footer is None for file in job._states.snapshots["clean"].file_sets[0].files)
 
 
 def test_idle_driver_reads_the_journal_once_a_second(script: Script, counted: Counted) -> None:

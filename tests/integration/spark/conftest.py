@@ -40,7 +40,7 @@ def staged(spark: SparkSession, tmp_path: Path) -> Callable[[DataFrame], Stage]:
     def stage(frame: DataFrame) -> Stage:
         folder = tmp_path / "state" / "clean" / "1-aa"
         written = parquet_files.write(frame, f"file://{folder}", codec="lz4_raw")
-        return Stage(spark, folder, parquet_files.count_rows(spark, written), written.schema)
+        return Stage(spark, folder, parquet_files.count_rows(spark, written, {}), written.schema)
 
     return stage
 

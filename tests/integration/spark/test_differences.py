@@ -120,7 +120,7 @@ def test_difference_names_a_stage_that_was_computed_again(
 ) -> None:
     uri = f"file://{tmp_path_factory.mktemp('stage')}/1-aa"
     written = parquet_files.write(spark.range(3), uri, codec="lz4_raw")
-    frame = parquet_files.read(spark, uri, parquet_files.count_rows(spark, written), written.schema)
+    frame = parquet_files.read(spark, uri, parquet_files.count_rows(spark, written, {}), written.schema)
     plans = [fingerprint(frame, {uri: stage}) for stage in (("clean", "1-aa"), ("clean", "2-bb"), ("raw", "1-aa"))]
     assert difference(plans[0], plans[1]) == "its input, stage 'clean', was computed again"
     assert difference(plans[0], plans[2]) == "its input: stage `clean` → `raw`"

@@ -9,12 +9,13 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from airflow_checkpoint_provider.coordinator.files import check_again, verify, with_footers
+from airflow_checkpoint_provider.coordinator.files import check_again, verify
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import FileSet, StateSnapshot
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.spark.conftest import Stage
+from tests.support.footers import with_footers
 from tests.support.parquet import flipped
 
 PATH = "state/clean/1-aa"

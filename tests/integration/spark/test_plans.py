@@ -164,7 +164,7 @@ def test_rows_read_back_are_identified_by_stage_and_file_set(
     spark: SparkSession, stage: tuple[parquet_files.Written, Path]
 ) -> None:
     written, folder = stage
-    files = parquet_files.count_rows(spark, written)
+    files = parquet_files.count_rows(spark, written, {})
     shutil.copytree(folder / "1-aa", folder / "copy")
 
     def plan(place: str, group: str) -> Plan:

@@ -66,7 +66,7 @@ def test_values_of_supported_types_are_kept(spark: SparkSession, tmp_path: Path,
     refuse_types(frame, "clean")
     uri = f"file://{tmp_path}/rows"
     written = parquet_files.write(frame, uri, codec="lz4_raw")
-    back = parquet_files.read(spark, uri, parquet_files.count_rows(spark, written), written.schema)
+    back = parquet_files.read(spark, uri, parquet_files.count_rows(spark, written, {}), written.schema)
     assert back.dtypes == frame.dtypes
     assert all(field.nullable for field in back.schema)
     assert _as_text(back) == _as_text(frame)
@@ -106,7 +106,7 @@ def test_python_type_is_restored_by_the_name_of_its_class(spark: SparkSession, t
     frame = spark.createDataFrame([(Point(3),)], StructType([StructField("p", PointType())])).coalesce(1)
     written = parquet_files.write(frame, f"file://{tmp_path}/rows", codec="lz4_raw")
     assert '"serializedClass":""' in written.schema
-    back = parquet_files.read(spark, written.uri, parquet_files.count_rows(spark, written), written.schema)
+    back = parquet_files.read(spark, written.uri, parquet_files.count_rows(spark, written, {}), written.schema)
     assert back.collect()[0].p.x == 3
 
 

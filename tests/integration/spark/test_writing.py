@@ -36,14 +36,14 @@ def test_write_lists_and_counts_its_files(spark: SparkSession, uri: str) -> None
     assert all(name.endswith(".lz4raw.parquet") for name in written.sizes)
     assert not Path(uri.removeprefix("file://"), "_SUCCESS").exists()
 
-    files = parquet_files.count_rows(spark, written)
+    files = parquet_files.count_rows(spark, written, {})
     assert [file.rows for file in files] == [33, 33, 34]
     assert {file.name: file.bytes for file in files} == written.sizes
 
 
 def test_frame_without_rows_is_one_file_without_rows(spark: SparkSession, uri: str) -> None:
     files = parquet_files.count_rows(
-        spark, parquet_files.write(spark.range(100).filter("id < 0"), uri, codec="lz4_raw")
+        spark, parquet_files.write(spark.range(100).filter("id < 0"), uri, codec="lz4_raw"), {}
     )
     assert [file.rows for file in files] == [0]
 
@@ -51,7 +51,7 @@ def test_frame_without_rows_is_one_file_without_rows(spark: SparkSession, uri: s
 def test_write_lists_all_files_if_the_session_limits_rows_per_file(spark: SparkSession, uri: str) -> None:
     spark.conf.set("spark.sql.files.maxRecordsPerFile", "10")
     try:
-        files = parquet_files.count_rows(spark, parquet_files.write(spark.range(0, 35, 1, 1), uri, codec="lz4_raw"))
+        files = parquet_files.count_rows(spark, parquet_files.write(spark.range(0, 35, 1, 1), uri, codec="lz4_raw"), {})
     finally:
         spark.conf.unset("spark.sql.files.maxRecordsPerFile")
     assert sorted(file.rows for file in files) == [5, 10, 10, 10]
@@ -92,14 +92,14 @@ def test_rows_lost_after_the_commit_are_refused(spark: SparkSession, uri: str, t
     other.replace(file)
     file.with_name(f".{file.name}.crc").unlink()
     with pytest.raises(StoreError, match=r"100 rows were written .* files hold 60"):
-        parquet_files.count_rows(spark, written)
+        parquet_files.count_rows(spark, written, {})
 
 
 def test_emptied_file_is_refused_by_its_rows(spark: SparkSession, uri: str) -> None:
     written = parquet_files.write(spark.range(0, 100, 1, 2), uri, codec="lz4_raw")
     Path(uri.removeprefix("file://"), min(written.sizes)).write_bytes(b"")
     with pytest.raises(StoreError, match="100 rows were written"):
-        parquet_files.count_rows(spark, written)
+        parquet_files.count_rows(spark, written, {})
 
 
 def test_timestamps_are_not_int96(spark: SparkSession, uri: str) -> None:
@@ -122,7 +122,7 @@ def test_codec_depends_on_the_store(scheme: str, codec: str) -> None:
 def test_uri_with_pattern_letters_is_taken_literally(spark: SparkSession, tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/a [1]{{b}}*?c%20ä/1-aa"
     written = parquet_files.write(spark.range(10), uri, codec="lz4_raw")
-    assert parquet_files.read(spark, uri, parquet_files.count_rows(spark, written), written.schema).count() == 10
+    assert parquet_files.read(spark, uri, parquet_files.count_rows(spark, written, {}), written.schema).count() == 10
 
 
 def test_write_computes_the_rows_once(spark: SparkSession, uri: str, staged: Callable[..., Stage]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.files import export_pairs, import_state, verify, with_footers
+from airflow_checkpoint_provider.coordinator.files import export_pairs, import_state, verify
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateSnapshot
@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.storage.copy import copy_all
 from tests.support.acknowledgements import stage
 from tests.support.faults import FaultyStore
+from tests.support.footers import with_footers
 from tests.support.parquet import flipped, parquet_file
 
 HISTORY, OTHER, SAVEPOINT = Keys("jobs/orders/job"), Keys("jobs/flights/job"), Keys("savepoint-orders-1-ab")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.files import export_pairs, verify, with_footers
+from airflow_checkpoint_provider.coordinator.files import export_pairs, verify
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, read_beat
 from airflow_checkpoint_provider.coordinator.restore import examine
 from airflow_checkpoint_provider.coordinator.savepoint_target import (
@@ -29,6 +29,7 @@ from airflow_checkpoint_provider.protocol.metadata import File, FileSet
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all
 from airflow_checkpoint_provider.storage.memory import named
 from tests.support.acknowledgements import acknowledgement, driver, stage, value
+from tests.support.footers import with_footers
 from tests.support.histories import at
 from tests.support.journals import KEYS, open_journal
 from tests.support.parquet import flipped, parquet_file

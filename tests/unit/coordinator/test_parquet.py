@@ -51,12 +51,13 @@ def test_column_of_many_megabytes_is_read_in_pieces() -> None:
 def test_file_without_rows_passes() -> None:
     body = parquet_file(0)
     check(body, 0)
-    assert footer_of(reading(body), len(body)).bytes < len(body)
+    footer, rows = footer_of(reading(body), len(body))
+    assert (footer.bytes < len(body), rows) == (True, 0)
 
 
 def test_footer_is_all_that_lies_behind_the_pages() -> None:
     body = BODIES["plain"]
-    footer = footer_of(reading(body), len(body))
+    footer, _ = footer_of(reading(body), len(body))
     alone = int.from_bytes(body[-8:-4], "little") + 8
     assert footer.bytes > alone  # with the indexes of the pages
     assert footer.checksum == crc_of(body[-footer.bytes :])
@@ -64,7 +65,8 @@ def test_footer_is_all_that_lies_behind_the_pages() -> None:
 
 def test_long_footer_is_read_again_whole() -> None:
     body = parquet_file(20_000, data_page_size=64, row_group_size=200)
-    footer = footer_of(reading(body), len(body))
+    footer, rows = footer_of(reading(body), len(body))
+    assert rows == 20_000
     assert footer.bytes > 64 * 1024
     assert footer.checksum == crc_of(body[-footer.bytes :])
     check_pages(reading(body), len(body), 20_000)
@@ -74,7 +76,7 @@ def test_long_footer_is_read_again_whole() -> None:
 def test_every_flipped_bit_of_a_page_and_its_header_is_damage(bit: int) -> None:
     """Only the header of a dictionary says what nothing else tells: the number of its values. A wrong number is an error of Spark."""
     body = parquet_file(30, **WRITERS["plain"], row_group_size=30)
-    footer = footer_of(reading(body), len(body))
+    footer, _ = footer_of(reading(body), len(body))
     unnoticed = [place for place in range(4, len(body) - footer.bytes) if _passes(flipped(body, place, bit), 30)]
     assert unnoticed == []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.files import with_footers
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import file_set_path
@@ -13,6 +12,7 @@ from airflow_checkpoint_provider.spark.damage import damage_behind
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, stage
 from tests.support.faults import Fault, FaultyStore, served
+from tests.support.footers import with_footers
 from tests.support.journals import KEYS
 from tests.support.parquet import flipped, parquet_file
 from tests.unit.spark.driver import Driver
