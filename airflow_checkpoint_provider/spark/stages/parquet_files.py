@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
@@ -68,7 +69,7 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
     """
     observed = Observation()
     counted = df.observe(observed, count(lit(1)).alias("rows"))
-    counted.write.mode("errorifexists").options(compression=codec, **WRITE).parquet(uri)
+    counted.write.mode("errorifexists").options(compression=codec, **WRITE, **_rights(uri)).parquet(uri)
     sizes = _listed(df.sparkSession, uri)
     writes = {match[1] for name in sizes if (match := PART.match(name))}
     if len(writes) != 1 or not all(map(PART.match, sizes)):
@@ -76,6 +77,18 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
             f"{uri} holds files of {len(writes)} writes after one write. Nothing else may write there: run the job again"
         )
     return Written(uri, sizes, _rows(df.sparkSession, observed), schema_json(df))
+
+
+def _rights(uri: str) -> dict[str, str]:
+    """Return the options by which Hadoop creates local files and directories with the rights of the directory above.
+
+    The cached file system of the session has read its umask already, so this write gets one of its own.
+    """
+    if not uri.startswith("file://"):
+        return {}
+    above = next(folder for folder in Path(uri.removeprefix("file://")).parents if folder.exists())
+    umask = ~above.stat().st_mode & 0o077
+    return {"fs.permissions.umask-mode": f"{umask:03o}", "fs.file.impl.disable.cache": "true"}
 
 
 def count_rows(

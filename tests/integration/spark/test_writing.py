@@ -41,6 +41,22 @@ def test_write_lists_and_counts_its_files(spark: SparkSession, uri: str) -> None
     assert {file.name: file.bytes for file in files} == written.sizes
 
 
+@pytest.mark.parametrize(
+    ("root", "folder", "file"), [(0o2770, "2770", "660"), (0o700, "700", "600"), (0o755, "755", "644")]
+)
+def test_rows_have_the_rights_of_the_directory_above(
+    spark: SparkSession, tmp_path: Path, root: int, folder: str, file: str
+) -> None:
+    """Hadoop would give them those of the umask 022, which its configuration names."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root").chmod(root)
+    parquet_files.write(spark.range(0, 10, 1, 2), f"file://{tmp_path}/root/state/clean/1-aa", codec="lz4_raw")
+    modes = {path: f"{path.stat().st_mode & 0o7777:o}" for path in (tmp_path / "root").rglob("*")}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {folder}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {file}
+    assert len(modes) == 3 + 2 * 2  # directories; files and their checksums
+
+
 def test_frame_without_rows_is_one_file_without_rows(spark: SparkSession, uri: str) -> None:
     files = parquet_files.count_rows(
         spark, parquet_files.write(spark.range(100).filter("id < 0"), uri, codec="lz4_raw"), {}
