@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 from airflow_checkpoint_provider import errors
@@ -72,6 +73,8 @@ def root_of(pointer: str) -> str:
 
 def run(verb: Verb, options: argparse.Namespace, open_: Callable[[], Store]) -> int:
     """Run a verb, print its report, and return the exit code. An error is one line on stderr."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal knows each letter
     try:
         _check_text(options)
         report = verb(open_(), options)

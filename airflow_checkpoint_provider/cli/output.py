@@ -40,7 +40,7 @@ class Report:
 def write(report: Report, output: str, out: TextIO) -> None:
     """Print a report. ``output`` is table, json or plain."""
     if output == "json":
-        print(_json(report.data), file=out)
+        print(json.dumps(report.data, indent=2), file=out)
     elif output == "plain":
         for cells in (report.header, *report.rows):
             print("\t".join(map(printable, cells)), file=out)
@@ -53,15 +53,6 @@ def write(report: Report, output: str, out: TextIO) -> None:
 def write_lines(lines: Iterable[str], out: TextIO) -> None:
     """Print each line as one line, whatever stored text is in it."""
     print(*map(printable, lines), sep="\n", file=out, flush=True)
-
-
-def _json(data: Any) -> str:
-    """Return JSON that is readable in every language. What is not printable is escaped: a parser reads the same values."""
-    text = json.dumps(data, indent=2, ensure_ascii=False)
-    return "\n".join(
-        "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in line)
-        for line in text.split("\n")
-    )
 
 
 def _written_by_rich(header: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable
 
 from airflow_checkpoint_provider.errors import printable
@@ -10,5 +11,7 @@ from airflow_checkpoint_provider.errors import printable
 
 def say(lines: str | Iterable[str]) -> None:
     """Print to the driver's standard output, at once: the process may be killed in the next moment."""
+    text = "\n".join(map(printable, [lines] if isinstance(lines, str) else lines))
+    encoding = sys.stdout.encoding or "utf-8"  # which may lack letters
     with contextlib.suppress(OSError):  # the reader may be gone; the job goes on
-        print(*map(printable, [lines] if isinstance(lines, str) else lines), sep="\n", flush=True)
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)

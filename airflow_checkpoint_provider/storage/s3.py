@@ -17,7 +17,7 @@ from itertools import chain, islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, InvalidName
+from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, InvalidName, printable
 from airflow_checkpoint_provider.storage.base import (
     LARGEST,
     PART,
@@ -73,7 +73,7 @@ class S3Store(StoreBase):
                 if became is Meaning.EXISTS:
                     return Put.EXISTS
                 if became in (Meaning.UNKNOWN, Meaning.DAMAGED):
-                    log.info("%s/%s: the outcome of the put is unknown: %s", self.uri, key, error)
+                    log.info("%s/%s: the outcome of the put is unknown: %s", self.uri, key, printable(str(error)))
                     return Put.UNKNOWN
                 raise
         if not answer.get("ETag"):
@@ -309,6 +309,7 @@ def explained(doing: str, root: str, key: str) -> Iterator[None]:
     except Exception as error:
         if meaning(error) is None:
             raise
+        error.args = (printable(str(error)),)  # a traceback shows it, too
         raise explain(error, doing, root, key) from error
 
 

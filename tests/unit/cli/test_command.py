@@ -136,6 +136,17 @@ def test_root_is_the_directory_checkpoints_by_default(
     assert FLIGHTS in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("output", ["table", "plain", "json"])
+def test_letter_that_the_terminal_lacks_is_escaped(lake: LocalStore, root: Path, output: str) -> None:
+    arguments = ["--root", str(root), "list", FLIGHTS, "--output", output]
+    done = subprocess.run(
+        [sys.executable, "-m", command.__name__, *arguments],
+        capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, timeout=60, check=True,
+    )  # fmt: skip
+    assert (done.stdout.isascii(), done.stderr) == (True, b"")
+    assert (rb"\u2013" in done.stdout) == (output != "json")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.storage import open_store
+from airflow_checkpoint_provider.storage import LocalStore, open_store
+from tests.support.recorded import Recorded, three_stages
 from tests.unit.protocol.test_strict_reading import GOLDEN, reader
 
 JOB, RUN = "flights.delays", "scheduled__2026-11-20"
@@ -121,9 +123,9 @@ def texts(data: Any) -> Iterator[str]:
             yield from texts(part)
 
 
-def run(verb: tuple[str, ...], output: str, capsys: pytest.CaptureFixture[str]) -> str:
+def run(verb: tuple[str, ...], output: str, capsys: pytest.CaptureFixture[str], root: str = ROOT) -> str:
     """Run a verb, check what it prints, and return that."""
-    main(["--root", ROOT, *verb, "--output", output])
+    main(["--root", root, *verb, "--output", output])
     out, err = capsys.readouterr()
     check(out, "\n\t" if output == "plain" else "\n")
     check(err, "\n")
@@ -173,8 +175,34 @@ def test_hostile_text_in_one_field_is_printed_as_text_by_each_verb(
             run(verb, output, capsys)
 
 
+def test_hostile_name_of_a_folder_is_printed_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name on a disk cannot hold a slash, and is shorter than a text."""
+    name = HOSTILE.replace("/", "")
+    recorded = Recorded(LocalStore(str(tmp_path)))
+    three_stages(recorded)
+    recorded.ended("03:00:00")
+    history = tmp_path / recorded.keys.prefix
+    for folder in (f"runs/{name}/journal/0000000000000000", f"runs/{name}/heartbeat/{name}"):
+        (tmp_path / "jobs" / recorded.job / folder).parent.mkdir(parents=True)
+        (tmp_path / "jobs" / recorded.job / folder).write_text("{}")
+    for folder in (f"state/{name}/1-a", f"state/clean/1-{name}", f"chk-{name}", f"chk-9/{name}", name):
+        (history / folder).mkdir(parents=True)
+        (history / folder / name).write_text("x")
+    (tmp_path / "jobs" / name).mkdir()
+    told = ""
+    for verb in (
+        ("jobs",),
+        *((verb, recorded.job) for verb in ("list", "show", "story")),
+        ("prune", recorded.job, "--dry-run"),
+    ):
+        for output in OUTPUTS:
+            told += run(verb, output, capsys, str(tmp_path))
+    assert r"\x1b[2J" in told
+
+
 def test_names_of_every_language_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     _, data = OBJECTS["entry-boundary-savepoints"]
     put("entry-boundary-savepoints", json.loads(json.dumps(data).replace("before the change", "перед 変更 é")))
-    for output in OUTPUTS:
+    for output in ("table", "plain"):
         assert "перед 変更 é" in run(("list", JOB), output, capsys)
+    assert "перед 変更 é" in texts(json.loads(run(("list", JOB), "json", capsys)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
 from airflow_checkpoint_provider.spark.log import say
@@ -11,3 +14,13 @@ def test_each_line_is_printed_as_one_line_whatever_is_in_it(capsys: pytest.Captu
     say("stage 'a\nCKP999': reused\x1b[2J")
     say(["one\u2028two", "\u202eeerht"])
     assert capsys.readouterr().out == "stage 'a CKP999': reused\\x1b[2J\none two\n\\u202eeerht\n"
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", r"\u5909\u66f4 \xe9"), ("latin-1", r"\u5909\u66f4 é")])
+def test_letter_that_the_log_cannot_hold_ends_no_job(
+    encoding: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(body, encoding=encoding))
+    say("stage '変更 é'")
+    assert body.getvalue().decode(encoding) == f"stage '{shown}'\n"

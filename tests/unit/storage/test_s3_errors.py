@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -171,11 +173,12 @@ def test_absent_key_is_denied_without_the_right_to_list(s3: S3Server, bucket: st
 class WebSite(BaseHTTPRequestHandler):
     """Answers 200 and a page to everything."""
 
+    status = 200
     page = b"<!doctype html><html><p>It works!<br></html>"
 
     def answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.send_response(200)
+        self.send_response(self.status)
         self.send_header("Content-Length", str(len(self.page)))
         self.end_headers()
         self.wfile.write(self.page)
@@ -213,6 +216,26 @@ def test_web_site_is_refused_as_a_store(site: type[WebSite]) -> None:
             assert "heck endpoint_url" in refusal(ACTS[name], store, StoreError)
         with pytest.raises(StoreMisconfigured, match="Check endpoint_url"):
             probe(store)
+
+
+class HostileServer(WebSite):
+    status = 500
+    page = "<Error><Code>Slow\u202eDown</Code><Message>wait\nchk-9  forged\x9b2J</Message></Error>".encode()
+
+
+def test_message_of_the_server_is_one_printable_line_in_errors_tracebacks_and_logs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    with serving(HostileServer) as store:
+        assert store.create("journal/1", b"x") is Put.UNKNOWN
+        with pytest.raises(StoreError, match="wait") as failed:
+            store.read("journal/1")
+    assert r"wait chk-9  forged\x9b2J" in caplog.messages[-1]
+    shown = traceback.format_exception(failed.value)
+    for text in (str(failed.value), *caplog.messages, *(line for part in shown for line in part.splitlines())):
+        assert text.isprintable()
+        assert not text.lstrip().startswith("chk-9")
 
 
 def test_put_at_a_web_site_is_unknown() -> None:
