@@ -211,9 +211,7 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
             continue
         try:
             history.collect(now)
-        except (
-            StoreMisconfigured
-        ) as error:  # a savepoint may not lie where this journal says; the others' garbage goes on
+        except StoreMisconfigured as error:  # a savepoint may not lie where this journal says
             errors = (*errors, error)
     return Report(PRUNED, rows, data, [*(lines if approval.yes else []), "done"], notes, errors)
 
