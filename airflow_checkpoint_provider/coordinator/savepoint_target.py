@@ -111,14 +111,16 @@ def _savepoint_above(home: Store, uri: str) -> str | None:
     match = _PLACE.fullmatch(uri)
     if not match:
         return None
-    top, names = home.beside(match["top"], limited=False), match["below"].split("/")
+    names = match["below"].split("/")
     for count in range(len(names), 0, -1):
-        above = "/".join(names[:count])
-        if f"{match['top']}/{above}" == home.uri:
+        above = "/".join((match["top"], *names[:count]))
+        if above == home.uri:
             return None
         with contextlib.suppress(errors.StoreDenied):
-            if exists(top, f"{above}/_metadata"):
-                return f"{match['top']}/{above}"
+            if exists(
+                home.beside(above, limited=False), "_metadata"
+            ):  # a store of its own: its path may lead through links
+                return above
     return None
 
 

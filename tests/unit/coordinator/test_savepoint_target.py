@@ -374,6 +374,18 @@ def test_imported_state_keeps_the_measures_of_its_work() -> None:
     assert new.measures.new_bytes == old.bytes
 
 
+def test_target_below_a_link_is_taken_unless_it_lies_inside_of_a_savepoint(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    home, target = LocalStore(tmp_path / "link" / "home"), tmp_path / "link" / "savepoints"
+    assert check_target(home, str(target)) == f"file://{target}"
+    assert check_target(home, f"{home.uri}/savepoints") == f"{home.uri}/savepoints"
+    saved = Saved(LocalStore(target))
+    saved.publish()
+    with pytest.raises(InvalidConfig, match="lies inside of the savepoint"):
+        check_target(home, f"{saved.pointer}/below")
+
+
 # -- objects that are too large to be read -------------------------------------------------------------------------------
 
 
