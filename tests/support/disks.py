@@ -19,21 +19,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreDenied, StoreError, StoreUnavailable
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.faults import Call, Fault, virtual_time
 from tests.support.life import Disturbed, Life
+from tests.support.processes import command as command_of
+from tests.support.waiting import wait_until
 
 SIZE = "size=2m,nr_inodes=600"
-_MOUNTED = (
-    'mount -t tmpfs -o "$1" tmpfs "$0" && shift && exec setpriv --bounding-set=-dac_override,-dac_read_search "$@"'
-)
+_MOUNTED = 'mount -t tmpfs -o "$1" tmpfs "$0" && shift && exec "$@"'
+_OBEYING = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]  # modes of files, as everybody but root does
 
 
 def in_namespace(disk: Path, command: list[str], size: str = SIZE) -> list[str]:
     """Return the command that runs ``command`` with a tmpfs at ``disk``. It may mount, but must obey modes of files."""
-    return ["unshare", "--map-root-user", "--mount", "sh", "-c", _MOUNTED, str(disk), size, *command]
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", _MOUNTED, str(disk), size, *_OBEYING, *command]
 
 
 def no_namespace(disk: Path) -> str:
@@ -42,6 +44,31 @@ def no_namespace(disk: Path) -> str:
         return "there is no unshare or no setpriv (Debian: util-linux)"
     tried = subprocess.run(in_namespace(disk, ["true"]), capture_output=True, text=True, timeout=60, check=False)
     return f"this user may not make namespaces: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+class Disk:
+    """A small disk that processes started ``below`` a command see at ``mounted``. This process sees it at ``path``."""
+
+    def __init__(self, mounted: Path, size: str) -> None:
+        self._mounted = mounted
+        self._holder = subprocess.Popen(in_namespace(mounted, ["sleep", "infinity"], size), start_new_session=True)
+        self.path = Path(f"/proc/{self._holder.pid}/root{mounted}")
+        wait_until(self._is_mounted, 60, lambda: f"no disk at {mounted}")
+        enter = ["nsenter", f"--target={self._holder.pid}", "--mount", "--user", "--preserve-credentials"]
+        self.below = [*enter, "sh", "-c", 'cd "$0" && exec "$@"', str(mounted.parent), *_OBEYING]
+
+    def _is_mounted(self) -> bool:
+        return command_of(self._holder.pid)[:1] == ["sleep"]
+
+    def remount(self, mode: str) -> None:
+        subprocess.run([*self.below, "mount", "-o", f"remount,{mode}", str(self._mounted)], check=True, timeout=60)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._holder.kill()
+        self._holder.wait(10)
 
 
 # -- troubles ------------------------------------------------------------------------------------------------------------
@@ -57,7 +84,7 @@ class Trouble:
     says: str
 
 
-def _fill(disk: Path) -> None:
+def fill(disk: Path) -> None:
     with suppress(OSError), open(disk / "filler", "wb", buffering=0) as filler:
         while True:
             filler.write(b"\0" * 4096)
@@ -74,27 +101,27 @@ def _remount(mode: str, disk: Path) -> None:
     subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True)
 
 
-def _take(mode: int, folder: Path) -> None:
+def take_rights(mode: int, folder: Path) -> None:
     """Set the mode of all folders below this one."""
     for below in filter(Path.is_dir, folder.iterdir()):
-        _take(mode, below)
+        take_rights(mode, below)
         below.chmod(mode)
 
 
-def _give_back(folder: Path) -> None:
+def give_rights(folder: Path) -> None:
     for below in filter(Path.is_dir, folder.iterdir()):
         below.chmod(0o755)
-        _give_back(below)
+        give_rights(below)
 
 
 TROUBLES = {
-    "full": Trouble(_fill, lambda disk: (disk / "filler").unlink(), StoreUnavailable, "No space left on device"),
+    "full": Trouble(fill, lambda disk: (disk / "filler").unlink(), StoreUnavailable, "No space left on device"),
     "no inodes": Trouble(
         _use_up_inodes, lambda disk: shutil.rmtree(disk / "many"), StoreUnavailable, "No space left on device"
     ),
     "read-only": Trouble(partial(_remount, "ro"), partial(_remount, "rw"), StoreDenied, "Read-only file system. Give"),
-    "not writable": Trouble(partial(_take, 0o555), _give_back, StoreDenied, "Permission denied. Give user"),
-    "not readable": Trouble(partial(_take, 0o000), _give_back, StoreDenied, "Permission denied. Give user"),
+    "not writable": Trouble(partial(take_rights, 0o555), give_rights, StoreDenied, "Permission denied. Give user"),
+    "not readable": Trouble(partial(take_rights, 0o000), give_rights, StoreDenied, "Permission denied. Give user"),
 }
 
 
