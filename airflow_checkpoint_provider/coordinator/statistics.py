@@ -26,7 +26,7 @@ def checkpoints(state: State) -> Answer:
     """Return the answer of Flink's ``GET /jobs/:jobid/checkpoints``."""
     history = [entry(checkpoint) for checkpoint in reversed(state.checkpoints)]
     completed = [line for line in history if line["status"] == COMPLETED]
-    done = [checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at]
+    done = [checkpoint for checkpoint in state.checkpoints if checkpoint.status not in (PENDING, ABORTED)]
     return {
         "counts": counts(state),
         "summary": {name: spread([line[name] for line in completed]) for name in MEASURES},

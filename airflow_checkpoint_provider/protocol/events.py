@@ -13,6 +13,7 @@ from typing import Any
 from airflow_checkpoint_provider.errors import FormatTooNew
 from airflow_checkpoint_provider.protocol.fields import (
     Checkpointing,
+    Epochs,
     FileSetPath,
     JobId,
     KindName,
@@ -226,7 +227,7 @@ class QueueDropped(Event):
 @dataclass(frozen=True, kw_only=True)
 class CheckpointTriggered(Event):
     id: Number
-    epochs: tuple[Number, ...]
+    epochs: Epochs
     branch: Size
     plan: Plan
     request: Request

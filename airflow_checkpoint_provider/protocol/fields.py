@@ -7,7 +7,7 @@ here, is refused when it is read.
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from airflow_checkpoint_provider.errors import FormatTooNew, InvalidConfig
@@ -25,8 +25,9 @@ _FILE_SET = re.compile(rf"(?:{'|'.join(FOLDER_KINDS)})/[A-Za-z0-9~][A-Za-z0-9._~
 
 def _is_time(text: str) -> bool:
     try:
-        return datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
+        moment = datetime.fromisoformat(text)
+        return moment.tzinfo is not None and 1970 <= moment.astimezone(UTC).year < 9999  # else no other zone knows it
+    except (ValueError, OverflowError):
         return False
 
 
@@ -79,3 +80,4 @@ Outcome = Annotated[str, Check(OUTCOMES.__contains__, "outcome")]
 KindName = Annotated[str, Check(_is_kind, "kind of checkpoint")]
 Checkpointing = Annotated[dict[str, Any], Check(_is_checkpointing, "configuration of checkpoints")]
 Plan = Annotated[tuple[str, ...], Check(bool, "plan: it names no application")]
+Epochs = Annotated[tuple[Number, ...], Check(bool, "list of attempts: it names none")]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_checkpoint_provider.protocol.fields import (
+    Epochs,
     FileName,
     FileSetPath,
     JobId,
@@ -163,7 +164,7 @@ class Seal(Record):
     id: Number
     kind: KindName
     branch: Size
-    epochs: tuple[Number, ...]
+    epochs: Epochs
     plan: Plan
     applications: dict[str, Acknowledgement]
     v: int = VERSION

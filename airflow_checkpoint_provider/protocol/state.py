@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, StateEntry, Token
 from airflow_checkpoint_provider.protocol.fields import (
     Checkpointing,
+    Epochs,
     FileSetPath,
     JobIdOrEmpty,
     Number,
@@ -34,6 +35,7 @@ from airflow_checkpoint_provider.protocol.records import Check, Record, added
 
 KEPT_RECORDS = 100  # launches, attempts, runs, and checkpoints that are over
 KEPT_TOKENS = 1000
+MOST_RECORDS = 10 * KEPT_RECORDS  # that a snapshot may hold: a later version may keep more
 
 PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED = "pending", "retained", "condemned", "forgotten", "aborted"
 Status = Annotated[str, Check((PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED).__contains__, "status")]
@@ -146,7 +148,7 @@ class FileSetEntry(Record):
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Record):
     id: Number
-    epochs: tuple[Number, ...]
+    epochs: Epochs
     branch: Size
     plan: Plan
     request: Request
@@ -172,6 +174,8 @@ class Checkpoint(Record):
 
     def check(self) -> None:
         check_savepoint_target(self.target, self.id, self.request.nonce)
+        if self.status == RETAINED and not self.completed_at:
+            raise ValueError(f"checkpoint {self.id} is retained, and no time says when it was completed")
 
     @property
     def kind(self) -> str:
@@ -223,6 +227,13 @@ class State(Record):
     claims: tuple[Claim, ...] = added(factory=tuple)
     closing_reason: str | None = added(None)  # why, from *closing* until it is opened again
     closed: bool = added(False)
+
+    def check(self) -> None:
+        for records in (self.launches, self.attempts, self.runs):
+            if len(records) > MOST_RECORDS:
+                raise ValueError(f"{len(records)} records of one kind are more than any version keeps")
+        if unlisted := self.named() - self.paths().keys():
+            raise ValueError(f"file set {min(unlisted)} of a checkpoint is not listed")  # else it would be deleted
 
     # -- finding ---------------------------------------------------------------------------------------------------
 

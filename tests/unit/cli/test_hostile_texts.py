@@ -15,8 +15,9 @@ from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage import LocalStore, open_store
+from tests.fuzz.mutations import GOLDEN
+from tests.fuzz.readers import reader
 from tests.support.recorded import Recorded, three_stages
-from tests.unit.protocol.test_strict_reading import GOLDEN, reader
 
 JOB, RUN = "flights.delays", "scheduled__2026-11-20"
 KEYS = Keys(History(JOB, RUN).prefix)

@@ -19,7 +19,8 @@ from airflow_checkpoint_provider.protocol.events import (
     Point,
     Request,
 )
-from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
+from airflow_checkpoint_provider.protocol.state import ABORTED, KEPT_RECORDS
+from airflow_checkpoint_provider.text import summary_table
 from tests.support.histories import History
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
 
@@ -352,3 +353,13 @@ def test_summary_counts_completed_checkpoints_only() -> None:
     found = statistics.checkpoints(history.state)
     assert found["history"][0]["end_to_end_duration"] == 6 * 60_000
     assert found["summary"]["end_to_end_duration"]["max"] == 60_000
+
+
+def test_aborted_checkpoint_that_was_completed_before_is_no_completed_one(recorded: Recorded) -> None:
+    """No decision aborts a completed checkpoint, but a stored entry may say so."""
+    state = recorded.state
+    checkpoints = tuple(replace(kept, status=ABORTED) for kept in state.checkpoints if kept.completed_at)
+    answer = statistics.checkpoints(replace(state, checkpoints=checkpoints))
+    assert answer["latest"]["completed"] is None
+    assert answer["latest"]["failed"]
+    assert summary_table.statistics(replace(state, checkpoints=checkpoints), answer)

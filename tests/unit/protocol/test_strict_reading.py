@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import math
-import random
-import typing
-from collections.abc import Callable
-from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_checkpoint_provider.coordinator.entry import Entry
-from airflow_checkpoint_provider.coordinator.liveness import Beat
-from airflow_checkpoint_provider.coordinator.savepoint_target import ClaimLock, DisposedStub
-from airflow_checkpoint_provider.errors import CheckpointError, Damaged, FormatTooNew
+from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol import fields as stored
-from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, FileSet, Seal
+from airflow_checkpoint_provider.protocol.metadata import File, FileSet
 from airflow_checkpoint_provider.protocol.records import Record, canonical, parse
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State, Status
+from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.protocol.transitions import fold
+from tests.fuzz.mutations import GOLDEN
+from tests.fuzz.strategies import records, stored_classes
 
-GOLDEN = Path(__file__).parent / "golden" / "v1"
-MUTATIONS = 40  # of each golden file
 DEEP = b"[" * 100_000
 STARTED = {
     "epoch": 1,
@@ -123,10 +111,13 @@ def test_value_that_is_never_written_is_damaged(read: type[Record], good: dict[s
         ("id", 0),
         ("plan", []),
         ("epochs", [0]),
+        ("epochs", []),
         ("status", "done"),
         ("triggered_at", "soon"),
         ("triggered_at", "2026-11-22T10:00:00"),
         ("completed_at", "yesterday"),
+        ("completed_at", "0001-01-01T00:00:00+23:59"),
+        ("completed_at", "9999-12-31T23:59:59-23:59"),
     ],
 )
 def test_checkpoint_in_a_snapshot_with_such_a_value_is_damaged(field: str, value: Any) -> None:
@@ -134,6 +125,28 @@ def test_checkpoint_in_a_snapshot_with_such_a_value_is_damaged(field: str, value
     Checkpoint.from_json(data)
     with pytest.raises(Damaged, match="is no"):
         Checkpoint.from_json(data | {field: value})
+
+
+def test_retained_checkpoint_without_the_time_of_its_completion_is_damaged() -> None:
+    """No policy could tell its age."""
+    data = json.loads((GOLDEN / "entry-boundary.json").read_bytes())["snapshot"]["checkpoints"][0]
+    with pytest.raises(Damaged, match="is retained, and no time says when it was completed"):
+        Checkpoint.from_json(data | {"status": "retained", "completed_at": ""})
+
+
+def test_snapshot_that_does_not_list_a_file_set_of_its_checkpoints_is_damaged() -> None:
+    """The file set would count as left over, and be deleted."""
+    data = json.loads((GOLDEN / "entry-boundary.json").read_bytes())["snapshot"]
+    with pytest.raises(Damaged, match=r"file set \d+ of a checkpoint is not listed"):
+        State.from_json(data | {"file_sets": []})
+
+
+@pytest.mark.parametrize("records", ["launches", "attempts", "runs"])
+def test_snapshot_with_more_records_than_any_version_keeps_is_damaged(records: str) -> None:
+    data = json.loads((GOLDEN / "entry-boundary.json").read_bytes())["snapshot"]
+    assert State.from_json(data | {records: data[records] * 20})
+    with pytest.raises(Damaged, match="records of one kind are more than any version keeps"):
+        State.from_json(data | {records: data[records] * 1001})
 
 
 def test_checkpoint_of_an_unknown_kind_is_of_a_newer_version() -> None:
@@ -166,56 +179,6 @@ def test_retention_policy_that_is_none_is_damaged(retention: Any) -> None:
 
 # -- what is written can be read, and what is read can be written --------------------------------------------------------
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-VALUES: dict[Any, st.SearchStrategy[Any]] = {
-    str: texts,
-    bool: st.booleans(),
-    int: st.integers(-(2**60), 2**60),
-    float: st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 10),
-    Any: st.recursive(st.none() | st.integers() | texts, lambda inner: st.lists(inner, max_size=2), max_leaves=3),
-    stored.Number: st.integers(1, 2**40),
-    stored.Size: st.integers(0, 2**60),
-    stored.Seconds: st.floats(0, 1e9),
-    stored.Time: st.just("2026-11-22T10:00:00.000Z"),
-    stored.TimeOrEmpty: st.sampled_from(["", "2026-11-22T10:00:00.000Z"]),
-    stored.JobId: st.just("flights.delays"),
-    stored.JobIdOrEmpty: st.sampled_from(["", "flights.delays"]),
-    stored.FileSetPath: st.sampled_from(["state/clean/1-abc", "state/~c3~bc/22-0"]),
-    stored.FileName: st.sampled_from(["part-0.parquet", "a/b=1/part"]),
-    stored.Outcome: st.sampled_from(stored.OUTCOMES),
-    stored.KindName: st.sampled_from(["checkpoint", "suspend_savepoint"]),
-    stored.Checkpointing: st.sampled_from([{}, CheckpointConfig().to_json()]),
-    stored.Plan: st.just(("",)),
-    Status: st.sampled_from(["pending", "forgotten"]),
-}
-
-
-def strategy(hint: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for the values of a field with this type hint."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint in VALUES:
-        return VALUES[hint]
-    if type(None) in arguments:
-        return st.none() | strategy(next(argument for argument in arguments if argument is not type(None)))
-    if origin is tuple:
-        return st.lists(strategy(arguments[0]), max_size=2).map(tuple)
-    if origin is dict:
-        return st.dictionaries(texts, strategy(arguments[1]), max_size=2)
-    return records(hint)
-
-
-@functools.cache
-def records(record: Any) -> st.SearchStrategy[Any]:
-    hints = typing.get_type_hints(record, include_extras=True)
-    names = [field.name for field in fields(record) if field.name not in ("extra", "v", "target")]
-    return st.builds(record, **{name: strategy(hints[name]) for name in names})
-
-
-def stored_classes(base: type[Record]) -> set[type[Record]]:
-    """Return the classes of this package that are stored."""
-    below = {record for child in base.__subclasses__() for record in (child, *stored_classes(child))}
-    return {record for record in below if record.__module__.startswith("airflow_") and record.__name__[0] != "_"}
-
 
 @pytest.mark.parametrize("record", sorted(stored_classes(Record), key=str))
 @settings(max_examples=25)
@@ -242,91 +205,3 @@ def test_events_of_the_right_types_can_be_applied_to_any_state(state: State, eve
     """They cannot have happened, perhaps. A reader takes them as they are, because only a decision refuses."""
     after = fold(state, state.n + 1, "2026-11-22T10:00:00.000Z", tuple(events))
     assert State.from_json(json.loads(canonical(after.to_json()))) == after
-
-
-# -- damaged bytes -------------------------------------------------------------------------------------------------------
-
-READERS: dict[str, Callable[[bytes], object]] = {
-    "acknowledgement": Acknowledgement.from_bytes,
-    "seal": Seal.from_bytes,
-    "heartbeat": lambda body: Beat.from_json(parse(body, "heartbeat")),
-    "savepoint-claimed": lambda body: ClaimLock.from_json(parse(body, "_claimed")),
-    "savepoint-stub": lambda body: DisposedStub.from_json(parse(body, "_metadata")),
-}
-
-
-def reader(name: str) -> Callable[[bytes], object]:
-    return READERS.get(name, lambda body: (entry := Entry.from_bytes(body, name), entry.closed))
-
-
-def mutated(body: bytes, chance: random.Random) -> bytes:
-    """Return ``body`` with one change: a flipped bit, a lost or doubled piece, or another value in place of one."""
-    at = chance.randrange(len(body))
-    size = chance.randrange(1, 20)
-    return chance.choice(
-        [
-            body[:at] + bytes([body[at] ^ 1 << chance.randrange(8)]) + body[at + 1 :],
-            body[:at],
-            body[:at] + body[at + size :],
-            body[: at + size] + body[at:],
-            swapped(body, chance),
-        ]
-    )
-
-
-def swapped(body: bytes, chance: random.Random) -> bytes:
-    """Return ``body`` with the value of one field replaced by a value of another type or range."""
-    data = json.loads(body)
-    part: Any = data
-    while True:
-        inside = list(part) if isinstance(part, dict) else list(range(len(part)))
-        name = chance.choice(inside)
-        if not isinstance(part[name], dict | list) or not part[name] or chance.random() < 0.2:
-            break
-        part = part[name]
-    odd: list[Any] = [
-        None,
-        True,
-        -1,
-        0,
-        0.0,
-        1e300,
-        math.pi,
-        "",
-        "../x",
-        "9" * 30,
-        [],
-        [[]],
-        {},
-        {"v": 1},
-        {"kind": "x"},
-    ]
-    part[name] = chance.choice(odd)
-    return json.dumps(data).encode()
-
-
-def attack(file: Path, count: int, chance: random.Random) -> None:
-    """Read ``count`` mutations of a stored file. Each is refused by a typed error, or can be written again."""
-    body, read = file.read_bytes(), reader(file.stem)
-    for _ in range(count):
-        hurt = mutated(body, chance)
-        try:
-            record: Any = read(hurt)
-        except CheckpointError:
-            continue
-        record = record[0] if isinstance(record, tuple) else record
-        canonical(record.to_json()) if isinstance(record, Record) else record.to_bytes()
-
-
-FILES = sorted(file for file in GOLDEN.glob("*.json") if not file.stem.startswith("events"))
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_mutated_file_is_refused_by_a_typed_error_or_can_be_written_again(file: Path) -> None:
-    attack(file, MUTATIONS, random.Random(file.stem))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_many_mutations_are_refused_by_typed_errors(file: Path) -> None:
-    attack(file, 75_000, random.Random(f"many {file.stem}"))

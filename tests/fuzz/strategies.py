@@ -1,0 +1,73 @@
+"""Strategies of hypothesis for stored records, from their type hints. Runs anywhere."""
+
+from __future__ import annotations
+
+import functools
+import typing
+from dataclasses import fields, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from airflow_checkpoint_provider.protocol import fields as stored
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.records import Record
+from airflow_checkpoint_provider.protocol.state import FileSetEntry, State, Status
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    str: texts,
+    bool: st.booleans(),
+    int: st.integers(-(2**60), 2**60),
+    float: st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 10),
+    Any: st.recursive(st.none() | st.integers() | texts, lambda inner: st.lists(inner, max_size=2), max_leaves=3),
+    stored.Number: st.integers(1, 2**40),
+    stored.Size: st.integers(0, 2**60),
+    stored.Seconds: st.floats(0, 1e9),
+    stored.Time: st.just("2026-11-22T10:00:00.000Z"),
+    stored.TimeOrEmpty: st.sampled_from(["", "2026-11-22T10:00:00.000Z"]),
+    stored.JobId: st.just("flights.delays"),
+    stored.JobIdOrEmpty: st.sampled_from(["", "flights.delays"]),
+    stored.FileSetPath: st.sampled_from(["state/clean/1-abc", "state/~c3~bc/22-0"]),
+    stored.FileName: st.sampled_from(["part-0.parquet", "a/b=1/part"]),
+    stored.Outcome: st.sampled_from(stored.OUTCOMES),
+    stored.KindName: st.sampled_from(["checkpoint", "suspend_savepoint"]),
+    stored.Checkpointing: st.sampled_from([{}, CheckpointConfig().to_json()]),
+    stored.Plan: st.just(("",)),
+    stored.Epochs: st.lists(st.integers(1, 5), min_size=1, max_size=2).map(tuple),
+    Status: st.sampled_from(["pending", "forgotten"]),
+}
+
+
+def strategy(hint: Any) -> st.SearchStrategy[Any]:
+    """Return a strategy for the values of a field with this type hint."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint in VALUES:
+        return VALUES[hint]
+    if type(None) in arguments:
+        return st.none() | strategy(next(argument for argument in arguments if argument is not type(None)))
+    if origin is tuple:
+        return st.lists(strategy(arguments[0]), max_size=2).map(tuple)
+    if origin is dict:
+        return st.dictionaries(texts, strategy(arguments[1]), max_size=2)
+    return records(hint)
+
+
+@functools.cache
+def records(record: Any) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(record, include_extras=True)
+    names = [field.name for field in fields(record) if field.name not in ("extra", "v", "target")]
+    made = st.builds(record, **{name: strategy(hints[name]) for name in names})
+    return made.map(_listed) if record is State else made
+
+
+def _listed(state: State) -> State:
+    """Return the state with each file set listed that its checkpoints and attempts name."""
+    listed = tuple(FileSetEntry(number=number, path="state/clean/1-abc") for number in sorted(state.named()))
+    return replace(state, file_sets=listed)
+
+
+def stored_classes(base: type[Record]) -> set[type[Record]]:
+    """Return the classes of this package that are stored."""
+    below = {record for child in base.__subclasses__() for record in (child, *stored_classes(child))}
+    return {record for record in below if record.__module__.startswith("airflow_") and record.__name__[0] != "_"}
