@@ -9,13 +9,13 @@ read before anything is done to it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 
 from airflow_checkpoint_provider.coordinator.closing import close_if_due
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -33,7 +33,9 @@ from airflow_checkpoint_provider.storage.base import Store
 
 LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many without any
 LISTED = 100_000  # keys at one start: some 50,000 closed histories
+LISTED_OF_ONE = 1000  # of them keys of one folder: enough to tell whether a history is closed
 
+_FOLDER = re.compile(r"jobs/[^/]+/runs/[^/]+(?:/items/[^/]+)?/")
 _KEY = re.compile(
     r"(?P<history>jobs/[^/]+/runs/[^/]+(?:/items/[^/]+)?)/"
     rf"(?P<part>journal|heartbeat|{'|'.join(FOLDER_KINDS)}|chk-\d+)/(?P<rest>.+)"
@@ -105,8 +107,8 @@ def _open_histories(store: Store, job: str, own: str) -> tuple[list[str], list[s
     """
     boundaries: dict[str, int] = {}
     parts: dict[str, set[str]] = {}
-    for listed in islice(store.list(f"jobs/{safe_token(job)}/runs"), LISTED):
-        match = _KEY.fullmatch(listed.key)
+    for key in itertools.islice(_keys(store, f"jobs/{safe_token(job)}/runs"), LISTED):
+        match = _KEY.fullmatch(key)
         if not match or match["history"] == own:
             continue
         names = parts.setdefault(match["history"], set())
@@ -120,6 +122,26 @@ def _open_histories(store: Store, job: str, own: str) -> tuple[list[str], list[s
     )
     holding = [history for history in histories if parts[history] - {"journal", "heartbeat"}]
     return holding, [history for history in histories if history not in set(holding)]
+
+
+def _keys(store: Store, prefix: str) -> Iterator[str]:
+    """Yield the keys below ``prefix``, of one folder only the first ``LISTED_OF_ONE``: many keys there hide no other folder."""
+    after: str | None = ""
+    while after is not None:
+        keys = (listed.key for listed in store.list(prefix, after=after))
+        after, folder, count = None, "", 0
+        for key in keys:
+            folder, count = (folder, count + 1) if _folder(key) == folder else (_folder(key), 1)
+            if count > LISTED_OF_ONE:
+                items = f"{folder}items"
+                after = items if key < items else f"{folder.removesuffix('/')}0"  # "0" follows "/"
+                break
+            yield key
+
+
+def _folder(key: str) -> str:
+    match = _FOLDER.match(key)
+    return match[0] if match else key
 
 
 def _sample(histories: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator import older_runs
 from airflow_checkpoint_provider.coordinator.garbage import closable
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.policies.retention import KeepAll
@@ -47,6 +48,17 @@ def test_keys_that_are_no_history_are_left_alone(key: str) -> None:
     store.create(where, b"of somebody else")
     sweep(store, day(40))
     assert where in store.objects
+
+
+@pytest.mark.parametrize("folder", ["0", "0/items/0", f"{RUN}/a"])
+def test_many_keys_of_one_run_hide_no_other_run(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(older_runs, "LISTED", 100)
+    monkeypatch.setattr(older_runs, "LISTED_OF_ONE", 20)
+    store = MemoryStore()
+    for number in range(200):
+        store.create(f"{History(JOB, 'x').prefix.rsplit('/', 1)[0]}/{folder}/{number:03d}", b"x")
+    ran(store, "scheduled__2026-11-21")
+    assert {older.run for older in sweep(store, day(40))} == {"scheduled__2026-11-21"}
 
 
 def test_history_is_closable_without_checkpoints_after_its_period() -> None:
