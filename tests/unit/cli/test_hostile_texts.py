@@ -11,20 +11,24 @@ import pytest
 
 from airflow_checkpoint_provider.cli.main import main
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
-from airflow_checkpoint_provider.errors import CheckpointError
-from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage import LocalStore, open_store
-from tests.fuzz.mutations import GOLDEN
-from tests.fuzz.readers import reader
+from tests.fuzz.hostile import (
+    FORGED,
+    HOSTILE,
+    JOB,
+    KEYS,
+    OBJECTS,
+    ROOT,
+    RUN,
+    SAVEPOINT,
+    TARGET,
+    Place,
+    places,
+    planted,
+    planted_everywhere,
+)
 from tests.support.recorded import Recorded, three_stages
-
-JOB, RUN = "flights.delays", "scheduled__2026-11-20"
-KEYS = Keys(History(JOB, RUN).prefix)
-ROOT, TARGET = "memory://hostile", "memory://hostile-target"
-SAVEPOINT = f"savepoint-{JOB}-1-00000010"
-FORGED = "chk-9  savepoint  forged"
-HOSTILE = f"\n{FORGED}\r\n{FORGED}\x1b[2J\x1b]0;title\x07\x9b1m\u202e\u2028{FORGED}\u2066\x7f\tend"
 
 OUTPUTS = ("table", "plain", "json")
 VERBS: list[tuple[str, ...]] = [
@@ -47,50 +51,6 @@ VERBS: list[tuple[str, ...]] = [
     ("stop", JOB, "--dry-run"),
 ]
 
-Place = tuple[str, ...]
-"""The names that lead to a text in JSON, without the positions in lists."""
-
-
-def places(data: Any, place: Place = ()) -> Iterator[Place]:
-    """Yield the place of each text, and of each object whose names are free."""
-    if isinstance(data, str):
-        yield place
-    elif isinstance(data, list):
-        for part in data:
-            yield from places(part, place)
-    elif isinstance(data, dict):
-        for name, part in data.items():
-            yield from places(part, (*place, name))
-
-
-def planted(data: Any, place: Place) -> Any:
-    """Return ``data`` with hostile text added to each text at ``place``."""
-    if isinstance(data, list):
-        return [planted(part, place) for part in data]
-    if isinstance(data, dict) and place:
-        return {name: planted(part, place[1:]) if name == place[0] else part for name, part in data.items()}
-    return f"{data}{HOSTILE}" if isinstance(data, str) and not place else data
-
-
-def stored(name: str) -> Any:
-    """Return a golden file; its savepoints lie in a store of this test."""
-    return json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8").replace("s3://lake/savepoints", TARGET))
-
-
-def first(entry: Any) -> Any:
-    """Return an entry of a journal as its only one."""
-    return {**entry, "n": 0} | ({"closed": {**entry["closed"], "n": 0}} if "closed" in entry else {})
-
-
-OBJECTS: dict[str, tuple[str, Any]] = {
-    **{name: (KEYS.entry(0), first(stored(name))) for name in (
-        "entry-boundary", "entry-boundary-savepoints", "entry-boundary-application", "entry-closed-stub"
-    )},
-    "seal": (f"{SAVEPOINT}/_metadata", stored("seal")),
-    "savepoint-stub": (f"{SAVEPOINT}/_metadata", stored("savepoint-stub")),
-    "savepoint-claimed": (f"{SAVEPOINT}/_claimed", stored("savepoint-claimed")),
-    "heartbeat": (KEYS.attempt_beat(3), stored("heartbeat")),
-}  # fmt: skip
 FIELDS = [(name, place) for name, (_, data) in OBJECTS.items() for place in sorted(set(places(data)))]
 
 
@@ -135,21 +95,9 @@ def run(verb: tuple[str, ...], output: str, capsys: pytest.CaptureFixture[str], 
     return out + err
 
 
-def is_read(name: str, place: Place) -> bool:
-    """Return whether hostile text at this place of an object is read, and not refused."""
-    try:
-        reader(name)(canonical(planted(OBJECTS[name][1], place)))
-    except CheckpointError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("name", OBJECTS)
 def test_hostile_text_in_all_fields_is_printed_as_text(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, data = OBJECTS[name]
-    for place in sorted(set(places(data))):
-        data = planted(data, place) if is_read(name, place) else data
-    put(name, data)
+    put(name, planted_everywhere(name))
     printed = [run(verb, output, capsys) for verb in VERBS for output in OUTPUTS]
     assert any(r"\x1b[2J" in text for text in printed) == (name != "heartbeat")  # no verb here waits for a driver
 

@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Launch, Run, State
 from airflow_checkpoint_provider.text import manual_restore, messages, restore_story, state_messages, summary_table
-from tests.unit.cli.test_hostile_texts import HOSTILE, OBJECTS, places, planted
+from tests.fuzz.hostile import HOSTILE, OBJECTS, planted_everywhere
 
 MODULES = (manual_restore, messages, restore_story, state_messages, summary_table)
 ELSEWHERE = {  # what becomes of these texts
@@ -48,19 +48,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def hostile_state(name: str) -> State:
-    """Return the state in a golden file, with hostile text in each field that may hold it."""
-    data = OBJECTS[name][1]["snapshot"]
-    for place in sorted(set(places(data))):
-        try:
-            State.from_json(planted(data, place))
-        except CheckpointError:
-            continue
-        data = planted(data, place)
-    return State.from_json(data)
-
-
-STATES = [hostile_state(name) for name in OBJECTS if name.startswith("entry-boundary")]
+STATES = [
+    State.from_json(planted_everywhere(name)["snapshot"]) for name in OBJECTS if name.startswith("entry-boundary")
+]
 BEAT = Beat(activity=HOSTILE, application_change=HOSTILE, reused=(HOSTILE,), attached_at="2026-11-20T00:00:00Z")
 ERROR = StoreUnavailable(HOSTILE)
 
