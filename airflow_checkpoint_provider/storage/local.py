@@ -93,7 +93,8 @@ class LocalStore(StoreBase):
         with _explained("read", self._path(key)):
             try:
                 with self._file(key) as file:
-                    yield from pieces(file.read)
+                    size = os.fstat(file.fileno()).st_size  # what is appended meanwhile was never acknowledged
+                    yield from pieces(lambda most: file.read(min(most, size - file.tell())))
             except (FileNotFoundError, NotADirectoryError):
                 raise missing(self.uri, key) from None
 

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from airflow_checkpoint_provider.errors import StoreMisconfigured
-from airflow_checkpoint_provider.storage import LocalStore, Put
+from airflow_checkpoint_provider.storage import LocalStore, Put, base
 from airflow_checkpoint_provider.storage.local import LEFT_OVER
 
 KEY = "jobs/j/journal/0000000000000001"
@@ -181,6 +181,20 @@ def test_directory_is_no_object(store: LocalStore) -> None:
         store.read("a")
     with pytest.raises(StoreMisconfigured, match="cannot write"):
         store.create("a/b/c", b"x")
+
+
+def test_copy_of_an_object_that_grows_ends_with_what_it_held(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "PART", 4)
+    store.create("rows", b"acknowledged")
+    copied = []
+    for piece in store.parts("rows"):
+        copied.append(piece)
+        with open(f"{store.root}/rows", "ab") as file:
+            file.write(b"appended")
+        assert len(copied) <= 3
+    assert copied == [b"ackn", b"owle", b"dged"]
 
 
 def test_relative_root_becomes_absolute_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
