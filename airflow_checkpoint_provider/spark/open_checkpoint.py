@@ -41,7 +41,7 @@ class OpenedCheckpoint:
         if state.stage is None:
             return state.value
         file_set = state.file_sets[0]
-        uri = s3a.hadoop_uri(f"{self._store.uri}/{self._keys.file_set(file_set.path)}")
+        uri = s3a.spark_uri(self._store, self._keys.file_set(file_set.path))
         return parquet_files.read(self._spark, uri, file_set.files, state.stage.schema)
 
 

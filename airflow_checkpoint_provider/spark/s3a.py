@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.storage import S3Store, Store
+from airflow_checkpoint_provider.storage.directories import opened
 from airflow_checkpoint_provider.storage.s3_credentials import Access
 
 if TYPE_CHECKING:
@@ -65,6 +66,17 @@ _NOT_LINKED = ("NoClassDefFoundError", "ClassNotFoundException", "NoSuchMethodEr
 def hadoop_uri(uri: str) -> str:
     """Return the URI as Spark needs it: Hadoop's scheme for S3 is ``s3a``."""
     return f"s3a://{uri.removeprefix('s3://')}" if uri.startswith("s3://") else uri
+
+
+def spark_uri(store: Store, folder: str) -> str:
+    """Return the URI of a directory in ``store`` as Spark needs it.
+
+    Raises ``StoreMisconfigured`` if a link below a local root leads there. Spark would follow it out of the root.
+    """
+    if store.uri.startswith("file:"):
+        with suppress(OSError), opened(store.uri.removeprefix("file://"), folder.split("/")):
+            pass
+    return hadoop_uri(f"{store.uri}/{folder}")
 
 
 def prepare(spark: SparkSession, store: Store) -> None:

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.protocol.records import VERSION, canonical
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.s3a import hadoop_uri
+from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
@@ -168,7 +168,7 @@ class Stages:
             )
 
     def _uri(self, path: str) -> str:
-        return hadoop_uri(f"{self._attempt.store.uri}/{self._attempt.keys.file_set(path)}")
+        return spark_uri(self._attempt.store, self._attempt.keys.file_set(path))
 
     @contextmanager
     def _described(self, uid: str) -> Iterator[None]:

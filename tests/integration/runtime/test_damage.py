@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.errors import CheckpointError, Damaged
+from airflow_checkpoint_provider.errors import CheckpointError, Damaged, StoreMisconfigured
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore
@@ -178,3 +178,23 @@ def test_damage_that_the_script_catches_is_its_own_matter(script: Script) -> Non
 
     run(script.attempt(), body)
     assert script.coordinator().state.attempts[-1].outcome == "finished"
+
+
+# -- links ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["state", "state/second"])
+def test_stage_writes_no_rows_through_a_link(script: Script, tmp_path: Path, folder: str) -> None:
+    """Spark would follow it out of the root."""
+    (outside := tmp_path / "outside").mkdir()
+
+    def body(job: CheckpointedJob) -> None:
+        job.value("started", "yes")
+        home = next(script.root.glob("jobs/*/job"))
+        (home / folder).parent.mkdir(exist_ok=True)
+        (home / folder).symlink_to(outside)
+        job.stage("second", job.spark.range(10))
+
+    with pytest.raises(StoreMisconfigured, match=f"/{folder} is a symbolic link"):
+        run(script.attempt(), body)
+    assert list(outside.iterdir()) == []
