@@ -92,10 +92,10 @@ def run(verb: Verb, options: argparse.Namespace, open_: Callable[[], Store]) -> 
 
 def _check_text(options: argparse.Namespace) -> None:
     """Raise ``InvalidName`` for an argument that is not UTF-8, which no object of the store can hold."""
-    for option, value in vars(options).items():
+    for value in vars(options).values():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and text != text.encode(errors="replace").decode():
-                raise errors.InvalidName(f"{option}: {text!r} is not UTF-8. Write it in UTF-8")
+                raise errors.InvalidName(f"the argument {text!r} is not UTF-8. Write it in UTF-8")
 
 
 def _failed(error: errors.CheckpointError) -> int:

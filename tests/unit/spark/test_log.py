@@ -16,6 +16,12 @@ def test_each_line_is_printed_as_one_line_whatever_is_in_it(capsys: pytest.Captu
     assert capsys.readouterr().out == "stage 'a CKP999': reused\\x1b[2J\none two\n\\u202eeerht\n"
 
 
+def test_stream_of_a_script_needs_no_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+    say("stage '変更'")
+    assert stream.getvalue() == "stage '変更'\n"
+
+
 @pytest.mark.parametrize(("encoding", "shown"), [("ascii", r"\u5909\u66f4 \xe9"), ("latin-1", r"\u5909\u66f4 é")])
 def test_letter_that_the_log_cannot_hold_ends_no_job(
     encoding: str, shown: str, monkeypatch: pytest.MonkeyPatch
