@@ -46,6 +46,7 @@ TEMPORARY = ".tmp-"
 LEFT_OVER = 24 * 3600  # seconds after which a temporary file is taken for a killed writer's
 
 DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+FULL = {errno.ENOSPC, errno.EDQUOT}
 NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 NO_PLACE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
 
@@ -172,10 +173,12 @@ def _explained(doing: str, path: str) -> Iterator[None]:
     except OSError as error:
         text = f"cannot {doing} {path}: {error.strerror}"
         if error.errno in DENIED:
-            raise StoreDenied(f"{text}. Give user {os.geteuid()} the right to, or choose another root") from error
+            right = "Mount it for writing" if error.errno == errno.EROFS else f"Give user {os.geteuid()} the right to"
+            raise StoreDenied(f"{text}. {right}, or choose another root") from error
         if error.errno in NO_PLACE:
             raise StoreMisconfigured(f"{text}. Choose another root, on a local or NFS file system") from error
-        raise StoreUnavailable(f"{text}. Look at the disk or mount; trying again may help") from error
+        advice = "Make room there (`checkpoints prune`)" if error.errno in FULL else "Look at the disk or mount"
+        raise StoreUnavailable(f"{text}. {advice}; trying again may help") from error
 
 
 def _unless_absent() -> suppress:

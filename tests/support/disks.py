@@ -115,11 +115,18 @@ def give_rights(folder: Path) -> None:
 
 
 TROUBLES = {
-    "full": Trouble(fill, lambda disk: (disk / "filler").unlink(), StoreUnavailable, "No space left on device"),
-    "no inodes": Trouble(
-        _use_up_inodes, lambda disk: shutil.rmtree(disk / "many"), StoreUnavailable, "No space left on device"
+    "full": Trouble(
+        fill, lambda disk: (disk / "filler").unlink(), StoreUnavailable, "No space left on device. Make room there"
     ),
-    "read-only": Trouble(partial(_remount, "ro"), partial(_remount, "rw"), StoreDenied, "Read-only file system. Give"),
+    "no inodes": Trouble(
+        _use_up_inodes,
+        lambda disk: shutil.rmtree(disk / "many"),
+        StoreUnavailable,
+        "No space left on device. Make room there",
+    ),
+    "read-only": Trouble(
+        partial(_remount, "ro"), partial(_remount, "rw"), StoreDenied, "Read-only file system. Mount it for writing"
+    ),
     "not writable": Trouble(partial(take_rights, 0o555), give_rights, StoreDenied, "Permission denied. Give user"),
     "not readable": Trouble(partial(take_rights, 0o000), give_rights, StoreDenied, "Permission denied. Give user"),
 }
