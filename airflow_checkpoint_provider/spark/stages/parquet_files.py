@@ -155,6 +155,11 @@ def verify(spark: SparkSession, uri: str, files: Sequence[File]) -> None:
 def read(spark: SparkSession, uri: str, files: Sequence[File], schema: str) -> DataFrame:
     """Verify and return the rows of the acknowledged ``files`` in ``uri``. Starts no job. All columns are nullable."""
     verify(spark, uri, files)
+    return load(spark, uri, files, schema)
+
+
+def load(spark: SparkSession, uri: str, files: Sequence[File], schema: str) -> DataFrame:
+    """Return the rows of ``files`` in ``uri``, which were listed a moment ago. Starts no job. All columns are nullable."""
     return _load(spark, uri, [file.name for file in files], stored_schema(schema))
 
 

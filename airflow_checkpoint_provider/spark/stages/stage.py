@@ -84,8 +84,10 @@ class Stages:
     # -- reused ------------------------------------------------------------------------------------------------------
 
     def _reuse(self, snapshot: StateSnapshot, detail: StageDetail, verdict: Verdict) -> DataFrame:
+        file_set = snapshot.file_sets[0]
+        for compare in (parquet_files.verify, parquet_files.verify_rows):
+            compare(self._spark, self._uri(file_set.path), file_set.files)
         df = self._read(snapshot, detail)
-        parquet_files.verify_rows(self._spark, self._uri(snapshot.file_sets[0].path), snapshot.file_sets[0].files)
         self._states.replay_values(detail)
         self._states.hand_out(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
@@ -96,7 +98,7 @@ class Stages:
         file_set = snapshot.file_sets[0]
         uri = self._uri(file_set.path)
         self._attempt.file_sets.read(file_set.path)
-        df = parquet_files.read(self._spark, uri, file_set.files, detail.schema)
+        df = parquet_files.load(self._spark, uri, file_set.files, detail.schema)
         self._readbacks[uri] = (snapshot.uid, file_set.identity)
         return df
 
