@@ -58,17 +58,17 @@ def _step(name: str, above: int, path: str, *, make: bool = False) -> int:
 
 def _make(name: str, above: int) -> None:
     with suppress(FileExistsError):  # another writer was faster, and may not have synced yet
-        os.mkdir(name, stat.S_IRWXU, dir_fd=above)
+        os.mkdir(name, os.fstat(above).st_mode & 0o777 | stat.S_IRWXU, dir_fd=above)
         with _closing(os.open(name, _LIST, dir_fd=above)) as handle:
             _follow(handle, above, 0o777)
     sync(above)
 
 
 def _follow(handle: int, folder: int, rights: int) -> None:
-    """Give what was created for its owner alone those ``rights`` that others have to ``folder``."""
+    """Add those of ``rights`` that others have to ``folder``, if the umask or the creation left them out."""
     found, wanted = (stat.S_IMODE(os.fstat(opened).st_mode) for opened in (handle, folder))
     if missing := wanted & rights & ~found:
-        with suppress(PermissionError):  # of a mount whose modes are fixed
+        with suppress(OSError):  # some mounts have fixed modes
             os.fchmod(handle, found | missing)
 
 
