@@ -11,7 +11,6 @@ from airflow_checkpoint_provider.coordinator import parquet
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Footer, Measures, StateSnapshot
-from airflow_checkpoint_provider.protocol.records import crc_of
 from airflow_checkpoint_provider.storage.base import Store
 
 Pairs = tuple[tuple[str, str], ...]
@@ -71,8 +70,9 @@ def compare_footer(store: Store, folder: str, file: File) -> None:
     if file.footer is None:
         return
     with _named_file(folder, file.name):
-        footer = _reader(store, folder, file.name)(max(0, file.bytes - file.footer.bytes), file.footer.bytes)
-        if crc_of(footer) != file.footer.checksum:
+        length = min(file.footer.bytes, file.bytes)
+        checksum = parquet.crc_at(_reader(store, folder, file.name), file.bytes - length, length)
+        if f"{checksum:08x}" != file.footer.checksum:
             raise Damaged("has another footer than was acknowledged; somebody or something changed it")
 
 

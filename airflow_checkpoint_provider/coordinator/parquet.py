@@ -15,7 +15,6 @@ from typing import Any
 
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.metadata import Footer
-from airflow_checkpoint_provider.protocol.records import crc_of
 
 Read = Callable[[int, int], bytes]
 """Returns the bytes of one file from a start, as many as a length says."""
@@ -26,11 +25,14 @@ Fields = dict[int, Any]
 PLAIN_FOOTER, ENCRYPTED_FOOTER = b"PAR1", b"PARE"
 TRAILER = 8  # bytes behind the footer: its length, and the letters above
 GUESS = 64 * 1024  # bytes that hold most footers, and every header of a page
-PIECE = 8 * 1024 * 1024  # bytes of a column that are read at once; a page that is larger is read whole
+PIECE = 8 * 1024 * 1024  # bytes of a column that are read at once
+LONGEST_FOOTER = 64 * 1024 * 1024  # bytes
+MOST_VALUES = 10_000_000  # of a footer: a column of one row group has some 25
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 HEADER_OF = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}  # type of a page -> its field in the header
 INTEGERS, PAGE_INTEGERS = (4, 5, 6), (5,)  # types of Thrift: 16, 32 and 64 bits
+WIDTHS = {1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # type of a column -> bytes of each value, if all have as many
 KEYS = 8  # the field of an encrypted column
 LEVEL_ENCODINGS = {3, 4}  # RLE; BIT_PACKED in columns without levels
 
@@ -49,7 +51,8 @@ def footer_of(read: Read, size: int) -> tuple[Footer, int | None]:
         about = Thrift(footer).struct() if footer[-4:] == PLAIN_FOOTER else None
         length = size - _end_of_pages(about, size - len(footer))
         rows = None if about is None else _rows(about)
-    return Footer(bytes=length, checksum=crc_of(_last(read, size, tail, length))), rows
+    checksum = zlib.crc32(tail[-length:]) if length <= len(tail) else crc_at(read, size - length, length)
+    return Footer(bytes=length, checksum=f"{checksum:08x}"), rows
 
 
 def _footer(read: Read, size: int) -> tuple[bytes, bytes]:
@@ -61,6 +64,8 @@ def _footer(read: Read, size: int) -> tuple[bytes, bytes]:
     length = int.from_bytes(tail[-TRAILER:-4], "little") + TRAILER
     if length > size:
         raise Damaged(f"has a footer of {length} bytes, more than the file has")
+    if length > LONGEST_FOOTER:
+        raise Damaged(f"has a footer of {length} bytes, more than {LONGEST_FOOTER}")
     return tail, _last(read, size, tail, length)
 
 
@@ -71,7 +76,7 @@ def _last(read: Read, size: int, tail: bytes, length: int) -> bytes:
 def _rows(about: Fields) -> int:
     rows = about[3]
     if not isinstance(rows, int) or rows < 0:
-        raise Damaged(f"has a footer that tells {rows!r} rows")
+        raise Damaged("has a footer that tells no number of rows")
     return rows
 
 
@@ -119,11 +124,13 @@ def check_pages(read: Read, size: int, rows: int) -> None:
         return
     with _readable():
         about = Thrift(footer).struct()
-        if about[3] != rows:
-            raise Damaged(f"holds {about[3]} rows, but {rows} were written")
-        for column in _columns(about):
-            if KEYS not in column:
-                _check_column(read, size - len(footer), column[3])
+        if (told := _rows(about)) != rows:
+            raise Damaged(f"holds {told} rows, but {rows} were written")
+        columns = [column[3] for column in _columns(about) if KEYS not in column]
+        if sum(max(column[7], 0) for column in columns) > size:  # else a small file could be read for ever
+            raise Damaged("has columns that are longer than the file")
+        for column in columns:
+            _check_column(read, size - len(footer), column)
 
 
 @dataclass
@@ -141,7 +148,7 @@ def _check_column(read: Read, end_of_pages: int, column: Fields) -> None:
         raise Damaged(f"has a column from byte {at} to {end}, outside of its data")
     window, totals = _Window(read, end), _Totals()
     while at < end:
-        at = _check_page(window, at, end, totals)
+        at = _check_page(window, at, end, totals, WIDTHS.get(column[1]))
     promised: Counter[tuple[bool, int]] = Counter()
     for about in column.get(13, ()):
         promised[about[1] == DICTIONARY_PAGE, about[2]] += about[3]
@@ -149,21 +156,21 @@ def _check_column(read: Read, end_of_pages: int, column: Fields) -> None:
         raise Damaged(f"has pages before byte {end} that do not add up to what the footer says")
 
 
-def _check_page(window: _Window, at: int, end: int, totals: _Totals) -> int:
-    """Compare one page with its checksum, and return where the next page begins."""
+def _check_page(window: _Window, at: int, end: int, totals: _Totals, width: int | None) -> int:
+    """Compare one page with its checksum, and return where the next page begins. A value has ``width`` bytes, if all have as many."""
     thrift = Thrift(window.bytes(at, min(GUESS, end - at)), integers=PAGE_INTEGERS)
     header = thrift.struct()
     kind, length = header[1], int(header[3])
     behind = at + thrift.at + length
     if length < 0 or behind > end:
         raise Damaged(f"has a page at byte {at} that is longer than its column")
-    if zlib.crc32(window.bytes(at + thrift.at, length)) != header[4] + (
-        1 << 32 if header[4] < 0 else 0
-    ):  # it is signed
+    if crc_at(window.bytes, at + thrift.at, length) != header[4] + (1 << 32 if header[4] < 0 else 0):  # it is signed
         raise Damaged(f"has a page at byte {at} that does not match its checksum")
     about = header[HEADER_OF[kind]]
     if kind == DATA_PAGE and not {about[3], about[4]} <= LEVEL_ENCODINGS:
         raise Damaged(f"has a page at byte {at} with unknown levels")
+    if kind == DICTIONARY_PAGE and width and about[1] * width != header[2]:
+        raise Damaged(f"has a dictionary at byte {at} with another number of values")
     totals.bytes += thrift.at + header[2]
     totals.values += about[1] if kind != DICTIONARY_PAGE else 0
     totals.encodings[kind == DICTIONARY_PAGE, about[4 if kind == DATA_PAGE_V2 else 2]] += 1
@@ -171,7 +178,7 @@ def _check_page(window: _Window, at: int, end: int, totals: _Totals) -> int:
 
 
 class _Window:
-    """The bytes of a column, read in pieces."""
+    """The bytes of a column, read in pieces; no more than a piece at once."""
 
     def __init__(self, read: Read, end: int) -> None:
         self._read, self._end = read, end
@@ -179,10 +186,18 @@ class _Window:
 
     def bytes(self, at: int, length: int) -> bytes:
         if not self._at <= at <= at + length <= self._at + len(self._body):
-            self._at, self._body = at, self._read(at, min(max(length, PIECE), self._end - at))
+            self._at, self._body = at, self._read(at, min(PIECE, self._end - at))
             if len(self._body) < length:
                 raise Damaged(f"ends before byte {at + length}")
         return self._body[at - self._at : at - self._at + length]
+
+
+def crc_at(read: Read, start: int, length: int) -> int:
+    """Return the CRC-32 of so many bytes, of which few are in memory at a time."""
+    checksum = 0
+    for at in range(start, start + length, PIECE):
+        checksum = zlib.crc32(read(at, min(PIECE, start + length - at)), checksum)
+    return checksum
 
 
 # -- Thrift --------------------------------------------------------------------------------------------------------------
@@ -192,11 +207,12 @@ class Thrift:
     """Reads the compact encoding of Thrift, in which Parquet writes footers and headers. ``at`` is the next byte.
 
     ``integers`` are the types of integers that may occur. A struct becomes a dict by the number of the field. Raises
-    ``LookupError`` or ``ValueError`` for what cannot be read.
+    ``LookupError`` or ``ValueError`` for what cannot be read, and for more than ``MOST_VALUES`` values.
     """
 
     def __init__(self, body: bytes, integers: tuple[int, ...] = INTEGERS) -> None:
         self._body, self._integers, self.at = body, integers, 0
+        self._left = MOST_VALUES
 
     def struct(self) -> Fields:
         fields: Fields = {}
@@ -207,6 +223,9 @@ class Thrift:
         return fields
 
     def _value(self, kind: int) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError(f"more than {MOST_VALUES} values")
         if kind in (1, 2, 3):  # in a list, a bool is a byte
             return self._byte()
         if kind in self._integers:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.parquet import PIECE, Read, check_pages, footer_of
+from airflow_checkpoint_provider.coordinator.parquet import LONGEST_FOOTER, PIECE, Read, Thrift, check_pages, footer_of
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.records import crc_of
 from tests.support.parquet import flipped, parquet_file
@@ -74,7 +74,8 @@ def test_long_footer_is_read_again_whole() -> None:
 
 @pytest.mark.parametrize("bit", range(8))
 def test_every_flipped_bit_of_a_page_and_its_header_is_damage(bit: int) -> None:
-    """Only the header of a dictionary says what nothing else tells: the number of its values. A wrong number is an error of Spark."""
+    """Only the header of a dictionary of texts says what nothing else tells: the number of its values. A wrong number is an error
+    of Spark."""
     body = parquet_file(30, **WRITERS["plain"], row_group_size=30)
     footer, _ = footer_of(reading(body), len(body))
     unnoticed = [place for place in range(4, len(body) - footer.bytes) if _passes(flipped(body, place, bit), 30)]
@@ -120,3 +121,50 @@ def test_what_is_no_parquet_file_is_damaged(body: bytes, message: str) -> None:
 def test_another_number_of_rows_is_damage() -> None:
     with pytest.raises(Damaged, match=f"holds {ROWS} rows, but 299 were written"):
         check_pages(reading(BODIES["plain"]), len(BODIES["plain"]), 299)
+
+
+# -- lies that cost ------------------------------------------------------------------------------------------------------
+
+
+def number(value: int) -> bytes:
+    """Return a positive number as Thrift writes it."""
+    value, encoded = value << 1, b""
+    while value > 127:
+        value, encoded = value >> 7, encoded + bytes([value & 127 | 128])
+    return encoded + bytes([value])
+
+
+def file_of(columns: int, length: int) -> bytes:
+    """Return a file that says that each of its columns has the same bytes, as many as ``length`` says."""
+    about = b"\x56" + number(1) + b"\x16" + number(1) + b"\x16" + number(length) + b"\x26" + number(4) + b"\x00"
+    group = b"\x19" + bytes([columns << 4 | 12]) + (b"\x3c" + about + b"\x00") * columns + b"\x00"
+    footer = b"\x36" + number(ROWS) + b"\x19\x1c" + group + b"\x00"
+    return b"PAR1" + bytes(length) + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def test_columns_that_share_their_bytes_are_not_read() -> None:
+    body, lengths = file_of(10, 1000), list[int]()
+
+    def read(start: int, length: int) -> bytes:
+        lengths.append(length)
+        return body[start : start + length]
+
+    with pytest.raises(Damaged, match="has columns that are longer than the file"):
+        check_pages(read, len(body), ROWS)
+    assert sum(lengths) == len(body)
+
+
+def test_footer_that_is_too_long_is_not_read() -> None:
+    tail = bytes(64 * 1024 - 8) + (LONGEST_FOOTER + 1).to_bytes(4, "little") + b"PAR1"
+    with pytest.raises(Damaged, match=f"has a footer of {LONGEST_FOOTER + 9} bytes, more than {LONGEST_FOOTER}"):
+        footer_of(lambda start, length: tail, 1 << 40)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_flipped_bit_in_the_number_of_a_dictionary_of_numbers_is_damage(bit: int) -> None:
+    body = parquet_file(30, compression="none", row_group_size=30)
+    dictionary = Thrift(body[4:])
+    assert dictionary.struct()[7][1] == 30
+    place = body.index(b"\x3c\x15\x3c", 4) + 2  # the header of a dictionary, and in it the number
+    with pytest.raises(Damaged):
+        check(flipped(body, place, bit), 30)
