@@ -159,11 +159,11 @@ def attack_launch(seed: str) -> None:
     assert of_others(store.objects, job) == of_others(objects, job)
 
 
-@short_and_long(150, 20_000)
+@short_and_long(60, 3_000)
 def test_verbs_of_hurt_jobs_fail_by_typed_errors_and_change_nothing_else(inputs: int) -> None:
     attack(attack_verbs, "verbs", inputs)
 
 
-@short_and_long(250, 40_000)
+@short_and_long(200, 10_000)
 def test_launch_and_sweep_of_hurt_jobs_fail_by_typed_errors_and_change_nothing_else(inputs: int) -> None:
     attack(attack_launch, "launch", inputs)
