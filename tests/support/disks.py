@@ -61,7 +61,7 @@ class Disk:
         return command_of(self._holder.pid)[:1] == ["sleep"]
 
     def remount(self, mode: str) -> None:
-        subprocess.run([*self.below, "mount", "-o", f"remount,{mode}", str(self._mounted)], check=True, timeout=60)
+        subprocess.run([*self.below, "mount", "-o", f"remount,bind,{mode}", str(self._mounted)], check=True, timeout=60)
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +98,7 @@ def _use_up_inodes(disk: Path) -> None:
 
 
 def _remount(mode: str, disk: Path) -> None:
-    subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True)
+    subprocess.run(["mount", "-o", f"remount,bind,{mode}", str(disk)], check=True)
 
 
 def take_rights(mode: int, folder: Path) -> None:

@@ -249,5 +249,5 @@ class Life:
                     open_savepoint(savepoint.target_of(checkpoint), self.store.inner).verify()
 
     def left(self) -> list[str]:
-        """Return what lies in the store, without the nonces of names."""
+        """Return the keys of all that lies in the store of the history."""
         return sorted(listed.key for listed in self.store.inner.list(""))
