@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.cli import lists
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.storage.base import LARGEST
 from tests.support.acting import RUN, Job
 from tests.support.beats import CLOCKS_OFF, beating
+from tests.support.faults import Fault, FaultyStore
 from tests.support.planted import plant_3_gib
 from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
@@ -201,6 +203,25 @@ def test_heartbeat_that_is_no_file_is_no_heartbeat(
     plant(planted)
     (silent,) = listed(checkpoints, says=CHECKING)
     assert silent["state"] == "running, no heartbeat"
+
+
+@pytest.mark.parametrize(
+    ("denied", "state", "unreadable"),
+    [
+        ("jobs/orders/job/journal/0000000000000000", None, 1),
+        ("jobs/orders/runs", "running, no heartbeat", 1),
+        ("jobs/orders/job/heartbeat/1", "running", 0),  # what the journal says
+    ],
+)
+def test_job_that_may_not_be_read_hides_no_other_job(
+    lake: LocalStore, denied: str, state: str | None, unreadable: int
+) -> None:
+    Recorded(lake, job="orders", scope="").started("22:00:20")
+    denying = FaultyStore(lake, lambda call: Fault.DENIED if call.key == denied else Fault.NONE)
+    report = lists.jobs(denying, 10, "2026-11-22T00:00:00.000Z")
+    states = {row[0]: row[2] for row in report.rows}
+    assert (states.pop("orders", None), len(report.errors)) == (state, unreadable)
+    assert states.keys() == {FLIGHTS, ORDERS}
 
 
 @pytest.mark.usefixtures("little_memory")
