@@ -77,6 +77,8 @@ class KeepWithin(Retention):
             object.__setattr__(self, "age", age if age is not None else timedelta(**parts))
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidConfig(f"KeepWithin(): {error}. Write a time, e.g. KeepWithin(days=7)") from None
+        if any(isinstance(part, bool) for part in parts.values()):
+            raise InvalidConfig("KeepWithin(): True and False are no numbers. Write a time, e.g. KeepWithin(days=7)")
         if not isinstance(self.age, timedelta) or self.age <= timedelta(0):
             raise InvalidConfig("KeepWithin() needs a time above zero, e.g. KeepWithin(days=7)")
         if self.age > LONGEST:

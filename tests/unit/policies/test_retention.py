@@ -158,6 +158,7 @@ def test_policy_of_a_newer_version_is_refused(data: dict[str, Any]) -> None:
         {"days": float("inf")},
         {"days": "7"},
         {"weeks": None},
+        {"days": True},
     ],
 )
 def test_age_that_is_no_time_is_refused(parts: dict[str, Any]) -> None:

@@ -170,7 +170,7 @@ def test_retention_policy_of_an_unknown_kind_is_of_a_newer_version(retention: An
 @pytest.mark.parametrize(
     "retention",
     [None, "all", {}, {"keep": 7}, {"keep": "latest"}, {"keep": "latest", "count": 0}, {"keep": "both", "of": []}]
-    + [{"keep": "within", "seconds": seconds} for seconds in (1e300, "x", -1, None)],
+    + [{"keep": "within", "seconds": seconds} for seconds in (1e300, "x", -1, None, True)],
 )
 def test_retention_policy_that_is_none_is_damaged(retention: Any) -> None:
     with pytest.raises(Damaged, match="is no configuration of checkpoints"):
