@@ -266,8 +266,8 @@ class Journal:
             events=events,
             snapshot=self.state if n % self.segment == 0 else None,
         )
-        _refuse_unreadable(entry, self.keys.entry(n))
-        outcome, _ = put(self.store, self.keys.entry(n), entry.to_bytes(), patience=self.patience)
+        key = self.keys.entry(n)
+        outcome, _ = put(self.store, key, _readable_bytes(entry, key), patience=self.patience)
         if outcome is Put.UNKNOWN:
             self._believed = False
             raise errors.CommitStateUnknown(
@@ -310,9 +310,14 @@ def _incarnation(events: tuple[e.Event, ...]) -> str:
     return opened.incarnation
 
 
-def _refuse_unreadable(entry: Entry, key: str) -> None:
-    """Raise ``InvalidConfig`` for an entry that no process could read: after it, the whole history would be lost."""
+def _readable_bytes(entry: Entry, key: str) -> bytes:
+    """Return the bytes of an entry. Raises ``InvalidConfig`` if no process could read it: then the whole history would be lost.
+
+    What a snapshot holds was read, or proved readable, before.
+    """
     try:
-        Entry.from_bytes(replace(entry, snapshot=None).to_bytes(), key)
+        body = entry.to_bytes()
+        Entry.from_bytes(replace(entry, snapshot=None).to_bytes() if entry.snapshot else body, key)
+        return body
     except (errors.Damaged, UnicodeError) as error:
         raise errors.InvalidConfig(f"nothing was written, because nobody could read it again: {error}") from None
