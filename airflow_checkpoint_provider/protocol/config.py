@@ -131,6 +131,9 @@ class CheckpointConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
+        """Return the options that ``to_json`` wrote. Raises ``InvalidConfig``."""
+        if not {"timeout_s", "retention"} <= data.keys():
+            raise InvalidConfig("a configuration of checkpoints holds at least timeout_s and retention")
         options = {name.removesuffix("_s"): value for name, value in data.items() if name in _DEFAULTS}
         return cls(timeout=data["timeout_s"], retention=retention_from_json(data["retention"]), **options)
 

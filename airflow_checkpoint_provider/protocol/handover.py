@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self, TypedDict
 
 from airflow_checkpoint_provider import __version__
-from airflow_checkpoint_provider.errors import VersionMismatch
+from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, VersionMismatch
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.records import cut
 
 PREFIX = "spark.checkpointed."
 _S3 = "s3."
@@ -48,9 +50,10 @@ class LaunchPlace:
 
     @classmethod
     def from_confs(cls, confs: Mapping[str, str]) -> LaunchPlace | None:
-        """Return None for a script that no task submitted."""
+        """Return None for a script that no task submitted. Raises ``InvalidConfig`` for confs that no task writes."""
         values = _without_prefix(confs)
-        return LaunchPlace(**_place(values)) if "launch" in values else None
+        with _as_written():
+            return LaunchPlace(**_place(values)) if "launch" in values else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +88,10 @@ class LaunchSettings(LaunchPlace):
 
     @classmethod
     def from_confs(cls, confs: Mapping[str, str]) -> Self | None:
-        """Return None for a script that no task submitted. Raise ``VersionMismatch`` if another version wrote the confs."""
+        """Return None for a script that no task submitted.
+
+        Raises ``VersionMismatch`` if another version wrote the confs, ``InvalidConfig`` for confs that no task writes.
+        """
         values = _without_prefix(confs)
         if "launch" not in values:
             return None
@@ -94,16 +100,31 @@ class LaunchSettings(LaunchPlace):
                 f"Airflow launched this driver with version {values.get('version')} of the package, the driver has {__version__}:"
                 " install one version on both sides, or leave the package out of the driver's image, since it travels with the job"
             )
-        task = json.loads(values["task"])
-        checkpointing = json.loads(values.get("checkpointing", "null"))
-        return cls(
-            **_place(values),
-            job=values["job"],
-            token=Token.from_json(task["token"]),
-            try_number=task["try"],
-            checkpointing=CheckpointConfig.from_json(checkpointing) if checkpointing else None,
-            allow_non_restored_state=json.loads(values.get("allow_non_restored_state", "false")),
-        )
+        with _as_written():
+            task = json.loads(values["task"])
+            checkpointing = json.loads(values.get("checkpointing", "null"))
+            return cls(
+                **_place(values),
+                job=values["job"],
+                token=Token.from_json(task["token"]),
+                try_number=task["try"],
+                checkpointing=CheckpointConfig.from_json(checkpointing) if checkpointing else None,
+                allow_non_restored_state=json.loads(values.get("allow_non_restored_state", "false")),
+            )
+
+
+@contextmanager
+def _as_written() -> Iterator[None]:
+    """Raise ``InvalidConfig`` for what confs can cause that somebody else wrote."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InvalidConfig(
+            f"the Spark confs {PREFIX}* cannot be read ({cut(repr(error))}). The task that submits the job writes them; remove"
+            " them from everything else, such as spark-defaults.conf"
+        ) from None
 
 
 def _without_prefix(confs: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator import garbage, statistics
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import Restored, candidates_at_start
-from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.errors import CheckpointError, printable
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import decisions, lifetime
 from airflow_checkpoint_provider.protocol.deletion import policy_of
@@ -48,10 +48,13 @@ def is_line(line: str) -> bool:
     return line.isprintable()
 
 
+# An error and the command line make what they say printable; a log does not.
+
+
 def of_checkpoint(state: State, checkpoint: Checkpoint) -> Iterator[str]:
     yield messages.triggered(state, checkpoint, KEYS.pointer("memory://x", checkpoint.id))
     yield messages.acknowledged(state, checkpoint)
-    yield messages.will_not_complete(state, checkpoint)
+    yield printable(messages.will_not_complete(state, checkpoint))
     yield messages.checkpoint_line(checkpoint, 1.5)
     yield messages.gate_reached(checkpoint)
     yield messages.gates_awaited([checkpoint])
@@ -63,8 +66,8 @@ def of_checkpoint(state: State, checkpoint: Checkpoint) -> Iterator[str]:
     yield messages.not_known(checkpoint, "x")
     yield messages.goes_on(state, checkpoint)
     yield messages.stopped(state, checkpoint, checkpoint.request.barrier)
-    yield messages.not_stopped(state, checkpoint, "x")
-    yield messages.ended_after_stop(state, checkpoint, "failed")
+    yield printable(messages.not_stopped(state, checkpoint, "x"))
+    yield printable(messages.ended_after_stop(state, checkpoint, "failed"))
 
 
 def of_state(state: State) -> Iterator[str]:
@@ -86,12 +89,12 @@ def of_state(state: State) -> Iterator[str]:
     for run in state.runs:
         yield from summary_table.summary(state, run.key)
         yield from messages.finished(state, run.key)
-        yield messages.superseded(state, run.key)
+        yield printable(messages.superseded(state, run.key))
     for point in (None, state.restore_point(), Point(id=1), state.branch.base):
         yield from manual_restore.restored(state, Restored(point), claim=True, rename={"a": "b"})
-    yield manual_restore.left_by_restore(state)
-    yield from summary_table.statistics(state, statistics.checkpoints(state))
-    yield messages.nothing_to_stop(state)
+    yield printable(manual_restore.left_by_restore(state))
+    yield from map(printable, summary_table.statistics(state, statistics.checkpoints(state)))
+    yield printable(messages.nothing_to_stop(state))
     yield from messages.suspended(state)
     yield messages.closed(state)
     yield restore_story.looking(state, 3.0)
@@ -154,6 +157,7 @@ def attack_state(seed: str) -> None:
         state = read(hurt(chance.choice(bodies), chance, bodies))
     lines = list(of_state(state))
     assert sum(map(len, lines)) < LONGEST_LINES
+    assert all(map(is_line, lines))
     canonical(statistics.checkpoints(state))
     list(of_command_line(state))
     decide(state)

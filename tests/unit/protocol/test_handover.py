@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
-from airflow_checkpoint_provider.errors import VersionMismatch
+from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, VersionMismatch
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchPlace, LaunchSettings
 
@@ -60,3 +60,28 @@ def test_confs_of_another_version_are_refused_and_the_place_is_still_known() -> 
     assert found == LaunchPlace(
         root="s3://lake/checkpoints", history="jobs/etl.totals/job", launch=3, s3={"style": "path"}
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("launch", "three"),
+        ("task", "{"),
+        ("task", "[]"),
+        ("task", '{"token":7,"try":1}'),
+        ("checkpointing", '{"timeout_s":60}'),
+        ("checkpointing", "7"),
+        ("allow_non_restored_state", "keep"),
+        ("savepoint_roots", "7"),
+    ],
+)
+def test_confs_that_no_task_writes_are_refused(name: str, value: str) -> None:
+    with pytest.raises(CheckpointError, match=r"spark\.checkpointed\.\*|timeout_s|a stored Token"):
+        LaunchSettings.from_confs(SETTINGS.to_confs() | {f"{PREFIX}{name}": value})
+
+
+@pytest.mark.parametrize("name", ["root", "history"])
+def test_place_without_a_conf_is_refused(name: str) -> None:
+    confs = {key: value for key, value in SETTINGS.to_confs().items() if key != f"{PREFIX}{name}"}
+    with pytest.raises(InvalidConfig, match=name):
+        LaunchPlace.from_confs(confs)
