@@ -14,7 +14,14 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, Savepoint
-from airflow_checkpoint_provider.errors import CheckpointError, Held, InvalidConfig, InvalidName, SavepointDisposed
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    Damaged,
+    Held,
+    InvalidConfig,
+    InvalidName,
+    SavepointDisposed,
+)
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.decisions import decide
@@ -68,8 +75,11 @@ def _publish(coordinator: Coordinator, checkpoint: Checkpoint) -> None:
 
 
 def target_of(checkpoint: Checkpoint) -> SavepointPointer:
-    """Return the pointer to a savepoint's directory."""
-    assert checkpoint.target
+    """Return the pointer to a savepoint's directory. Raises ``Damaged`` if the journal names none, as no process writes it."""
+    if checkpoint.target is None:
+        raise Damaged(
+            f"the journal lists savepoint chk-{checkpoint.id} without its directory; somebody or something changed it"
+        )
     return SavepointPointer.parse(checkpoint.target)
 
 

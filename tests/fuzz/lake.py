@@ -218,23 +218,8 @@ def _planted_key(key: str, chance: random.Random) -> str:
     """Return another key in the same folder of a job."""
     segments = key.split("/")
     at = chance.randrange(3 if segments[0] == "jobs" else 1, len(segments))
-    odd = [
-        "x",
-        "0",
-        "chk-0",
-        "chk-9",
-        "chk-99999999999999999999",
-        "items",
-        "job",
-        "runs",
-        "journal",
-        "_metadata",
-        "~",
-        "%2e",
-        "é",
-        "a b",
-        "\x1b[2J",
-    ]
+    odd = ["a b", "\x1b[2J", "x", "0", "chk-0", "chk-9", "chk-99999999999999999999", "~", "%2e", "é"]
+    odd += ["items", "job", "runs", "journal", "_metadata"]
     numbers = [f"{number:016d}" for number in (0, 1, 5, 63, 64, 65, 128, 2**52)] + ["64", "-1", "000"]
     segments[at] = chance.choice([*odd, *numbers, f"{segments[at]}x", segments[at][:-1] or "y"])
     return "/".join(segments[: at + 1] if chance.random() < 0.1 else segments)

@@ -35,20 +35,18 @@ def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "0.001")
 
 
-class Input(NamedTuple):
-    """One store and what is done to it: reproduced from its seed."""
+class Attacked(NamedTuple):
+    """A store in which the objects of one job are hurt, and the same store before."""
 
-    seed: str
-    verbs: tuple[tuple[str, ...], ...]
+    job: str
+    base: dict[str, bytes]
     objects: dict[str, bytes]
 
 
-def made(seed: str) -> Input:
-    chance = random.Random(seed)
+def attacked(chance: random.Random) -> Attacked:
     job = chance.choice(JOBS)
     base = lake.whole() if chance.random() < 0.5 else lake.compacted()
-    objects = lake.hurt_objects(base, (f"jobs/{job}/", f"savepoint-{job}-"), chance)
-    return Input(seed, _verbs(job, base, chance), objects)
+    return Attacked(job, base, lake.hurt_objects(base, (f"jobs/{job}/", f"savepoint-{job}-"), chance))
 
 
 def _verbs(job: str, base: dict[str, bytes], chance: random.Random) -> tuple[tuple[str, ...], ...]:
@@ -93,11 +91,6 @@ def of_others(objects: dict[str, bytes], job: str) -> dict[str, bytes]:
     return {key: body for key, body in objects.items() if not belongs(key, job)}
 
 
-def the_job(verbs: tuple[tuple[str, ...], ...]) -> str:
-    text = " ".join(word for verb in verbs for word in verb)
-    return next(job for job in JOBS if job in text)
-
-
 def check(done: lake.Done, verb: tuple[str, ...]) -> None:
     assert 0 <= done.code <= 6, verb
     assert len(done.out) + len(done.err) < LONGEST_OUTPUT, verb
@@ -108,13 +101,13 @@ def check(done: lake.Done, verb: tuple[str, ...]) -> None:
 
 
 def attack_verbs(seed: str) -> None:
-    attacked = made(seed)
-    job = the_job(attacked.verbs)
-    store = lake.opened(attacked.objects)
-    for verb in attacked.verbs:
+    chance = random.Random(seed)
+    job, base, objects = attacked(chance)
+    store = lake.opened(objects)
+    for verb in _verbs(job, base, chance):
         store.calls = 0
         check(lake.run(*verb), verb)
-    assert of_others(store.objects, job) == of_others(attacked.objects, job)
+    assert of_others(store.objects, job) == of_others(objects, job)
     store.calls = 0
     listed = lake.run("jobs")
     assert BYSTANDER in listed.out
@@ -147,9 +140,7 @@ def launch(store: Store, history: History, at: str) -> None:
 
 def attack_launch(seed: str) -> None:
     chance = random.Random(seed)
-    job = chance.choice(JOBS)
-    base = lake.whole() if chance.random() < 0.5 else lake.compacted()
-    objects = lake.hurt_objects(base, (f"jobs/{job}/", f"savepoint-{job}-"), chance)
+    job, _, objects = attacked(chance)
     store = lake.opened(objects)
     history = History(job, chance.choice(RUNS[job]) if job in RUNS else None)
     with contextlib.suppress(CheckpointError):

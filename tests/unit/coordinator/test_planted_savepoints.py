@@ -90,6 +90,14 @@ def test_savepoint_of_another_job_survives_a_journal_that_names_it(end: Callable
     assert content(victim) == before
 
 
+def test_savepoint_without_a_directory_is_damaged() -> None:
+    thief = driver(MemoryStore())
+    append(thief, replace(planted("memory://team-b/savepoint-orders-1-9f3c", "9f3c"), target=None))
+    append(thief, e.CheckpointCompleted(id=1, digest="d", bytes=0, states=()))
+    with pytest.raises(Damaged, match="savepoint chk-1 without its directory"):
+        savepoint.publish_due(thief)
+
+
 def test_claim_that_stands_only_in_a_journal_deletes_nothing() -> None:
     victim = published(driver(MemoryStore()))
     before = content(victim)
