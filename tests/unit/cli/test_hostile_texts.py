@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,6 +149,18 @@ def test_hostile_name_of_a_folder_is_printed_as_text(tmp_path: Path, capsys: pyt
         for output in OUTPUTS:
             told += run(verb, output, capsys, str(tmp_path))
     assert r"\x1b[2J" in told
+
+
+def test_hostile_text_is_printed_as_text_in_colours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "2000")
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True)
+    put("entry-boundary-savepoints", planted_everywhere("entry-boundary-savepoints"))
+    main(["--root", ROOT, "list", JOB])
+    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)  # colours
+    check(out, "\n")
+    assert r"\x1b[2J" in out
 
 
 def test_names_of_every_language_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
