@@ -20,6 +20,6 @@ def test_life_goes_on_after_a_disk_in_trouble(tmp_path: Path, trouble: str, ever
         pytest.skip(reason)
     command = [sys.executable, "-m", "tests.support.disks", str(tmp_path), trouble, str(every)]
     done = subprocess.run(
-        in_namespace(tmp_path, command), cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+        in_namespace(tmp_path, command), cwd=ROOT, capture_output=True, text=True, timeout=880, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -184,7 +184,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("every", [pytest.param(200, id="one"), pytest.param(7, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [pytest.param(200, id="one"), pytest.param(20, id="many", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("code", REFUSED)
 def test_life_goes_on_after_keys_that_were_refused(s3: S3Server, bucket: str, code: str, every: int) -> None:
     s3.keys["DRIVER"] = valid = Key("driver-secret", token="a-token")
