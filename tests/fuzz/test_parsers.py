@@ -128,7 +128,8 @@ def handover(chance: random.Random) -> None:
         name = chance.choice(list(confs))
         value: str | None = chance.choice([word(chance), confs[name][:-1], None])
         if confs[name].startswith("{") and chance.random() < 0.7:
-            value = json.dumps(hurt_data(json.loads(confs[name]), chance))
+            with contextlib.suppress(ValueError):  # it was cut before
+                value = json.dumps(hurt_data(json.loads(confs[name]), chance))
         confs.pop(name)
         confs |= {} if value is None else {name: value}
         with contextlib.suppress(CheckpointError):
