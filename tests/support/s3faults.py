@@ -42,6 +42,7 @@ class Harm(enum.Enum):
     FLIPPED = "one bit of the answer's body is another"
     ANSWERED = "the rule's status and body, before"
     WITHOUT_ETAG = "applied; the ETag is taken out of the answer"
+    CHUNKED = "applied; the answer comes in chunks, without Content-Length"
 
 
 @dataclass
@@ -74,13 +75,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """``cut``: only so many bytes of the body are sent, then the connection ends; ``silent``: nothing is."""
+    """``cut``: only so many bytes of the body are sent, then the connection ends; ``silent``: nothing is; ``chunked``: in chunks."""
 
     status: int
     headers: list[tuple[str, str]]
     body: bytes
     cut: int | None = None
     silent: bool = False
+    chunked: bool = False
 
 
 class FaultProxy:
@@ -208,6 +210,8 @@ def _hurt(reply: Reply, rule: Rule) -> Reply | None:
             return replace(reply, cut=len(reply.body) // 2)
         case Harm.FLIPPED:
             return replace(reply, body=_flipped(reply.body))
+        case Harm.CHUNKED:
+            return replace(reply, chunked=True)
         case Harm.WITHOUT_ETAG:
             return replace(reply, headers=[pair for pair in reply.headers if pair[0].lower() != "etag"])
     raise AssertionError(rule)
@@ -216,6 +220,12 @@ def _hurt(reply: Reply, rule: Rule) -> Reply | None:
 def _flipped(body: bytes) -> bytes:
     middle = len(body) // 2
     return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+
+
+def _chunks(body: bytes) -> bytes:
+    middle = len(body) // 2
+    parts = filter(None, (body[:middle], body[middle:]))
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
 def _error(code: str) -> bytes:
@@ -268,10 +278,12 @@ class _Handler(BaseHTTPRequestHandler):
                 length = value
             if name.lower() not in ONE_HOP:
                 self.send_header(name, value)
-        if reply.status not in (204, 304):
+        if reply.chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+        elif reply.status not in (204, 304):
             self.send_header("Content-Length", length)
         self.end_headers()
-        self.wfile.write(reply.body[: reply.cut])
+        self.wfile.write(_chunks(reply.body) if reply.chunked else reply.body[: reply.cut])
         self.wfile.flush()
         if reply.cut is not None:
             self.connection.shutdown(socket.SHUT_RDWR)

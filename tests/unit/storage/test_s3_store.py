@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_checkpoint_provider.errors import InvalidName, StoreDenied, StoreMisconfigured, StoreUnavailable
-from airflow_checkpoint_provider.storage import Listed, Put, S3Settings, S3Store
+from airflow_checkpoint_provider.errors import Damaged, InvalidName, StoreDenied, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.storage import Listed, Put, S3Settings, S3Store, base
 from airflow_checkpoint_provider.storage import s3 as s3_module
 from tests.support.s3faults import FaultProxy, Harm
 from tests.support.s3server import S3Server
@@ -101,6 +101,25 @@ def test_changed_answer_is_read_again_if_the_store_has_a_checksum(
     assert hurt_store.read("seal") == b"whole"
     proxy.hurt("GET", "", Harm.FLIPPED, times=s3_module.READ_TRIES)
     with pytest.raises(StoreUnavailable, match=r"FlexibleChecksumError.*the object itself is damaged"):
+        hurt_store.read("seal")
+
+
+@pytest.mark.parametrize("body", [b"whole " * 1000, b"x"])
+def test_answer_in_chunks_is_read(hurt_store: S3Store, proxy: FaultProxy, body: bytes) -> None:
+    """Gateways and proxies that compress send no Content-Length."""
+    hurt_store.overwrite("seal", body)
+    proxy.hurt("GET", "/ckp/seal", Harm.CHUNKED, times=2)
+    assert hurt_store.read("seal") == body
+    assert b"".join(hurt_store.parts("seal")) == body
+
+
+def test_answer_in_chunks_is_refused_past_the_largest_object(
+    hurt_store: S3Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurt_store.overwrite("seal", b"whole " * 1000)
+    monkeypatch.setattr(base, "LARGEST", 5000)
+    proxy.hurt("GET", "", Harm.CHUNKED)
+    with pytest.raises(Damaged, match="5000"):
         hurt_store.read("seal")
 
 
