@@ -118,6 +118,10 @@ class StoreMisconfigured(StoreError, ValueError, code="CKP612", permanent=True):
     """
 
 
+class NoObject(StoreMisconfigured, code="CKP615"):
+    """What lies in the place of an object is no file: a link, a folder, a pipe or a device."""
+
+
 class StoreUnavailable(StoreError, ConnectionError, code="CKP613"):
     """The checkpoint storage does not answer. Another try may help."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import CheckpointError, Damaged, FormatTooNew, StoreError, StoreMisconfigured
+from airflow_checkpoint_provider.errors import CheckpointError, Damaged, FormatTooNew, NoObject, StoreError
 from airflow_checkpoint_provider.protocol.fields import Number, TimeOrEmpty
 from airflow_checkpoint_provider.protocol.keys import Keys, is_attempt_beat
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked, parse
@@ -121,7 +121,7 @@ class Beat(Record):
 
 def read_beat(store: Store, key: str) -> Beat | None:
     """Return the newest beat at ``key``; None if there is none, or if what lies there is no beat. Raises ``StoreError``."""
-    with contextlib.suppress(Damaged, FormatTooNew, StoreMisconfigured):  # a link or a pipe is no beat either
+    with contextlib.suppress(Damaged, FormatTooNew, NoObject):
         body = store.read(key)
         return Beat.from_json(parse(body, key)) if body is not None else None
     return None

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from airflow_checkpoint_provider.errors import StoreMisconfigured
+from airflow_checkpoint_provider.errors import NoObject, StoreMisconfigured
 
 PRIVATE = 0o700  # of a root that the store creates
 DEEPEST = 100  # directories below each other in a listing or a deletion; keys have ten at most
@@ -30,7 +30,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 def opened(root: str, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
     """Yield a handle of the directory ``names`` below ``root``. ``make`` creates what is absent, durably.
 
-    Raises ``StoreMisconfigured`` for a link below the root, and ``OSError``. The root itself may be a link: a person chose it.
+    Raises ``NoObject`` for a link below the root, and ``OSError``. The root itself may be a link: a person chose it.
     """
     handle = os.open(root, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -109,7 +109,7 @@ def sync(folder: int) -> None:
 
 
 def open_file(name: str, folder: int, path: str) -> int:
-    """Return a handle to read a file. Raises ``StoreMisconfigured`` for what is no file, and ``OSError``."""
+    """Return a handle to read a file. Raises ``NoObject`` for what is no file, and ``OSError``."""
     try:
         handle = os.open(name, _READ, dir_fd=folder)
     except OSError:
@@ -150,7 +150,7 @@ def remove_tree(name: str, above: int, path: str, depth: int = DEEPEST) -> None:
 
 
 def refuse_other(name: str, folder: int, path: str) -> None:
-    """Raise ``StoreMisconfigured`` for what exists and is no file."""
+    """Raise ``NoObject`` for what exists and is no file."""
     with suppress(FileNotFoundError, NotADirectoryError):
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode):
@@ -160,21 +160,21 @@ def refuse_other(name: str, folder: int, path: str) -> None:
 
 
 def _refuse_link(name: str, above: int, path: str) -> None:
-    """Raise ``StoreMisconfigured`` for a link, and for a directory that was one a moment ago."""
+    """Raise ``NoObject`` for a link, and for a directory that was one a moment ago."""
     with suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode) or stat.S_ISDIR(mode):
             raise _link(path)
 
 
-def _link(path: str) -> StoreMisconfigured:
-    return StoreMisconfigured(
+def _link(path: str) -> NoObject:
+    return NoObject(
         f"{path} is a symbolic link, and below its root the store follows none: they can lead out of it."
         " Mount the other disk there, or move all of the root"
     )
 
 
-def _no_file(path: str) -> StoreMisconfigured:
-    return StoreMisconfigured(
+def _no_file(path: str) -> NoObject:
+    return NoObject(
         f"cannot read {path}: it is no file, and the store keeps only files, so somebody or something put it there. Move it away"
     )

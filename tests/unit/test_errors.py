@@ -27,7 +27,7 @@ PERMANENT = {
         "VersionMismatch",
         "NotInstalled",
     ),
-    *("StoreMisconfigured", "FormatTooNew", "Damaged", "OtherIncarnation", "HistoryGone", "CheckpointNotFound"),
+    *("StoreMisconfigured", "NoObject", "FormatTooNew", "Damaged", "OtherIncarnation", "HistoryGone", "CheckpointNotFound"),
     *("Aborted", "EndedAfterStop", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
     *("RenameConflict", "StateNotFound", "KindChanged", "NonRestoredState"),
     *("AlreadyClaimed", "OrphanSavepoint", "OtherSavepoint", "SavepointDisposed"),

@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.coordinator.liveness import (
     beats_of,
     read_beat,
 )
-from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
+from airflow_checkpoint_provider.errors import StoreDenied, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
@@ -263,7 +263,14 @@ def test_attempt_that_never_beat_is_dead() -> None:
     assert looked(MemoryStore()) == (False, True)
 
 
-@pytest.mark.parametrize(("fault", "error"), [(Fault.DENIED, StoreDenied), (Fault.NOT_SENT, StoreUnavailable)])
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Fault.DENIED, StoreDenied),
+        (Fault.NOT_SENT, StoreUnavailable),
+        (Fault.MISCONFIGURED, StoreMisconfigured),  # any odd answer of a proxy
+    ],
+)
 def test_error_of_the_store_is_raised_and_not_taken_for_dead(fault: Fault, error: type[Exception]) -> None:
     """Otherwise a healthy driver would be replaced."""
     with pytest.raises(error):
@@ -314,15 +321,18 @@ def test_driver_is_dead_after_a_minute_without_a_move(clock: SimpleNamespace) ->
     assert look_at(observer, store, 10) is True, "the driver was asleep"
 
 
-def test_failed_look_does_not_count_as_silence(clock: SimpleNamespace) -> None:
+@pytest.mark.parametrize(
+    ("fault", "error"), [(Fault.NOT_SENT, StoreUnavailable), (Fault.MISCONFIGURED, StoreMisconfigured)]
+)
+def test_failed_look_does_not_count_as_silence(clock: SimpleNamespace, fault: Fault, error: type[Exception]) -> None:
     inner = MemoryStore()
     store = FaultyStore(inner)
     observer = Liveness(store)
     look_at(observer, inner, 5)
     observer.look([KEY])
     clock.now += 59
-    store.plan = lambda call: Fault.NOT_SENT
-    with pytest.raises(StoreUnavailable):
+    store.plan = lambda call: fault
+    with pytest.raises(error):
         observer.look([KEY])
     clock.now += 59
     store.plan = lambda call: Fault.NONE

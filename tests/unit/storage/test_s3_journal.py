@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, Liveness
 from airflow_checkpoint_provider.errors import (
     CommitStateUnknown,
     StoreDenied,
@@ -222,3 +223,27 @@ def test_checkpoint_on_s3_costs_the_requests_of_the_protocol(s3: S3Server, s3_st
 def test_missing_bucket_is_no_empty_history(s3: S3Server) -> None:
     with pytest.raises(StoreMisconfigured, match="NoSuchBucket"):
         open_journal(S3Store("no-such-lake", "ckp", s3.settings())).catch_up()
+
+
+# -- heartbeats ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (301, b"<Error><Code>PermanentRedirect</Code><Message/></Error>"),
+        (400, b"<Error><Code>BadRequest</Code><Message/></Error>"),
+        (400, b"<html><p>proxy"),
+        (404, b"<html>not here</html>"),
+    ],
+)
+def test_odd_answer_is_no_silence_of_a_driver(hurt_store: S3Store, proxy: FaultProxy, status: int, body: bytes) -> None:
+    """A task would start another driver beside the living one."""
+    key, observer = KEYS.driver_beat(1), Liveness(hurt_store)
+    Heart(hurt_store, key, Beat()).pulse()
+    observer.look([key])
+    assert observer.alive([key])
+    proxy.hurt("GET", "", Harm.ANSWERED, times=s3.READ_TRIES, status=status, body=body)
+    with pytest.raises(StoreMisconfigured):
+        observer.look([key])
+    assert observer.alive([key])
