@@ -80,26 +80,18 @@ def _closing(handle: int) -> Iterator[int]:
         os.close(handle)
 
 
-def make_root(root: str) -> None:
-    """Create the root, for its owner alone, and directories above it by the umask. Each is made durable in its parent."""
-    _make_above(os.path.dirname(root))
-    with suppress(FileExistsError):
-        os.mkdir(root, PRIVATE)
-    _sync_path(os.path.dirname(root))
-
-
-def _make_above(folder: str) -> None:
-    if os.path.isdir(folder):
-        return
-    _make_above(os.path.dirname(folder))
-    with suppress(FileExistsError):
-        os.mkdir(folder)
-    _sync_path(os.path.dirname(folder))
-
-
-def _sync_path(folder: str) -> None:
-    with _closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as handle:
-        os.fsync(handle)
+def make_root(root: str, *, private: bool) -> None:
+    """Create the root, for its owner alone if ``private``, and directories above it. Others get the rights of the one above. Each
+    is made durable in its parent."""
+    above, names = os.path.dirname(root), [os.path.basename(root)]
+    while not os.path.isdir(above):
+        above, name = os.path.split(above)
+        names.insert(0, name)
+    with opened(above, names[:-1] if private else names, make=True) as folder:
+        if private:
+            with suppress(FileExistsError):
+                os.mkdir(names[-1], PRIVATE, dir_fd=folder)
+            sync(folder)
 
 
 def sync(folder: int) -> None:

@@ -12,8 +12,8 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedReader
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
@@ -52,16 +52,21 @@ NO_PLACE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.
 
 
 class LocalStore(StoreBase):
-    """The directory ``root``. A relative path is made absolute at once.
+    """The directory ``root``, or the one ``below`` it. A relative path is made absolute at once.
 
-    The first write creates ``root``, for its owner alone; with ``create_root=False`` it must exist, so that a mistyped path is
-    an error.
+    The first write creates ``root``, for its owner alone (``private``) or with the rights of the directory above; with
+    ``create_root=False`` it must exist, so that a mistyped path is an error. ``root`` may be a link. What is ``below`` it is no
+    more than other directories of it: it is opened through no link, and created with the rights of the directory above.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, create_root: bool = True) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, below: str = "", create_root: bool = True, private: bool = True
+    ) -> None:
         self.root = os.path.abspath(root)
-        self.uri = f"file://{self.root}"
-        self._create_root = create_root
+        self._below = checked(below).split("/") if below else []
+        self._place = "/".join((self.root, *self._below))
+        self.uri = f"file://{self._place}"
+        self._create_root, self._private = create_root, private
 
     def create(self, key: str, body: bytes) -> Put:
         with self._writing(key) as (folder, name):
@@ -111,8 +116,8 @@ class LocalStore(StoreBase):
             *names, name = checked(key).split("/")
             folders.setdefault(tuple(names), []).append(name)
         for above, objects in folders.items():
-            path = "/".join((self.root, *above))
-            with _explained("delete", path), _unless_absent(), opened(self.root, above) as folder:
+            path = "/".join((self._place, *above))
+            with _explained("delete", path), _unless_absent(), self._opened(above) as folder:
                 for name in objects:
                     with _explained("delete", f"{path}/{name}"), _unless_absent():
                         os.unlink(name, dir_fd=folder)
@@ -120,7 +125,7 @@ class LocalStore(StoreBase):
 
     def delete_under(self, prefix: str) -> None:
         path, (*names, name) = self._path(prefix), prefix.split("/")
-        with _explained("delete", path), _unless_absent(), opened(self.root, names) as folder:
+        with _explained("delete", path), _unless_absent(), self._opened(names) as folder:
             while True:
                 try:
                     return remove_tree(name, folder, path)
@@ -129,20 +134,50 @@ class LocalStore(StoreBase):
 
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
         names = checked(prefix).split("/") if prefix else []
-        return _walk(self.root, names, after, DEEPEST)
+        return self._walk(names, after, DEEPEST)
 
     def folders(self, prefix: str) -> Iterator[str]:
         names = checked(prefix).split("/") if prefix else []
-        return (name[:-1] for name, _ in _children(self.root, names) if name.endswith("/"))
+        return (name[:-1] for name, _ in self._children(names) if name.endswith("/"))
+
+    def _walk(self, names: Sequence[str], after: str, depth: int) -> Iterator[Listed]:
+        for name, size in self._children(names) if depth else ():
+            key = "/".join((*names, name))
+            if name.endswith("/"):
+                yield from self._walk([*names, name[:-1]], after, depth - 1)
+            elif key > after:
+                yield Listed(key, size)
+
+    def _children(self, names: Sequence[str]) -> Sequence[tuple[str, int]]:
+        """Return the visible names with sizes. The name of a directory ends in ``/``, so that sorted names give sorted
+        keys below, too.
+
+        Characters sort as their UTF-8 bytes do. Links, and whatever is neither file nor directory, are left out: the
+        store never creates them. So are names that are no text.
+        """
+        children = []
+        with _explained("list", "/".join((self._place, *names))), _unless_absent(), self._opened(names) as folder:
+            for entry in scan(folder):
+                if is_hidden(entry.name) or not _is_text(entry.name):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    children.append((f"{entry.name}/", 0))
+                elif entry.is_file(follow_symlinks=False):
+                    with suppress(FileNotFoundError):
+                        children.append((entry.name, entry.stat(follow_symlinks=False).st_size))
+        return sorted(children)
 
     def _path(self, key: str) -> str:
         """Return the path of an object, for messages."""
-        return f"{self.root}/{checked(key)}"
+        return f"{self._place}/{checked(key)}"
+
+    def _opened(self, names: Sequence[str], *, make: bool = False) -> AbstractContextManager[int]:
+        return opened(self.root, (*self._below, *names), make=make)
 
     @contextmanager
     def _file(self, key: str) -> Iterator[BufferedReader]:
         *names, name = key.split("/")
-        with opened(self.root, names) as folder, open(open_file(name, folder, self._path(key)), "rb") as file:
+        with self._opened(names) as folder, open(open_file(name, folder, self._path(key)), "rb") as file:
             yield file
 
     @contextmanager
@@ -152,7 +187,7 @@ class LocalStore(StoreBase):
         with _explained("write", path):
             if not os.path.lexists(self.root):
                 self._make_root()
-            with opened(self.root, names, make=True) as folder:
+            with self._opened(names, make=True) as folder:
                 yield folder, name
 
     def _make_root(self) -> None:
@@ -160,7 +195,7 @@ class LocalStore(StoreBase):
             raise StoreMisconfigured(
                 f"the folder {self.root} does not exist. Create it where Airflow and all Spark drivers see it, or correct the root"
             )
-        make_root(self.root)
+        make_root(self.root, private=self._private)
 
 
 @contextmanager
@@ -243,33 +278,3 @@ def _sweep(folder: int) -> None:
 
 def _age(entry: os.DirEntry[str]) -> float:
     return time.time() - entry.stat(follow_symlinks=False).st_mtime
-
-
-def _walk(root: str, names: list[str], after: str, depth: int) -> Iterator[Listed]:
-    for name, size in _children(root, names) if depth else ():
-        key = "/".join((*names, name))
-        if name.endswith("/"):
-            yield from _walk(root, [*names, name[:-1]], after, depth - 1)
-        elif key > after:
-            yield Listed(key, size)
-
-
-def _children(root: str, names: list[str]) -> list[tuple[str, int]]:
-    """Return the visible names with sizes. The name of a directory ends in ``/``, so that sorted names give sorted
-    keys below, too.
-
-    Characters sort as their UTF-8 bytes do. Links, and whatever is neither file nor directory, are left out: the
-    store never creates them. So are names that are no text.
-    """
-    children = []
-    path = "/".join((root, *names))
-    with _explained("list", path), _unless_absent(), opened(root, names) as folder:
-        for entry in scan(folder):
-            if is_hidden(entry.name) or not _is_text(entry.name):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                children.append((f"{entry.name}/", 0))
-            elif entry.is_file(follow_symlinks=False):
-                with suppress(FileNotFoundError):
-                    children.append((entry.name, entry.stat(follow_symlinks=False).st_size))
-    return sorted(children)

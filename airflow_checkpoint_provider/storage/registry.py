@@ -63,13 +63,25 @@ def _open(uri: str, s3: S3Settings | None, create_root: bool) -> LocalStore | Me
 
 
 def _open_beside(store: StoreBase, uri: str, limited: bool) -> Store:
-    other = _open(uri, settings_of(store), create_root=True)
+    other = _below_a_root(store, _open(uri, settings_of(store), create_root=True))
     _check_kind(store, other)
     if store.savepoint_roots is not None:
         if limited:
             _check_roots(store.savepoint_roots, other)
         other.savepoint_roots = store.savepoint_roots
     return other
+
+
+def _below_a_root(store: StoreBase, other: LocalStore | MemoryStore | S3Store) -> LocalStore | MemoryStore | S3Store:
+    """Return ``other``, opened from the root of ``store`` or a savepoint root if it lies below: its rights are theirs, and no
+    link that somebody puts there is followed."""
+    if not isinstance(other, LocalStore):
+        return other
+    own = (f"file://{store.root}",) if isinstance(store, LocalStore) else ()
+    for root in store.savepoint_roots or own:
+        if other.uri.startswith(f"{root}/"):
+            return LocalStore(root.removeprefix("file://"), below=other.uri.removeprefix(f"{root}/"), private=False)
+    return LocalStore(other.root, private=False)
 
 
 def _check_kind(store: StoreBase, other: StoreBase) -> None:

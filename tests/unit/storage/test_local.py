@@ -137,6 +137,16 @@ def test_reading_and_listing_create_no_folder(store: LocalStore) -> None:
     assert not os.path.exists(store.root)
 
 
+def test_listing_after_a_key_reads_no_folder_before_it(store: LocalStore) -> None:
+    for folder in ("a", "a-b", "a/c", "b", "c"):
+        store.create(f"jobs/{folder}/state/0", b"x")
+    keys = [listed.key for listed in store.list("jobs")]
+    for after, read in {"jobs/a/z": 7, "jobs/a0": 5, "jobs/b/state/": 5, "jobs/b/state/0": 5, "jobs/d": 1}.items():
+        with mock.patch("os.scandir", wraps=os.scandir) as scanned:
+            assert [listed.key for listed in store.list("jobs", after)] == [key for key in keys if key > after]
+        assert scanned.call_count == read
+
+
 def test_temporary_files_are_hidden_and_deleted_after_a_day(store: LocalStore) -> None:
     store.create("journal/1", b"x")
     store.create("journal/2", b"x")
