@@ -108,7 +108,7 @@ class Coordinator:
                 f"chk-{ack.id} waits for attempt {epochs[-1]}, not for attempt {ack.epoch}", epoch=ack.epoch
             )
         key, body = self.keys.acknowledgement(ack.id, ack.application), ack.to_bytes()
-        Acknowledgement.from_bytes(body)  # nobody could complete what cannot be read
+        Acknowledgement.from_bytes(body, key)  # nobody could complete what cannot be read
         with self._aborted_if_too_large(ack.id, "acknowledge"):
             outcome, stored = put(self.store, key, body, patience=self.journal.patience)
         if outcome is Put.UNKNOWN:
@@ -301,7 +301,7 @@ class Coordinator:
             raise errors.Damaged(f"{key} is missing, though the journal says that chk-{checkpoint.id} was completed")
         if digest(body) != checkpoint.digest:
             raise errors.Damaged(f"{key} is not what the journal says was sealed; somebody or something changed it")
-        return Seal.from_bytes(body)
+        return Seal.from_bytes(body, key)
 
 
 def _nonces(acks: Mapping[str, Acknowledgement]) -> dict[str, str]:

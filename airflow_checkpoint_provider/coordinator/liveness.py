@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, FormatTooNew, NoObject, StoreError
 from airflow_checkpoint_provider.protocol.fields import Number, TimeOrEmpty
 from airflow_checkpoint_provider.protocol.keys import Keys, is_attempt_beat
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked, parse
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -123,7 +123,7 @@ def read_beat(store: Store, key: str) -> Beat | None:
     """Return the newest beat at ``key``; None if there is none, or if what lies there is no beat. Raises ``StoreError``."""
     with contextlib.suppress(Damaged, FormatTooNew, NoObject):
         body = store.read(key)
-        return Beat.from_json(parse(body, key)) if body is not None else None
+        return Beat.from_bytes(body, key) if body is not None else None
     return None
 
 

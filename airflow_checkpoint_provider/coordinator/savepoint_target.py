@@ -144,12 +144,12 @@ def open_savepoint(pointer: SavepointPointer, home: Store, *, limited: bool = Tr
         raise errors.SavepointDisposed(
             f"{pointer} was disposed of at {stub.at} by {stub.by}; name another savepoint", at=stub.at, by=stub.by
         )
-    return Savepoint(pointer, store, Seal.from_bytes(body), digest(body))
+    return Savepoint(pointer, store, Seal.from_bytes(body, f"{pointer}/_metadata"), digest(body))
 
 
 def _stub(body: bytes, pointer: SavepointPointer) -> DisposedStub | None:
-    data = parse(body, f"{pointer}/_metadata")
-    return DisposedStub.from_json(data) if data.get("stub") else None
+    key = f"{pointer}/_metadata"
+    return DisposedStub.from_bytes(body, key) if parse(body, key).get("stub") else None
 
 
 # -- publishing ----------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def put_claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: 
 
 
 def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None:
-    lock = ClaimLock.from_json(parse(claimed, f"{pointer}/_claimed"))
+    lock = ClaimLock.from_bytes(claimed, f"{pointer}/_claimed")
     if lock.owner == owner:
         return
     whose = "to be disposed of" if lock.owner == DISPOSAL else "for another history"

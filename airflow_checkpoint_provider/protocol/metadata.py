@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Seconds,
     Size,
 )
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, checked, parse
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +148,6 @@ class Acknowledgement(Record):
     def to_bytes(self) -> bytes:
         return checked(self.to_json())
 
-    @classmethod
-    def from_bytes(cls, body: bytes, key: str = "the acknowledgement") -> Acknowledgement:
-        return cls.from_json(parse(body, key))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Seal(Record):
@@ -176,10 +172,6 @@ class Seal(Record):
 
     def to_bytes(self) -> bytes:
         return checked(self.to_json())
-
-    @classmethod
-    def from_bytes(cls, body: bytes, key: str = "_metadata") -> Seal:
-        return cls.from_json(parse(body, key))
 
 
 def digest(body: bytes) -> str:

@@ -152,6 +152,15 @@ class Record:
         """Raise ``ValueError`` if fields that were read do not fit together. A class with such fields overrides it."""
 
     @classmethod
+    def from_bytes(cls, body: bytes, key: str = "a stored record") -> Self:
+        """Return the record that is stored at ``key``. Raises ``Damaged`` and ``FormatTooNew``, which name the key."""
+        data = parse(body, key)
+        try:
+            return cls.from_json(data)
+        except Damaged as error:
+            raise Damaged(f"{key}: {error.message}; somebody or something changed it") from None
+
+    @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         known = _readers(cls)  # type: ignore[arg-type]  # a class is hashable, mypy doubts it of Self
         try:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_checkpoint_provider.errors import CheckpointError
-from airflow_checkpoint_provider.protocol.records import parse
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -34,7 +33,7 @@ def difference_from_stored(store: Store, key: str, new: Plan) -> str:
             return "the text of the stored plan is gone"
         if len(body) > LARGEST:
             return f"the text of the stored plan is longer than {LARGEST} bytes, too long to compare"
-        old = Plan.from_json(parse(body, key))
+        old = Plan.from_bytes(body, key)
     except CheckpointError as error:
         return f"the text of the stored plan cannot be read ({error.message})"
     try:

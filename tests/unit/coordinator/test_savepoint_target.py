@@ -14,6 +14,8 @@ import pytest
 from airflow_checkpoint_provider.coordinator.files import export_pairs, import_state
 from airflow_checkpoint_provider.coordinator.savepoint_target import (
     DISPOSAL,
+    ClaimLock,
+    DisposedStub,
     Published,
     check_target,
     claim_mode,
@@ -33,11 +35,13 @@ from airflow_checkpoint_provider.errors import (
     StoreDenied,
 )
 from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, pointer_of
-from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateSnapshot
+from airflow_checkpoint_provider.protocol.records import Record, canonical
 from airflow_checkpoint_provider.storage import (
     LocalStore,
     MemoryStore,
     S3Store,
+    open_store,
 )
 from airflow_checkpoint_provider.storage.base import LARGEST
 from tests.support.acknowledgements import file_set, stage, take, value
@@ -372,6 +376,21 @@ def test_imported_state_keeps_the_measures_of_its_work() -> None:
     )
     assert (new.measures.checkpoint, new.measures.sync_s) == (0, 0.0)
     assert new.measures.new_bytes == old.bytes
+
+
+@pytest.mark.parametrize("body", [b"{", canonical({"v": 1}), canonical({"v": 1, "stub": True, "by": 7})])
+def test_error_about_a_stored_savepoint_names_its_object(body: bytes) -> None:
+    pointer = SavepointPointer.parse("memory://team-b/savepoint-orders-1-named")
+    home = open_store("memory://team-a")
+    open_store(pointer.root).overwrite(pointer.metadata, body)
+    with pytest.raises(Damaged, match=f"^{pointer}/_metadata[: ]"):
+        open_savepoint(pointer, home)
+
+
+@pytest.mark.parametrize("read", [Seal, Acknowledgement, ClaimLock, DisposedStub])
+def test_error_about_a_stored_record_names_its_object(read: type[Record]) -> None:
+    with pytest.raises(Damaged, match=rf"^jobs/x: a stored {read.__name__} cannot be read: .*changed it"):
+        read.from_bytes(canonical({"v": 1}), "jobs/x")
 
 
 def test_target_below_a_link_is_taken_unless_it_lies_inside_of_a_savepoint(tmp_path: Path) -> None:
