@@ -144,6 +144,8 @@ class LocalStore(StoreBase):
         for name, size in self._children(names) if depth else ():
             key = "/".join((*names, name))
             if name.endswith("/"):
+                if key < after and not after.startswith(key):
+                    continue  # so do all keys below it
                 yield from self._walk([*names, name[:-1]], after, depth - 1)
             elif key > after:
                 yield Listed(key, size)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from unittest import mock
+
 import pytest
 
 from airflow_checkpoint_provider.coordinator import older_runs
@@ -10,7 +14,7 @@ from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.keys import History, file_set_path
-from airflow_checkpoint_provider.storage import MemoryStore
+from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
 from tests.unit.coordinator.test_older_runs import JOB, RUN, day, ran, runs, state_of, sweep
 
 
@@ -59,6 +63,18 @@ def test_many_keys_of_one_run_hide_no_other_run(folder: str, monkeypatch: pytest
         store.create(f"{History(JOB, 'x').prefix.rsplit('/', 1)[0]}/{folder}/{number:03d}", b"x")
     ran(store, "scheduled__2026-11-21")
     assert {older.run for older in sweep(store, day(40))} == {"scheduled__2026-11-21"}
+
+
+def test_sweep_of_a_local_root_reads_each_folder_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(older_runs, "LISTED_OF_ONE", 2)
+    for run in range(20):
+        for number in range(3):
+            path = tmp_path / f"{History(JOB, str(run)).prefix}/state/stage-{number}/part-0"
+            path.parent.mkdir(parents=True)
+            path.touch()
+    with mock.patch("os.scandir", wraps=os.scandir) as scanned:
+        sweep(LocalStore(tmp_path), day(40))
+    assert scanned.call_count < 20 * 10, "each run has 5 folders"
 
 
 def test_history_is_closable_without_checkpoints_after_its_period() -> None:
