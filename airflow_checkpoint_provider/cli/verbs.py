@@ -131,7 +131,8 @@ def _timeout(options: Namespace) -> float:
     from airflow_checkpoint_provider.protocol.config import seconds
 
     text = options.timeout
-    return seconds(f"{text} s" if re.fullmatch(r"[0-9.]+", text) else text, "--timeout")
+    number = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.IGNORECASE)
+    return seconds(float(text) if number else text, "--timeout")
 
 
 def _approval(options: Namespace) -> Approval:

@@ -7,11 +7,12 @@ import os
 import pwd
 import socket
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.cli import request
+from airflow_checkpoint_provider.cli import request, verbs
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
@@ -233,6 +234,11 @@ def test_timeout_of_plain_seconds_ends_the_wait(job: Job, checkpoints: Command, 
     assert done.err.splitlines()[-1].startswith("time is up: chk-2 is pending, and nothing was taken back")
 
 
+@pytest.mark.parametrize(("text", "number"), [("10", 10), ("5.", 5), (".5", 0.5), ("1e3", 1000), ("2E-2", 0.02)])
+def test_timeout_of_plain_seconds_is_any_number(text: str, number: float) -> None:
+    assert verbs._timeout(Namespace(timeout=text)) == number
+
+
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
 def test_repeated_request_id_finds_the_first_answer(job: Job, checkpoints: Command, verb: tuple[str, ...]) -> None:
     again = (*verb, "--request-id", "nightly upgrade")
@@ -351,6 +357,8 @@ def test_request_for_an_older_run_is_refused(store: LocalStore, checkpoints: Com
     ("arguments", "code", "says"),
     [
         (["trigger", "orders", "--timeout", "soon"], 2, "--timeout='soon' is no duration"),
+        (["trigger", "orders", "--timeout", "1e999"], 2, "--timeout=inf is no duration"),
+        (["trigger", "orders", "--timeout", "1.2.3"], 2, "--timeout='1.2.3' is no duration"),
         (["trigger", "orders", "--timeout", ""], 2, "--timeout='' is no duration"),
         (["trigger", "orders", "--timeout", "-1"], 2, "--timeout='-1' is no duration"),
         (["stop", "orders", "--timeout", "nan", "--yes"], 2, "--timeout='nan' is no duration"),
