@@ -12,7 +12,11 @@ from typing import Any, ClassVar
 
 LONGEST = 10_000  # characters of a message, which may hold a stored text of any length
 _USERINFO = re.compile(
-    r"\b([a-z][a-z0-9+.-]{0,30}:)(?://[^/@\s]{1,500}|/{0,2}[^/@:\s]{1,500}:[^@\s]{1,500})@", re.IGNORECASE
+    r"""\b(?:
+        (s3[an]?:)/{0,3}(?=[^/@:\s]+[:@])  # a bucket has no port; keys are also written behind fewer slashes
+        | ([a-z][a-z0-9+.-]{0,30}:)//(?!(?:\[[0-9a-f:.]+\]|[^/@:\s]*)(?::[0-9]*)?(?:[/\s]|\Z))  # more than host and port
+    )\S*@""",  # a secret may hold a slash and an @
+    re.IGNORECASE | re.VERBOSE,
 )
 
 
@@ -32,7 +36,7 @@ def _printable(letter: str) -> str:
 
 def without_userinfo(text: str) -> str:
     """Return ``text`` without what stands before the host in its URIs: ``s3n://***@bucket``. Some people write keys there."""
-    return _USERINFO.sub(r"\1//***@", text) if "@" in text else text
+    return _USERINFO.sub(r"\1\2//***@", text) if "@" in text else text
 
 
 class CheckpointError(Exception):

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.errors import CheckpointError, StoreDenied
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer, pointer_of
@@ -104,8 +106,30 @@ def test_error_about_a_uri_does_not_show_keys_in_it(uri: str, place: Callable[[s
         "s3://lake/savepoints/a@b",
         "file:///home/me@company/ckp",
         "mail ann@example.org: see s3://lake/ckp",
+        "s3://lake/ck:pts:v2/x@y is gone",
+        "http://[::1]:9000/a@b and http://minio:9000/a@b",
+        "file:///a/b:c:d@e",
+        "keep:5:ann@example.org",
+        "Allow s3:GetObject on arn:aws:s3:::lake/a:b@c/*",
         "the run scheduled__2026-11-20T10:20:30+00:00 of a@b",
     ],
 )
 def test_error_shows_other_texts_with_an_at_sign_as_they_are(text: str) -> None:
     assert CheckpointError(text).message == text
+
+
+WORD = st.text("ab1:@=+-._~%", max_size=12)
+HOSTS = st.sampled_from(["s3://lake", "file://", "hdfs://namenode:8020", "http://[::1]:9000", "https://minio:9000"])
+
+
+@given(HOSTS, st.lists(WORD, max_size=4))
+def test_error_shows_a_pointer_without_userinfo_whole(host: str, names: list[str]) -> None:
+    text = f"{'/'.join((host, 'jobs', *names))} is gone: ask ann@example.org"
+    assert CheckpointError(text).message == text
+
+
+@given(st.sampled_from(["s3", "s3a", "s3n", "gs", "https"]), st.lists(WORD, min_size=1, max_size=3))
+def test_error_never_shows_userinfo(scheme: str, secret: list[str]) -> None:
+    """A secret may hold slashes and at signs."""
+    text = f"cannot open '{scheme}://KEYID:S{'/'.join(secret)}@lake/ckp' now"
+    assert CheckpointError(text).message == f"cannot open '{scheme}://***@lake/ckp' now"
