@@ -4,7 +4,8 @@ Another user who may write below the root can put a link there at any moment, al
 no path is used twice: a directory is opened as one and never through a link, and all that is done in it names its handle.
 
 What is created has the rights of the directory in which it lies, whatever the umask is; files are not executable. So all that
-lies below the root follows the root's mode, and setgid makes the kernel hand down its group.
+lies below the root follows the root's mode, and setgid makes the kernel hand down its group. A sticky directory lets nobody
+change what belongs to others: it hands down no right to write for all.
 """
 
 from __future__ import annotations
@@ -58,16 +59,23 @@ def _step(name: str, above: int, path: str, *, make: bool = False) -> int:
 
 def _make(name: str, above: int) -> None:
     with suppress(FileExistsError):  # another writer was faster, and may not have synced yet
-        os.mkdir(name, os.fstat(above).st_mode & 0o777 | stat.S_IRWXU, dir_fd=above)
+        rights = _handed_down(above) | stat.S_IRWXU
+        os.mkdir(name, rights, dir_fd=above)
         with _closing(os.open(name, _LIST, dir_fd=above)) as handle:
-            _follow(handle, above, 0o777)
+            _add(rights, handle)
     sync(above)
 
 
-def _follow(handle: int, folder: int, rights: int) -> None:
-    """Add those of ``rights`` that others have to ``folder``, if the umask or the creation left them out."""
-    found, wanted = (stat.S_IMODE(os.fstat(opened).st_mode) for opened in (handle, folder))
-    if missing := wanted & rights & ~found:
+def _handed_down(folder: int) -> int:
+    """Return the rights of what is created in a directory."""
+    mode = os.fstat(folder).st_mode
+    return mode & (0o775 if mode & stat.S_ISVTX else 0o777)
+
+
+def _add(rights: int, handle: int) -> None:
+    """Add those of ``rights`` that the umask took away."""
+    found = stat.S_IMODE(os.fstat(handle).st_mode)
+    if missing := rights & ~found:
         with suppress(OSError):  # some mounts have fixed modes
             os.fchmod(handle, found | missing)
 
@@ -115,8 +123,9 @@ def open_file(name: str, folder: int, path: str) -> int:
 
 def create_file(name: str, folder: int) -> int:
     """Return a handle to write a new file."""
-    handle = os.open(name, _WRITE, stat.S_IRUSR | stat.S_IWUSR, dir_fd=folder)
-    _follow(handle, folder, 0o666)
+    rights = _handed_down(folder) & 0o666 | stat.S_IRUSR | stat.S_IWUSR
+    handle = os.open(name, _WRITE, rights, dir_fd=folder)
+    _add(rights, handle)
     return handle
 
 

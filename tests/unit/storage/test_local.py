@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -114,6 +115,35 @@ def test_what_lies_below_a_root_follows_its_mode(store: LocalStore, root: int, f
     store.overwrite("a/b/overwritten", b"x")
     assert f"{os.stat(store.root).st_mode & 0o7777:o}" == f"{root:o}"
     assert modes(store.root) == {"a": folder, "b": folder, "created": file, "overwritten": file}
+
+
+@pytest.mark.usefixtures("umask")
+def test_sticky_root_hands_down_no_right_to_write_for_all(store: LocalStore) -> None:
+    os.mkdir(store.root)
+    os.chmod(store.root, 0o1777)
+    store.create("a/b/created", b"x")
+    store.overwrite("top", b"x")
+    assert modes(store.root) == {"a": "775", "b": "775", "created": "664", "top": "664"}
+
+
+def test_files_have_the_rights_of_the_root_where_no_mode_can_be_changed(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS 4 and ZFS can refuse it. The umask of a group leaves nothing to change."""
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    os.mkdir(store.root)
+    os.chmod(store.root, 0o770)
+    monkeypatch.setattr(os, "fchmod", refused)
+    before = os.umask(0o002)
+    try:
+        store.create("a/created", b"x")
+        store.overwrite("a/overwritten", b"x")
+    finally:
+        os.umask(before)
+    assert modes(store.root) == {"a": "770", "created": "660", "overwritten": "660"}
 
 
 def test_what_lies_below_a_setgid_root_has_its_group(store: LocalStore) -> None:
