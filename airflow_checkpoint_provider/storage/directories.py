@@ -27,6 +27,10 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY  # a pipe with
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
+class NoDirectory(NotADirectoryError):
+    """Something else lies in the place of a directory below the root."""
+
+
 @contextmanager
 def opened(root: str, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
     """Yield a handle of the directory ``names`` below ``root``. ``make`` creates what is absent, durably.
@@ -54,6 +58,7 @@ def _step(name: str, above: int, path: str, *, make: bool = False) -> int:
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
             _refuse_link(name, above, path)
+            raise NoDirectory(error.errno, f"{path} is no directory") from error
         raise
 
 
@@ -92,7 +97,7 @@ def make_root(root: str, *, private: bool) -> None:
     """Create the root, for its owner alone if ``private``, and directories above it. Others get the rights of the one above. Each
     is made durable in its parent."""
     above, names = os.path.dirname(root), [os.path.basename(root)]
-    while not os.path.isdir(above):
+    while not os.path.lexists(above):
         above, name = os.path.split(above)
         names.insert(0, name)
     with opened(above, names[:-1] if private else names, make=True) as folder:

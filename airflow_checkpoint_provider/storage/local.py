@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.storage.base import (
 )
 from airflow_checkpoint_provider.storage.directories import (
     DEEPEST,
+    NoDirectory,
     create_file,
     make_root,
     open_file,
@@ -48,7 +49,7 @@ LEFT_OVER = 24 * 3600  # seconds after which a temporary file is taken for a kil
 DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 FULL = {errno.ENOSPC, errno.EDQUOT}
 NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
-NO_PLACE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
+NO_PLACE = {errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
 
 
 class LocalStore(StoreBase):
@@ -212,6 +213,8 @@ def _explained(doing: str, path: str) -> Iterator[None]:
         if error.errno in DENIED:
             right = "Mount it for writing" if error.errno == errno.EROFS else f"Give user {os.geteuid()} the right to"
             raise StoreDenied(f"{text}. {right}, or choose another root") from error
+        if isinstance(error, NoDirectory | IsADirectoryError):
+            raise StoreMisconfigured(f"{text}. Somebody or something put it there; move it away") from error
         if error.errno in NO_PLACE:
             raise StoreMisconfigured(f"{text}. Choose another root, on a local or NFS file system") from error
         advice = "Make room there (`checkpoints prune`)" if error.errno in FULL else "Look at the disk or mount"

@@ -179,11 +179,12 @@ OTHERS: dict[str, Callable[[Path], object]] = {
     "socket": _socket,
     "device": _device,
     "folder": os.mkdir,
+    "file": Path.touch,
 }
 
 
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("other", [other for other in OTHERS if other != "file"])
 def test_object_that_is_no_file_is_refused_at_once(store: LocalStore, other: str, act: str) -> None:
     planted = Path(store.root, "jobs/orders/journal/1")
     OTHERS[other](planted)
@@ -192,7 +193,9 @@ def test_object_that_is_no_file_is_refused_at_once(store: LocalStore, other: str
         with pytest.raises(StoreMisconfigured, match=rf"cannot read {planted}: it is no file.* Move it away"):
             ACTS[act](store, key)
     elif other == "folder" and act in CHANGES_ONLY_THE_NAME:
-        with pytest.raises(StoreMisconfigured, match="Is a directory"):
+        with pytest.raises(
+            StoreMisconfigured, match=rf"{planted}: Is a directory. Somebody or something put it there; move it away"
+        ):
             ACTS[act](store, key)
     else:
         ACTS[act](store, key)
@@ -201,12 +204,15 @@ def test_object_that_is_no_file_is_refused_at_once(store: LocalStore, other: str
 
 
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("other", ["pipe", "socket", "device"])
+@pytest.mark.parametrize("other", ["pipe", "socket", "device", "file"])
 def test_pipe_in_the_place_of_a_folder_does_not_block(store: LocalStore, other: str, act: str) -> None:
     shutil.rmtree(Path(store.root, "jobs/orders"))
     OTHERS[other](Path(store.root, "jobs/orders"))
     if act in ("create", "overwrite", "assemble"):
-        with pytest.raises(StoreMisconfigured, match="Not a directory"):
+        folder = f"{store.root}/jobs/orders"
+        with pytest.raises(
+            StoreMisconfigured, match=rf"{folder} is no directory. Somebody or something put it there; move it away"
+        ):
             ACTS[act](store, KEY)
     elif act == "parts":
         with pytest.raises(CheckpointError, match="is missing"):
