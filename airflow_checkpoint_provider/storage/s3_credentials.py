@@ -130,7 +130,6 @@ LOGGERS = ("boto3", "botocore", "s3transfer", "urllib3")
 
 def session_for(settings: S3Settings) -> Session:
     """Return a session with the credentials that are there; a role of ``settings`` is not assumed yet."""
-    _keep_out_of_logs()
     try:
         import boto3
     except ImportError as error:
@@ -138,6 +137,7 @@ def session_for(settings: S3Settings) -> Session:
             f"checkpoints in S3 need boto3, which cannot be imported in this Python ({error}). Install it:"
             " pip install 'airflow-checkpoint-provider[s3]', on a Spark driver pip install boto3"
         ) from error
+    _keep_out_of_logs()
     return boto3.session.Session(
         aws_access_key_id=settings.access_key_id or None,
         aws_secret_access_key=settings.secret_access_key or None,
@@ -148,10 +148,14 @@ def session_for(settings: S3Settings) -> Session:
 
 
 def _keep_out_of_logs() -> None:
-    """Log only warnings of boto3: at DEBUG, which a script may set for all loggers, it logs key ids and session tokens."""
-    for logger in map(logging.getLogger, LOGGERS):
-        if logger.level < logging.INFO:  # set by nobody, or too low
-            logger.setLevel(logging.WARNING)
+    """Drop what boto3 logs at DEBUG, which holds key ids and session tokens, whatever levels a script sets."""
+    for name in tuple(logging.root.manager.loggerDict):
+        if name.partition(".")[0] in LOGGERS:  # a filter of a logger does not see the records of those below it
+            logging.getLogger(name).addFilter(_above_debug)
+
+
+def _above_debug(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG
 
 
 def assume_role(source: Session, role_arn: str) -> Session:

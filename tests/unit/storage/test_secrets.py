@@ -27,8 +27,9 @@ SECRETS = (KEY_ID, SECRET, TOKEN)
 def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget the clients and the levels of boto3's loggers."""
     monkeypatch.setattr(module, "_made", {})
-    before = {name: logging.getLogger(name).level for name in LOGGERS}
-    for name in LOGGERS:
+    loggers = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in LOGGERS]
+    before = {name: logging.getLogger(name).level for name in loggers}
+    for name in loggers:
         logging.getLogger(name).setLevel(logging.NOTSET)
     yield
     for name, level in before.items():
@@ -43,9 +44,11 @@ def test_log_at_debug_holds_no_key(
     s3.keys[KEY_ID] = Key(SECRET, token=TOKEN)
     if earlier:
         caplog.set_level(logging.DEBUG)
+        caplog.set_level(logging.DEBUG, "botocore.auth")
     store = S3Store(bucket, "ckp", s3.settings(KEY_ID))
     store.create("a", b"x")
-    caplog.set_level(logging.DEBUG)
+    for name in (None, "botocore", "botocore.auth", "botocore.endpoint", "botocore.parsers", "urllib3.connectionpool"):
+        caplog.set_level(logging.DEBUG, name)
     store.overwrite("a", b"y")
     assert store.read("a") == b"y"
     store.access()
@@ -62,10 +65,22 @@ def test_log_at_debug_holds_no_key(
 
 
 @pytest.mark.usefixtures("_as_at_the_start")
-def test_level_that_is_already_higher_stays(s3: S3Server, bucket: str) -> None:
-    logging.getLogger("botocore").setLevel(logging.ERROR)
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.DEBUG, logging.INFO, logging.ERROR])
+@pytest.mark.parametrize("name", LOGGERS)
+def test_level_of_a_logger_stays(s3: S3Server, bucket: str, name: str, level: int) -> None:
+    logging.getLogger(name).setLevel(level)
     S3Store(bucket, "ckp", s3.settings()).create("a", b"x")
-    assert logging.getLogger("botocore").level == logging.ERROR
+    assert logging.getLogger(name).level == level
+
+
+@pytest.mark.usefixtures("_as_at_the_start")
+def test_other_code_still_logs_at_info_through_boto3(
+    s3: S3Server, bucket: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    S3Store(bucket, "ckp", s3.settings()).create("a", b"x")
+    logging.getLogger("botocore.credentials").info("found in the environment")
+    assert "found in the environment" in caplog.text
 
 
 # -- keys in a URI -------------------------------------------------------------------------------------------------------
