@@ -21,7 +21,8 @@ from airflow_checkpoint_provider.errors import NoObject, StoreMisconfigured
 PRIVATE = 0o700  # of a root that the store creates
 DEEPEST = 100  # directories below each other in a listing or a deletion; keys have ten at most
 
-_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW  # needs only the right to search
+_PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # needs only the right to search; macOS has none
+_STEP = _PATH | os.O_NOFOLLOW
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY  # a pipe without a writer must not block
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -37,7 +38,7 @@ def opened(root: str, names: Sequence[str], *, make: bool = False) -> Iterator[i
 
     Raises ``NoObject`` for a link below the root, and ``OSError``. The root itself may be a link: a person chose it.
     """
-    handle = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    handle = os.open(root, _PATH)
     try:
         for depth, name in enumerate(names, 1):
             above, handle = handle, _step(name, handle, "/".join((root, *names[:depth])), make=make)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -235,6 +237,18 @@ def test_copy_of_an_object_that_grows_ends_with_what_it_held(
             file.write(b"appended")
         assert len(copied) <= 3
     assert copied == [b"ackn", b"owle", b"dged"]
+
+
+def test_store_works_where_the_system_has_no_o_path(tmp_path: Path) -> None:
+    """As on macOS, where DAGs may be parsed."""
+    code = (
+        "import os, sys; del os.O_PATH\n"
+        "from airflow_checkpoint_provider.storage import LocalStore\n"
+        "store = LocalStore(sys.argv[1]); store.create('a/b', b'x'); print(store.read('a/b'))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "root")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "b'x'\n", done.stderr
 
 
 def test_relative_root_becomes_absolute_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
