@@ -121,16 +121,6 @@ def not_beating(store: Store, found: Iterable[FoundHistory], on_wait: Callable[[
 
     Drivers elsewhere are watched for up to half a minute, all at the same time; ``on_wait`` is called before.
     """
-    liveness = Liveness(store)
     drivers = {tuple(beats_of(history.keys, history.state)): history.keys.prefix for history in found}
-    alive = liveness.wait_for_each([keys for keys in drivers if _may_look(liveness, keys)], on_wait)
-    return {prefix for keys, prefix in drivers.items() if keys and alive.get(keys) is False}
-
-
-def _may_look(liveness: Liveness, keys: tuple[str, ...]) -> bool:
-    """Return whether the heartbeats of a driver may be read: those that may not hide no other job."""
-    try:
-        liveness.look(keys)
-    except StoreDenied:
-        return False
-    return True
+    alive = Liveness(store).wait_for_each(drivers, on_wait)
+    return {prefix for keys, prefix in drivers.items() if keys and alive[keys] is False}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import CheckpointError, Damaged, FormatTooNew, NoObject, StoreError
+from airflow_checkpoint_provider.errors import CheckpointError, Damaged, FormatTooNew, NoObject, StoreDenied, StoreError
 from airflow_checkpoint_provider.protocol.fields import Number, TimeOrEmpty
 from airflow_checkpoint_provider.protocol.keys import Keys, is_attempt_beat
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked
@@ -284,18 +284,28 @@ class Liveness:
         ``on_wait`` is called once, before the first wait.
         """
         keys = tuple(keys)
-        return self.wait_for_each([keys], on_wait)[keys]
+        alive = self.wait_for_each([keys], on_wait)[keys]
+        if isinstance(alive, StoreDenied):
+            raise alive
+        return alive
 
     def wait_for_each(
         self, drivers: Iterable[tuple[str, ...]], on_wait: Callable[[], object] = lambda: None
-    ) -> dict[tuple[str, ...], bool]:
-        """As ``wait``, for several drivers at the same time; each is named by its keys."""
-        undecided, answers = list(drivers), dict[tuple[str, ...], bool]()
+    ) -> dict[tuple[str, ...], bool | StoreDenied]:
+        """As ``wait``, for several drivers at the same time; each is named by its keys.
+
+        The answer for a driver whose heartbeats may not be read is the error: it hides no other driver.
+        """
+        undecided, answers = list(drivers), dict[tuple[str, ...], bool | StoreDenied]()
         waited = False
         while True:
             for keys in tuple(undecided):
-                self.look(keys)
-                alive = self.alive(keys, self.beats.look)
+                alive: bool | StoreDenied | None
+                try:
+                    self.look(keys)
+                    alive = self.alive(keys, self.beats.look)
+                except StoreDenied as error:
+                    alive = error
                 if alive is not None:
                     answers[keys] = alive
                     undecided.remove(keys)

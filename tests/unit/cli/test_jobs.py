@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.storage.base import LARGEST
 from tests.support.acting import RUN, Job
 from tests.support.beats import CLOCKS_OFF, beating
-from tests.support.faults import Fault, FaultyStore
+from tests.support.faults import Call, Fault, FaultyStore
 from tests.support.planted import plant_3_gib
 from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
@@ -203,6 +203,21 @@ def test_heartbeat_that_is_no_file_is_no_heartbeat(
     plant(planted)
     (silent,) = listed(checkpoints, says=CHECKING)
     assert silent["state"] == "running, no heartbeat"
+
+
+def test_heartbeat_of_this_host_is_read_once(lake: LocalStore) -> None:
+    recorded = Recorded(lake, job="orders", scope="")
+    recorded.started("22:00:20")
+    key, reads = recorded.keys.attempt_beat(1), list[str]()
+    Heart(lake, key, Beat(epoch=1)).pulse()
+
+    def recording(call: Call) -> Fault:
+        reads.extend([call.key] if call.kind == "read" else [])
+        return Fault.NONE
+
+    report = lists.jobs(FaultyStore(lake, recording), 10, "2026-11-22T00:00:00.000Z")
+    assert {row[0]: row[2] for row in report.rows}["orders"] == "running"
+    assert reads.count(key) == 1
 
 
 @pytest.mark.parametrize(
