@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.coordinator.entry import LARGEST_EVENTS, By, En
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Command, Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.decisions import decide
-from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys
+from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.storage.base import Put, Store, put
@@ -98,8 +98,19 @@ class Journal:
             if beyond is None:
                 break
             reading = beyond
+        self._refuse_savepoints_of_others(reading)
         self.state, self._believed = reading, True
         return reading
+
+    def _refuse_savepoints_of_others(self, state: State) -> None:
+        """Raise ``Damaged`` if the journal lists the directory of another job's savepoint: it would be read and deleted."""
+        for checkpoint in state.checkpoints:
+            own = self.keys.savepoint(checkpoint.id, checkpoint.request.nonce)
+            if checkpoint.target and SavepointPointer.parse(checkpoint.target).name != own:
+                raise errors.Damaged(
+                    f"{self.keys.journal} lists {checkpoint.target} as chk-{checkpoint.id}, which would be {own}; somebody or something"
+                    " changed it"
+                )
 
     def poll(self) -> State:
         """Look once for a new entry. Cost: one GET if there is none.

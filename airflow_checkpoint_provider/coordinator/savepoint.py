@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.errors import (
     InvalidConfig,
     InvalidName,
     SavepointDisposed,
+    StoreMisconfigured,
 )
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import wording
@@ -146,6 +147,7 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     pointer = pointer_of(text)
     if isinstance(pointer, Pointer):
         raise InvalidName(f"{text} is no savepoint: its history deletes it. See `checkpoints prune` and retention=")
+    _check_reach(home, pointer)
     try:
         savepoint = savepoint_target.open_savepoint(pointer, home, limited=False)
     except SavepointDisposed:
@@ -155,8 +157,6 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     origin = _own_history(home, savepoint.seal, pointer)
     if origin is not None:
         _refuse_held(origin[0], origin[1], now)
-    else:
-        home.beside(pointer.root)  # raises if nothing but the pointer leads there
     files = [
         file for state in savepoint.seal.states.values() for file_set in state.file_sets for file in file_set.files
     ]
@@ -197,8 +197,23 @@ def find_gone(home: Store, pointer: SavepointPointer) -> Gone | None:
 
     The name of the directory names the job. A savepoint that is not published yet is not gone.
     """
-    if exists(home.beside(pointer.root, limited=False), pointer.metadata):
+    listed = _listed_at(home, pointer)
+    if listed is None or exists(home.beside(pointer.root, limited=False), pointer.metadata):
         return None
+    return Gone(pointer, *listed)
+
+
+def _check_reach(home: Store, pointer: SavepointPointer) -> None:
+    """Raise ``StoreMisconfigured`` for a place outside of the savepoint roots, unless a history lists a savepoint there."""
+    try:
+        home.beside(pointer.root)
+    except StoreMisconfigured:
+        if _listed_at(home, pointer) is None:
+            raise
+
+
+def _listed_at(home: Store, pointer: SavepointPointer) -> tuple[Coordinator, int] | None:
+    """Return the history in ``home`` that lists a published savepoint at ``pointer``, and its id. Nothing is read there."""
     for job in home.folders("jobs"):
         if not pointer.name.startswith(f"savepoint-{job}-"):
             continue
@@ -208,13 +223,13 @@ def find_gone(home: Store, pointer: SavepointPointer) -> Gone | None:
             for savepoint in coordinator.journal.catch_up().checkpoints:
                 listed = savepoint.target and savepoint.published and savepoint.status in (RETAINED, CONDEMNED)
                 if listed and _place(home, target_of(savepoint)) == _place(home, pointer):
-                    return Gone(pointer, coordinator, savepoint.id)
+                    return coordinator, savepoint.id
     return None
 
 
 def _finish(home: Store, pointer: SavepointPointer, by: str, now: str, *, dry_run: bool) -> Disposed:
     """Finish an interrupted disposal: its stub exists, so nobody can open the savepoint any more."""
-    target = home.beside(pointer.root)
+    target = home.beside(pointer.root, limited=False)
     savepoint_target.refuse_history(target, pointer)
     if not dry_run:
         savepoint_target.delete_savepoint(target, pointer, DISPOSAL, by, now)

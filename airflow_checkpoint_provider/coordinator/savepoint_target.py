@@ -107,7 +107,10 @@ def check_target(home: Store, folder: str) -> str:
 
 
 def _savepoint_above(home: Store, uri: str) -> str | None:
-    """Return the savepoint, or what is left of it, in which ``uri`` lies. A directory that may not be read is passed over."""
+    """Return the savepoint, or what is left of it, in which ``uri`` lies.
+
+    A directory that may not be read is passed over. The search ends where no savepoint of ``home`` may lie.
+    """
     match = _PLACE.fullmatch(uri)
     if not match:
         return None
@@ -116,11 +119,13 @@ def _savepoint_above(home: Store, uri: str) -> str | None:
         above = "/".join((match["top"], *names[:count]))
         if above == home.uri:
             return None
-        with contextlib.suppress(errors.StoreDenied):
-            if exists(
-                home.beside(above, limited=False), "_metadata"
-            ):  # a store of its own: its path may lead through links
+        try:
+            if exists(home.beside(above), "_metadata"):  # a store of its own: its path may lead through links
                 return above
+        except errors.StoreDenied:
+            continue
+        except errors.StoreMisconfigured:
+            return None
     return None
 
 

@@ -96,6 +96,10 @@ class Keys:
         """Return the pointer of a checkpoint of this history below the store's root, a URI."""
         return Pointer(root, self.prefix, number)
 
+    def savepoint(self, number: int, nonce: str) -> str:
+        """Return the name of a savepoint's directory. The folder of the history says which job it is: a journal can lie."""
+        return f"savepoint-{self.prefix.split('/')[1]}-{number}-{nonce}"
+
     @property
     def journal(self) -> str:
         return f"{self.prefix}/journal"

@@ -98,17 +98,17 @@ def _change(data: Any, donor: Any, chance: random.Random) -> None:
     if part is None:
         return
     value = part[name]
-    changes: list[Callable[[], Any]] = [lambda: chance.choice(ODD)] * 2
+
+    def odd() -> Any:
+        return copy.deepcopy(chance.choice(ODD))  # a later change must not reach the next input, or make a circle
+
+    changes: list[Callable[[], Any]] = [odd] * 2
     changes += [lambda: _elsewhere(donor, name, chance)] * 2
     changes += [type(value)] * 2  # nothing of the same type
     if isinstance(value, list):
         changes += [lambda: value * 2, lambda: value[::-1], lambda: value[1:], lambda: value[:1]]
     if isinstance(value, dict):
-        changes += [
-            lambda: (
-                value | {chance.choice(list(value) or ["x"]) + chance.choice(["", "x", CONTROL]): chance.choice(ODD)}
-            )
-        ]
+        changes += [lambda: value | {chance.choice(list(value) or ["x"]) + chance.choice(["", "x", CONTROL]): odd()}]
     if type(value) is int:
         changes += [lambda: value + chance.choice([-1, 1, 64, 10**6])] * 2
     if isinstance(value, str):

@@ -176,7 +176,7 @@ def complete(number: int, *entries: e.StateEntry, **other: Any) -> c.Complete:
     return c.Complete(id=number, states=tuple(entries), **known | other)
 
 
-def stopped(number: int, epoch: int) -> tuple[e.Event, ...]:
+def stopped(number: int, epoch: int, job: str = "orders") -> tuple[e.Event, ...]:
     """Return the events of a stop with savepoint ``number``: triggered, completed and published."""
     request = e.Request(token="stop", kind="suspend_savepoint", folder="s3://lake/savepoints", nonce="9f3c")
     return (
@@ -187,7 +187,7 @@ def stopped(number: int, epoch: int) -> tuple[e.Event, ...]:
             plan=("",),
             request=request,
             timeout_s=600.0,
-            target=f"{request.folder}/savepoint-orders-{number}-9f3c",
+            target=f"{request.folder}/savepoint-{job}-{number}-9f3c",
         ),
         e.CheckpointCompleted(id=number, digest="d", bytes=0, states=(), suspended="task upgrade.stop: savepoint 41"),
         e.SavepointPublished(id=number),

@@ -141,7 +141,7 @@ class Recorded:
         state = self.coordinator.journal.catch_up()
         entry = Entry(
             inc=state.incarnation, n=state.n + 1, nonce="suspended", at=self.clock, by={},
-            events=stopped(state.next_id, state.last_epoch),
+            events=stopped(state.next_id, state.last_epoch, state.job),
         )  # fmt: skip
         self.store.create(self.keys.entry(entry.n), entry.to_bytes())
         self.coordinator.journal.catch_up()

@@ -55,16 +55,18 @@ def test_prune_deletes_no_folder_of_this_host_that_a_journal_in_s3_names(
 ) -> None:
     store = S3Store(bucket, "ckp", s3.settings())
     coordinator = driver(store)
-    append(coordinator, planted(f"file://{tmp_path}/savepoint-orders-1-9f3c", "9f3c"))
+    append(coordinator, planted(f"file://{tmp_path}/savepoint-flights.delays-1-9f3c", "9f3c"))
     append(coordinator, e.CheckpointAborted(id=1, reason="expired", phase="acknowledge"))
     append(coordinator, e.AttemptEnded(epoch=1, outcome="failed", exit_code=1, reported_by="driver"))
     for number in range(2, 4):
         upload(store, coordinator, [file_set("totals", nonce=f"left{number}")])
-    LocalStore(tmp_path).create("savepoint-orders-1-9f3c/state/credentials", b"secret")
+    LocalStore(tmp_path).create("savepoint-flights.delays-1-9f3c/state/credentials", b"secret")
     assert main.main(["--root", store.uri, "prune", "flights.delays", "--dry-run"]) == 0
     assert main.main(["--root", store.uri, "prune", "flights.delays", "--yes"]) == 2
     told = capsys.readouterr()
     assert str(tmp_path) not in told.out
     assert "because each host has its own folder there" in told.err
-    assert [listed.key for listed in LocalStore(tmp_path).list("")] == ["savepoint-orders-1-9f3c/state/credentials"]
+    assert [listed.key for listed in LocalStore(tmp_path).list("")] == [
+        "savepoint-flights.delays-1-9f3c/state/credentials"
+    ]
     assert not list(store.list(f"{coordinator.keys.prefix}/state"))

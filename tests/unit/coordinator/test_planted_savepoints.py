@@ -22,6 +22,7 @@ from tests.support.acknowledgements import bystander, driver, take
 from tests.support.garbage import expire, remove_orphans
 from tests.support.histories import at
 from tests.support.journals import KEYS, open_journal
+from tests.support.saved import memory
 from tests.unit.coordinator.test_savepoint import left, published
 
 STUB = canonical(DisposedStub(by="x", at="2026-01-01T00:00:00Z").to_json())
@@ -96,6 +97,22 @@ def test_savepoint_without_a_directory_is_damaged() -> None:
     append(thief, e.CheckpointCompleted(id=1, digest="d", bytes=0, states=()))
     with pytest.raises(Damaged, match="savepoint chk-1 without its directory"):
         savepoint.publish_due(thief)
+
+
+@pytest.mark.parametrize("name", ["savepoint-team-b.job-1-9f3c", "savepoint-flights.delays-b-1-9f3c"])
+def test_savepoint_of_another_job_that_is_being_copied_survives_a_journal_that_names_it(name: str) -> None:
+    """It has no ``_metadata`` yet, as what an aborted savepoint left."""
+    theirs = memory()
+    theirs.create(f"{name}/state/s1/1-a/part-0", b"rows")
+    store = MemoryStore()
+    journal = driver(store).journal
+    assert journal._won((planted(f"{theirs.uri}/{name}", "9f3c"),))
+    assert journal._won((e.CheckpointAborted(id=1, reason="expired", phase="acknowledge"),))
+    with pytest.raises(
+        Damaged, match=rf"lists memory://.*/{name} as chk-1, which would be savepoint-flights.delays-1-9f3c"
+    ):
+        remove_orphans(bystander(store))
+    assert list(theirs.objects)
 
 
 def test_claim_that_stands_only_in_a_journal_deletes_nothing() -> None:

@@ -19,7 +19,7 @@ from tests.support.acknowledgements import bystander, driver, take
 from tests.support.garbage import expire, remove_orphans
 from tests.support.histories import at
 from tests.support.journals import KEYS
-from tests.unit.coordinator.test_planted_savepoints import append, planted
+from tests.unit.coordinator.test_planted_savepoints import STUB, append, planted
 from tests.unit.coordinator.test_savepoint import completed
 
 OUTSIDE = "is no place for savepoints"
@@ -82,6 +82,20 @@ def test_place_below_a_savepoint_root_is_a_target(limited: Store, tmp_path: Path
     assert resolve(str(pointer), bystander(limited).state, limited)
 
 
+def test_savepoint_root_beside_s3_is_a_target_whatever_lies_above_it(tmp_path: Path) -> None:
+    """Where no savepoint may lie, nobody looks for one in which the target lies."""
+    home = open_store("s3://lake/ckp", savepoint_roots=[str(tmp_path / "shared/sp")])
+    assert check_target(home, str(tmp_path / "shared/sp/daily")) == f"file://{tmp_path}/shared/sp/daily"
+
+
+def test_pointer_outside_of_the_roots_does_not_tell_what_lies_there(tmp_path: Path) -> None:
+    (tmp_path / "other/mine").mkdir(parents=True)
+    (tmp_path / "other/mine/_metadata").write_text("{")
+    stranger = open_store(str(tmp_path / "ckp"), savepoint_roots=[])
+    with pytest.raises(StoreMisconfigured, match=OUTSIDE):
+        savepoint.dispose(stranger, str(tmp_path / "other/mine"), "ann", at(1))
+
+
 # -- the journal -------------------------------------------------------------------------------------------------------
 
 
@@ -89,6 +103,13 @@ def test_listed_savepoint_outside_of_the_roots_can_be_disposed_of(before: Savepo
     savepoint.dispose(limited, str(before), "ann", at(1))
     with pytest.raises(SavepointDisposed):
         open_savepoint(before, limited, limited=False)
+
+
+def test_interrupted_disposal_outside_of_the_roots_is_finished(before: SavepointPointer, limited: Store) -> None:
+    beside = limited.beside(before.root, limited=False)
+    beside.overwrite(before.metadata, STUB)
+    savepoint.dispose(limited, str(before), "ann", at(1))
+    assert not list(beside.list(f"{before.name}/state"))
 
 
 def test_savepoint_outside_of_the_roots_that_no_history_lists_is_not_disposed_of(
@@ -122,7 +143,7 @@ def test_gone_savepoint_outside_of_the_roots_can_be_forgotten(
 
 def test_planted_savepoint_is_published_nowhere_outside_of_the_roots(limited: Store, tmp_path: Path) -> None:
     coordinator = driver(limited)
-    append(coordinator, planted(f"file://{tmp_path}/other/savepoint-orders-1-9f3c", "9f3c"))
+    append(coordinator, planted(f"file://{tmp_path}/other/savepoint-flights.delays-1-9f3c", "9f3c"))
     seal = f"{KEYS.prefix}/chk-1/_metadata"
     limited.create(seal, b"{}")
     append(coordinator, e.CheckpointCompleted(id=1, digest="d", bytes=0, states=()))
@@ -137,9 +158,9 @@ def test_planted_savepoint_is_published_nowhere_outside_of_the_roots(limited: St
 @pytest.fixture
 def planted_in_s3(bucket: str, s3: object, tmp_path: Path) -> Coordinator:
     """A history in S3 that lists an aborted savepoint in a folder of this host, which holds files of somebody else."""
-    LocalStore(tmp_path).create("savepoint-orders-1-9f3c/state/credentials", b"secret")
+    LocalStore(tmp_path).create("savepoint-flights.delays-1-9f3c/state/credentials", b"secret")
     coordinator = driver(open_store(f"s3://{bucket}/ckp", s3=s3.settings()))  # type: ignore[attr-defined]
-    append(coordinator, planted(f"file://{tmp_path}/savepoint-orders-1-9f3c", "9f3c"))
+    append(coordinator, planted(f"file://{tmp_path}/savepoint-flights.delays-1-9f3c", "9f3c"))
     return coordinator
 
 
@@ -147,7 +168,7 @@ def test_journal_in_s3_deletes_no_files_of_the_host_that_reads_it(planted_in_s3:
     append(planted_in_s3, e.CheckpointAborted(id=1, reason="expired", phase="acknowledge"))
     with pytest.raises(StoreMisconfigured, match="because each host has its own folder there"):
         remove_orphans(planted_in_s3)
-    assert keys_in(tmp_path) == ["savepoint-orders-1-9f3c/state/credentials"]
+    assert keys_in(tmp_path) == ["savepoint-flights.delays-1-9f3c/state/credentials"]
 
 
 def test_journal_in_s3_copies_no_files_of_the_host_into_the_bucket(planted_in_s3: Coordinator, tmp_path: Path) -> None:
@@ -155,4 +176,4 @@ def test_journal_in_s3_copies_no_files_of_the_host_into_the_bucket(planted_in_s3
     with pytest.raises(StoreMisconfigured, match="because each host has its own folder there"):
         savepoint.publish_due(planted_in_s3)
     expire(planted_in_s3, at(1))
-    assert keys_in(tmp_path) == ["savepoint-orders-1-9f3c/state/credentials"]
+    assert keys_in(tmp_path) == ["savepoint-flights.delays-1-9f3c/state/credentials"]
