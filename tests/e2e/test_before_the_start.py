@@ -24,7 +24,7 @@ def test_suspended_job_waits_until_it_is_resumed(lab: Lab) -> None:
     history = History(f"suspends.{TASK}")
     incarnation = secrets.token_hex(16)
     opened = HistoryOpened(incarnation=incarnation, job=history.job, scope="", item=None, by="test")
-    _put(lab, history, incarnation, 0, opened, *stopped(1, 1))
+    _put(lab, history, incarnation, 0, opened, *stopped(1, 1, history.job))
     run = lab.start("suspends", history=history)
     run.client.wait_for_task(run.dag, run.id, TASK, {"up_for_reschedule"}, 1, PATIENCE)
     assert run.state.launches == ()
