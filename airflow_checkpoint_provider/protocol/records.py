@@ -68,7 +68,9 @@ def parse(body: bytes, what: str) -> dict[str, Any]:
             canonical(data)
         refuse_deep(data, DEEPEST)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{what} is not JSON ({error}); somebody or something changed it after it was written") from None
+        raise Damaged(
+            f"{what} is not JSON ({cut(str(error))}); somebody or something changed it after it was written"
+        ) from None
     if not isinstance(data, dict) or type(data.get("v")) is not int or data["v"] < 1:
         raise Damaged(f"{what} is no object with a version; it was not written by this package")
     if not matches:

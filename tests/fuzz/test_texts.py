@@ -31,7 +31,7 @@ from tests.fuzz.mutations import STORED, attack, hurt, short_and_long
 
 NOW, KEYS = "2026-11-23T10:00:00.000Z", Keys("jobs/orders/job")
 NOWHERE = MemoryStore("nowhere")
-LONGEST_LINES = 100_000  # characters of a text about one state
+LONGEST_LINES = 200_000  # characters of all texts about one state
 FOLDERS = (
     "state/clean/1-nonce1",
     "state/clean/99999999999999999999-x",
