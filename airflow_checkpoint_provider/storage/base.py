@@ -211,8 +211,11 @@ def oversized(uri: str, key: str) -> Damaged:
     )
 
 
-def whole(read: Callable[[int], bytes], uri: str, key: str) -> bytes:
-    """Return what ``read`` returns until its end. Raises ``Damaged`` past ``LARGEST`` bytes, also if the object grows meanwhile."""
+def whole(read: Callable[[int], bytes], uri: str, key: str, size: int) -> bytes:
+    """Return what ``read`` returns until its end. Raises ``Damaged`` for more than ``LARGEST`` bytes: at once if the object says
+    that it has such a ``size`` (0: it does not say), else when so many were read. It may grow meanwhile."""
+    if size > LARGEST:
+        raise oversized(uri, key)
     body = bytearray()
     for piece in pieces(read):
         body += piece

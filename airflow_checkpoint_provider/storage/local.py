@@ -18,7 +18,6 @@ from io import BufferedReader
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage.base import (
-    LARGEST,
     Listed,
     Put,
     StoreBase,
@@ -26,7 +25,6 @@ from airflow_checkpoint_provider.storage.base import (
     fitting,
     is_hidden,
     missing,
-    oversized,
     pieces,
     whole,
 )
@@ -64,7 +62,7 @@ class LocalStore(StoreBase):
         self, root: str | os.PathLike[str], *, below: str = "", create_root: bool = True, private: bool = True
     ) -> None:
         self.root = os.path.abspath(root)
-        self._below = checked(below).split("/") if below else []
+        self._below = _names(below)
         self._place = "/".join((self.root, *self._below))
         self.uri = f"file://{self._place}"
         self._create_root, self._private = create_root, private
@@ -82,9 +80,7 @@ class LocalStore(StoreBase):
 
     def read(self, key: str) -> bytes | None:
         with _explained("read", self._path(key)), _unless_absent(), self._file(key) as file:
-            if os.fstat(file.fileno()).st_size > LARGEST:
-                raise oversized(self.uri, key)
-            return whole(file.read, self.uri, key)
+            return whole(file.read, self.uri, key, os.fstat(file.fileno()).st_size)
         return None
 
     def read_range(self, key: str, start: int, length: int) -> bytes | None:
@@ -134,12 +130,10 @@ class LocalStore(StoreBase):
                     os.stat(name, dir_fd=folder, follow_symlinks=False)
 
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        names = checked(prefix).split("/") if prefix else []
-        return self._walk(names, after, DEEPEST)
+        return self._walk(_names(prefix), after, DEEPEST)
 
     def folders(self, prefix: str) -> Iterator[str]:
-        names = checked(prefix).split("/") if prefix else []
-        return (name[:-1] for name, _ in self._children(names) if name.endswith("/"))
+        return (name[:-1] for name, _ in self._children(_names(prefix)) if name.endswith("/"))
 
     def _walk(self, names: Sequence[str], after: str, depth: int) -> Iterator[Listed]:
         for name, size in self._children(names) if depth else ():
@@ -219,6 +213,11 @@ def _explained(doing: str, path: str) -> Iterator[None]:
             raise StoreMisconfigured(f"{text}. Choose another root, on a local or NFS file system") from error
         advice = "Make room there (`checkpoints prune`)" if error.errno in FULL else "Look at the disk or mount"
         raise StoreUnavailable(f"{text}. {advice}; trying again may help") from error
+
+
+def _names(prefix: str) -> Sequence[str]:
+    """Return the names of the directories of a prefix; none of an empty prefix."""
+    return checked(prefix).split("/") if prefix else []
 
 
 def _unless_absent() -> suppress:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, InvalidName, printable
 from airflow_checkpoint_provider.storage.base import (
-    LARGEST,
     PART,
     Listed,
     Put,
@@ -29,7 +28,6 @@ from airflow_checkpoint_provider.storage.base import (
     fitting,
     is_hidden,
     missing,
-    oversized,
     whole,
 )
 from airflow_checkpoint_provider.storage.s3_credentials import Access, S3Settings, access, assume_role, session_for
@@ -233,9 +231,8 @@ class S3Store(StoreBase):
             self._expect_etag(answer, "read", key)
             if how:  # a range
                 return body.read()
-            if answer.get("ContentLength", 0) > LARGEST:  # absent if the answer comes in chunks
-                raise oversized(self.uri, key)
-            return whole(body.read, self.uri, key)
+            size = answer.get("ContentLength", 0)  # absent if the answer comes in chunks
+            return whole(body.read, self.uri, key, size)
 
     def _below(self, start: str, after: str = "") -> Iterator[tuple[str, int]]:
         """Yield the full keys that begin with ``start``, and their sizes. Raises an error if the listing is out of order."""

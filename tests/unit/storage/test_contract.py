@@ -174,5 +174,5 @@ def test_object_that_grows_while_it_is_read_is_damaged() -> None:
         return bytes(length)
 
     with pytest.raises(Damaged, match=f"more than {LARGEST} bytes"):
-        whole(endless, "file:///root", "journal/0")
+        whole(endless, "file:///root", "journal/0", 0)
     assert sum(asked) <= LARGEST + PART
