@@ -105,8 +105,10 @@ class Journal:
     def _refuse_savepoints_of_others(self, state: State) -> None:
         """Raise ``Damaged`` if the journal lists the directory of another job's savepoint: it would be read and deleted."""
         for checkpoint in state.checkpoints:
+            if checkpoint.target is None:
+                continue
             own = self.keys.savepoint(checkpoint.id, checkpoint.request.nonce)
-            if checkpoint.target and SavepointPointer.parse(checkpoint.target).name != own:
+            if SavepointPointer.parse(checkpoint.target).name != own:
                 raise errors.Damaged(
                     f"{self.keys.journal} lists {checkpoint.target} as chk-{checkpoint.id}, which would be {own}; somebody or something"
                     " changed it"

@@ -9,13 +9,13 @@ read before anything is done to it.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 from airflow_checkpoint_provider.coordinator.closing import close_if_due
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -107,7 +107,7 @@ def _open_histories(store: Store, job: str, own: str) -> tuple[list[str], list[s
     """
     boundaries: dict[str, int] = {}
     parts: dict[str, set[str]] = {}
-    for key in itertools.islice(_keys(store, f"jobs/{safe_token(job)}/runs"), LISTED):
+    for key in islice(_keys(store, f"jobs/{safe_token(job)}/runs"), LISTED):
         match = _KEY.fullmatch(key)
         if not match or match["history"] == own:
             continue

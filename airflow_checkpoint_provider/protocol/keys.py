@@ -98,7 +98,7 @@ class Keys:
 
     def savepoint(self, number: int, nonce: str) -> str:
         """Return the name of a savepoint's directory. The folder of the history says which job it is: a journal can lie."""
-        return f"savepoint-{self.prefix.split('/')[1]}-{number}-{nonce}"
+        return _savepoint(self.prefix.split("/")[1], number, nonce)
 
     @property
     def journal(self) -> str:
@@ -157,7 +157,11 @@ def file_set_epoch(path: str) -> int:
 
 def savepoint_name(job: str, number: int, nonce: str) -> str:
     """Return the name of a savepoint's folder at its target. ``nonce`` distinguishes two histories of one job id."""
-    return f"savepoint-{safe_token(job)}-{number}-{nonce}"
+    return _savepoint(safe_token(job), number, nonce)
+
+
+def _savepoint(job_token: str, number: int, nonce: str) -> str:
+    return f"savepoint-{job_token}-{number}-{nonce}"
 
 
 def check_savepoint_target(target: str | None, number: int, nonce: str) -> None:

@@ -12,8 +12,7 @@ from airflow_checkpoint_provider.errors import printable
 def say(lines: str | Iterable[str]) -> None:
     """Print to the driver's standard output, at once: the process may be killed in the next moment."""
     text = "\n".join(map(printable, [lines] if isinstance(lines, str) else lines))
-    encoding = (
-        getattr(sys.stdout, "encoding", None) or "utf-8"
-    )  # it may lack letters; a script's own stream may have none
+    # An encoding may lack letters; a stream of the script's own may have no encoding.
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     with contextlib.suppress(OSError):  # the reader may be gone; the job goes on
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)

@@ -85,8 +85,9 @@ class Stages:
 
     def _reuse(self, snapshot: StateSnapshot, detail: StageDetail, verdict: Verdict) -> DataFrame:
         file_set = snapshot.file_sets[0]
-        for compare in (parquet_files.verify, parquet_files.verify_rows):
-            compare(self._spark, self._uri(file_set.path), file_set.files)
+        uri = self._uri(file_set.path)
+        parquet_files.verify(self._spark, uri, file_set.files)
+        parquet_files.verify_rows(self._spark, uri, file_set.files)
         df = self._read(snapshot, detail)
         self._states.replay_values(detail)
         self._states.hand_out(snapshot)
