@@ -21,8 +21,7 @@ from airflow_checkpoint_provider.storage import MemoryStore, memory
 from airflow_checkpoint_provider.storage.base import Listed, Put
 from tests.fuzz.mutations import STORED, hurt
 from tests.support.acting import Job
-from tests.support.garbage import expire
-from tests.support.recorded import Recorded, second_attempt, three_stages
+from tests.support.recorded import finished_and_running
 from tests.unit.cli.driver import savepoint as take_savepoint
 
 NAME = "fuzzed"
@@ -126,13 +125,7 @@ def whole() -> dict[str, bytes]:
 
 
 def _delays(store: MemoryStore) -> None:
-    finished = Recorded(store)
-    three_stages(finished)
-    second_attempt(finished)
-    expire(finished.coordinator, finished.clock)
-    died = Recorded(store, scope="scheduled__2026-11-21")
-    died.started("09:00:00")
-    died.stage("clean", "10:12:32", "10:12:40", work_s=4320, kib=1)
+    died = finished_and_running(store, kib=1)
     died.triggered("stage 'weather'", "10:20:00")
     died.ended("10:30:00", "failed", 137, "task")
 

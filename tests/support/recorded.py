@@ -210,6 +210,18 @@ def three_stages(recorded: Recorded) -> None:
     recorded.triggered("stage 'delays'", "02:50:50")
 
 
+def finished_and_running(store: Store, kib: float) -> Recorded:
+    """Write a run that finished after a retry, and the next run, which has completed ``clean``. Return the next run."""
+    finished = Recorded(store)
+    three_stages(finished)
+    second_attempt(finished)
+    expire(finished.coordinator, finished.clock)
+    running = Recorded(store, scope="scheduled__2026-11-21")
+    running.started("09:00:00")
+    running.stage("clean", "10:12:32", "10:12:40", work_s=4320, kib=kib)
+    return running
+
+
 def second_attempt(recorded: Recorded) -> None:
     """The retry that goes on from there to the end."""
     recorded.launched("03:02:10", try_number=2)

@@ -14,8 +14,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import NONE
 from tests.support.acting import Job
-from tests.support.garbage import expire
-from tests.support.recorded import RUN, Recorded, second_attempt, three_stages
+from tests.support.recorded import RUN, Recorded, finished_and_running, three_stages
 
 FLIGHTS, ORDERS = "flights_etl.delays", "etl.orders"
 
@@ -48,13 +47,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of one job, of which the older finished and the newer died; and a job whose runs share a history."""
     root = tmp_path_factory.mktemp("written")
     store = LocalStore(str(root))
-    finished = Recorded(store)
-    three_stages(finished)
-    second_attempt(finished)
-    expire(finished.coordinator, finished.clock)
-    died = Recorded(store, scope="scheduled__2026-11-21")
-    died.started("09:00:00")
-    died.stage("clean", "10:12:32", "10:12:40", work_s=4320, kib=18)
+    died = finished_and_running(store, kib=18)
     died.ended("10:30:00", "failed", 137, "task")
     orders = Recorded(store, job=ORDERS, scope="")
     for hour, day in ((19, "2026-11-19"), (20, "2026-11-20")):

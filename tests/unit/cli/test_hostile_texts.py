@@ -54,6 +54,9 @@ VERBS: list[tuple[str, ...]] = [
 ]
 
 FIELDS = [(name, place) for name, (_, data) in OBJECTS.items() for place in sorted(set(places(data)))]
+each_field = pytest.mark.parametrize(
+    ("name", "place"), FIELDS, ids=lambda part: part if isinstance(part, str) else ".".join(part)
+)
 
 
 def put(name: str, data: Any) -> None:
@@ -104,7 +107,7 @@ def test_hostile_text_in_all_fields_is_printed_as_text(name: str, capsys: pytest
     assert any(r"\x1b[2J" in text for text in printed) == (name != "heartbeat")  # no verb here waits for a driver
 
 
-@pytest.mark.parametrize(("name", "place"), FIELDS, ids=lambda part: part if isinstance(part, str) else ".".join(part))
+@each_field
 def test_hostile_text_in_one_field_is_printed_as_text(
     name: str, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,7 +118,7 @@ def test_hostile_text_in_one_field_is_printed_as_text(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "place"), FIELDS, ids=lambda part: part if isinstance(part, str) else ".".join(part))
+@each_field
 def test_hostile_text_in_one_field_is_printed_as_text_by_each_verb(
     name: str, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from tests.support.acknowledgements import bystander, driver, take
 from tests.support.garbage import expire, remove_orphans
 from tests.support.histories import at
 from tests.support.journals import KEYS
+from tests.support.s3server import S3Server
 from tests.unit.coordinator.test_planted_savepoints import STUB, append, planted
 from tests.unit.coordinator.test_savepoint import completed
 
@@ -156,10 +157,10 @@ def test_planted_savepoint_is_published_nowhere_outside_of_the_roots(limited: St
 
 
 @pytest.fixture
-def planted_in_s3(bucket: str, s3: object, tmp_path: Path) -> Coordinator:
+def planted_in_s3(bucket: str, s3: S3Server, tmp_path: Path) -> Coordinator:
     """A history in S3 that lists an aborted savepoint in a folder of this host, which holds files of somebody else."""
     LocalStore(tmp_path).create("savepoint-flights.delays-1-9f3c/state/credentials", b"secret")
-    coordinator = driver(open_store(f"s3://{bucket}/ckp", s3=s3.settings()))  # type: ignore[attr-defined]
+    coordinator = driver(open_store(f"s3://{bucket}/ckp", s3=s3.settings()))
     append(coordinator, planted(f"file://{tmp_path}/savepoint-flights.delays-1-9f3c", "9f3c"))
     return coordinator
 

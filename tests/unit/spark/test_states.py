@@ -150,20 +150,8 @@ def test_deepest_value_is_kept_and_read_again() -> None:
     states = States.restored(None, RUN)
     claimed(states, "deep").set(nested(DEEPEST_VALUE))
     stored = StateSnapshot(uid="deep", kind="value", run=RUN, value=held(states)["deep"])
-    ack = Acknowledgement(inc="i", id=1, application="", epoch=1, nonce="n", run=RUN, states=(stored,))
-    seal = Seal(
-        inc="i",
-        job="j",
-        scope="",
-        item=None,
-        id=1,
-        kind="checkpoint",
-        branch=0,
-        epochs=(1,),
-        plan=("",),
-        applications={"": ack},
-    )
-    assert Seal.from_bytes(seal.to_bytes()) == seal
+    sealed = seal(stored)
+    assert Seal.from_bytes(sealed.to_bytes()) == sealed
 
 
 def test_value_is_at_once_what_a_retry_will_read() -> None:
