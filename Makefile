@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .ONESHELL:
-.PHONY: help demo test test-slow lint wheel lock clean system
+.PHONY: help demo test test-slow bench bench-full lint wheel lock clean system
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += -j2
@@ -15,12 +15,12 @@ CLASSES := .venv/spark-classes.jsa
 # Tests that wait run beside tests that compute; which of them share a worker, tests/conftest.py says. The longest come first by name.
 WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --no-loadscope-reorder
-USES_S3 := $(filter test test-slow $(JARS),$(MAKECMDGOALS))$(STORE)
+USES_S3 := $(filter test test-slow bench bench-full $(JARS),$(MAKECMDGOALS))$(STORE)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # uv leaves byte code to the first import. Where that is not written, each of hundreds of Python processes compiles Airflow anew.
 unexport PYTHONDONTWRITEBYTECODE
 # spark-submit looks for Spark by the first python3 of the PATH.
-demo test test-slow $(CLASSES): private export PATH := $(CURDIR)/$(BIN):$(PATH)
+demo test test-slow bench bench-full $(CLASSES): private export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -34,6 +34,12 @@ test: lint $(JARS) $(CLASSES)  ## linters, types and all tests but the slow ones
 
 test-slow: $(INSTALLED) $(JARS) $(CLASSES)  ## the slow tests
 	@$(BIN)/pytest $(PARALLEL) -m slow
+
+bench: $(INSTALLED) $(JARS) $(CLASSES)  ## measure what checkpoints cost, a few minutes; writes docs/performance.md
+	@$(BIN)/python -m benchmarks
+
+bench-full: $(INSTALLED) $(JARS) $(CLASSES)  ## the same with large sizes and more rounds
+	@$(BIN)/python -m benchmarks --full
 
 lint: $(INSTALLED)  ## ruff and mypy
 	@echo "Checking style and types"

@@ -1,0 +1,129 @@
+"""How long does one checkpoint take? Beside putting its four objects into the same store. Runs on Linux.
+
+Measured from its trigger until it is completed, as the driver does it, with the real coordinator over the real store. Each
+checkpoint has one new state; the others are handed on, as the earlier stages of a job are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from benchmarks.answers import Answer, Cost, Finding, Goal, Question, Size, Spread
+from benchmarks.rounds import Measured, Run, Variant, measure
+from benchmarks.stores import STORES
+from tests.support.acknowledgements import acknowledgement, driver, stage
+from tests.support.faults import FaultyStore
+from tests.support.garbage import expire
+
+STATES = (1, 32, 1000)
+FACTOR = {1: 1.3, 32: 1.3, 1000: 2.0}  # of four puts, at most
+ROUNDS = {Size.TINY: 2, Size.SMALL: 25, Size.FULL: 150}
+REQUESTS, CPU = "requests", "ms of CPU"
+FLINK = "Flink 2, another run: 7 to 24 ms"
+
+
+class Job:
+    """A job with so many states, of which each checkpoint renews one."""
+
+    def __init__(self, store: FaultyStore, states: int) -> None:
+        self.store, self.states = store, states
+        self.coordinator = driver(store)
+        self.handed_on: list[StateSnapshot] = [stage(f"s{n}", 0) for n in range(states)]
+        self.bodies: list[bytes] = []
+
+    def checkpoint(self) -> Run:
+        """Take a checkpoint. What older ones leave behind is deleted outside of the measured time, as in a job."""
+        number = self.coordinator.state.next_id
+        self.handed_on[number % self.states] = stage(f"s{number % self.states}", number)
+        before = self.coordinator.state.n
+        run = measured(self.store, lambda: take(self.coordinator, number, self.handed_on))
+        keys = self.coordinator.keys
+        written = (keys.entry(before + 1), keys.acknowledgement(number, ""), keys.seal(number), keys.entry(before + 2))
+        self.bodies = [self.store.inner.read(key) or b"" for key in written]
+        expire(self.coordinator)
+        return run
+
+
+def take(coordinator: Coordinator, number: int, states: list[StateSnapshot]) -> None:
+    coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0))
+    coordinator.acknowledge(acknowledgement(number, *states))
+    coordinator.complete(number)
+
+
+def measured(store: FaultyStore, work: Callable[[], None]) -> Run:
+    """Return the time of ``work``, its requests to the store, and the time for which it kept a processor busy."""
+    store.requests.clear()
+    began, busy = time.perf_counter(), time.process_time()
+    work()
+    seconds, cpu = time.perf_counter() - began, time.process_time() - busy
+    return Run(seconds, {REQUESTS: store.requests.total(), CPU: cpu * 1000})
+
+
+class Puts:
+    """Puts objects of the same sizes as the last checkpoint of ``job``, in the same way: each if it is absent, and lasting."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.numbers = itertools.count()
+
+    def put(self) -> Run:
+        bodies, store = self.job.bodies, self.job.store
+
+        def work() -> None:
+            for body in bodies:
+                store.create(f"raw/{next(self.numbers):016d}", body)
+
+        return measured(store, work)
+
+
+@contextmanager
+def variants(states: int, where: str) -> Iterator[tuple[Variant, Variant]]:
+    """Yield the checkpoint and the four puts, in a store of their own. One of each was done before: the connection stands."""
+    with STORES[where]() as store:
+        job = Job(store, states)
+        puts = Puts(job)
+        job.checkpoint()
+        puts.put()
+        yield Variant(ours(states, where), job.checkpoint), Variant(four_puts(states, where), puts.put)
+
+
+def ours(states: int, where: str) -> str:
+    return f"a checkpoint with {states:,} {'state' if states == 1 else 'states'}, {where}"
+
+
+def four_puts(states: int, where: str) -> str:
+    return f"four puts of the same sizes ({states:,}), {where}"
+
+
+def answer(size: Size) -> Answer:
+    rounds = ROUNDS[size]
+    findings: list[Finding] = []
+    costs: list[Cost] = []
+    loads: list[float] = []
+    for where, states in itertools.product(STORES, STATES):
+        with variants(states, where) as pair:
+            found = measure(pair, rounds)
+        findings += compared(found, states, where)
+        costs += found.costs()
+        loads += found.loads
+    return Answer(rounds, Spread.of(loads), tuple(findings), tuple(costs))
+
+
+def compared(found: Measured, states: int, where: str) -> list[Finding]:
+    name = ours(states, where)
+    ratio = found.ratio(name, four_puts(states, where))
+    requests = Spread.of(run.figures[REQUESTS] for run in found.runs[name])
+    return [
+        Finding(f"{name}: beside four puts", ratio, goal=Goal("P5", FACTOR[states])),
+        *([Finding(f"{name}: trigger until completed", found.seconds(name), "s", known=FLINK)] if states == 1 else []),
+        Finding(f"{name}: requests", requests, "requests", Goal("P9", 7)),
+    ]
+
+
+QUESTION = Question("checkpoints", "How long does one checkpoint take?", answer)
