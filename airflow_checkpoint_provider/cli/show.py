@@ -14,8 +14,8 @@ from airflow_checkpoint_provider.coordinator import statistics as numbers
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start, open_pointer
 from airflow_checkpoint_provider.coordinator.savepoint import find_gone
 from airflow_checkpoint_provider.errors import CheckpointNotFound
-from airflow_checkpoint_provider.protocol.events import StateEntry
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.protocol.metadata import StateEntry
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     PENDING,

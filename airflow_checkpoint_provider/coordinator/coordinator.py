@@ -14,10 +14,10 @@ from airflow_checkpoint_provider.coordinator.journal import Answer, Journal
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import requests
 from airflow_checkpoint_provider.protocol.completion import outcome
-from airflow_checkpoint_provider.protocol.events import Request, StateEntry
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.kinds import TOO_LARGE, kind_named
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateEntry, digest
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     CONDEMNED,
@@ -108,7 +108,7 @@ class Coordinator:
                 f"chk-{ack.id} waits for attempt {epochs[-1]}, not for attempt {ack.epoch}", epoch=ack.epoch
             )
         key, body = self.keys.acknowledgement(ack.id, ack.application), ack.to_bytes()
-        Acknowledgement.from_bytes(body, key)  # nobody could complete what cannot be read
+        Acknowledgement.from_bytes(ack.unproved().to_bytes(), key)  # nobody could complete what cannot be read
         with self._aborted_if_too_large(ack.id, "acknowledge"):
             outcome, stored = put(self.store, key, body, patience=self.journal.patience)
         if outcome is Put.UNKNOWN:
@@ -137,8 +137,10 @@ class Coordinator:
         if len(acks) < len(checkpoint.plan):
             return self._unsealed(number, finalize)
         with self._aborted_if_too_large(number, "seal"):
-            body = self._put_seal(number, self._seal(checkpoint, acks).to_bytes())
-        seal = Seal.from_bytes(body, self.keys.seal(number))
+            seal = self._seal(checkpoint, acks)
+            body = self._put_seal(number, sent := seal.to_bytes())
+        if body != sent:
+            seal = Seal.from_bytes(body, self.keys.seal(number))
         if _nonces(seal.applications) != _nonces(acks):
             raise errors.Damaged(
                 f"{self.keys.seal(number)} is not made of the acknowledgements of chk-{number}; abort it"
@@ -311,15 +313,6 @@ def _nonces(acks: Mapping[str, Acknowledgement]) -> dict[str, str]:
 def state_entries(seal: Seal) -> tuple[StateEntry, ...]:
     """Return the entries of a seal's states for the journal."""
     return tuple(
-        StateEntry(
-            uid=uid,
-            kind=state.kind,
-            run=state.run,
-            file_sets=tuple(file_set.path for file_set in state.file_sets),
-            bytes=state.bytes,
-            rows=state.rows,
-            new=state.measures.checkpoint == seal.id,
-            measures=state.measures,
-        )
-        for uid, state in sorted(seal.states.items())
+        replace(state.entry, new=True) if state.measures.checkpoint == seal.id else state.entry
+        for _, state in sorted(seal.states.items())
     )

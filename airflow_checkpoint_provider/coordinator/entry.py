@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from airflow_checkpoint_provider.errors import Damaged
-from airflow_checkpoint_provider.protocol.events import Event, event_from_json, event_to_json
+from airflow_checkpoint_provider.protocol.events import Event, event_from_json
 from airflow_checkpoint_provider.protocol.fields import Size, Time
 from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, canonical, checked, parse
 from airflow_checkpoint_provider.protocol.state import State
@@ -72,10 +72,10 @@ class Entry:
             "nonce": self.nonce,
             "at": self.at,
             "by": self.by,
-            "events": [event_to_json(event) for event in self.events],
+            "events": self.events,
         }
         if self.snapshot is not None:
-            data["snapshot"] = self.snapshot.to_json()
+            data["snapshot"] = self.snapshot
         return checked(data)
 
     @property
@@ -122,4 +122,4 @@ _KNOWN = frozenset({"v", "inc", "n", "nonce", "at", "by", "events", "snapshot", 
 
 
 def events_size(events: tuple[Event, ...]) -> int:
-    return len(canonical([event_to_json(event) for event in events]))
+    return len(canonical(events))

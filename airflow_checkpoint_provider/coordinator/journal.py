@@ -329,8 +329,8 @@ def _readable_bytes(entry: Entry, key: str) -> bytes:
     What a snapshot holds was read, or proved readable, before.
     """
     try:
-        body = entry.to_bytes()
-        Entry.from_bytes(replace(entry, snapshot=None).to_bytes() if entry.snapshot else body, key)
-        return body
+        unproved = replace(entry, snapshot=None, events=tuple(event.unproved() for event in entry.events))
+        Entry.from_bytes(unproved.to_bytes(), key)
+        return entry.to_bytes()
     except (errors.Damaged, UnicodeError) as error:
         raise errors.InvalidConfig(f"nothing was written, because nobody could read it again: {error}") from None

@@ -160,7 +160,7 @@ class Heart:
         """Write a beat now."""
         with self._lock:
             self._beat = replace(self._beat, counter=self._beat.counter + 1, at=utc_now())
-            body = checked(self._beat.to_json())
+            body = checked(self._beat)
         with contextlib.suppress(CheckpointError, OSError):
             self._store.overwrite(self._key, body)
 

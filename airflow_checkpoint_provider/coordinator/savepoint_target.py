@@ -228,7 +228,7 @@ def put_claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: 
     ``owner`` is the incarnation of a history, or ``DISPOSAL``. Open the savepoint before, since an empty directory
     could be claimed too; verify it afterwards.
     """
-    body = checked(ClaimLock(owner=owner, by=by, at=at).to_json())
+    body = checked(ClaimLock(owner=owner, by=by, at=at))
     _, stored = put(store, pointer.claim, body)
     if stored is None:
         raise _unknown(pointer.claim)
@@ -257,7 +257,7 @@ def delete_savepoint(store: Store, pointer: SavepointPointer, owner: str, by: st
     refuse_history(store, pointer)
     put_claim(store, pointer, owner, by, at)
     if not _is_stub(store, pointer):
-        store.overwrite(pointer.metadata, checked(DisposedStub(by=by, at=at).to_json()))
+        store.overwrite(pointer.metadata, checked(DisposedStub(by=by, at=at)))
     delete_files(store, pointer)
 
 

@@ -138,7 +138,7 @@ def complete(state: State, event: e.CheckpointCompleted) -> State:
         bytes=event.bytes,
         metadata_bytes=event.metadata_bytes,
         file_sets=numbers,
-        states=tuple(replace(entry, file_sets=()) for entry in event.states),
+        states=tuple(entry.listed for entry in event.states),
         extra=merged_extra(checkpoint, event),
     )
     state = replace(

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_checkpoint_provider.errors import InvalidConfig, Refused
-from airflow_checkpoint_provider.protocol.events import Event, LaunchSpec, Point, Request, StateEntry, Token
+from airflow_checkpoint_provider.protocol.events import Event, LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.fields import OUTCOMES
-from airflow_checkpoint_provider.protocol.metadata import Versions
+from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_checkpoint_provider.errors import FormatTooNew
 from airflow_checkpoint_provider.protocol.fields import (
     Checkpointing,
     Epochs,
-    FileSetPath,
     JobId,
     KindName,
     Number,
@@ -26,7 +25,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     TimeOrEmpty,
 )
 from airflow_checkpoint_provider.protocol.keys import check_savepoint_target
-from airflow_checkpoint_provider.protocol.metadata import Measures, Versions
+from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
 from airflow_checkpoint_provider.protocol.records import Record, added, cut
 
 
@@ -63,20 +62,6 @@ class Token(Record):
     def launch_text(self, try_number: int) -> str:
         """Return the text under which the state remembers a launch of the token: it names the try too."""
         return f"{self.text}|{try_number}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StateEntry(Record):
-    """One state of a completed checkpoint in the journal: enough for retention, progress and the summary."""
-
-    uid: str
-    kind: str
-    run: str
-    file_sets: tuple[FileSetPath, ...] = ()  # paths
-    bytes: Size = 0
-    rows: Size = 0
-    new: bool = False  # snapshotted for this checkpoint, not handed on
-    measures: Measures = field(default_factory=Measures)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +106,9 @@ class LaunchSpec(Record):
 
 class Event(Record):
     """Base of the events."""
+
+    def members(self) -> dict[str, str]:
+        return {**super().members(), "kind": f'"kind":"{kind_of(type(self))}"'}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,10 +283,6 @@ def kind_of(event: type[Event]) -> str:
 
 
 KINDS: dict[str, type[Event]] = {kind_of(event): event for event in Event.__subclasses__()}
-
-
-def event_to_json(event: Event) -> dict[str, Any]:
-    return {"kind": kind_of(type(event)), **event.to_json()}
 
 
 def event_from_json(data: Mapping[str, Any]) -> Event:

@@ -6,9 +6,10 @@ acknowledgements alone, so every coordinator builds the same bytes.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from airflow_checkpoint_provider.protocol.fields import (
     Epochs,
@@ -21,7 +22,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Seconds,
     Size,
 )
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, checked
+from airflow_checkpoint_provider.protocol.records import DEEPEST, VERSION, Record, Shared, added, checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,26 @@ def kind_in_words(kind: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateSnapshot(Record):
+class StateEntry(Shared):
+    """One state of a completed checkpoint in the journal: enough for retention, progress and the summary."""
+
+    uid: str
+    kind: str
+    run: str
+    file_sets: tuple[FileSetPath, ...] = ()  # paths
+    bytes: Size = 0
+    rows: Size = 0
+    new: bool = False  # snapshotted for this checkpoint, not handed on
+    measures: Measures = field(default_factory=Measures)
+
+    @functools.cached_property
+    def listed(self) -> StateEntry:
+        """Return the entry without its file sets: those of a checkpoint are listed by number."""
+        return replace(self, file_sets=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSnapshot(Shared):
     """One state in one checkpoint: rows in file sets (oldest first), or a small value inline."""
 
     uid: str
@@ -122,6 +142,19 @@ class StateSnapshot(Record):
     def rows(self) -> int:
         return sum(file_set.rows for file_set in self.file_sets)
 
+    @functools.cached_property
+    def entry(self) -> StateEntry:
+        """Return its entry for the journal, as that of a state which is not new."""
+        return StateEntry(
+            uid=self.uid,
+            kind=self.kind,
+            run=self.run,
+            file_sets=tuple(file_set.path for file_set in self.file_sets),
+            bytes=self.bytes,
+            rows=self.rows,
+            measures=self.measures,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Versions(Record):
@@ -133,6 +166,7 @@ class Versions(Record):
 class Acknowledgement(Record):
     """All states of one application at one barrier, written by the attempt ``epoch``. ``nonce`` distinguishes two writers."""
 
+    deepest: ClassVar[int] = DEEPEST - 2  # it lies in a seal
     inc: str
     id: Number
     application: str
@@ -146,7 +180,7 @@ class Acknowledgement(Record):
     v: int = VERSION
 
     def to_bytes(self) -> bytes:
-        return checked(self.to_json())
+        return checked(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +205,7 @@ class Seal(Record):
         return {state.uid: state for ack in self.applications.values() for state in ack.states}
 
     def to_bytes(self) -> bytes:
-        return checked(self.to_json())
+        return checked(self)
 
 
 def digest(body: bytes) -> str:

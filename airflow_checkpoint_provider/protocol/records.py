@@ -1,7 +1,8 @@
 """Canonical JSON and the records that are stored as it. Runs anywhere.
 
 A ``Record`` is a frozen dataclass whose JSON is read by its type hints. Fields that a newer writer added are kept in ``extra``
-and written back, so that folding and snapshotting by an older version loses nothing.
+and written back, so that folding and snapshotting by an older version loses nothing. A record encodes itself, so that the JSON
+of a ``Shared`` one, which many objects hold, is made once.
 
 Reading is strict: what this package never writes is damaged. So whatever was read can be written again.
 """
@@ -16,8 +17,9 @@ import types
 import typing
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass, field, fields, replace
+from json.encoder import encode_basestring
+from typing import Any, ClassVar, Self
 
 from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 
@@ -27,24 +29,46 @@ DEEPEST = 128  # lists and objects inside of each other: reading and writing the
 LONGEST_ERROR = 500  # characters of an error about stored data, which may quote all of it
 
 
+_json = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_SCALARS: dict[type, Callable[[Any], str]] = {  # nearly all: a checkpoint of 1,000 states has 20,000
+    str: encode_basestring,
+    int: repr,
+    bool: lambda flag: "true" if flag else "false",
+    types.NoneType: lambda _: "null",
+}
+
+
 def canonical(data: Any) -> bytes:
     """Return the canonical JSON of ``data``: sorted keys, UTF-8, no blanks, no NaN. The same data give the same bytes."""
     return _text(data).encode()
 
 
 def _text(data: Any) -> str:
-    return json.dumps(data, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    """Return the canonical JSON of plain JSON, of a record, or of a tuple or an object of such."""
+    if scalar := _SCALARS.get(type(data)):
+        return scalar(data)
+    if isinstance(data, Record):
+        return data.encoded
+    if isinstance(data, tuple):
+        return f"[{','.join([_text(item) for item in data])}]"
+    if isinstance(data, Mapping) and any(isinstance(value, Record) for value in data.values()):
+        return _joined(_members(data))
+    return _json(data)
 
 
-def checked(data: Mapping[str, Any]) -> bytes:
+def checked(data: Record | Mapping[str, Any]) -> bytes:
     """Return the canonical JSON of an object together with its checksum, by which ``parse`` notices a change."""
-    members = {name: f"{_text(name)}:{_text(value)}" for name, value in data.items()}  # each is encoded once
-    members[CHECKSUM] = f'"{CHECKSUM}":"{crc_of(_joined(members))}"'
-    return _joined(members)
+    members = data.members() if isinstance(data, Record) else _members(data)
+    members[CHECKSUM] = f'"{CHECKSUM}":"{crc_of(_joined(members).encode())}"'
+    return _joined(members).encode()
 
 
-def _joined(members: Mapping[str, str]) -> bytes:
-    return f"{{{','.join(members[name] for name in sorted(members))}}}".encode()
+def _members(data: Mapping[str, Any]) -> dict[str, str]:
+    return {name: f"{encode_basestring(name)}:{_text(value)}" for name, value in data.items()}
+
+
+def _joined(members: Mapping[str, str]) -> str:
+    return f"{{{','.join([members[name] for name in sorted(members)])}}}"
 
 
 def crc_of(body: bytes) -> str:
@@ -52,21 +76,19 @@ def crc_of(body: bytes) -> str:
     return f"{zlib.crc32(body):08x}"
 
 
-def parse(body: bytes, what: str) -> dict[str, Any]:
+def parse(body: bytes, what: str, deepest: int = DEEPEST) -> dict[str, Any]:
     """Return the object in ``body``, without its checksum. ``what`` names it in errors.
 
     Raises ``Damaged`` if it is no object with a version, or does not match its checksum; ``FormatTooNew`` if its version is
     newer than this package. An object without a checksum is taken as it is.
     """
     try:
-        data = json.loads(
-            body.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
-        )
+        data = _loaded(body)
         checksum = data.pop(CHECKSUM, None) if isinstance(data, dict) else None
         matches = checksum is None or checksum == crc_of(canonical(data))
         if _SURROGATE.search(body):
             canonical(data)
-        refuse_deep(data, DEEPEST)
+        refuse_deep(data, deepest)
     except (ValueError, RecursionError) as error:
         raise Damaged(
             f"{what} is not JSON ({cut(str(error))}); somebody or something changed it after it was written"
@@ -82,6 +104,10 @@ def parse(body: bytes, what: str) -> dict[str, Any]:
             f"{what} has format {data['v']}, this version reads up to {VERSION}: upgrade airflow-checkpoint-provider here"
         )
     return data
+
+
+def _loaded(body: bytes) -> Any:
+    return json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def refuse_deep(data: Any, deepest: int) -> None:
@@ -138,17 +164,40 @@ def added(default: Any = None, *, factory: Callable[[], Any] | None = None) -> A
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Base of everything that is stored. ``extra`` holds the fields that this version does not know."""
+    """Base of everything that is stored. ``extra`` holds the fields that this version does not know.
 
+    Lists and objects lie inside of each other at most ``deepest`` times.
+    """
+
+    deepest: ClassVar[int] = DEEPEST
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def to_json(self) -> dict[str, Any]:
-        data = dict(self.extra)
-        for name, default in _written(type(self)):  # type: ignore[arg-type]  # a class is hashable, mypy doubts it
+    @property
+    def encoded(self) -> str:
+        """Return the canonical JSON of the record."""
+        return _joined(self.members())
+
+    def members(self) -> dict[str, str]:
+        """Return the members of the record's canonical JSON, by name."""
+        members = _members(self.extra)
+        for name, label, default in _written(type(self)):  # type: ignore[arg-type]  # a class is hashable, mypy doubts it
             value = getattr(self, name)
             if default is None or value != default():
-                data[name] = _plain(value)
+                members[name] = label + _text(value)
+        return members
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON, in which nothing is shared with it."""
+        data: dict[str, Any] = json.loads(self.encoded)
         return data
+
+    def unproved(self) -> Self:
+        """Prove the ``Shared`` records that lie in tuples of this one. Return the record without them."""
+        shared = {name: value for name, value in vars(self).items() if isinstance(value, tuple) and _are_shared(value)}
+        for records in shared.values():
+            for record in records:
+                record.prove()
+        return replace(self, **dict.fromkeys(shared, ()))  # type: ignore[arg-type]  # only tuples are replaced
 
     def check(self) -> None:
         """Raise ``ValueError`` if fields that were read do not fit together. A class with such fields overrides it."""
@@ -156,7 +205,7 @@ class Record:
     @classmethod
     def from_bytes(cls, body: bytes, key: str = "a stored record") -> Self:
         """Return the record that is stored at ``key``. Raises ``Damaged`` and ``FormatTooNew``, which name the key."""
-        data = parse(body, key)
+        data = parse(body, key, cls.deepest)
         try:
             return cls.from_json(data)
         except Damaged as error:
@@ -176,22 +225,39 @@ class Record:
             raise Damaged(f"a stored {cls.__name__} cannot be read: {cut(str(error))}") from error
 
 
-def _plain(value: Any) -> Any:
-    if value is None or type(value) in (str, int, float, bool):  # nearly all: a checkpoint of 1,000 states has 20,000
-        return value
-    if isinstance(value, Record):
-        return value.to_json()
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return value
+class Shared(Record):
+    """A record that many stored objects hold, as checkpoints hold the states that are handed on. It is encoded once, and proved
+    to be readable once.
+    """
+
+    deepest: ClassVar[int] = DEEPEST - 8  # it lies in an acknowledgement in a seal, or in a checkpoint in a snapshot
+
+    @functools.cached_property
+    def encoded(self) -> str:
+        return _joined(self.members())
+
+    def prove(self) -> None:
+        """Raise ``Damaged`` if nobody could read this record again."""
+        return self._proof
+
+    @functools.cached_property
+    def _proof(self) -> None:
+        try:
+            data = _loaded(self.encoded.encode())
+            refuse_deep(data, self.deepest)
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"a {type(self).__name__} is not JSON ({cut(str(error))})") from None
+        self.from_json(data)
+
+
+def _are_shared(records: tuple[Any, ...]) -> bool:
+    return bool(records) and isinstance(records[0], Shared)
 
 
 @functools.cache
-def _written(cls: type[Record]) -> tuple[tuple[str, Callable[[], Any] | None], ...]:
-    """Return the names of the fields; with each that was added later, a function that makes its default."""
-    return tuple((f.name, f.metadata.get("added")) for f in fields(cls) if f.name != "extra")
+def _written(cls: type[Record]) -> tuple[tuple[str, str, Callable[[], Any] | None], ...]:
+    """Return names and JSON labels of the fields; with each that was added later, a function that makes its default."""
+    return tuple((f.name, f'"{f.name}":', f.metadata.get("added")) for f in fields(cls) if f.name != "extra")
 
 
 @functools.cache

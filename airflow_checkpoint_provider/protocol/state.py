@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, StateEntry, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.fields import (
     Checkpointing,
     Epochs,
@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.protocol.fields import (
 )
 from airflow_checkpoint_provider.protocol.keys import check_savepoint_target, file_set_epoch
 from airflow_checkpoint_provider.protocol.kinds import counts_as_failure, is_savepoint, kind_named
-from airflow_checkpoint_provider.protocol.metadata import Versions
+from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
 from airflow_checkpoint_provider.protocol.records import Check, Record, added
 
 KEPT_RECORDS = 100  # launches, attempts, runs, and checkpoints that are over

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start
 from airflow_checkpoint_provider.coordinator.statistics import failure
-from airflow_checkpoint_provider.protocol.events import StateEntry
-from airflow_checkpoint_provider.protocol.metadata import kind_in_words
+from airflow_checkpoint_provider.protocol.metadata import StateEntry, kind_in_words
 from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Launch, State
 from airflow_checkpoint_provider.protocol.wording import command, title
 from airflow_checkpoint_provider.text.messages import closed

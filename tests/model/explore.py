@@ -22,7 +22,7 @@ from unittest import mock
 from airflow_checkpoint_provider.coordinator import journal
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.errors import CheckpointError, StoreUnavailable
-from airflow_checkpoint_provider.protocol.events import Event, event_to_json
+from airflow_checkpoint_provider.protocol.events import Event
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold
@@ -477,7 +477,7 @@ class _Folds:
         if state == EMPTY:
             state = EMPTY
         parsed = self._parsed.get(id(events)) is events
-        content = id(events) if parsed else canonical([event_to_json(event) for event in events])
+        content = id(events) if parsed else canonical(events)
         key = (id(state), n, at, content)
         if key not in self._results:
             self._results[key] = state, fold(state, n, at, events)  # the state is kept, so that its id stays its own

@@ -27,8 +27,9 @@ from airflow_checkpoint_provider.protocol import updates
 from airflow_checkpoint_provider.protocol.commands import DoneAlready
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import decide
-from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, StateEntry, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Token
 from airflow_checkpoint_provider.protocol.keys import file_set_path
+from airflow_checkpoint_provider.protocol.metadata import StateEntry
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, KEPT_RECORDS, Checkpoint, State
 from airflow_checkpoint_provider.protocol.transitions import fold

@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision
 from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import Measures
+from airflow_checkpoint_provider.protocol.metadata import Measures, StateEntry
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold
@@ -103,7 +103,7 @@ class History:
     def write(self, *events: e.Event) -> None:
         """Append one entry without a decision."""
         n = self.state.n + 1
-        events = tuple(e.event_from_json(json.loads(canonical(e.event_to_json(event)))) for event in events)
+        events = tuple(e.event_from_json(event.to_json()) for event in events)
         self.state = fold(self.state, n, at(n), events)
         assert State.from_json(json.loads(canonical(self.state.to_json()))) == self.state
 
@@ -158,8 +158,8 @@ def file_set(number: int, epoch: int) -> str:
     return file_set_path(f"s{number}", epoch, f"nonce{number}")
 
 
-def entry(uid: str, file_sets: tuple[str, ...], checkpoint: int) -> e.StateEntry:
-    return e.StateEntry(
+def entry(uid: str, file_sets: tuple[str, ...], checkpoint: int) -> StateEntry:
+    return StateEntry(
         uid=uid,
         kind="stage",
         run="day-1",
@@ -171,7 +171,7 @@ def entry(uid: str, file_sets: tuple[str, ...], checkpoint: int) -> e.StateEntry
     )
 
 
-def complete(number: int, *entries: e.StateEntry, **other: Any) -> c.Complete:
+def complete(number: int, *entries: StateEntry, **other: Any) -> c.Complete:
     known: dict[str, Any] = {"digest": f"digest {number}", "bytes": 10, "acknowledged": ("",)}
     return c.Complete(id=number, states=tuple(entries), **known | other)
 

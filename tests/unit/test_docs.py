@@ -144,7 +144,7 @@ EXPLAINED: dict[str, type] = {
     "A **point**": events.Point,
     "A **launch spec**": events.LaunchSpec,
     "A **request**": events.Request,
-    "A **state entry**": events.StateEntry,
+    "A **state entry**": metadata.StateEntry,
     "The snapshot": state.State,
     "A **launch**": state.Launch,
     "An **attempt**": state.AttemptRecord,

@@ -347,6 +347,26 @@ def test_state_entries_mark_new_and_reused_states() -> None:
     assert [(state.uid, state.new) for state in state_entries(seal)] == [("clean", False), ("joined", True)]
 
 
+def test_checkpoints_that_hand_on_a_state_share_its_entry() -> None:
+    """A history keeps a thousand checkpoints of a hundred states each."""
+    coordinator = driver(MemoryStore())
+    handed_on = stage("clean", 0, made_of=file_set("clean", nonce="earlier"))
+    for _ in range(2):
+        take(coordinator, handed_on)
+    first, second = coordinator.state.retained
+    assert first.states[0].uid == "clean"
+    assert first.states[0] is second.states[0]
+    assert first.file_sets[0] == second.file_sets[0]
+
+
+def test_state_that_nobody_could_read_is_not_acknowledged() -> None:
+    store = MemoryStore()
+    coordinator = triggered(store)
+    with pytest.raises(Damaged, match="-1 is no size"):
+        coordinator.acknowledge(acknowledgement(1, stage("clean", -1)))
+    assert ACK not in store.objects
+
+
 # -- before an effect ----------------------------------------------------------------------------------------------------
 
 

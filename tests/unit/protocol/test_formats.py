@@ -264,7 +264,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
 
 
 def rewritten(body: bytes) -> bytes:
-    return canonical([[e.event_to_json(e.event_from_json(event)) for event in entry] for entry in json.loads(body)])
+    return canonical([[e.event_from_json(event).to_json() for event in entry] for entry in json.loads(body)])
 
 
 REWRITERS: dict[str, Callable[[bytes], bytes]] = {

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, Versions
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateEntry, StateSnapshot, Versions
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, canonical, checked, parse
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, driver, stage, take, value
@@ -254,7 +254,7 @@ EVENTS: tuple[e.Event, ...] = (
         timeout_s=600.0,
     ),
     e.CheckpointCompleted(
-        id=1, digest="d", bytes=1, states=(e.StateEntry(uid="u", kind="stage", run="r", file_sets=("state/u/1-a",)),)
+        id=1, digest="d", bytes=1, states=(StateEntry(uid="u", kind="stage", run="r", file_sets=("state/u/1-a",)),)
     ),
     e.CheckpointAborted(id=2, reason="expired", phase="acknowledge"),
     e.AttemptEnded(epoch=1, outcome="failed", exit_code=1, reported_by="driver"),
@@ -264,7 +264,7 @@ EVENTS: tuple[e.Event, ...] = (
 def test_event_keeps_unknown_fields() -> None:
     for event in EVENTS:
         data = {"kind": e.kind_of(type(event)), **later_fields(event.to_json())}
-        assert e.event_to_json(e.event_from_json(data)) == data
+        assert e.event_from_json(data).to_json() == data
 
 
 def test_snapshot_keeps_unknown_fields_over_the_next_boundary() -> None:
@@ -289,19 +289,7 @@ def test_seal_keeps_unknown_fields_of_an_acknowledgement() -> None:
     body = checked(later_fields(acknowledgement(1, stage("clean", 1), value("count", 1, 7)).to_json()))
     ack = Acknowledgement.from_bytes(body)
     assert ack.to_bytes() == body
-    seal = Seal(
-        inc="i",
-        job="j",
-        scope="",
-        item=None,
-        id=1,
-        kind="checkpoint",
-        branch=0,
-        epochs=(1,),
-        plan=("",),
-        applications={"": ack},
-    )
-    assert Seal.from_bytes(seal.to_bytes()).applications[""].to_bytes() == body
+    assert Seal.from_bytes(in_a_seal(ack).to_bytes()).applications[""].to_bytes() == body
 
 
 def test_stored_objects_are_canonical_json() -> None:
@@ -312,6 +300,62 @@ def test_stored_objects_are_canonical_json() -> None:
     assert KEYS.seal(1) in stored
     for body in stored.values():
         assert canonical(json.loads(body)) == body
+
+
+@given(json_values)
+def test_record_encodes_itself_as_its_plain_json(data: Any) -> None:
+    ack = acknowledgement(1, stage("clean", 1), value("count", 1, data), run_values={"b": data, "a": None})
+    later = Acknowledgement.from_json(later_fields(ack.to_json()) | {"m": data})
+    for record in (ack, later, *ack.states):
+        assert record.encoded.encode() == canonical(record.to_json())
+
+
+def test_state_that_is_handed_on_is_encoded_once() -> None:
+    state = stage("clean", 1)
+    assert state.encoded is state.encoded
+    assert state.entry.encoded is state.entry.encoded
+    assert replace(state, run="day-2").encoded == state.encoded.replace("day-1", "day-2")
+
+
+def nested(lists: int) -> Any:
+    return json.loads("[" * lists + "]" * lists)
+
+
+def in_a_seal(ack: Acknowledgement) -> Seal:
+    return Seal(
+        inc="i", job="j", scope="", item=None, id=1, kind="checkpoint", branch=0, epochs=(1,), plan=("",),
+        applications={"": ack},
+    )  # fmt: skip
+
+
+def test_acknowledgement_that_can_be_read_can_be_sealed() -> None:
+    """Nobody could read the seal if an acknowledgement were nested as deeply as other objects may be."""
+    deepest = acknowledgement(1, extra={"later": nested(Acknowledgement.deepest)})
+    assert Acknowledgement.from_bytes(deepest.to_bytes()) == deepest
+    assert Seal.from_bytes(in_a_seal(deepest).to_bytes()).applications == {"": deepest}
+    with pytest.raises(Damaged, match="nested more than 126 times"):
+        Acknowledgement.from_bytes(acknowledgement(1, extra={"later": nested(Acknowledgement.deepest + 1)}).to_bytes())
+
+
+UNTYPED: dict[str, Any] = {"kind": 7}
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        (value("count", 1, float("nan")), "JSON compliant"),
+        (value("count", 1, "\ud800"), "surrogates not allowed"),
+        (value("count", 1, nested(121)), "nested more than 120 times"),
+        (value("count", -1, 7), "-1 is no size"),
+        (replace(value("count", 1, 7), **UNTYPED), "7 is no str"),
+    ],
+    ids=["not a number", "half a character", "too deep", "a number below 1", "another type"],
+)
+def test_state_that_nobody_could_read_proves_to_be_damaged(broken: StateSnapshot, error: str) -> None:
+    with pytest.raises(Damaged, match=error):
+        broken.prove()
+    with pytest.raises(Damaged, match=error):
+        acknowledgement(1, stage("clean", 1), broken).unproved()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,7 +384,7 @@ def test_known_field_is_not_kept_as_unknown() -> None:
 def test_event_of_other_types_is_damaged(field: str, value: Any) -> None:
     (event,) = (candidate for candidate in EVENTS if isinstance(candidate, e.CheckpointTriggered) and candidate.id == 1)
     with pytest.raises(Damaged, match=r"CheckpointTriggered cannot be read: .* is no "):
-        e.event_from_json(e.event_to_json(event) | {field: value})
+        e.event_from_json(event.to_json() | {field: value})
 
 
 @pytest.mark.parametrize(("field", "value"), [("gated", "yes"), ("token", 7), ("try_number", "1")])
