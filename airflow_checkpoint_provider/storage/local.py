@@ -136,30 +136,30 @@ class LocalStore(StoreBase):
         return (name[:-1] for name, _ in self._children(_names(prefix)) if name.endswith("/"))
 
     def _walk(self, names: Sequence[str], after: str, depth: int) -> Iterator[Listed]:
-        for name, size in self._children(names) if depth else ():
+        for name, size in self._children(names, after) if depth else ():
             key = "/".join((*names, name))
             if name.endswith("/"):
                 if key < after and not after.startswith(key):
                     continue  # so do all keys below it
                 yield from self._walk([*names, name[:-1]], after, depth - 1)
-            elif key > after:
+            else:
                 yield Listed(key, size)
 
-    def _children(self, names: Sequence[str]) -> Sequence[tuple[str, int]]:
+    def _children(self, names: Sequence[str], after: str = "") -> Sequence[tuple[str, int]]:
         """Return the visible names with sizes. The name of a directory ends in ``/``, so that sorted names give sorted
-        keys below, too.
+        keys below, too. The sizes of files with keys up to ``after`` are not asked for: a long journal has thousands of them.
 
         Characters sort as their UTF-8 bytes do. Links, and whatever is neither file nor directory, are left out: the
         store never creates them. So are names that are no text.
         """
-        children = []
+        children, above = [], "".join(f"{name}/" for name in names)
         with _explained("list", "/".join((self._place, *names))), _unless_absent(), self._opened(names) as folder:
             for entry in scan(folder):
                 if is_hidden(entry.name) or not _is_text(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     children.append((f"{entry.name}/", 0))
-                elif entry.is_file(follow_symlinks=False):
+                elif f"{above}{entry.name}" > after and entry.is_file(follow_symlinks=False):
                     with suppress(FileNotFoundError):
                         children.append((entry.name, entry.stat(follow_symlinks=False).st_size))
         return sorted(children)
