@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import checkpoints
+from benchmarks import checkpoints, histories
 from benchmarks.answers import Question, Result, Size, read_results, write_results
 from benchmarks.machine import this_machine
 from benchmarks.page import PAGE, RESULTS, write_page
 
 CHECKOUT = Path(__file__).parents[1]
-QUESTIONS: tuple[Question, ...] = (checkpoints.QUESTION,)  # in the order of the page
+QUESTIONS: tuple[Question, ...] = (checkpoints.QUESTION, histories.QUESTION)  # in the order of the page
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:

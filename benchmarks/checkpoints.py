@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from benchmarks.answers import Answer, Cost, Finding, Goal, Question, Size, Spread
 from benchmarks.rounds import Measured, Run, Variant, measure
@@ -43,9 +44,7 @@ class Job:
         self.handed_on[number % self.states] = stage(f"s{number % self.states}", number)
         before = self.coordinator.state.n
         run = measured(self.store, lambda: take(self.coordinator, number, self.handed_on))
-        keys = self.coordinator.keys
-        written = (keys.entry(before + 1), keys.acknowledgement(number, ""), keys.seal(number), keys.entry(before + 2))
-        self.bodies = [self.store.inner.read(key) or b"" for key in written]
+        self.bodies = [self.store.inner.read(key) or b"" for key in written(self.coordinator.keys, number, before)]
         expire(self.coordinator)
         return run
 
@@ -56,7 +55,7 @@ def take(coordinator: Coordinator, number: int, states: list[StateSnapshot]) -> 
     coordinator.complete(number)
 
 
-def measured(store: FaultyStore, work: Callable[[], None]) -> Run:
+def measured(store: FaultyStore, work: Callable[[], object]) -> Run:
     """Return the time of ``work``, its requests to the store, and the time for which it kept a processor busy."""
     store.requests.clear()
     began, busy = time.perf_counter(), time.process_time()
@@ -66,20 +65,26 @@ def measured(store: FaultyStore, work: Callable[[], None]) -> Run:
 
 
 class Puts:
-    """Puts objects of the same sizes as the last checkpoint of ``job``, in the same way: each if it is absent, and lasting."""
+    """Puts the four objects of the last checkpoint of ``job`` again, in the same way and under keys of the same form."""
 
     def __init__(self, job: Job) -> None:
-        self.job = job
-        self.numbers = itertools.count()
+        self.job, self.keys = job, Keys("raw/flights.delays/job")
+        self.numbers = itertools.count(1)
 
     def put(self) -> Run:
-        bodies, store = self.job.bodies, self.job.store
+        number = next(self.numbers)
+        objects = list(zip(written(self.keys, number, 2 * number), self.job.bodies, strict=True))
 
         def work() -> None:
-            for body in bodies:
-                store.create(f"raw/{next(self.numbers):016d}", body)
+            for key, body in objects:
+                self.job.store.create(key, body)
 
-        return measured(store, work)
+        return measured(self.job.store, work)
+
+
+def written(keys: Keys, number: int, before: int) -> tuple[str, ...]:
+    """Return the keys of what checkpoint ``number`` writes behind entry ``before``."""
+    return keys.entry(before + 1), keys.acknowledgement(number, ""), keys.seal(number), keys.entry(before + 2)
 
 
 @contextmanager

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider.protocol.keys import SEGMENT
 from benchmarks.__main__ import CHECKOUT, QUESTIONS
 from benchmarks.answers import Results, read_results
 from benchmarks.page import PAGE, RESULTS, charts, rendered
@@ -48,3 +50,16 @@ def test_checkpoint_costs_seven_requests_however_many_states(results: Results) -
     assert len(requests) == 12
     for variant, count in requests.items():
         assert count == (7 if variant.startswith("a checkpoint") else 4), variant
+
+
+def test_one_more_checkpoint_costs_seven_requests_after_any_history(results: Results) -> None:
+    """Its acknowledgement and completion alone cost five. A fresh start reads a logarithm of the history and one segment."""
+    requests = {cost.variant: cost.figures["requests"] for cost in results["histories"].answer.costs}
+    for variant, count in requests.items():
+        if variant.startswith("one more checkpoint"):
+            assert count == 7, variant
+        elif variant.startswith("a fresh start"):
+            assert count <= 2 * math.log2(1000 / SEGMENT) + SEGMENT + 4, variant
+        else:
+            assert count == 5, variant
+    assert len(requests) == 12
