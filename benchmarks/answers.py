@@ -47,7 +47,7 @@ class Goal:
 class Finding:
     """One row of the answer, e.g. ``"1 state, local disk: beside four raw puts"``, in ``unit``: ``"×"``, ``"s"`` or a noun.
 
-    ``known`` is a figure of somebody else's, measured in another run on another day.
+    ``known`` is a figure of another system, measured in another run.
     """
 
     what: str
@@ -63,7 +63,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one variant took. ``figures`` are medians of what does not depend on the machine: requests, jobs, bytes."""
+    """What one variant took. ``figures`` are medians: what depends on no machine (requests, jobs, bytes), or shows where the time
+    goes."""
 
     variant: str
     seconds: Spread

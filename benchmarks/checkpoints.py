@@ -25,6 +25,7 @@ from tests.support.garbage import expire
 STATES = (1, 32, 1000)
 FACTOR = {1: 1.3, 32: 1.3, 1000: 2.0}  # of four puts, at most
 ROUNDS = {Size.TINY: 2, Size.SMALL: 25, Size.FULL: 150}
+OURS = "a checkpoint"
 REQUESTS, CPU = "requests", "ms of CPU"
 FLINK = "Flink 2, another run: 7 to 24 ms"
 
@@ -99,11 +100,11 @@ def variants(states: int, where: str) -> Iterator[tuple[Variant, Variant]]:
 
 
 def ours(states: int, where: str) -> str:
-    return f"a checkpoint with {states:,} {'state' if states == 1 else 'states'}, {where}"
+    return f"{OURS} with {states:,} {'state' if states == 1 else 'states'}, {where}"
 
 
 def four_puts(states: int, where: str) -> str:
-    return f"four puts of the same sizes ({states:,}), {where}"
+    return f"four puts of the same objects ({states:,}), {where}"
 
 
 def answer(size: Size) -> Answer:
@@ -117,18 +118,16 @@ def answer(size: Size) -> Answer:
         findings += compared(found, states, where)
         costs += found.costs()
         loads += found.loads
+    requests = Spread.of(cost.figures[REQUESTS] for cost in costs if cost.variant.startswith(OURS))
+    findings.append(Finding("requests of a checkpoint, however many states", requests, "requests", Goal("P9", 7)))
     return Answer(rounds, Spread.of(loads), tuple(findings), tuple(costs))
 
 
 def compared(found: Measured, states: int, where: str) -> list[Finding]:
     name = ours(states, where)
     ratio = found.ratio(name, four_puts(states, where))
-    requests = Spread.of(run.figures[REQUESTS] for run in found.runs[name])
-    return [
-        Finding(f"{name}: beside four puts", ratio, goal=Goal("P5", FACTOR[states])),
-        *([Finding(f"{name}: trigger until completed", found.seconds(name), "s", known=FLINK)] if states == 1 else []),
-        Finding(f"{name}: requests", requests, "requests", Goal("P9", 7)),
-    ]
+    seconds = Finding(f"{name}: trigger until completed", found.seconds(name), "s", known=FLINK if states == 1 else "")
+    return [Finding(f"{name}: beside four puts", ratio, goal=Goal("P5", FACTOR[states])), seconds]
 
 
 QUESTION = Question("checkpoints", "How long does one checkpoint take?", answer)

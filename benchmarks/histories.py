@@ -6,7 +6,7 @@ measured on a local disk; the requests are the same in every store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,31 +169,25 @@ def answer(size: Size) -> Answer:
 def findings(found: Measured, sizes: Sizes) -> Iterator[Finding]:
     most = sealing(sizes.files[-1])
     yield Finding(most, found.seconds(most), "s", Goal("P8", 1.0))
-    *_, fewer, lived, longest = sizes.all_entries
+    lived, longest = sizes.all_entries[-2:]
     few, many = sizes.retained[0], sizes.retained[-1]
-    yield beside(found, one_more(longest, ENTRIES), one_more(lived, ENTRIES), CONSTANT)
-    yield beside(found, one_more(lived, ENTRIES), one_more(fewer, ENTRIES))
-    yield beside(found, one_more(many, RETAINED), one_more(few, RETAINED), CONSTANT)
-    yield beside(found, reading(longest, ENTRIES), reading(lived, ENTRIES))
-    yield beside(found, reading(many, RETAINED), reading(few, RETAINED))
-
-
-def beside(found: Measured, name: str, peer: str, goal: Goal | None = None) -> Finding:
-    return found.compared(name, peer, goal)
+    for named in (one_more, reading):
+        goal = CONSTANT if named is one_more else None
+        yield found.compared(named(longest, ENTRIES), named(lived, ENTRIES), goal)
+        yield found.compared(named(many, RETAINED), named(few, RETAINED), goal)
 
 
 def chart(found: Measured, sizes: Sizes) -> Chart:
-    def line(named: str, numbers: tuple[int, ...], what: str) -> list[tuple[float, float]]:
-        name = {"one more checkpoint": one_more, "a fresh start reads": reading}[named]
-        return [(number, round(found.seconds(name(number, what)).median * 1000, 3)) for number in numbers]
+    def line(named: Callable[[int, str], str], numbers: tuple[int, ...], what: str) -> list[tuple[float, float]]:
+        return [(number, round(found.seconds(named(number, what)).median * 1000, 3)) for number in numbers]
 
     return Chart(
         title="One more checkpoint, and a fresh start's read of the journal",
         x="entries of the history, or retained checkpoints",
         y="milliseconds",
         lines={
-            f"{named}, over {what}": line(named, numbers, what)
-            for named in ("one more checkpoint", "a fresh start reads")
+            f"{title}, over {what}": line(named, numbers, what)
+            for title, named in (("one more checkpoint", one_more), ("a fresh start reads", reading))
             for what, numbers in ((ENTRIES, sizes.all_entries), (RETAINED, sizes.retained))
         },
         logarithmic="xy",

@@ -1,7 +1,7 @@
 """Makes docs/performance.md and its charts of the results. Runs anywhere.
 
-The text of the page is written by hand. Between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` stands what the results say,
-so that no figure is typed.
+The text of the page is written by hand. Between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` stands what the results
+say, so that no figure is typed. Each question has such a block, and all goals together have one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ RESULTS = Path("benchmarks/results.json")
 PAGE = Path("docs/performance.md")
 CHARTS = Path("docs/performance")
 
+GOALS = "goals"  # the block with the goals of all questions
 BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->\n)", re.DOTALL)
 
 
@@ -36,6 +37,8 @@ def charts(results: Results) -> dict[str, str]:
 
 
 def _block(name: str, results: Results) -> str:
+    if name == GOALS:
+        return _goals(results)
     if name not in results:
         return f"Not measured yet: `python -m benchmarks --only {name}`.\n"
     result = results[name]
@@ -44,8 +47,18 @@ def _block(name: str, results: Results) -> str:
     return f"{_findings(answer)}{chart}\n{_costs(answer)}\n{_circumstances(result)}\n"
 
 
+def _goals(results: Results) -> str:
+    """Return a table of all goals, in the order of their names."""
+    findings = [finding for result in results.values() for finding in result.answer.findings if finding.goal]
+    rows = ([*_goal(finding), finding.what, _value(finding)] for finding in findings)
+    table = _table(
+        ["goal", "met", "what", "min / **median** / max"], sorted(rows, key=lambda row: row[0].split(":")[0])
+    )
+    return table if findings else "Nothing is measured yet: `make bench`.\n"
+
+
 def _findings(answer: Answer) -> str:
-    columns = ["what", "min / **median** / max", "goal", "met", "known of others"]
+    columns = ["what", "min / **median** / max", "goal", "met", "elsewhere"]
     return _table(
         columns, ([finding.what, _value(finding), *_goal(finding), finding.known] for finding in answer.findings)
     )

@@ -31,7 +31,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 FILE = re.compile(
-    r"`((?:protocol|policies|coordinator|text|checkpoint|storage|spark|operators|sensors|triggers|task_groups|hooks|cli|tests)/[\w/.]+|\w+\.py)`"
+    r"`((?:protocol|policies|coordinator|text|checkpoint|storage|spark|operators|sensors|triggers|task_groups|hooks|cli|benchmarks|tests)/[\w/.]+|\w+\.py)`"
 )
 NAME = re.compile(r"`([^`]+)`")
 

@@ -8,14 +8,14 @@ import pytest
 
 from benchmarks.__main__ import QUESTIONS, main
 from benchmarks.answers import Answer, Chart, Cost, Finding, Goal, Machine, Result, Size, Spread, read_results
-from benchmarks.page import CHARTS, PAGE, RESULTS, blocks, charts, rendered
+from benchmarks.page import CHARTS, GOALS, PAGE, RESULTS, blocks, charts, rendered
 
 ROOT = Path(__file__).parents[2]
 AGAIN = "write it with `python -m benchmarks --page`"
 
 
 def test_page_has_a_block_for_each_question() -> None:
-    assert blocks((ROOT / PAGE).read_text()) == [question.name for question in QUESTIONS]
+    assert blocks((ROOT / PAGE).read_text()) == [GOALS, *(question.name for question in QUESTIONS)]
 
 
 def test_page_is_that_of_the_stored_results() -> None:
@@ -41,8 +41,16 @@ def test_answer_is_rendered_with_goals_and_without_empty_columns() -> None:
     )
     machine = Machine("2026-11-22", 2, 24, "3.11.7", "4.2.0", "17.0.15")
     results = {"q": Result("How long?", Size.SMALL, machine, answer)}
-    assert rendered("Text.\n<!-- begin q -->\nold\n<!-- end q -->\n", results) == (
-        """Text.
+    page = "<!-- begin goals -->\n<!-- end goals -->\n\nText.\n<!-- begin q -->\nold\n<!-- end q -->\n"
+    assert rendered(page, results) == (
+        """<!-- begin goals -->
+| goal | met | what | min / **median** / max |
+| --- | --- | --- | --- |
+| P1: ≤ 1.1 × | **no** | ours, beside nothing | 1.9 / **2** / 2.1 × |
+| P2: ≤ 1.05 × | yes | ours, beside by hand | 1 / **1.04** / 1.2 × |
+<!-- end goals -->
+
+Text.
 <!-- begin q -->
 | what | min / **median** / max | goal | met |
 | --- | --- | --- | --- |
