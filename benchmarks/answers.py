@@ -37,10 +37,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound for the median. ``name`` is that of the goal, e.g. ``"P5"``."""
+    """A bound for the median: a largest value, or a smallest one. ``name`` is that of the goal, e.g. ``"P5"``."""
 
     name: str
-    at_most: float
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def met_by(self, value: float) -> bool:
+        enough = self.at_least is None or value >= self.at_least
+        return enough and (self.at_most is None or value <= self.at_most)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Finding:
 
     @property
     def met(self) -> bool:
-        return self.goal is None or self.value.median <= self.goal.at_most
+        return self.goal is None or self.goal.met_by(self.value.median)
 
 
 @dataclass(frozen=True)

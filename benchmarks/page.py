@@ -67,8 +67,9 @@ def _findings(answer: Answer) -> str:
 def _goal(finding: Finding) -> list[str]:
     if finding.goal is None:
         return ["", ""]
-    bound = _amount(finding.goal.at_most, finding.unit)
-    return [f"{finding.goal.name}: ≤ {bound}", "yes" if finding.met else "**no**"]
+    bounds = (("≤", finding.goal.at_most), ("≥", finding.goal.at_least))
+    shown = ", ".join(f"{sign} {_amount(bound, finding.unit)}" for sign, bound in bounds if bound is not None)
+    return [f"{finding.goal.name}: {shown}", "yes" if finding.met else "**no**"]
 
 
 def _costs(answer: Answer) -> str:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
-from benchmarks.answers import Cost, Finding, Goal, Spread
+from benchmarks.answers import Answer, Cost, Finding, Goal, Spread
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a variant: its seconds, and what it cost that depends on no machine."""
+    """One run of a variant: its seconds, and what it cost besides: requests, jobs, bytes, parts of the time."""
 
     seconds: float
     figures: dict[str, float] = field(default_factory=dict)
@@ -51,13 +51,28 @@ class Measured:
     def costs(self) -> tuple[Cost, ...]:
         return tuple(Cost(name, self.seconds(name), self.figures(name)) for name in self.runs)
 
-    def ratio(self, name: str, peer: str) -> Spread:
-        """Return how many times as long as ``peer`` it took, in the same round."""
+    def ratio(self, name: str, peer: str, figure: str = "") -> Spread:
+        """Return how many times as long as ``peer`` it took, in the same round; or how many times its ``figure`` was."""
         pairs = zip(self.runs[name], self.runs[peer], strict=True)
-        return Spread.of(run.seconds / other.seconds for run, other in pairs)
+        return Spread.of(
+            run.figures[figure] / other.figures[figure] if figure else run.seconds / other.seconds
+            for run, other in pairs
+        )
 
     def compared(self, name: str, peer: str, goal: Goal | None = None) -> Finding:
         return Finding(f"{name}, beside {peer}", self.ratio(name, peer), goal=goal)
+
+
+def joined(rounds: int, cases: Iterable[tuple[str, Measured, Iterable[Finding]]]) -> Answer:
+    """Return the answer that several cases make. The name of each stands before the names of its variants and findings."""
+    findings: list[Finding] = []
+    costs: list[Cost] = []
+    loads: list[float] = []
+    for name, measured, found in cases:
+        findings += (replace(finding, what=f"{name}: {finding.what}") for finding in found)
+        costs += (replace(cost, variant=f"{name}: {cost.variant}") for cost in measured.costs())
+        loads += measured.loads
+    return Answer(rounds, Spread.of(loads), tuple(findings), tuple(costs))
 
 
 def measure(variants: Sequence[Variant], rounds: int) -> Measured:
