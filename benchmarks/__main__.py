@@ -8,13 +8,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import checkpoints, histories
+from benchmarks import checkpoints, histories, restore, retry, snapshots, stages, startup
 from benchmarks.answers import Question, Result, Size, read_results, write_results
 from benchmarks.machine import this_machine
 from benchmarks.page import PAGE, RESULTS, write_page
 
 CHECKOUT = Path(__file__).parents[1]
-QUESTIONS: tuple[Question, ...] = (checkpoints.QUESTION, histories.QUESTION)  # in the order of the page
+QUESTIONS: tuple[Question, ...] = (  # in the order of the page
+    stages.QUESTION,
+    retry.QUESTION,
+    restore.QUESTION,
+    snapshots.QUESTION,
+    startup.QUESTION,
+    checkpoints.QUESTION,
+    histories.QUESTION,
+)
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:

@@ -14,7 +14,7 @@ from benchmarks.__main__ import CHECKOUT, QUESTIONS
 from benchmarks.answers import Results, read_results
 from benchmarks.page import PAGE, RESULTS, charts, rendered
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder with the results and the page."""
     folder = tmp_path_factory.mktemp("benchmarks")
     command = [sys.executable, "-m", "benchmarks", "--tiny", "--out", str(folder)]
-    ran = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=800, check=False)
+    ran = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=1700, check=False)
     assert ran.returncode == 0, ran.stderr
     return folder
 
@@ -63,3 +63,34 @@ def test_one_more_checkpoint_costs_seven_requests_after_any_history(results: Res
         else:
             assert count == 5, variant
     assert len(requests) == 12
+
+
+def figures(results: Results, question: str, figure: str) -> dict[str, float]:
+    """Return a figure of each variant that has it."""
+    costs = results[question].answer.costs
+    return {cost.variant: cost.figures[figure] for cost in costs if figure in cost.figures}
+
+
+def test_job_starts_as_many_spark_jobs_as_one_whose_stages_are_written_by_hand(results: Results) -> None:
+    jobs = figures(results, "stages", "Spark jobs")
+    for case in ("local disk", "local disk, a Python UDF", "S3"):
+        assert jobs[f"{case}: ours"] == jobs[f"{case}: by hand"]
+
+
+def test_stage_on_s3_costs_at_most_thirty_requests_more_than_one_written_by_hand(results: Results) -> None:
+    """And so does the start of the job."""
+    requests = figures(results, "stages", "requests")
+    assert requests["S3: ours"] - requests["S3: by hand"] <= 6 * 30
+
+
+def test_retry_starts_spark_jobs_only_for_the_work_that_was_left(results: Results) -> None:
+    """What is read by hand has its schema inferred, by one job. So have the five tables, if the stages are no functions."""
+    jobs = figures(results, "retry", "Spark jobs")
+    left = jobs["only the work that was left"] - 1
+    assert jobs["the retry, stages as functions"] == left
+    assert jobs["the retry"] == left + 5
+
+
+def test_start_of_a_driver_is_broken_down(results: Results) -> None:
+    assert len(figures(results, "startup", "enter, ms")) == 4
+    assert all(count > 0 for count in figures(results, "startup", "requests to enter").values())
