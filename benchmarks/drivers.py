@@ -109,6 +109,7 @@ class Drivers:
             **(quick_jvms() if quick else {}),
             **({**s3.environment(), **WITH_S3A} if s3 else {}),
         )
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, each driver would compile all that it imports
 
     def new_root(self, scheme: str = "s3") -> str:
         """Return a place where nothing lies. ``scheme`` is for S3: boto3's, or ``s3a``."""
