@@ -81,7 +81,8 @@ def take_keys(spark: SparkSession) -> Mapping[str, str]:
 
 
 def _confs(spark: SparkSession) -> dict[str, str]:
-    return dict(spark.sparkContext.getConf().getAll())
+    # ``getConf()`` would copy the confs first, with a call to the JVM for each.
+    return dict(spark.sparkContext._conf.getAll())
 
 
 def settings_of(

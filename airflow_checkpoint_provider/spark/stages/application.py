@@ -109,7 +109,7 @@ def _py_files(spark: SparkSession) -> tuple[list[tuple[str, dict[str, bytes]]], 
     """
     found: list[tuple[str, dict[str, bytes]]] = []
     missing: dict[str, bytes] = {}
-    entries = spark.sparkContext.getConf().get("spark.submit.pyFiles", "") or ""
+    entries = spark.sparkContext._conf.get("spark.submit.pyFiles", "") or ""
     for entry in filter(None, entries.split(",")):
         path = Path(urlsplit(entry).path)
         if fnmatch(path.name, OUR_ARCHIVE):
