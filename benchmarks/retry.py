@@ -82,7 +82,7 @@ def answer(size: Size) -> Answer:
     findings = [
         Finding(f"{what}{name}, beside {peer}", found.ratio(name, peer, figure), goal=goal)
         for peer, goal in ((LEFT, Goal("P1", at_most=1.1)), (AGAIN, None))
-        for what, figure in (("", ""), ("in the job, ", IN_JOB))
+        for what, figure in (("", ""), ("in the job alone, ", IN_JOB))
         for name in (RETRY, FUNCTIONS)
     ]
     return Answer(ROUNDS[size], found.load, tuple(findings), found.costs())

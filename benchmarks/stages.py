@@ -18,6 +18,12 @@ from benchmarks.tpch import tables
 SCALE = {Size.TINY: 0.01, Size.SMALL: 0.1, Size.FULL: 1.0}
 ROUNDS = {Size.TINY: 1, Size.SMALL: 2, Size.FULL: 3}
 OURS, BY_HAND, SPARK_CHECKPOINT = "ours", "by hand", "checkpoint()"
+PEERS = {
+    BY_HAND: "stages written by hand",
+    SPARK_CHECKPOINT: "checkpoint()",
+    "persist": "persist()",
+    "lazy": "one lazy plan",
+}
 IN_JOB, JOBS, REQUESTS = "s in the job", "Spark jobs", "requests"
 
 
@@ -31,7 +37,7 @@ class Case:
     python: bool = False
 
 
-ON_DISK = Case("local disk", LOCAL, (OURS, BY_HAND, SPARK_CHECKPOINT, "persist", "lazy"))
+ON_DISK = Case("local disk", LOCAL, (OURS, *PEERS))
 WITH_PYTHON = Case("local disk, a Python UDF", LOCAL, (OURS, BY_HAND), python=True)
 ON_S3 = Case("S3", S3, (OURS, BY_HAND))
 CASES = {
@@ -76,15 +82,15 @@ def compared(case: Case, found: Measured) -> list[Finding]:
     goals = {BY_HAND: Goal("P2", at_most=1.05), SPARK_CHECKPOINT: Goal("P2", at_most=1.0)}
     peers = [peer for peer in case.variants if peer != OURS]
     return [
-        Finding(f"{what}ours, beside {peer}", found.ratio(OURS, peer, figure), goal=goals.get(peer))
-        for what, figure in (("", ""), ("in the job, ", IN_JOB))
+        Finding(f"{what}beside {PEERS[peer]}", found.ratio(OURS, peer, figure), goal=goals.get(peer))
+        for what, figure in (("", ""), ("in the job alone, ", IN_JOB))
         for peer in peers
     ]
 
 
 def answer(size: Size) -> Answer:
     cases = [(case, measured(case, size)) for case in CASES[size]]
-    return joined(ROUNDS[size], ((case.name, found, compared(case, found)) for case, found in cases))
+    return joined(ROUNDS[size], ((f"five stages, {case.name}", found, compared(case, found)) for case, found in cases))
 
 
 QUESTION = Question("stages", "What does a job take in which nothing fails?", answer)
