@@ -99,9 +99,8 @@ def _list(state: State, checkpoints: tuple[Checkpoint, ...]) -> State:
     The requests of barriers are forgotten with their checkpoints: nobody repeats them, and a thousand would push out the
     requests of tasks and people.
     """
-    latest = _latest(checkpoints)
     old, _ = bounded(tuple(checkpoint for checkpoint in checkpoints if checkpoint.over))
-    dropped = [checkpoint for checkpoint in old if checkpoint.id not in latest]
+    dropped = [checkpoint for checkpoint in old if not _is_latest(checkpoint, checkpoints)]
     ids = {checkpoint.id for checkpoint in dropped}
     barriers = {checkpoint.id for checkpoint in dropped if checkpoint.request.origin == BARRIER}
     return replace(
@@ -111,14 +110,17 @@ def _list(state: State, checkpoints: tuple[Checkpoint, ...]) -> State:
     )
 
 
-def _latest(checkpoints: tuple[Checkpoint, ...]) -> set[int]:
-    """Return the ids of the checkpoint, the savepoint and the failed checkpoint that ended last, as far as there are any."""
-    latest: dict[str, int] = {}
-    for checkpoint in sorted(checkpoints, key=lambda checkpoint: (checkpoint.ended_n, checkpoint.id)):
-        if checkpoint.status != PENDING:
-            outcome = "failed" if checkpoint.status == ABORTED else "savepoint" if checkpoint.savepoint else "completed"
-            latest[outcome] = checkpoint.id
-    return set(latest.values())
+def _is_latest(checkpoint: Checkpoint, checkpoints: tuple[Checkpoint, ...]) -> bool:
+    """Return whether no other one of ``checkpoints`` with its outcome ended later."""
+    ended, outcome = (checkpoint.ended_n, checkpoint.id), _outcome(checkpoint)
+    # The newest come first: a job may retain thousands
+    return not any((other.ended_n, other.id) > ended and _outcome(other) == outcome for other in reversed(checkpoints))
+
+
+def _outcome(checkpoint: Checkpoint) -> str:
+    if checkpoint.status in (PENDING, ABORTED):
+        return checkpoint.status
+    return "savepoint" if checkpoint.savepoint else "completed"
 
 
 def complete(state: State, event: e.CheckpointCompleted) -> State:
