@@ -10,13 +10,14 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from benchmarks.answers import Answer, Cost, Finding, Goal, Question, Size, Spread
-from benchmarks.rounds import Measured, Run, Variant, measure
+from benchmarks.answers import Answer, Finding, Goal, Question, Size, Spread
+from benchmarks.rounds import Measured, Run, Variant, joined, measure
 from benchmarks.stores import STORES
 from tests.support.acknowledgements import acknowledgement, driver, stage
 from tests.support.faults import FaultyStore
@@ -25,7 +26,8 @@ from tests.support.garbage import expire
 STATES = (1, 32, 1000)
 FACTOR = {1: 1.3, 32: 1.3, 1000: 2.0}  # of four puts, at most
 ROUNDS = {Size.TINY: 2, Size.SMALL: 25, Size.FULL: 150}
-OURS = "a checkpoint"
+NEVER = 10**15  # the number of an entry that nobody writes
+OURS, PUTS, ALL = "a checkpoint", "its four puts", "its seven requests"
 REQUESTS, CPU = "requests", "ms of CPU"
 FLINK = "Flink 2, another run: 7 to 24 ms"
 
@@ -65,22 +67,28 @@ def measured(store: FaultyStore, work: Callable[[], object]) -> Run:
     return Run(seconds, {REQUESTS: store.requests.total(), CPU: cpu * 1000})
 
 
-class Puts:
-    """Puts the four objects of the last checkpoint of ``job`` again, in the same way and under keys of the same form."""
+class Requests:
+    """Sends the requests of the last checkpoint of ``job`` again, with or without its reads, under keys of the same form."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.keys = job, Keys("raw/flights.delays/job")
+    def __init__(self, job: Job, *, reads: bool) -> None:
+        self.job, self.reads = job, reads
+        self.keys = Keys(f"{'with' if reads else 'without'}-reads/flights.delays/job")
         self.numbers = itertools.count(1)
 
-    def put(self) -> Run:
-        number = next(self.numbers)
-        objects = list(zip(written(self.keys, number, 2 * number), self.job.bodies, strict=True))
+    def send(self) -> Run:
+        """Put the four objects. Read the seal, and look twice for the boundary that would make an entry void."""
+        number, store = next(self.numbers), self.job.store
+        keys, absent = written(self.keys, number, before=2 * number), self.keys.entry(NEVER)
+        objects = list(zip(keys, self.job.bodies, strict=True))
+        read = (keys[2], absent, absent) if self.reads else ()
 
         def work() -> None:
             for key, body in objects:
-                self.job.store.create(key, body)
+                store.create(key, body)
+            for key in read:
+                store.read(key)
 
-        return measured(self.job.store, work)
+        return measured(store, work)
 
 
 def written(keys: Keys, number: int, before: int) -> tuple[str, ...]:
@@ -89,45 +97,41 @@ def written(keys: Keys, number: int, before: int) -> tuple[str, ...]:
 
 
 @contextmanager
-def variants(states: int, where: str) -> Iterator[tuple[Variant, Variant]]:
-    """Yield the checkpoint and the four puts, in a store of their own. One of each was done before: the connection stands."""
+def variants(states: int, where: str) -> Iterator[tuple[Variant, ...]]:
+    """Yield the checkpoint, its puts and its requests, in a store of their own. Each was done once: the connection stands."""
     with STORES[where]() as store:
         job = Job(store, states)
-        puts = Puts(job)
-        job.checkpoint()
-        puts.put()
-        yield Variant(ours(states, where), job.checkpoint), Variant(four_puts(states, where), puts.put)
+        those = (
+            Variant(OURS, job.checkpoint),
+            Variant(PUTS, Requests(job, reads=False).send),
+            Variant(ALL, Requests(job, reads=True).send),
+        )
+        for variant in those:
+            variant.run()
+        yield those
 
 
-def ours(states: int, where: str) -> str:
-    return f"{OURS} with {states:,} {'state' if states == 1 else 'states'}, {where}"
+def cases(size: Size) -> Iterator[tuple[str, Measured, tuple[Finding, ...]]]:
+    for where, states in itertools.product(STORES, STATES):
+        with variants(states, where) as those:
+            found = measure(those, ROUNDS[size])
+        yield f"{states:,} {'state' if states == 1 else 'states'}, {where}", found, findings(found, states)
 
 
-def four_puts(states: int, where: str) -> str:
-    return f"four puts of the same objects ({states:,}), {where}"
+def findings(found: Measured, states: int) -> tuple[Finding, ...]:
+    known = FLINK if states == 1 else ""
+    return (
+        found.compared(OURS, PUTS, Goal("P5", FACTOR[states])),
+        found.compared(OURS, ALL),
+        Finding("trigger until completed", found.seconds(OURS), "s", known=known),
+    )
 
 
 def answer(size: Size) -> Answer:
-    rounds = ROUNDS[size]
-    findings: list[Finding] = []
-    costs: list[Cost] = []
-    loads: list[float] = []
-    for where, states in itertools.product(STORES, STATES):
-        with variants(states, where) as pair:
-            found = measure(pair, rounds)
-        findings += compared(found, states, where)
-        costs += found.costs()
-        loads += found.loads
-    requests = Spread.of(cost.figures[REQUESTS] for cost in costs if cost.variant.startswith(OURS))
-    findings.append(Finding("requests of a checkpoint, however many states", requests, "requests", Goal("P9", 7)))
-    return Answer(rounds, Spread.of(loads), tuple(findings), tuple(costs))
-
-
-def compared(found: Measured, states: int, where: str) -> list[Finding]:
-    name = ours(states, where)
-    ratio = found.ratio(name, four_puts(states, where))
-    seconds = Finding(f"{name}: trigger until completed", found.seconds(name), "s", known=FLINK if states == 1 else "")
-    return [Finding(f"{name}: beside four puts", ratio, goal=Goal("P5", FACTOR[states])), seconds]
+    answer = joined(ROUNDS[size], cases(size))
+    requests = Spread.of(cost.figures[REQUESTS] for cost in answer.costs if cost.variant.endswith(OURS))
+    finding = Finding("requests of a checkpoint, however many states", requests, "requests", Goal("P9", 7))
+    return replace(answer, findings=(*answer.findings, finding))
 
 
 QUESTION = Question("checkpoints", "How long does one checkpoint take?", answer)

@@ -24,7 +24,7 @@ from tests.support.faults import FaultyStore
 from tests.support.garbage import expire
 from tests.support.journals import open_journal
 
-ROUNDS = {Size.TINY: 2, Size.SMALL: 9, Size.FULL: 25}
+ROUNDS = {Size.TINY: 2, Size.SMALL: 7, Size.FULL: 25}
 DELETIONS = "ms of deletions beside it"
 A_RUN = 16  # checkpoints; with their deletions they fill one segment of the journal, so each run writes one boundary
 CONSTANT = Goal("P8", 1.1)

@@ -45,11 +45,11 @@ def test_each_question_is_answered_and_shown(out: Path, results: Results) -> Non
 
 
 def test_checkpoint_costs_seven_requests_however_many_states(results: Results) -> None:
-    """And so do four puts cost four."""
+    """And four puts cost four."""
     requests = {cost.variant: cost.figures["requests"] for cost in results["checkpoints"].answer.costs}
-    assert len(requests) == 12
+    assert len(requests) == 18
     for variant, count in requests.items():
-        assert count == (7 if variant.startswith("a checkpoint") else 4), variant
+        assert count == (4 if variant.endswith("its four puts") else 7), variant
 
 
 def test_one_more_checkpoint_costs_seven_requests_after_any_history(results: Results) -> None:
