@@ -381,11 +381,18 @@ def compact(journal: Journal) -> None:
         delete_entries(journal, segment, segment + 1)
         if segment <= last - KEPT_SNAPSHOTS:
             make_stub(journal, segment)
+            journal.compacted = segment + 1
     journal.wrote_boundary = journal.state.n // journal.segment > last  # another thread wrote one meanwhile
 
 
 def uncompacted(journal: Journal, end: int) -> list[int]:
-    """Return the segments below number ``end`` that are not compacted yet, oldest first."""
+    """Return the segments below number ``end`` that are not compacted yet, oldest first.
+
+    A process searches their beginning once, because a boundary that is no stub may have megabytes. Later it looks only whether
+    its last stub is still there: a history that was deleted by hand and begun anew must not be compacted for the old one.
+    """
+    if journal.compacted and is_compacted(journal, journal.compacted - 1):
+        return [*range(journal.compacted, end)]
     return [*takewhile(lambda segment: not is_compacted(journal, segment), range(end - 1, -1, -1))][::-1]
 
 

@@ -83,6 +83,7 @@ class Journal:
         self._incarnation = ""  # of the first entry that was read or won; any other raises an error
         self._believed = False  # whether ``state`` comes from a complete read or an append that counts
         self.wrote_boundary = False  # so that the segments before may be pruned
+        self.compacted = 0  # segments at its beginning that this process knows to be stubs
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -368,15 +368,17 @@ class State(Record):
         The file sets of a living attempt's own epoch must not be deleted either; a pending checkpoint will refer only
         to these. The restore point of a launch is retained, or its run is over for good.
         """
-        numbers = {number for checkpoint in self.retained for number in checkpoint.file_sets}
-        return frozenset(numbers | {number for attempt in self.living() for number in attempt.held_file_sets})
+        return self._held().union(*(checkpoint.file_sets for checkpoint in self.retained))
 
     def named(self) -> frozenset[int]:
         """Return the numbers of the file sets that the journal still lists: those of checkpoints until they are forgotten, and
         those of the restore points of living attempts. Any other file set is an orphan once the attempt that wrote it is over.
         """
-        numbers = {number for checkpoint in self.checkpoints if not checkpoint.over for number in checkpoint.file_sets}
-        return frozenset(numbers | {number for attempt in self.living() for number in attempt.held_file_sets})
+        return self._held().union(*(checkpoint.file_sets for checkpoint in self.checkpoints if not checkpoint.over))
+
+    def _held(self) -> frozenset[int]:
+        """Return the numbers of the file sets of the restore points of living attempts."""
+        return frozenset[int]().union(*(attempt.held_file_sets for attempt in self.living()))
 
     def paths(self) -> Mapping[int, str]:
         return {file_set.number: file_set.path for file_set in self.file_sets}

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.garbage import compact
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.errors import StoreUnavailable
+from airflow_checkpoint_provider.errors import OtherIncarnation, StoreUnavailable
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
 from airflow_checkpoint_provider.protocol.state import State
@@ -99,6 +99,17 @@ def test_second_compaction_changes_nothing() -> None:
     assert store.objects == before
 
 
+def test_history_that_was_begun_anew_is_not_compacted_for_the_old_one() -> None:
+    """A person deleted the history while this process slept."""
+    store, journal = compacted(7 * SHORT)
+    anew = open_journal(another := MemoryStore(), segment=SHORT)
+    write(anew, 8 * SHORT, incarnation="an0ther")
+    before = store.objects = dict(another.objects)
+    with pytest.raises(OtherIncarnation):
+        compact(journal)
+    assert store.objects == before
+
+
 @pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER, Fault.LOST, Fault.DROPPED])
 @pytest.mark.parametrize("call", range(1, 40))
 def test_killed_compaction_is_finished_by_the_next(fault: Fault, call: int) -> None:
@@ -135,7 +146,7 @@ def test_compaction_leaves_no_entry_if_the_store_lists_in_another_order() -> Non
 
 
 def test_compaction_costs_the_same_for_long_histories() -> None:
-    """A compaction finds the newest stub, lists three segments, and deletes the entries of one."""
+    """A compaction looks at the newest stub, lists three segments, and deletes the entries of one."""
     costs = []
     for segments in (10, 100):
         store = FaultyStore(written(segments * SHORT, segment=SHORT))
@@ -146,7 +157,7 @@ def test_compaction_costs_the_same_for_long_histories() -> None:
         store.requests.clear()
         compact(journal)
         costs.append(dict(store.requests))
-    assert costs[0] == costs[1] == {"read": 4, "list": 3, "delete": 3, "overwrite": 1}
+    assert costs[0] == costs[1] == {"read": 1, "list": 3, "delete": 3, "overwrite": 1}
 
 
 # -- who compacts --------------------------------------------------------------------------------------------------------
