@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.protocol.handover import job_group
@@ -11,11 +11,45 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.protection import Protection
+from airflow_checkpoint_provider.text import units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG_EVERY = 60.0  # seconds between two lines
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks that Spark has planned for a stage so far. It may plan more: one Spark job may follow another."""
+
+    done: int
+    total: int
+
+    @property
+    def fraction(self) -> float:
+        return self.done / self.total
+
+
+def working(uid: str, elapsed: float, now: Tasks | None, before: Tasks | None) -> str:
+    """Return the line about a stage after ``elapsed`` seconds. ``before`` are the tasks that the line before was about.
+
+    It estimates the time left only if some tasks are done, and no more were planned since the line before.
+    """
+    after = _minutes(elapsed)
+    if now is None:
+        return f"stage '{uid}': working for {after}, Spark has not planned its tasks yet"
+    if now.done >= now.total:
+        return f"stage '{uid}': all {now.total} tasks planned so far are done after {after}; Spark goes on"
+    if not now.done or before is None or before.total != now.total:
+        return f"stage '{uid}': {now.fraction:.0%} of the {now.total} tasks planned so far are done after {after}"
+    seconds = elapsed / now.fraction - elapsed
+    left = f"about {_minutes(seconds)}" if seconds >= 60 else "less than 1 min"
+    return f"stage '{uid}': {now.fraction:.0%} of its tasks are done after {after}, {left} to go"
+
+
+def _minutes(seconds: float) -> str:
+    return units.duration(round(seconds / 60) * 60)
 
 
 class Progress:
@@ -25,27 +59,28 @@ class Progress:
         self._spark, self._attempt, self._protection = spark, attempt, protection
         self._uid: str | None = None
         self._since = self._logged = time.monotonic()
+        self._told: Tasks | None = None  # by the newest line about this stage
 
     def look(self, state: State) -> None:
         """Write stage and progress into the heartbeat, and log them once a minute."""
         self._protection.remind()
         uid, now = self._attempt.stage, time.monotonic()
         if uid != self._uid:
-            self._uid, self._since, self._logged = uid, now, now
-        done = self._fraction(uid) if uid else None
+            self._uid, self._since, self._logged, self._told = uid, now, now, None
+        tasks = self._tasks(uid) if uid else None
+        done = tasks.fraction if tasks else None
         self._attempt.heart.update(lambda beat: replace(beat, activity=self._attempt.doing(), fraction=done))
         if uid and now - self._logged >= LOG_EVERY:
-            self._logged = now
-            share = "" if done is None else f", {done:.0%} of its tasks"
-            say(f"stage '{uid}': working for {(now - self._since) / 60:.0f} min{share}")
+            say(working(uid, now - self._since, tasks, self._told))
+            self._logged, self._told = now, tasks
 
-    def _fraction(self, uid: str) -> float | None:
-        """Return the share of finished tasks in the jobs that Spark has started so far; None if there are none."""
+    def _tasks(self, uid: str) -> Tasks | None:
+        """Return the tasks of the jobs that Spark has started so far; None if there are none."""
         try:
             tracker = self._spark.sparkContext.statusTracker()
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(job_group(uid))]
             stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
             total = sum(stage.numTasks for stage in stages if stage)
-            return sum(stage.numCompletedTasks for stage in stages if stage) / total if total else None
+            return Tasks(sum(stage.numCompletedTasks for stage in stages if stage), total) if total else None
         except Exception:  # noqa: BLE001 - a JVM that is ending may raise anything; the watchdog handles its end
             return None
