@@ -282,7 +282,7 @@ def test_objects_stay_open_when_the_savepoint_of_a_stop_is_aborted(running: Driv
     number = ask(running, target, "suspend_savepoint")
     barrier(running, Copied("counts", error=StoreDenied("the target is read-only")))
     running.checkpointer.wait()
-    assert ("aborted", "own", number, number + 1) in calls
+    assert ("aborted", "own", number) in [call[:3] for call in calls]
     assert ("close", "own") not in calls
 
 
