@@ -29,7 +29,8 @@ def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot], *, deep: b
     ``deep``: read all pages too. Raises ``Damaged`` with the state and the first file that is missing or differs.
     """
     stored = {file_set.path: (state.uid, file_set.files) for state in states for file_set in state.file_sets}
-    for path, (uid, files) in stored.items():
+
+    def compare_sizes(path: str, uid: str, files: Iterable[File]) -> None:
         with _named(uid):
             compare(keys.file_set(path), sizes_in(store, keys.file_set(path)), files)
 
@@ -41,6 +42,7 @@ def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot], *, deep: b
 
     each = [(uid, keys.file_set(path), file) for path, (uid, files) in stored.items() for file in files]
     with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(lambda path: compare_sizes(path, *stored[path]), stored))
         list(threads.map(lambda about: compare_content(*about), [about for about in each if deep or about[2].footer]))
     return len(each)
 

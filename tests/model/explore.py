@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 from unittest import mock
 
-from airflow_checkpoint_provider.coordinator import journal
+from airflow_checkpoint_provider.coordinator import files, journal
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.errors import CheckpointError, StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import Event
@@ -488,10 +488,26 @@ EMPTY = State()
 FOLDS = _Folds()
 
 
+class _InOrder:
+    """Stands for threads: the calls come one after the other, so that a replay meets them in the same order."""
+
+    def __init__(self, _: int) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, call: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
+        return map(call, *arguments)
+
+
 @contextmanager
 def timeless() -> Iterator[None]:
-    """Run ``put`` without time and chance, so that the same answers make the same tries; and parse no bytes and fold no entry
-    twice, which takes most of the time of replaying."""
+    """Run without time and chance, so that the same answers make the same calls in the same order; and parse no bytes and fold
+    no entry twice, which takes most of the time of replaying."""
     FOLDS.forget()
     from_bytes = Entry.from_bytes
     parsed = cache(lambda body, what: FOLDS.entry(from_bytes(body, what)))
@@ -499,5 +515,6 @@ def timeless() -> Iterator[None]:
         mock.patch.multiple(base, monotonic=CLOCK.read, sleep=CLOCK.sleep, uniform=max),
         mock.patch.object(Entry, "from_bytes", parsed),
         mock.patch.object(journal, "fold", FOLDS.fold),
+        mock.patch.object(files, "ThreadPoolExecutor", _InOrder),
     ):
         yield
