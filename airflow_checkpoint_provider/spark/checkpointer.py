@@ -213,6 +213,8 @@ class Checkpointer:
         self._context.closing.set()
         self._context.awaited.set()
         self._thread.shutdown(wait=True)
+        if self._in_flight is not None and not self._in_flight.exception():
+            self._states.completed(self._in_flight.result())
         self.savepoints.close()
         self._writers.shutdown(wait=True)
         self._deletions.close(LAST_DELETION_TIMEOUT)

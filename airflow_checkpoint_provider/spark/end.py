@@ -99,7 +99,7 @@ class JobEnd:
         if self._session_stopped and not isinstance(error, WrongUse):
             say(f"{STOPPED}. The error below may only be its effect")
         self.checkpointer.close()
-        damage = damage_behind(error, self.attempt, self.states.snapshots.values())
+        damage = damage_behind(error, self.attempt, self.states.complete_records())
         cause = damage or error
         self.attempt.end_failed(exit_code(cause, self.launched))
         self.checkpointer.close_objects()

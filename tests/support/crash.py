@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.spark import copies, job, savepoints
-from airflow_checkpoint_provider.spark.stages import parquet_files, stage
+from airflow_checkpoint_provider.spark.stages import parquet_files, proof
 from airflow_checkpoint_provider.spark.state import value as values
 from airflow_checkpoint_provider.storage import open_store
 
@@ -125,7 +125,7 @@ class Steps:
         self._wrap(job.CheckpointedJob, "_begin", lambda *_: "attempt", "", "attached")
         self._wrap(parquet_files, "write", lambda df, uri, **_: _stage(uri), "", "rows-written")
         self._wrap(parquet_files, "count_rows", lambda spark, written, footers: _stage(written.uri), "", "rows-counted")
-        self._wrap(stage.Stages, "_keep_plan", lambda _, path, plan: _stage(path), "", "plan-kept")
+        self._wrap(proof.StageSnapshot, "_keep_plan", lambda snapshot: _stage(snapshot.written.uri), "", "plan-kept")
         self._wrap(
             Coordinator,
             "acknowledge",

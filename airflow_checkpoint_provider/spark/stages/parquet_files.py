@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,13 +47,13 @@ COUNT_TIMEOUT = 600  # seconds from the commit until Spark's listeners have hand
 
 @dataclass(frozen=True)
 class Written:
-    """The result of one write: the files with their sizes in bytes, and how many rows Spark counted while it wrote."""
+    """The result of one write: the files with their sizes in bytes, and Spark's count of the rows, which comes a little later."""
 
     uri: str
     sizes: dict[str, int]
-    rows: int
     schema: str
     """Spark's JSON."""
+    observed: Observation
 
 
 def codec_for(scheme: str) -> str:
@@ -76,7 +76,7 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
         raise StoreError(
             f"{uri} holds files of {len(writes)} writes after one write. Nothing else may write there: run the job again"
         )
-    return Written(uri, sizes, _rows(df.sparkSession, observed), schema_json(df))
+    return Written(uri, sizes, schema_json(df), observed)
 
 
 def _rights(uri: str) -> dict[str, str]:
@@ -97,13 +97,14 @@ def count_rows(
     """Return the files of ``written`` with the number of rows in each, as their footers tell it.
 
     If ``footers`` lacks one of them, or one is encrypted, a small Spark job counts. Raises ``StoreError`` if the sum differs from
-    the rows that were written. Acknowledge the files only after this.
+    the rows that Spark counted while it wrote. Acknowledge the files only after this.
     """
+    expected = _rows(spark, written.observed)
     told = {name: rows for name, (_, rows) in footers.items() if rows is not None}
     rows = told if told.keys() >= written.sizes.keys() else _rows_by_file(spark, written.uri, written.sizes)
-    if sum(rows.values()) != written.rows:
+    if sum(rows.values()) != expected:
         raise StoreError(
-            f"{written.rows} rows were written to {written.uri}, but its files hold {sum(rows.values())}. The files are not used: run the job again"
+            f"{expected} rows were written to {written.uri}, but its files hold {sum(rows.values())}. The files are not used: run the job again"
         )
     return tuple(
         File(name=name, bytes=size, rows=rows.get(name, 0), footer=footers[name][0] if name in footers else None)
@@ -111,7 +112,7 @@ def count_rows(
     )
 
 
-def _rows_by_file(spark: SparkSession, uri: str, names: Iterable[str]) -> dict[str, int]:
+def _rows_by_file(spark: SparkSession, uri: str, names: Collection[str]) -> dict[str, int]:
     """Return the number of rows by file name, from the footers. A file without rows is not in it."""
     footers = _load(spark, uri, names, StructType([]))
     per_file = footers.groupBy(col("_metadata.file_name").alias("name")).agg(count(lit(1)).alias("rows"))
@@ -140,12 +141,7 @@ def verify(spark: SparkSession, uri: str, files: Sequence[File]) -> None:
     Raises ``Damaged``, which names the first file that differs; ``StoreDenied`` and ``StoreUnavailable`` if the directory
     cannot be listed.
     """
-    names = Counter(file.name for file in files)
-    odd = [name for name, times in names.items() if times > 1 or "/" in name or name.startswith((".", "_"))]
-    if odd or not names:
-        raise Damaged(
-            f"the list of files of {uri} is no list of data files ({odd or 'empty'}). Restore an older checkpoint"
-        )
+    _refuse_odd(uri, [file.name for file in files])
     try:
         compare(uri, _listed(spark, uri), files)
     except Damaged as error:
@@ -159,11 +155,22 @@ def read(spark: SparkSession, uri: str, files: Sequence[File], schema: str) -> D
 
 
 def load(spark: SparkSession, uri: str, files: Sequence[File], schema: str) -> DataFrame:
-    """Return the rows of ``files`` in ``uri``, which were listed a moment ago. Starts no job. All columns are nullable."""
+    """Return the rows of ``files`` in ``uri``, which were compared with a listing. Starts no job. All columns are nullable."""
     return _load(spark, uri, [file.name for file in files], stored_schema(schema))
 
 
-def _load(spark: SparkSession, uri: str, names: Iterable[str], schema: StructType) -> DataFrame:
+def _refuse_odd(uri: str, names: Iterable[str]) -> None:
+    """Raise ``Damaged`` if Spark would skip a file, read it twice, or look for it elsewhere."""
+    counted = Counter(iter(names))
+    odd = [name for name, times in counted.items() if times > 1 or "/" in name or name.startswith((".", "_"))]
+    if odd or not counted:
+        raise Damaged(
+            f"the list of files of {uri} is no list of data files ({odd or 'empty'}). Restore an older checkpoint"
+        )
+
+
+def _load(spark: SparkSession, uri: str, names: Collection[str], schema: StructType) -> DataFrame:
+    _refuse_odd(uri, names)
     paths = [PATTERN_LETTERS.sub(r"\\\1", f"{uri}/{name}") for name in names]
     with overridden(spark, NO_STAT_JOB if uri.startswith("file:") else {}):
         return spark.read.schema(schema).options(**READ).parquet(*paths)

@@ -10,12 +10,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.coordinator.files import read_footers
-from airflow_checkpoint_provider.errors import CheckpointError, StoreError, WrongUse
+from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, StageDetail, StateSnapshot
-from airflow_checkpoint_provider.protocol.records import VERSION, canonical
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
@@ -24,6 +22,7 @@ from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference_from_stored
+from airflow_checkpoint_provider.spark.stages.proof import PLAN_FILE, StageSnapshot
 from airflow_checkpoint_provider.spark.stages.reuse import StageRequest, Verdict, decide_reuse, reuse_without_plan
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 from airflow_checkpoint_provider.spark.state.states import States
@@ -31,8 +30,6 @@ from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-PLAN_FILE = "plan.json"
 
 
 class Stages:
@@ -85,9 +82,8 @@ class Stages:
 
     def _reuse(self, snapshot: StateSnapshot, detail: StageDetail, verdict: Verdict) -> DataFrame:
         file_set = snapshot.file_sets[0]
-        uri = self._uri(file_set.path)
-        parquet_files.verify(self._spark, uri, file_set.files)
-        parquet_files.verify_rows(self._spark, uri, file_set.files)
+        # Names, sizes and footers were compared when the attempt began.
+        parquet_files.verify_rows(self._spark, self._uri(file_set.path), file_set.files)
         df = self._read(snapshot, detail)
         self._states.replay_values(detail)
         self._states.hand_out(snapshot)
@@ -110,7 +106,7 @@ class Stages:
     # -- computed ----------------------------------------------------------------------------------------------------
 
     def _compute(self, uid: str, df: DataFrame, plan: Plan, request: StageRequest) -> DataFrame:
-        """Write the rows once, list and compare the files, take the checkpoint of the barrier, and read the rows back."""
+        """Write the rows once, list the files, begin the checkpoint of the barrier, and read the rows back."""
         path = file_set_path(uid, self._attempt.epoch, secrets.token_hex(8))
         self._attempt.file_sets.write(path)
         uri = self._uri(path)
@@ -120,9 +116,9 @@ class Stages:
         began = time.monotonic()
         with self._described(uid):
             written = parquet_files.write(df, uri, codec=codec)
-            worked = time.monotonic() - began
-            file_set = FileSet(path=path, files=self._counted(path, written))
-        self._keep_plan(path, plan)
+        worked = time.monotonic() - began
+        files = tuple(File(name=name, bytes=size, rows=0) for name, size in sorted(written.sizes.items()))
+        file_set = FileSet(path=path, files=files)
         detail = StageDetail(
             plan=plan.digest,
             inputs=plan.read,
@@ -143,32 +139,10 @@ class Stages:
         snapshot = StateSnapshot(
             uid=uid, kind="stage", run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
         )
-        self._states.hand_out(snapshot)
+        self._states.hand_out(snapshot, StageSnapshot(self._spark, self._attempt, snapshot, written, plan))
         self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
         self._checkpointer.checkpoint(barrier)
         return self._read(snapshot, detail)
-
-    def _counted(self, path: str, written: parquet_files.Written) -> tuple[File, ...]:
-        """Return the files with their rows and the checksums of their footers.
-
-        Without an answer of the store the checksums are left out: the rows are written, and the job goes on.
-        """
-        footers = {}
-        try:
-            footers = read_footers(self._attempt.store, self._attempt.keys.file_set(path), written.sizes)
-        except StoreError as error:
-            say(f"The footers of {path} could not be read, so their checksums are not stored: {error}")
-        return parquet_files.count_rows(self._spark, written, footers)
-
-    def _keep_plan(self, path: str, plan: Plan) -> None:
-        """Store the plan's text beside the rows. Only the log line that says what changed reads it again."""
-        try:
-            key = f"{self._attempt.keys.file_set(path)}/{PLAN_FILE}"
-            self._attempt.store.overwrite(key, canonical({"v": VERSION, **plan.to_json()}))
-        except CheckpointError as error:
-            say(
-                f"The text of the plan could not be stored. If this stage is computed again, the log cannot say what changed: {error}"
-            )
 
     def _uri(self, path: str) -> str:
         return spark_uri(self._attempt.store, self._attempt.keys.file_set(path))

@@ -1,7 +1,7 @@
 """Snapshots of states at a barrier: the script's thread pins them, other threads write them. Runs in the Spark driver.
 
-Every kind of state takes part in checkpoints through ``Snapshot``. A stage is the trivial case: its rows are written before
-its barrier is reached, so its snapshot only hands out a record.
+Every kind of state takes part in checkpoints through ``Snapshot``. The rows of a stage are written before its barrier is
+reached, so its snapshot only proves them (``stages/proof.py``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Snapshot(Protocol):
 
 @dataclass(frozen=True)
 class StoredSnapshot:
-    """A state whose record is complete when it is pinned: a stage, a value, or a state that was restored."""
+    """A state whose record is complete when it is pinned: a value, a stage that is proved, or a state that was restored."""
 
     record: StateSnapshot
 

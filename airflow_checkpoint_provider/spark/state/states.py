@@ -37,6 +37,8 @@ class States:
     object_states: dict[str, Any] = field(default_factory=dict)
     handed_out: dict[str, str] = field(default_factory=dict)  # uid -> file set of each stage, in the script's order
     dropped: set[str] = field(default_factory=set)  # uids of restored states that were dropped on purpose
+    # uid -> writes the record of a state whose record in ``snapshots`` is not complete yet
+    _incomplete: dict[str, Snapshot] = field(default_factory=dict)
     _completed: bytes = b""  # fingerprint of the newest completed checkpoint, to tell whether anything changed
 
     @classmethod
@@ -80,10 +82,15 @@ class States:
         self.object_states[uid] = snapshot.value if snapshot else None
         return copy.deepcopy(self.object_states[uid])
 
-    def hand_out(self, snapshot: StateSnapshot) -> None:
-        """Note that the script has passed the end of a stage, whether its rows were reused or computed."""
+    def hand_out(self, snapshot: StateSnapshot, incomplete: Snapshot | None = None) -> None:
+        """Note that the script has passed the end of a stage, whether its rows were reused or computed.
+
+        :param incomplete: completes the record of the stage at the next barrier.
+        """
         self.snapshots[snapshot.uid] = snapshot
         self.handed_out[snapshot.uid] = snapshot.file_sets[0].identity
+        if incomplete:
+            self._incomplete[snapshot.uid] = incomplete
 
     def replay_values(self, detail: StageDetail) -> None:
         """Set the values to what they were at the barrier of a reused stage.
@@ -104,6 +111,10 @@ class States:
         """Return the unclaimed values and registered objects' states with which this run began."""
         began_with = {*self.run_values, *self.run_objects}
         return tuple(state for state in self.unclaimed() if state.kind != "stage" and state.uid in began_with)
+
+    def complete_records(self) -> tuple[StateSnapshot, ...]:
+        """Return the records that a checkpoint may hold as they are: those of new stages only after one has completed."""
+        return tuple(snapshot for uid, snapshot in self.snapshots.items() if uid not in self._incomplete)
 
     def new(self, hooks: Collection[str]) -> dict[str, Collection[str]]:
         """Return the uids that the script uses and with which this run did not begin, by kind.
@@ -127,10 +138,10 @@ class States:
 
     def pin(self, barrier: str) -> tuple[Snapshot, ...]:
         """Return every state as it is now, at ``barrier``."""
-        return tuple(StoredSnapshot(record) for record in self.records(barrier))
+        return tuple(self._incomplete.get(record.uid) or StoredSnapshot(record) for record in self.records(barrier))
 
     def records(self, barrier: str) -> Records:
-        """Return the record of every state as it is now."""
+        """Return the record of every state as it is now. The files of a new stage have no rows in it yet."""
         current = {uid: snapshot for uid, snapshot in self.snapshots.items() if uid not in self.object_states}
         for uid in self.claimed_values & self.values.keys():
             current[uid] = self._inline(uid, "value", self.values[uid], barrier)
@@ -155,6 +166,7 @@ class States:
             current = self.snapshots.get(uid)
             if current is None or current.kind == "value" or _rows(current) == _rows(state):
                 self.snapshots[uid] = state
+                self._incomplete.pop(uid, None)
         self._completed = _fingerprint(states)
 
     def changed(self) -> bool:

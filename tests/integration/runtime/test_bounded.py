@@ -27,6 +27,7 @@ def test_rows_that_a_dataframe_reads_outlive_full_checkpoints_and_other_copies_d
 
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepLatest(1))) as job:
         clean = job.stage("clean", job.spark.range(1_000))
+        job._checkpointer.wait()
         for number in range(4):
             take_full(script, job, f"full {number}")
         wait_until(lambda: len(file_sets()) == 2, 60, lambda: f"{file_sets()} are stored")

@@ -206,6 +206,7 @@ def test_stage_on_s3_costs_known_requests(script: Script, root: str, s3: S3Serve
     with script.attempt(root=root) as job:
         s3.requests.clear()
         job.stage("clean", job.spark.range(3))
+        job._checkpointer.wait()
         asked = Counter(s3.requests)
     spark = {kind: asked[kind] for kind in ("HEAD", "LIST", "COPY", "DELETE", "POST")}
     assert spark == {"HEAD": 42, "LIST": 43, "COPY": 4, "DELETE": 4, "POST": 1}

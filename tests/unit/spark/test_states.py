@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     StageDetail,
     StateSnapshot,
 )
+from airflow_checkpoint_provider.spark.state.snapshot import StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import States, new_in
 from airflow_checkpoint_provider.spark.state.value import DEEPEST_VALUE, LARGEST_VALUE, Value
 
@@ -144,6 +145,18 @@ def nested(times: int) -> Any:
     for _ in range(times + 1):
         value = [value]
     return value
+
+
+def test_record_of_a_new_stage_is_complete_when_a_checkpoint_has_completed_with_it() -> None:
+    states = States.restored(seal(stage("old")), RUN)
+    written = stage("clean", epoch=2)
+    proved = StoredSnapshot(replace(written, value="proved"))
+    states.hand_out(written, proved)
+    assert states.pin("here") == (proved, StoredSnapshot(stage("old")))
+    assert [record.uid for record in states.complete_records()] == ["old"]
+    states.completed({"clean": proved.record, "old": stage("old")})
+    assert states.pin("here") == (proved, StoredSnapshot(stage("old")))
+    assert {record.uid: record.value for record in states.complete_records()} == {"old": None, "clean": "proved"}
 
 
 def test_deepest_value_is_kept_and_read_again() -> None:
