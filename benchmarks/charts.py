@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 from matplotlib.typing import RcKeyType
 
 from benchmarks.answers import Chart
@@ -33,16 +34,20 @@ MARKERS = "osD^vP"
 def drawn(chart: Chart) -> str:
     """Return the chart as SVG."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.6, 3.6), layout="constrained")
+        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
         axes = figure.subplots()
         for (name, points), colour, marker in zip(chart.lines.items(), cycle(COLOURS), cycle(MARKERS)):
             axes.plot(*zip(*points, strict=True), label=name, color=colour, marker=marker, markersize=5)
         axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
-        axes.set_xscale("log" if "x" in chart.logarithmic else "linear")
-        axes.set_yscale("log" if "y" in chart.logarithmic else "linear")
         if "y" not in chart.logarithmic:
             axes.set_ylim(bottom=0)
-        axes.legend(frameon=False)
+        for axis, name in ((axes.xaxis, "x"), (axes.yaxis, "y")):
+            if name in chart.logarithmic:
+                axes.set(**{f"{name}scale": "log"})
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if name == "y" else (1.0,)))
+                axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter("{x:,.10g}")
+        figure.legend(frameon=False, loc="outside lower center", ncols=2)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
