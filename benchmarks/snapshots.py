@@ -43,11 +43,12 @@ def measured(size: Size, keys: int) -> Measured:
 def compared(found: Measured, keys: int) -> list[Finding]:
     pairs = zip(found.runs[OURS], found.runs[RAW], strict=True)
     speed = [(run.figures[SIZE] / run.seconds) / (raw.figures[SIZE] / raw.seconds) for run, raw in pairs]
-    rows = [keys / 1e6 / run.seconds for run in found.runs[OURS]]
+    rows, plain = ([keys / 1e6 / run.seconds for run in found.runs[name]] for name in (OURS, RAW))
     return [
         Finding("MB/s of a stage, beside a plain write", Spread.of(speed), goal=Goal("P3", at_least=0.95)),
         Finding("rows of a stage", Spread.of(rows), "M keys/s", Goal("P3", at_least=1.5 * FLINK),
                 known=f"Flink 2, canonical savepoint, another run: {FLINK}"),
+        Finding("rows of a plain write", Spread.of(plain), "M keys/s"),
         Finding("seconds of a stage, beside checkpoint()", found.ratio(OURS, SPARK_CHECKPOINT)),
     ]  # fmt: skip
 
