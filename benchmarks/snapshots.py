@@ -16,7 +16,7 @@ from benchmarks.rounds import Measured, Run, Variant, joined, measure
 KEYS = {Size.TINY: (100_000,), Size.SMALL: (1_000_000,), Size.FULL: (1_000_000, 5_000_000)}
 ROUNDS = {Size.TINY: 2, Size.SMALL: 12, Size.FULL: 20}
 WARM = {Size.TINY: 1, Size.SMALL: 5, Size.FULL: 5}  # runs of each variant before
-OURS, RAW, SPARK_CHECKPOINT = "ours", "raw", "checkpoint()"
+OURS, RAW, COUNTED, SPARK_CHECKPOINT = "ours", "raw", "raw, counted", "checkpoint()"
 SIZE = "MB"
 FLINK = 3.6  # million keys a second, written to a canonical savepoint
 
@@ -35,7 +35,7 @@ def asked(size: Size, keys: int) -> Iterator[Callable[[str], Run]]:
 
 def measured(size: Size, keys: int) -> Measured:
     with asked(size, keys) as run:
-        variants = [Variant(name, partial(run, name)) for name in (OURS, RAW, SPARK_CHECKPOINT)]
+        variants = [Variant(name, partial(run, name)) for name in (OURS, RAW, COUNTED, SPARK_CHECKPOINT)]
         measure(variants, WARM[size])
         return measure(variants, ROUNDS[size])
 
@@ -49,7 +49,9 @@ def compared(found: Measured, keys: int) -> list[Finding]:
         Finding("rows of a stage", Spread.of(rows), "M keys/s", Goal("P3", at_least=1.5 * FLINK),
                 known=f"Flink 2, canonical savepoint, another run: {FLINK}"),
         Finding("rows of a plain write", Spread.of(plain), "M keys/s"),
+        Finding("seconds of a plain write that counts its rows, beside a plain write", found.ratio(COUNTED, RAW)),
         Finding("seconds of a stage, beside checkpoint()", found.ratio(OURS, SPARK_CHECKPOINT)),
+        Finding("seconds of a plain write, beside checkpoint()", found.ratio(RAW, SPARK_CHECKPOINT)),
     ]  # fmt: skip
 
 

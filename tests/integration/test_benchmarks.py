@@ -72,9 +72,10 @@ def figures(results: Results, question: str, figure: str) -> dict[str, float]:
 
 
 def test_job_starts_as_many_spark_jobs_as_one_whose_stages_are_written_by_hand(results: Results) -> None:
+    """Spark itself may start one more or less: it plans a join anew by what it has seen. One more a stage would be five."""
     jobs = figures(results, "stages", "Spark jobs")
     for place in ("local disk", "local disk, a Python UDF", "S3"):
-        assert jobs[f"five stages, {place}: ours"] == jobs[f"five stages, {place}: by hand"]
+        assert abs(jobs[f"five stages, {place}: ours"] - jobs[f"five stages, {place}: by hand"]) <= 1
 
 
 def test_stage_on_s3_costs_at_most_thirty_requests_more_than_one_written_by_hand(results: Results) -> None:
