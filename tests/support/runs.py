@@ -122,7 +122,9 @@ class Home:
 
     # -- drivers -----------------------------------------------------------------------------------------------------
 
-    def run(self, crash: Crash | None = None, *, submit: bool = False, confs: Mapping[str, str] | None = None) -> Ended:
+    def run(
+        self, crash: Crash | None = None, *, submit: bool = False, confs: Mapping[str, str | None] | None = None
+    ) -> Ended:
         """One driver, from its start to its end; alone, unless ``confs`` hold a launch."""
         with self.started(crash, submit=submit, confs=confs) as running:
             return running.wait()
@@ -133,7 +135,7 @@ class Home:
         crash: Crash | None = None,
         *,
         submit: bool = False,
-        confs: Mapping[str, str] | None = None,
+        confs: Mapping[str, str | None] | None = None,
         below: Sequence[str] = (),
     ) -> Iterator[Running]:
         """With ``python script`` or, if ``submit``, with ``spark-submit script``; by another process if ``below`` is its
@@ -169,7 +171,8 @@ class Home:
         arguments = f"--properties-file {properties} pyspark-shell"
         return environment(PYSPARK_SUBMIT_ARGS=arguments, CHECKPOINT_HEARTBEAT_SECONDS="1", **self.env)
 
-    def _confs(self, folder: Path, confs: Mapping[str, str]) -> dict[str, str]:
+    def _confs(self, folder: Path, confs: Mapping[str, str | None]) -> dict[str, str]:
+        """Return the confs of a driver. None takes away one of ours."""
         witness = {
             "spark.master": "local[2]",
             "spark.eventLog.enabled": "true",
@@ -177,7 +180,8 @@ class Home:
             "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false",
         }
-        return {**fast_confs(folder), **witness, **confs}
+        wanted = {**fast_confs(folder), **witness, **confs}
+        return {name: value for name, value in wanted.items() if value is not None}
 
     # -- what they leave ---------------------------------------------------------------------------------------------
 

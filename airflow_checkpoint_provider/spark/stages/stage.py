@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measure
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.process.bar import progress_bar
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
@@ -114,7 +115,7 @@ class Stages:
         if plan.sorted:
             say(state_messages.stage_sorted(uid))
         began = time.monotonic()
-        with self._described(uid):
+        with self._described(uid), progress_bar(self._spark):
             written = parquet_files.write(df, uri, codec=codec)
         worked = time.monotonic() - began
         files = tuple(File(name=name, bytes=size, rows=0) for name, size in sorted(written.sizes.items()))
