@@ -126,6 +126,7 @@ class StateEntry(Shared):
 class StateSnapshot(Shared):
     """One state in one checkpoint: rows in file sets (oldest first), or a small value inline."""
 
+    deepest: ClassVar[int] = DEEPEST - 4  # it lies in the list of an acknowledgement, which lies in a seal
     uid: str
     kind: str  # "stage", "value" or "registered"
     run: str

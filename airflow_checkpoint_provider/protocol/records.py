@@ -230,7 +230,7 @@ class Shared(Record):
     to be readable once.
     """
 
-    deepest: ClassVar[int] = DEEPEST - 8  # it lies in an acknowledgement in a seal, or in a checkpoint in a snapshot
+    deepest: ClassVar[int] = DEEPEST - 8  # it lies in a checkpoint, which lies in the snapshot of an entry
 
     @functools.cached_property
     def encoded(self) -> str:

@@ -337,6 +337,19 @@ def test_acknowledgement_that_can_be_read_can_be_sealed() -> None:
         Acknowledgement.from_bytes(acknowledgement(1, extra={"later": nested(Acknowledgement.deepest + 1)}).to_bytes())
 
 
+def test_state_that_can_be_read_can_be_handed_on() -> None:
+    """However deep its value is: a seal of somebody else may hold deeper ones than this package writes."""
+    for depth in (StateSnapshot.deepest, StateSnapshot.deepest + 1):
+        sealed = in_a_seal(acknowledgement(1, value("count", 1, nested(depth))))
+        try:
+            (state,) = Seal.from_bytes(checked(sealed)).states.values()
+        except Damaged:
+            assert depth > StateSnapshot.deepest
+        else:
+            state.prove()
+            assert depth == StateSnapshot.deepest
+
+
 UNTYPED: dict[str, Any] = {"kind": 7}
 
 
@@ -345,7 +358,7 @@ UNTYPED: dict[str, Any] = {"kind": 7}
     [
         (value("count", 1, float("nan")), "JSON compliant"),
         (value("count", 1, "\ud800"), "surrogates not allowed"),
-        (value("count", 1, nested(121)), "nested more than 120 times"),
+        (value("count", 1, nested(125)), "nested more than 124 times"),
         (value("count", -1, 7), "-1 is no size"),
         (replace(value("count", 1, 7), **UNTYPED), "7 is no str"),
     ],
