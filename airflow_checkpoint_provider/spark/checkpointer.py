@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from airflow_checkpoint_provider import __version__
@@ -149,6 +149,10 @@ class Checkpointer:
         """Take the checkpoint of a requested stop now, before the next stage computes anything."""
         if self.savepoints.stopping():
             self.checkpoint(barrier)
+
+    def beside(self, call: Callable[[], object]) -> None:
+        """Run ``call`` beside the script, as the snapshots are written."""
+        self._writers.submit(call)
 
     def wait(self) -> None:
         """Wait for the checkpoint in flight, settle unknown outcomes if the store answers, and notify registered objects."""

@@ -1,8 +1,8 @@
 """The files of one stage: write them into a directory of their own, list them, and read the listed files. Runs in the Spark driver.
 
 Spark does not report empty, doubled, hidden, flipped or missing files, nor two writers in one directory. So a directory is
-written once and never shared. The list that is made after the commit counts. Names, sizes and rows are compared before the
-list is acknowledged, and again before it is read. URIs are taken literally: no glob, no percent-encoding.
+written once and never shared. The list that is made after the commit counts. The rows are compared before the list is
+acknowledged; names, sizes and footers when an attempt starts with it. URIs are taken literally: no glob, no percent-encoding.
 """
 
 from __future__ import annotations

@@ -1,22 +1,25 @@
 """The asynchronous part of a stage: prove its rows before they are acknowledged. Runs in the Spark driver.
 
 The next stage only needs the listed files, so it does not wait for this. But it reads rows that are not proved yet. If they
-turn out to be wrong, declining the checkpoint would not be enough: the attempt ends.
+turn out to be wrong, declining the checkpoint would not be enough: the attempt ends. A store that does not answer proves
+nothing; then the next checkpoint tries it again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import traceback
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.coordinator.files import read_footers
-from airflow_checkpoint_provider.errors import CheckpointError, StoreError
+from airflow_checkpoint_provider.errors import CheckpointError, Damaged, StoreError
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.metadata import Footer, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import VERSION, canonical
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
@@ -25,72 +28,93 @@ from airflow_checkpoint_provider.spark.stages.plan import Plan
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
 
 PLAN_FILE = "plan.json"
+CHECK_EVERY = 1.0  # seconds between two questions whether the checkpoint that waits for a proof is still wanted
 
 
 @dataclass
-class StageSnapshot:
-    """A stage that was computed in this attempt. ``record`` names its files, with the sizes that were listed after the commit."""
+class Proof:
+    """Proves once that the files of a stage hold the rows that were written. Its methods may be called from any thread."""
 
     spark: SparkSession
     attempt: Attempt
-    record: StateSnapshot
+    uid: str
+    folder: str
+    """The key of the file set."""
     written: parquet_files.Written
     plan: Plan
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _proved: StoredSnapshot | None = None
+    _files: tuple[File, ...] | None = None
 
-    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
-        """Return the record with the rows and the footers of its files. The first call proves them, and stores the plan.
+    def begin(self) -> None:
+        """Prove the rows now, if the store answers."""
+        with contextlib.suppress(StoreError):  # a checkpoint tries it again, and logs the error
+            self.files(lambda: None)
+
+    def files(self, check: Check) -> tuple[File, ...]:
+        """Return the files with their rows and footers. Raises what ``check`` raises, and ``StoreError``.
 
         If the files do not hold the rows that were written, end the process with exit code 1.
         """
-        with self._lock:
-            if self._proved is None:
-                self._proved = StoredSnapshot(self._prove())
-        return self._proved.write(check, place)
-
-    def discard(self) -> None:
-        """Do nothing: the rows stay."""
-
-    @property
-    def _folder(self) -> str:
-        return self.attempt.keys.file_set(self.record.file_sets[0].path)
-
-    def _prove(self) -> StateSnapshot:
+        while not self._lock.acquire(timeout=CHECK_EVERY):
+            check()
         try:
-            files = parquet_files.count_rows(self.spark, self.written, self._footers())
-        except Exception as error:  # rows that are not proved must not be used, whatever the reason
-            if self._spark_stopped():
-                raise
-            if not isinstance(error, CheckpointError):
-                traceback.print_exc()
-            why = f"the rows of stage '{self.record.uid}' could not be proved: {error}"
-            self.attempt.end_now("failed", ExitCode.FAILED, why)
-        self._keep_plan()
-        return replace(self.record, file_sets=(replace(self.record.file_sets[0], files=files),))
+            if self._files is None:
+                self._files = self._proved()
+                self._keep_plan()
+            return self._files
+        finally:
+            self._lock.release()
+
+    def _proved(self) -> tuple[File, ...]:
+        try:
+            footers = read_footers(self.attempt.store, self.folder, self.written.sizes)
+        except Damaged as error:
+            self._end(error)
+        try:
+            return parquet_files.count_rows(self.spark, self.written, footers)
+        except Exception as error:  # noqa: BLE001 - rows that are not proved must not be used, whatever the reason
+            self._end(error)
+
+    def _end(self, error: Exception) -> NoReturn:
+        """End the process, because a later stage may have read the rows. Raise ``error`` if Spark has stopped: then none reads them."""
+        if self._spark_stopped():
+            raise error
+        self.attempt.check_not_fenced()  # else the attempt that replaced this one has deleted the files
+        if not isinstance(error, CheckpointError):
+            traceback.print_exception(error)
+        why = f"the rows of stage '{self.uid}' could not be proved: {error}"
+        self.attempt.end_now("failed", ExitCode.FAILED, why)
 
     def _spark_stopped(self) -> bool:
-        """Return whether Spark has stopped. Then nobody reads the rows any more, and the end of the job tells why."""
+        """Return whether Spark has stopped. The end of the job tells why."""
         context = self.spark.sparkContext._jsc
         try:
             return context is None or bool(context.sc().isStopped())
-        except Py4JError:  # the JVM is gone
+        except (Py4JError, OSError):  # the JVM is gone
             return True
-
-    def _footers(self) -> dict[str, tuple[Footer, int | None]]:
-        """Return the footers of the files. Without an answer of the store their checksums are left out, and the job goes on."""
-        try:
-            return read_footers(self.attempt.store, self._folder, self.written.sizes)
-        except StoreError as error:
-            say(f"The footers of {self._folder} could not be read, so their checksums are not stored: {error}")
-        return {}
 
     def _keep_plan(self) -> None:
         """Store the plan's text beside the rows. Only the log line that says what changed reads it again."""
         try:
             body = canonical({"v": VERSION, **self.plan.to_json()})
-            self.attempt.store.overwrite(f"{self._folder}/{PLAN_FILE}", body)
+            self.attempt.store.overwrite(f"{self.folder}/{PLAN_FILE}", body)
         except CheckpointError as error:
             say(
                 f"The text of the plan could not be stored. If this stage is computed again, the log cannot say what changed: {error}"
             )
+
+
+@dataclass(frozen=True)
+class StageSnapshot:
+    """A stage that was computed in this attempt. ``record`` lists its files without their rows."""
+
+    record: StateSnapshot
+    proof: Proof
+
+    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+        """Return the record with the rows and footers of its files, once they are proved."""
+        file_set = replace(self.record.file_sets[0], files=self.proof.files(check))
+        return StoredSnapshot(replace(self.record, file_sets=(file_set,))).write(check, place)
+
+    def discard(self) -> None:
+        """Do nothing: the rows stay."""

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference_from_stored
-from airflow_checkpoint_provider.spark.stages.proof import PLAN_FILE, StageSnapshot
+from airflow_checkpoint_provider.spark.stages.proof import PLAN_FILE, Proof, StageSnapshot
 from airflow_checkpoint_provider.spark.stages.reuse import StageRequest, Verdict, decide_reuse, reuse_without_plan
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 from airflow_checkpoint_provider.spark.state.states import States
@@ -118,6 +118,10 @@ class Stages:
         with self._described(uid), progress_bar(self._spark):
             written = parquet_files.write(df, uri, codec=codec)
         worked = time.monotonic() - began
+        proof = Proof(self._spark, self._attempt, uid, self._attempt.keys.file_set(path), written, plan)
+        self._checkpointer.beside(proof.begin)
+        self._checkpointer.wait()  # for the checkpoint of the barrier before; one is in flight at a time
+        waited = time.monotonic() - began - worked
         files = tuple(File(name=name, bytes=size, rows=0) for name, size in sorted(written.sizes.items()))
         file_set = FileSet(path=path, files=files)
         detail = StageDetail(
@@ -134,13 +138,11 @@ class Stages:
             values=dict(self._states.values),
         )
         barrier = f"stage '{uid}'"
-        measures = Measures(
-            barrier=barrier, work_s=worked, sync_s=time.monotonic() - began - worked, new_bytes=file_set.bytes
-        )
+        measures = Measures(barrier=barrier, work_s=worked, sync_s=waited, new_bytes=file_set.bytes)
         snapshot = StateSnapshot(
             uid=uid, kind="stage", run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
         )
-        self._states.hand_out(snapshot, StageSnapshot(self._spark, self._attempt, snapshot, written, plan))
+        self._states.hand_out(snapshot, StageSnapshot(snapshot, proof))
         self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
         self._checkpointer.checkpoint(barrier)
         return self._read(snapshot, detail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,8 +38,11 @@ class States:
     object_states: dict[str, Any] = field(default_factory=dict)
     handed_out: dict[str, str] = field(default_factory=dict)  # uid -> file set of each stage, in the script's order
     dropped: set[str] = field(default_factory=set)  # uids of restored states that were dropped on purpose
-    # uid -> writes the record of a state whose record in ``snapshots`` is not complete yet
+    # Path of a new stage's file set -> what completes the stage's record in ``snapshots``
     _incomplete: dict[str, Snapshot] = field(default_factory=dict)
+    _lock: threading.RLock = field(
+        default_factory=threading.RLock
+    )  # the script may take checkpoints in several threads
     _completed: bytes = b""  # fingerprint of the newest completed checkpoint, to tell whether anything changed
 
     @classmethod
@@ -87,10 +91,11 @@ class States:
 
         :param incomplete: completes the record of the stage at the next barrier.
         """
-        self.snapshots[snapshot.uid] = snapshot
-        self.handed_out[snapshot.uid] = snapshot.file_sets[0].identity
-        if incomplete:
-            self._incomplete[snapshot.uid] = incomplete
+        with self._lock:
+            self.snapshots[snapshot.uid] = snapshot
+            self.handed_out[snapshot.uid] = snapshot.file_sets[0].identity
+            if incomplete:
+                self._incomplete[snapshot.file_sets[0].path] = incomplete
 
     def replay_values(self, detail: StageDetail) -> None:
         """Set the values to what they were at the barrier of a reused stage.
@@ -114,7 +119,8 @@ class States:
 
     def complete_records(self) -> tuple[StateSnapshot, ...]:
         """Return the records that a checkpoint may hold as they are: those of new stages only after one has completed."""
-        return tuple(snapshot for uid, snapshot in self.snapshots.items() if uid not in self._incomplete)
+        with self._lock:
+            return tuple(record for record in self.snapshots.values() if not self._completing(record))
 
     def new(self, hooks: Collection[str]) -> dict[str, Collection[str]]:
         """Return the uids that the script uses and with which this run did not begin, by kind.
@@ -138,11 +144,17 @@ class States:
 
     def pin(self, barrier: str) -> tuple[Snapshot, ...]:
         """Return every state as it is now, at ``barrier``."""
-        return tuple(self._incomplete.get(record.uid) or StoredSnapshot(record) for record in self.records(barrier))
+        with self._lock:
+            return tuple(self._completing(record) or StoredSnapshot(record) for record in self.records(barrier))
+
+    def _completing(self, record: StateSnapshot) -> Snapshot | None:
+        """Return what completes the record of a new stage; None for every other record."""
+        return next((self._incomplete.get(file_set.path) for file_set in record.file_sets), None)
 
     def records(self, barrier: str) -> Records:
         """Return the record of every state as it is now. The files of a new stage have no rows in it yet."""
-        current = {uid: snapshot for uid, snapshot in self.snapshots.items() if uid not in self.object_states}
+        with self._lock:
+            current = {uid: snapshot for uid, snapshot in self.snapshots.items() if uid not in self.object_states}
         for uid in self.claimed_values & self.values.keys():
             current[uid] = self._inline(uid, "value", self.values[uid], barrier)
         for uid, state in self.object_states.items():
@@ -160,13 +172,15 @@ class States:
         """Remember what a completed checkpoint holds: it is not new in a later one. An empty mapping changes nothing."""
         if not states:
             return
-        for uid, state in states.items():
-            if uid in self.dropped:
-                continue
-            current = self.snapshots.get(uid)
-            if current is None or current.kind == "value" or _rows(current) == _rows(state):
-                self.snapshots[uid] = state
-                self._incomplete.pop(uid, None)
+        with self._lock:
+            for uid, state in states.items():
+                current = self.snapshots.get(uid)
+                if uid not in self.dropped and (
+                    current is None or current.kind == "value" or _rows(current) == _rows(state)
+                ):
+                    self.snapshots[uid] = state
+                    for path in _rows(state):
+                        self._incomplete.pop(path, None)
         self._completed = _fingerprint(states)
 
     def changed(self) -> bool:

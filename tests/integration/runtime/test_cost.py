@@ -94,25 +94,6 @@ def test_stage_starts_only_the_job_that_writes_its_rows_and_a_reused_stage_none(
     assert jobs(script.spark) == before + 1
 
 
-def test_stage_whose_footers_the_store_does_not_return_is_counted_by_a_job(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its checkpoint has no checksums of footers, so a restore counts again."""
-    silent = FaultyStore(
-        LocalStore(script.root),
-        lambda call: Fault.NOT_SENT if call.kind == "read" and "/part-" in call.key else Fault.NONE,
-    )
-    with monkeypatch.context() as patch:
-        patch.setattr(Settings, "open_store", lambda _: silent)
-        before = jobs(script.spark)
-        with script.failing() as job:
-            job.stage("clean", job.spark.range(0, 100, 1, 7))
-        assert jobs(script.spark) > before + 1
-    with script.attempt() as job:
-        assert job.stage("clean", job.spark.range(0, 100, 1, 7)).count() == 100
-        assert all(file.footer is None for file in job._states.snapshots["clean"].file_sets[0].files)
-
-
 def test_idle_driver_reads_the_journal_once_a_second(script: Script, counted: Counted) -> None:
     with script.attempt() as job:
         job.checkpoint()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from airflow_checkpoint_provider.spark.settings import Settings
+from airflow_checkpoint_provider.spark.state.registered import InitializationContext, SnapshotContext
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore
@@ -44,31 +44,72 @@ class Held:
     def __call__(self, call: Call) -> Fault:
         if call.kind == "read" and "/part-" in call.key:
             self.waiting.set()
-            assert self.released.wait(60)
+            self.released.wait(60)
         return Fault.NONE
-
-
-@contextmanager
-def stores(monkeypatch: pytest.MonkeyPatch, script: Script, held: Held) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        patch.setattr(Settings, "open_store", lambda _: FaultyStore(LocalStore(script.root), held))
-        yield
 
 
 def test_script_goes_on_while_the_rows_of_its_stage_are_proved(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held()
-    with stores(monkeypatch, script, held), script.attempt() as job:
+    monkeypatch.setattr(Settings, "open_store", lambda _: FaultyStore(LocalStore(script.root), held))
+    with script.attempt() as job, ExitStack() as stack:
+        stack.callback(held.released.set)
         first = job.stage("first", job.spark.range(0, 100, 1, 2))
         assert held.waiting.wait(60), "the proof has begun"
         assert first.count() == 100, "the rows can be read"
-        listed = script.coordinator().state
-        assert [checkpoint.id for checkpoint in listed.pending] == [1]
-        assert script.coordinator().missing(listed.pending[0]), "nothing is acknowledged before it is proved"
+        wait_until(lambda: script.coordinator().state.pending, 60, lambda: "nothing was triggered")
+        reader = script.coordinator()
+        assert reader.missing(reader.state.pending[0]), "nothing is acknowledged before it is proved"
         held.released.set()
         wait_until(lambda: script.coordinator().state.retained, 60, lambda: str(script.coordinator().state.checkpoints))
     reader = script.coordinator()
     seal, _ = reader.contents(reader.state.retained[-1])
     assert [file.rows for file in seal.states["first"].file_sets[0].files] == [50, 50]
+
+
+def test_stage_is_proved_when_a_later_checkpoint_finds_the_store_again(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = threading.Event()
+
+    def plan(call: Call) -> Fault:
+        lost = away.is_set() and call.kind == "read" and "/part-" in call.key
+        return Fault.NOT_SENT if lost else Fault.NONE
+
+    monkeypatch.setattr(Settings, "open_store", lambda _: FaultyStore(LocalStore(script.root), plan))
+    with script.attempt() as job:
+        away.set()
+        job.stage("first", job.spark.range(0, 100, 1, 2))
+        wait_until(lambda: job._checkpointer.protection.failures, 60, lambda: "no checkpoint failed")
+        assert job._attempt.state.retained == ()
+        away.clear()
+        job.checkpoint()
+        assert [file.rows for file in job._states.snapshots["first"].file_sets[0].files] == [50, 50]
+
+
+class Declining:
+    """An object that never gives its state."""
+
+    def initialize_state(self, context: InitializationContext) -> None:
+        """Begin."""
+
+    def snapshot_state(self, context: SnapshotContext) -> None:
+        raise RuntimeError("not now")
+
+
+def test_stage_is_proved_although_its_barrier_is_declined(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    footers: list[str] = []
+
+    def plan(call: Call) -> Fault:
+        if call.kind == "read" and "/part-" in call.key:
+            footers.append(call.key)
+        return Fault.NONE
+
+    monkeypatch.setattr(Settings, "open_store", lambda _: FaultyStore(LocalStore(script.root), plan))
+    with script.failing() as job:
+        job.register("declining", Declining())
+        job.stage("first", job.spark.range(0, 100, 1, 2))
+        wait_until(lambda: len(footers) == 2, 60, lambda: str(footers))
+    assert script.coordinator().state.retained == ()
 
 
 def test_rows_of_a_stage_are_proved_once_though_their_first_checkpoint_fails(
