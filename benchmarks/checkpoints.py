@@ -1,7 +1,7 @@
 """How long does one checkpoint take? Beside putting its four objects into the same store. Runs on Linux.
 
-Measured from its trigger until it is completed, as the driver does it, with the real coordinator over the real store. Each
-checkpoint has one new state; the others are handed on, as the earlier stages of a job are.
+Measured from its trigger until it is completed, with the real coordinator over the real store. Each checkpoint has one new state;
+the others are handed on, as the earlier stages of a job are. That rows are written and proved before is not part of it.
 """
 
 from __future__ import annotations
@@ -128,9 +128,12 @@ def findings(found: Measured, states: int) -> tuple[Finding, ...]:
 
 
 def answer(size: Size) -> Answer:
-    answer = joined(ROUNDS[size], cases(size))
-    requests = Spread.of(cost.figures[REQUESTS] for cost in answer.costs if cost.variant.endswith(OURS))
-    finding = Finding("requests of a checkpoint, however many states", requests, "requests", Goal("P9", 7))
+    found = list(cases(size))
+    most = max(run.figures[REQUESTS] for _, measured, _ in found for run in measured.runs[OURS])
+    finding = Finding(
+        "most requests of a checkpoint, however many states", Spread.of([most]), "requests", Goal("P9", 7)
+    )
+    answer = joined(ROUNDS[size], found)
     return replace(answer, findings=(*answer.findings, finding))
 
 

@@ -18,28 +18,28 @@ READING = "s to read all rows"
 FLINK = 0.25  # million keys a second, restored from a canonical savepoint
 
 
-def run_of(driver: Driver) -> Run:
-    """Return the time from the start of the process to its first row."""
-    return Run(driver.moments["first row"], {READING: driver.between("first row", "all rows")})
-
-
 class Job:
     """The job, failed once. Each start of it fails again, so that the next finds the same."""
 
     def __init__(self, drivers: Drivers, keys: int) -> None:
         self._drivers, self._keys, self._root = drivers, str(keys), drivers.new_root()
+        self.rows = set[str]()
         self._fail()
         (folder,) = {file.parent for file in Path(self._root).rglob("part-*.parquet")}
         self._stored = str(folder / "part-*")
 
     def restored(self) -> Run:
-        return run_of(self._fail())
+        return self._noted(self._fail())
 
     def cold(self) -> Run:
         root = self._drivers.new_root()
         driver = self._drivers.run("keys.py", root, self._keys, "--stored", self._stored)
         self._drivers.remove(root)
-        return run_of(driver)
+        return self._noted(driver)
+
+    def _noted(self, driver: Driver) -> Run:
+        self.rows.add(driver.result["rows"])
+        return Run(driver.moments["first row"], {READING: driver.between("first row", "all rows")})
 
     def _fail(self) -> Driver:
         return self._drivers.run("keys.py", self._root, self._keys, code=1, BENCHMARK_FAILS="1")
@@ -49,6 +49,7 @@ def answer(size: Size) -> Answer:
     with drivers_on(LOCAL, size) as drivers:
         job = Job(drivers, KEYS[size])
         found = measure([Variant(RESTORED, job.restored), Variant(COLD, job.cold)], ROUNDS[size])
+    assert len(job.rows) == 1, "the variants read different rows"
     rates = [KEYS[size] / 1e6 / run.figures[READING] for run in found.runs[RESTORED]]
     findings = (
         Finding("until the first row: a restored job, beside the same job without a restore", found.ratio(RESTORED, COLD),

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -19,12 +19,12 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.storage import LocalStore
 from benchmarks.answers import Answer, Finding, Goal, Question, Size
-from benchmarks.drivers import KILLED, LOCAL, Drivers, drivers_on
-from benchmarks.rounds import Run, Variant, measure
+from benchmarks.drivers import KILLED, LOCAL, Driver, Drivers, drivers_on
+from benchmarks.rounds import Measured, Run, Variant, measure
 from benchmarks.stages import IN_JOB, SCALE, in_job
 from benchmarks.tpch import tables
 
-ROUNDS = {Size.TINY: 1, Size.SMALL: 2, Size.FULL: 5}
+ROUNDS = {Size.TINY: 1, Size.SMALL: 3, Size.FULL: 5}
 RETRY, FUNCTIONS = "the retry", "the retry, stages as functions"
 LEFT, AGAIN = "only the work that was left", "all again, without stages"
 LAST, BEFORE = "ranks", "months"
@@ -39,46 +39,57 @@ class KilledJob:
         self._saved = self.root.with_name(f"{self.root.name}-saved")
         drivers.run("revenue.py", variant, data, str(self.root), code=KILLED, BENCHMARK_KILLED_IN=LAST)
         self.root.rename(self._saved)
+        self.stored = self._stored()
 
-    def rows(self) -> str:
-        """Return the files with the rows of the stage before the last. It is in the checkpoint from which a retry starts."""
+    def _stored(self) -> tuple[str, ...]:
+        """Return the options that name the rows of the stage before the last, which are in the checkpoint that a retry starts from."""
         coordinator = Coordinator(Journal(LocalStore(self._saved), Keys(History("revenue").prefix), By("test", "", "")))
-        state = coordinator.journal.catch_up()
-        snapshots = coordinator.read_seal(state.retained[-1]).states
-        return str(self._saved / coordinator.keys.file_set(snapshots[BEFORE].file_sets[0].path) / "part-*")
+        newest = coordinator.journal.catch_up().retained[-1]
+        snapshots = coordinator.read_seal(newest).states
+        state = snapshots[BEFORE]
+        assert state.stage
+        folder = self._saved / coordinator.keys.file_set(state.file_sets[0].path)
+        return "--stored", str(folder / "part-*"), "--schema", state.stage.schema
 
-    def retry(self) -> Run:
+    def retry(self) -> Driver:
         """Start the job again. Links put back what the killed driver left, so that nothing is written but by the job."""
         shutil.copytree(self._saved, self.root, copy_function=os.link)
         driver = self._drivers.run("revenue.py", self._variant, self._data, str(self.root))
         shutil.rmtree(self.root)
+        return driver
+
+
+def measured(size: Size) -> Measured:
+    """Run all variants. Raises ``AssertionError`` if they return different rows."""
+    data, rows = str(tables(SCALE[size])), set[str]()
+
+    def noted(run: Callable[[], Driver]) -> Run:
+        driver = run()
+        rows.add(driver.result["rows"])
         return Run(driver.seconds, in_job(driver))
 
-
-@contextmanager
-def variants(size: Size) -> Iterator[list[Variant]]:
-    data = str(tables(SCALE[size]))
     with drivers_on(LOCAL, size) as drivers:
         killed, functions = (KilledJob(drivers, variant, data) for variant in ("ours", "ours, functions"))
-        stored = killed.rows()
 
-        def run(variant: str, *more: str) -> Run:
+        def fresh(variant: str, *more: str) -> Driver:
             root = drivers.new_root()
             driver = drivers.run("revenue.py", variant, data, root, *more)
             drivers.remove(root)
-            return Run(driver.seconds, in_job(driver))
+            return driver
 
-        yield [
-            Variant(RETRY, killed.retry),
-            Variant(FUNCTIONS, functions.retry),
-            Variant(LEFT, lambda: run("by hand", "--stored", stored)),
-            Variant(AGAIN, lambda: run("lazy")),
-        ]
+        compared: dict[str, Callable[[], Driver]] = {
+            RETRY: killed.retry,
+            FUNCTIONS: functions.retry,
+            LEFT: partial(fresh, "by hand", *killed.stored),
+            AGAIN: partial(fresh, "lazy"),
+        }
+        found = measure([Variant(name, partial(noted, run)) for name, run in compared.items()], ROUNDS[size])
+    assert len(rows) == 1, "the variants returned different rows"
+    return found
 
 
 def answer(size: Size) -> Answer:
-    with variants(size) as compared:
-        found = measure(compared, ROUNDS[size])
+    found = measured(size)
     findings = [
         Finding(f"{what}{name}, beside {peer}", found.ratio(name, peer, figure), goal=goal)
         for peer, goal in ((LEFT, Goal("P1", at_most=1.1)), (AGAIN, None))

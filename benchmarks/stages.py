@@ -16,7 +16,7 @@ from benchmarks.rounds import Measured, Run, Variant, joined, measure
 from benchmarks.tpch import tables
 
 SCALE = {Size.TINY: 0.01, Size.SMALL: 0.1, Size.FULL: 1.0}
-ROUNDS = {Size.TINY: 1, Size.SMALL: 2, Size.FULL: 3}
+ROUNDS = {Size.TINY: 1, Size.SMALL: 3, Size.FULL: 3}
 OURS, BY_HAND, SPARK_CHECKPOINT = "ours", "by hand", "checkpoint()"
 PEERS = {
     BY_HAND: "stages written by hand",

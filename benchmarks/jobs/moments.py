@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 KILLED_IN, FAILS = "BENCHMARK_KILLED_IN", "BENCHMARK_FAILS"
 """Variables of the environment, because an argument would change the application: the stage in which the driver kills itself; set
 if the script fails at its end."""
-CHECKPOINTED = 0.3  # seconds after which the checkpoint of the stage before has completed
 
 
 def mark(name: str) -> None:
@@ -37,14 +37,17 @@ def _tell(*words: str) -> None:
     sys.stdout.flush()
 
 
-def enter_stage(spark: SparkSession, name: str) -> None:
-    """Begin stage ``name``. If it is the one in which this process shall die, a thread kills it while Spark computes."""
+def enter_stage(spark: SparkSession, name: str, checkpointed: Callable[[], object]) -> None:
+    """Begin stage ``name``. If it is the one in which this process shall die, a thread kills it while Spark computes.
+
+    ``checkpointed`` waits for the checkpoint of the stage before.
+    """
     if os.environ.get(KILLED_IN) == name:
+        checkpointed()
         threading.Thread(target=_kill_in_job, args=(spark,), daemon=True).start()
 
 
 def _kill_in_job(spark: SparkSession) -> None:
-    time.sleep(CHECKPOINTED)
     jobs = spark.sparkContext.statusTracker()
     while not jobs.getActiveJobsIds():
         time.sleep(0.002)

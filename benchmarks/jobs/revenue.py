@@ -1,13 +1,14 @@
 """A job of five stages over TPC-H, kept in one of several ways. Runs in the Spark driver.
 
-``revenue.py VARIANT TABLES ROOT [--python] [--stored ROWS]``: ``--python`` computes one column by a Python UDF; with ``--stored``
-only the last stage is computed, from the rows of the stage before it, which lie at ROWS.
+``revenue.py VARIANT TABLES ROOT [--python] [--stored ROWS --schema JSON]``: ``--python`` computes one column by a Python UDF; with
+``--stored`` only the last stage is computed, from the rows of the stage before it, which lie at ROWS.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 from typing import TYPE_CHECKING
 
 from benchmarks.jobs.moments import mark, result, spark_jobs
@@ -48,6 +49,7 @@ def digest(df: DataFrame) -> str:
 def main(arguments: argparse.Namespace) -> None:
     """Run the job and tell its moments, and the digest of its rows."""
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
     mark("pyspark imported")
     if arguments.variant.startswith("ours"):
@@ -60,7 +62,8 @@ def main(arguments: argparse.Namespace) -> None:
     mark("session")
     with stages(arguments.variant, spark, arguments.root) as stage:
         if arguments.stored:
-            rows = stage("ranks", lambda: sales.ranks(spark.read.parquet(arguments.stored)))
+            schema = StructType.fromJson(json.loads(arguments.schema))
+            rows = stage("ranks", lambda: sales.ranks(spark.read.schema(schema).parquet(arguments.stored)))
         else:
             rows = compute(stage, sales.reader(spark, arguments.tables), arguments.python)
         found = digest(rows)
@@ -77,4 +80,5 @@ if __name__ == "__main__":
     parser.add_argument("root")
     parser.add_argument("--python", action="store_true")
     parser.add_argument("--stored")
+    parser.add_argument("--schema")
     main(parser.parse_args())

@@ -21,7 +21,12 @@ def checkpointed(spark: SparkSession, root: str) -> Iterator[Stage]:
     from airflow_checkpoint_provider.spark import CheckpointedJob
 
     with CheckpointedJob(spark, root=root) as job:
-        yield lambda name, rows: job.stage(name, rows())
+
+        def stage(name: str, rows: Callable[[], DataFrame]) -> DataFrame:
+            enter_stage(spark, name, job._checkpointer.wait)
+            return job.stage(name, rows())
+
+        yield stage
 
 
 @contextmanager
@@ -30,7 +35,12 @@ def deferred(spark: SparkSession, root: str) -> Iterator[Stage]:
     from airflow_checkpoint_provider.spark import CheckpointedJob
 
     with CheckpointedJob(spark, root=root) as job:
-        yield job.stage
+
+        def stage(name: str, rows: Callable[[], DataFrame]) -> DataFrame:
+            enter_stage(spark, name, job._checkpointer.wait)
+            return job.stage(name, rows)
+
+        yield stage
 
 
 @contextmanager
@@ -87,7 +97,6 @@ def stages(variant: str, spark: SparkSession, root: str) -> Iterator[Stage]:
         mark("attached")
 
         def stage(name: str, rows: Callable[[], DataFrame]) -> DataFrame:
-            enter_stage(spark, name)
             taken = take(name, rows)
             mark(name)
             return taken
