@@ -125,7 +125,7 @@ class Steps:
         self._wrap(job.CheckpointedJob, "_begin", lambda *_: "attempt", "", "attached")
         self._wrap(parquet_files, "write", lambda df, uri, **_: _stage(uri), "", "rows-written")
         self._wrap(parquet_files, "count_rows", lambda spark, written, footers: _stage(written.uri), "", "rows-counted")
-        self._wrap(proof.StageSnapshot, "_keep_plan", lambda snapshot: _stage(snapshot.written.uri), "", "plan-kept")
+        self._wrap(proof.Proof, "_keep_plan", lambda proof: _stage(proof.written.uri), "", "plan-kept")
         self._wrap(
             Coordinator,
             "acknowledge",
