@@ -157,16 +157,21 @@ class Checkpointer:
     def wait(self) -> None:
         """Wait for the checkpoint in flight, settle unknown outcomes if the store answers, and notify registered objects."""
         with self._lock:
-            if self._in_flight is not None:
-                self._context.awaited.set()
-                self._states.completed(self._in_flight.result())
-                self._in_flight = None
-                self._context.awaited.clear()
+            self.await_in_flight()
             settled = self._context.settle()
             if isinstance(settled, Completed):
                 self._states.completed(settled.states)
             self._release_file_sets()
             self._notify()
+
+    def await_in_flight(self) -> None:
+        """Wait for the checkpoint in flight, if there is one."""
+        with self._lock:
+            if self._in_flight is not None:
+                self._context.awaited.set()
+                self._states.completed(self._in_flight.result())
+                self._in_flight = None
+                self._context.awaited.clear()
 
     def _release_file_sets(self) -> None:
         """Delete what neither a checkpoint nor the attempt needs, while nothing is written. A savepoint may copy anything."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,11 @@ class Written:
     schema: str
     """Spark's JSON."""
     observed: Observation
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """Return the files as they were listed: their rows are not counted yet."""
+        return tuple(File(name=name, bytes=size, rows=0) for name, size in sorted(self.sizes.items()))
 
 
 def codec_for(scheme: str) -> str:
@@ -107,8 +112,8 @@ def count_rows(
             f"{expected} rows were written to {written.uri}, but its files hold {sum(rows.values())}. The files are not used: run the job again"
         )
     return tuple(
-        File(name=name, bytes=size, rows=rows.get(name, 0), footer=footers[name][0] if name in footers else None)
-        for name, size in sorted(written.sizes.items())
+        replace(file, rows=rows.get(file.name, 0), footer=footers[file.name][0] if file.name in footers else None)
+        for file in written.files
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import FileSet, Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
@@ -120,10 +120,9 @@ class Stages:
         worked = time.monotonic() - began
         proof = Proof(self._spark, self._attempt, uid, self._attempt.keys.file_set(path), written, plan)
         self._checkpointer.beside(proof.begin)
-        self._checkpointer.wait()  # for the checkpoint of the barrier before; one is in flight at a time
+        self._checkpointer.await_in_flight()
         waited = time.monotonic() - began - worked
-        files = tuple(File(name=name, bytes=size, rows=0) for name, size in sorted(written.sizes.items()))
-        file_set = FileSet(path=path, files=files)
+        file_set = FileSet(path=path, files=written.files)
         detail = StageDetail(
             plan=plan.digest,
             inputs=plan.read,
