@@ -24,7 +24,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.storage import S3Store
 from benchmarks.answers import Size
-from tests.support.drivers import WITH_S3A, environment, quick_jvms
+from tests.support.drivers import WITH_S3A, environment, fast_confs, quick_jvms
 from tests.support.processes import find
 from tests.support.s3server import S3Server
 from tests.support.waiting import wait_until
@@ -102,9 +102,7 @@ class Drivers:
         given = {**_confs(folder), **(_s3a(s3) if s3 else {}), **(confs or {})}
         options = [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
         self._environment = environment(
-            PYSPARK_SUBMIT_ARGS=shlex.join(
-                ["--master", "local[2]", "--driver-memory", "2g", *options, "pyspark-shell"]
-            ),
+            PYSPARK_SUBMIT_ARGS=shlex.join(["--master", "local[2]", *options, "pyspark-shell"]),
             PYSPARK_PYTHON=sys.executable,
             **(quick_jvms() if quick else {}),
             **({**s3.environment(), **WITH_S3A} if s3 else {}),
@@ -180,15 +178,9 @@ def drivers_on(where: str, size: Size, confs: Mapping[str, str] | None = None) -
 
 
 def _confs(folder: Path) -> dict[str, str]:
-    return {
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": "8",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder / "local"),
-    }
+    """Return the confs of the tests' drivers, but those of little work."""
+    real = {"spark.driver.memory": "2g", "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "8"}
+    return {**fast_confs(folder), **real}
 
 
 def _s3a(s3: S3Server) -> dict[str, str]:
