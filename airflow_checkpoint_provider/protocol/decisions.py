@@ -18,6 +18,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import completion, deletion, launches, lifetime, requests, restores
+from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import apply
@@ -32,6 +33,8 @@ def decide(state: State, command: c.Command) -> Decision:
         return lifetime.closed(state, command, decision)
     if not isinstance(decision, tuple):
         return decision
+    if not state.queue and not any(isinstance(event, e.RequestQueued) for event in decision):
+        return decision  # no request waits, so the events need not be applied here and again in the journal
     for event in decision:
         state = apply(state, event)
     return (*decision, *requests.serve_queue(state))

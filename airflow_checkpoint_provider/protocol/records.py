@@ -226,8 +226,8 @@ class Record:
 
 
 class Shared(Record):
-    """A record that many stored objects hold, as checkpoints hold the states that are handed on. It is encoded once, and proved
-    to be readable once.
+    """A record that many stored objects hold, as checkpoints hold the states that are handed on, and snapshots of the journal
+    hold the retained checkpoints. It is encoded once, and proved to be readable once.
     """
 
     deepest: ClassVar[int] = DEEPEST - 8  # it lies in a checkpoint, which lies in the snapshot of an entry

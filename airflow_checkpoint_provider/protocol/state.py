@@ -31,7 +31,7 @@ from airflow_checkpoint_provider.protocol.fields import (
 from airflow_checkpoint_provider.protocol.keys import check_savepoint_target, file_set_epoch
 from airflow_checkpoint_provider.protocol.kinds import counts_as_failure, is_savepoint, kind_named
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
-from airflow_checkpoint_provider.protocol.records import Check, Record, added
+from airflow_checkpoint_provider.protocol.records import Check, Record, Shared, added
 
 KEPT_RECORDS = 100  # launches, attempts, runs, and checkpoints that are over
 KEPT_TOKENS = 1000
@@ -146,7 +146,7 @@ class FileSetEntry(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint(Record):
+class Checkpoint(Shared):
     id: Number
     epochs: Epochs
     branch: Size
@@ -254,7 +254,8 @@ class State(Record):
         return next((run for run in self.runs if run.key == key), None)
 
     def checkpoint(self, number: int | None) -> Checkpoint | None:
-        return next((checkpoint for checkpoint in self.checkpoints if checkpoint.id == number), None)
+        newest_first = reversed(self.checkpoints)  # mostly it is a new one that is wanted
+        return next((checkpoint for checkpoint in newest_first if checkpoint.id == number), None)
 
     def with_status(self, *status: str) -> tuple[Checkpoint, ...]:
         return tuple(checkpoint for checkpoint in self.checkpoints if checkpoint.status in status)

@@ -18,8 +18,10 @@ def bounded(records: tuple[T, ...]) -> tuple[tuple[T, ...], tuple[T, ...]]:
 
 def remember(tokens: dict[str, int], text: str, number: int) -> dict[str, int]:
     """Add a token, and keep those with the highest numbers: a snapshot does not keep the order of a dict."""
-    newest = sorted((tokens | {text: number}).items(), key=lambda token: (token[1], token[0]))
-    return dict(newest[-KEPT_TOKENS:])
+    tokens = tokens | {text: number}
+    if len(tokens) <= KEPT_TOKENS:
+        return tokens
+    return dict(sorted(tokens.items(), key=lambda token: (token[1], token[0]))[-KEPT_TOKENS:])
 
 
 def swap(records: tuple[T, ...], old: T | None, new: T) -> tuple[T, ...]:
