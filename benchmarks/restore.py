@@ -12,7 +12,7 @@ from benchmarks.drivers import LOCAL, Driver, Drivers, drivers_on
 from benchmarks.rounds import Run, Variant, measure
 
 KEYS = {Size.TINY: 100_000, Size.SMALL: 1_000_000, Size.FULL: 5_000_000}
-ROUNDS = {Size.TINY: 1, Size.SMALL: 4, Size.FULL: 5}
+ROUNDS = {Size.TINY: 1, Size.SMALL: 2, Size.FULL: 4}
 RESTORED, COLD = "restored", "without a restore"
 READING = "s to read all rows"
 FLINK = 0.25  # million keys a second, restored from a canonical savepoint

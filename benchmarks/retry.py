@@ -24,7 +24,7 @@ from benchmarks.rounds import Measured, Run, Variant, measure
 from benchmarks.stages import IN_JOB, SCALE, in_job
 from benchmarks.tpch import tables
 
-ROUNDS = {Size.TINY: 1, Size.SMALL: 3, Size.FULL: 5}
+ROUNDS = {Size.TINY: 1, Size.SMALL: 2, Size.FULL: 3}
 RETRY, FUNCTIONS = "the retry", "the retry, stages as functions"
 LEFT, AGAIN = "only the work that was left", "all again, without stages"
 LAST, BEFORE = "ranks", "months"

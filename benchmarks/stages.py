@@ -16,7 +16,7 @@ from benchmarks.rounds import Measured, Run, Variant, joined, measure
 from benchmarks.tpch import tables
 
 SCALE = {Size.TINY: 0.01, Size.SMALL: 0.1, Size.FULL: 1.0}
-ROUNDS = {Size.TINY: 1, Size.SMALL: 3, Size.FULL: 3}
+ROUNDS = {Size.TINY: 1, Size.SMALL: 2, Size.FULL: 3}
 OURS, BY_HAND, SPARK_CHECKPOINT = "ours", "by hand", "checkpoint()"
 PEERS = {
     BY_HAND: "stages written by hand",
@@ -42,7 +42,7 @@ WITH_PYTHON = Case("local disk, a Python UDF", LOCAL, (OURS, BY_HAND), python=Tr
 ON_S3 = Case("S3", S3, (OURS, BY_HAND))
 CASES = {
     Size.TINY: (ON_DISK, WITH_PYTHON, ON_S3),
-    Size.SMALL: (ON_DISK, ON_S3),
+    Size.SMALL: (replace(ON_DISK, variants=(OURS, BY_HAND, SPARK_CHECKPOINT)), ON_S3),
     Size.FULL: (ON_DISK, WITH_PYTHON, replace(ON_S3, variants=(*ON_S3.variants, SPARK_CHECKPOINT))),
 }
 

@@ -12,7 +12,7 @@ from benchmarks.answers import Answer, Finding, Question, Size, Spread
 from benchmarks.drivers import LOCAL, S3, Driver, Drivers, drivers_on
 from benchmarks.rounds import Measured, Run, Variant, joined, measure
 
-ROUNDS = {Size.TINY: 1, Size.SMALL: 1, Size.FULL: 5}
+ROUNDS = {Size.TINY: 1, Size.SMALL: 1, Size.FULL: 3}
 CHECKPOINTS = {Size.TINY: (5,), Size.SMALL: (0, 100), Size.FULL: (0, 300)}  # behind the stages of a retried job
 KEEP_ALL = {"spark.checkpointed.checkpointing": '{"retention":{"keep":"all"}}'}
 PLAIN, FIRST = "Spark alone", "first start"
