@@ -71,7 +71,7 @@ def answered(question: Question, size: Size) -> Result:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Answer the questions and write the page anew after each, so that nothing is lost if a later one fails."""
+    """Answer the questions, store each answer at once, so that nothing is lost if a later one fails, and write the page."""
     given = arguments(words)
     results = read_results(given.out / RESULTS)
     for question in () if given.page else QUESTIONS:

@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.protocol.fields import (
 )
 from airflow_checkpoint_provider.protocol.keys import check_savepoint_target
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
-from airflow_checkpoint_provider.protocol.records import Record, added, cut
+from airflow_checkpoint_provider.protocol.records import Record, Shared, added, cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +104,8 @@ class LaunchSpec(Record):
     restore: str = "latest"
 
 
-class Event(Record):
-    """Base of the events."""
+class Event(Shared):
+    """Base of the events. Its size is taken before its entry is written, so it is encoded once for both."""
 
     def members(self) -> dict[str, str]:
         return {**super().members(), "kind": f'"kind":"{kind_of(type(self))}"'}

@@ -50,7 +50,8 @@ def _text(data: Any) -> str:
     if isinstance(data, Record):
         return data.encoded
     if isinstance(data, tuple):
-        return f"[{','.join([_text(item) for item in data])}]"
+        items = [record.encoded for record in data] if _are_shared(data) else [_text(item) for item in data]
+        return f"[{','.join(items)}]"
     if isinstance(data, Mapping) and any(isinstance(value, Record) for value in data.values()):
         return _joined(_members(data))
     return _json(data)
