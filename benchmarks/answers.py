@@ -37,17 +37,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound for the median: a largest value, or a smallest one. ``name`` is that of the goal, e.g. ``"P5"``.
-
-    The median is compared as the page shows it, in three significant digits.
-    """
+    """A bound for the median: a largest value, or a smallest one. ``name`` is that of the goal, e.g. ``"P5"``."""
 
     name: str
     at_most: float | None = None
     at_least: float | None = None
 
     def met_by(self, value: float) -> bool:
-        value = float(f"{value:.3g}")
         enough = self.at_least is None or value >= self.at_least
         return enough and (self.at_most is None or value <= self.at_most)
 
