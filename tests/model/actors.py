@@ -455,7 +455,9 @@ def auditor(process: Process, passes: bool, again: int = 3) -> Next | None:
     try:
         number = coordinator.trigger(Request(token="audit", gated=True))
         process.says("triggered", "audit", number)
-        checkpoint = next(known for known in journal.catch_up().checkpoints if known.id == number)
+        checkpoint = journal.catch_up().checkpoint(number)
+        if checkpoint is None:  # it has its outcome, and is not listed any more
+            return None
         coordinator.contents(checkpoint)
         if passes:
             coordinator.complete(number, finalize=True)
