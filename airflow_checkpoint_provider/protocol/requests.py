@@ -37,7 +37,7 @@ def trigger(state: State, command: c.Trigger) -> Decision:
     launch = state.launch(running.launch) if running else None
     if running is None or (launch and command.run not in (None, launch.spec.run)):
         return _not_running(state, command.run)
-    if launch and launch.stop and command.epoch is None:
+    if launch and launch.stop and (command.epoch is None or request.origin != BARRIER):
         return refusals.driver_stops(state, launch)
     queued = QueuedRequest(request=request, epoch=running.epoch)
     if request.gated and len(state.pending) >= MOST_PENDING:

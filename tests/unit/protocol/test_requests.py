@@ -415,10 +415,13 @@ def told_to_stop(history: History) -> None:
     history.do(c.RequestStop(launch=history.state.launches[-1].number, try_number=1, by="ann", reason="no more"))
 
 
-def test_driver_that_was_told_to_stop_gets_no_more_checkpoints() -> None:
+@pytest.mark.parametrize("epoch", [None, 1], ids=["by a task", "by the driver itself, behind its barrier"])
+def test_driver_that_was_told_to_stop_gets_no_more_checkpoints(epoch: int | None) -> None:
     history = running()
     told_to_stop(history)
-    refused = history.ask(c.Trigger(request=e.Request(token="a", origin="task")))
+    if epoch:
+        ask(history, "here", origin="barrier", epoch=1)
+    refused = history.ask(c.Trigger(request=e.Request(token="a", origin="task"), epoch=epoch))
     assert isinstance(refused, Refusal)
     assert isinstance(refused.error, errors.NotRunning)
     assert "its driver was told to stop (ann: no more) and takes no more checkpoints" in refused.error.message
