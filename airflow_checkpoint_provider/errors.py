@@ -227,6 +227,10 @@ class Fenced(Refused, code="CKP301"):
     """This attempt was replaced or has ended. Its writes are rejected, and its driver exits with code 79."""
 
 
+class QueryMoved(Refused, code="CKP302"):
+    """The streaming query runs in another checkpoint location by now. Nothing was started."""
+
+
 class NotRunning(Refused, code="CKP230"):
     """No attempt is running that could take a checkpoint."""
 
@@ -291,6 +295,10 @@ class Declined(CheckpointError, RuntimeError, code="CKP241"):
 
 
 # -- restored state ----------------------------------------------------------------------------------------------------
+
+
+class SinkMoved(Refused, code="CKP401", permanent=True):
+    """The sink of a query has other batches than the state of the query, so rows would be skipped or missing."""
 
 
 class RenameConflict(Refused, ValueError, code="CKP421", permanent=True):

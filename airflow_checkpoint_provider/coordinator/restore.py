@@ -175,6 +175,7 @@ class RestoreTarget:
             id_floor=self.restored.id_floor,
             claimed=claim,
             rename=self.names(rename),
+            rewinds=self._where != "latest",
         )
 
 

@@ -184,12 +184,33 @@ class Abort(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LocateQuery(Command):
+    """The command of a driver to run a query in the location ``path``, which it copied from ``taken_from`` and nobody uses yet."""
+
+    uid: str
+    path: str
+    taken_from: str | None
+    begun: int
+    committed: int
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettleQuery(Command):
+    """The command of a driver to let go the older locations of a query: its own holds all that they held."""
+
+    uid: str
+    path: str
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Restore(Command):
     """The command to go back: whatever runs is fenced, and the next attempt starts from ``base``, a verified
     checkpoint or None.
 
     For a base from another history, ``id_floor`` is its id, and ``claimed`` says that it is a savepoint whose lock this
-    history holds.
+    history holds. ``rewinds``: streaming queries go back to the base too.
     """
 
     token: Token
@@ -200,6 +221,7 @@ class Restore(Command):
     id_floor: int = 0
     claimed: bool = False
     rename: dict[str, str] = field(default_factory=dict)
+    rewinds: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

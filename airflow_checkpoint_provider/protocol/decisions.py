@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol import completion, deletion, launches, lifetime, requests, restores
+from airflow_checkpoint_provider.protocol import completion, deletion, launches, lifetime, queries, requests, restores
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision
 from airflow_checkpoint_provider.protocol.state import State
@@ -52,6 +52,8 @@ HANDLERS: dict[type[c.Command], Callable[[State, Any], Decision]] = {
     c.Abort: completion.abort,
     c.ConfirmCommits: completion.confirm_commits,
     c.ConfirmPublished: completion.confirm_published,
+    c.LocateQuery: queries.locate,
+    c.SettleQuery: queries.settle,
     c.Restore: restores.restore,
     c.Condemn: deletion.condemn,
     c.Forget: deletion.forget,

@@ -12,10 +12,12 @@ from typing import Any
 
 from airflow_checkpoint_provider.errors import FormatTooNew
 from airflow_checkpoint_provider.protocol.fields import (
+    Batch,
     Checkpointing,
     Epochs,
     JobId,
     KindName,
+    LocationPath,
     Number,
     Outcome,
     Plan,
@@ -191,6 +193,7 @@ class BranchOpened(Event):
     id_floor: Size = added(0)  # ids go on above that of a base from elsewhere
     claimed: bool = added(False)  # the base is a savepoint that belongs to this history from now on
     rename: dict[str, str] = added(factory=dict)  # uid in the base -> uid from now on
+    rewinds: bool = added(False)  # streaming queries go back to the base; else they go on with their newest batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +272,27 @@ class CheckpointsCondemned(Event):
 class CheckpointsForgotten(Event):
     ids: tuple[Number, ...]
     claims: tuple[str, ...] = added(factory=tuple)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryLocated(Event):
+    """The streaming query ``uid`` runs in the location ``path`` from now on. It was copied from ``taken_from``, which is sealed:
+    ``begun`` and ``committed`` are the newest batches there. None: the query begins anew, or goes on from a checkpoint.
+    """
+
+    uid: str
+    path: LocationPath
+    taken_from: LocationPath | None
+    begun: Batch
+    committed: Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuerySettled(Event):
+    """The newest location of a query needs no older one any more."""
+
+    uid: str
+    path: LocationPath
 
 
 @dataclass(frozen=True, kw_only=True)

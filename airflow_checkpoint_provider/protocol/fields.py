@@ -13,14 +13,14 @@ from typing import Annotated, Any
 from airflow_checkpoint_provider.errors import FormatTooNew, InvalidConfig
 from airflow_checkpoint_provider.policies.retention import POLICIES
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, is_job_id
+from airflow_checkpoint_provider.protocol.keys import QUERY, STATE, is_job_id
 from airflow_checkpoint_provider.protocol.kinds import KINDS
 from airflow_checkpoint_provider.protocol.records import Check, cut
 
 OUTCOMES = ("finished", "failed", "cancelled", "suspended", "lost")
 """How an attempt or a launch ends."""
 
-_FILE_SET = re.compile(rf"(?:{'|'.join(FOLDER_KINDS)})/[A-Za-z0-9~][A-Za-z0-9._~-]*/[1-9]\d*-[A-Za-z0-9_-]+", re.ASCII)
+_FOLDER = re.compile(r"(state|query)/[A-Za-z0-9~][A-Za-z0-9._~-]*/[1-9]\d*-[A-Za-z0-9_-]+", re.ASCII)
 
 
 def _is_time(text: str) -> bool:
@@ -60,9 +60,14 @@ def _is_kind(name: str) -> bool:
     return True
 
 
+def _is_folder(text: str, kind: str) -> bool:
+    found = _FOLDER.fullmatch(text)
+    return found is not None and found[1] == kind
+
+
 def _is_file_name(text: str) -> bool:
     """Return whether ``text`` is a path below its file set: plain segments, none of them hidden."""
-    return all(re.match(r"[^._]", segment) for segment in text.split("/")) and text.isprintable()
+    return all(re.match(r"[^.]", segment) for segment in text.split("/")) and text.isprintable()
 
 
 Number = Annotated[int, Check(lambda number: 1 <= number < 10**18, "number from 1 on")]  # more than a pointer can name
@@ -74,7 +79,9 @@ Time = Annotated[str, Check(_is_time, "time with a zone")]
 TimeOrEmpty = Annotated[str, Check(lambda text: not text or _is_time(text), "time with a zone")]
 JobId = Annotated[str, Check(is_job_id, "job id")]
 JobIdOrEmpty = Annotated[str, Check(lambda text: not text or is_job_id(text), "job id")]
-FileSetPath = Annotated[str, Check(lambda text: bool(_FILE_SET.fullmatch(text)), "path of a file set")]
+FileSetPath = Annotated[str, Check(lambda text: _is_folder(text, STATE), "path of a file set")]
+LocationPath = Annotated[str, Check(lambda text: _is_folder(text, QUERY), "path of a query's location")]
+Batch = Annotated[int, Check(lambda number: number >= -1, "number of a batch, or -1 for none")]
 FileName = Annotated[str, Check(_is_file_name, "name of a file")]
 Outcome = Annotated[str, Check(OUTCOMES.__contains__, "outcome")]
 KindName = Annotated[str, Check(_is_kind, "kind of checkpoint")]

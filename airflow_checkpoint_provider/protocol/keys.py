@@ -18,7 +18,7 @@ LONGEST = 200
 KEPT = 160
 SEGMENT = 64
 ALONE = "-"  # the file name of the application that has no name
-FOLDER_KINDS = ("state",)  # below a history, <kind>/<uid>/<epoch>-<nonce> is a folder that one attempt writes
+STATE, QUERY = "state", "query"  # below a history, <kind>/<uid>/<epoch>-<nonce> is a folder that one attempt writes
 
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:T[\d:.]+)?")
@@ -147,11 +147,16 @@ def is_attempt_beat(key: str) -> bool:
 
 def file_set_path(uid: str, epoch: int, nonce: str) -> str:
     """Return the path of one snapshot of one state, relative to its history."""
-    return f"state/{safe_token(uid)}/{epoch}-{nonce}"
+    return f"{STATE}/{safe_token(uid)}/{epoch}-{nonce}"
+
+
+def location_path(uid: str, epoch: int, nonce: str) -> str:
+    """Return the path of a query's checkpoint location, relative to its history."""
+    return f"{QUERY}/{safe_token(uid)}/{epoch}-{nonce}"
 
 
 def file_set_epoch(path: str) -> int:
-    """Return the epoch of the attempt that wrote the file set at ``path``."""
+    """Return the epoch of the attempt that wrote the file set, or the checkpoint location, at ``path``."""
     return int(path.rsplit("/", 1)[1].split("-", 1)[0])
 
 

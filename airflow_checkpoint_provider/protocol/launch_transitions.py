@@ -193,6 +193,7 @@ def open_branch(state: State, event: e.BranchOpened) -> State:
         reason=event.reason,
         at=state.at,
         rename=event.rename,
+        rewinds=event.rewinds,
         extra=event.extra,
     )
     dropped = max(state.evicted_run_after, state.evicted_run_after_anywhere)
@@ -205,6 +206,7 @@ def open_branch(state: State, event: e.BranchOpened) -> State:
         claims=_claims(state, event),
         current_launches=dict.fromkeys(state.current_launches),
         runs=_runs_inside(state, event),
+        queries=tuple(replace(query, uid=event.rename.get(query.uid, query.uid)) for query in state.queries),
         tokens=remember(state.tokens, event.token.text, state.next_launch),
     )
 

@@ -166,7 +166,7 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
         if command.spec.restore == "latest":
             return _drop_deleted_base(state, command)
         opened = _branch_opened(state, command, command.base, f"restore={command.spec.restore}")
-        return (replace(opened, id_floor=command.id_floor),)
+        return (replace(opened, id_floor=command.id_floor, rewinds=True),)
     launch = state.launch(run.launch)
     elsewhere = launch is not None and launch.branch != state.branch.number
     restarts = is_clear(run, command) and (run.outcome == "finished" or command.on_clear == "restart")

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from airflow_checkpoint_provider.protocol.fields import (
+    Batch,
     Epochs,
     FileName,
     FileSetPath,
     JobId,
     KindName,
+    LocationPath,
     Number,
     Plan,
     Seconds,
@@ -98,6 +100,22 @@ class StageDetail(Record):
     values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
 
 
+@dataclass(frozen=True, kw_only=True)
+class QueryDetail(Record):
+    """A streaming query at the end of batch ``batch``: the location that its files come from, its sink, and its sources' offsets."""
+
+    location: LocationPath
+    batch: Batch
+    sink: str  # Spark's name of the format
+    path: str
+    sources: dict[str, str]  # number of the source -> its offset as Spark wrote it
+    watermark_ms: Size
+
+    def same_point(self, other: QueryDetail) -> bool:
+        """Return whether nothing was committed between the two."""
+        return (self.location, self.batch) == (other.location, other.batch)
+
+
 def kind_in_words(kind: str) -> str:
     """Return a kind of state as messages call it."""
     return "registered object" if kind == "registered" else kind
@@ -115,6 +133,7 @@ class StateEntry(Shared):
     rows: Size = 0
     new: bool = False  # snapshotted for this checkpoint, not handed on
     measures: Measures = field(default_factory=Measures)
+    batch: Batch | None = added()  # the newest committed one of a streaming query
 
     @functools.cached_property
     def listed(self) -> StateEntry:
@@ -128,12 +147,21 @@ class StateSnapshot(Shared):
 
     deepest: ClassVar[int] = DEEPEST - 4  # it lies in the list of an acknowledgement, which lies in a seal
     uid: str
-    kind: str  # "stage", "value" or "registered"
+    kind: str  # "stage", "value", "registered" or "query"
     run: str
     file_sets: tuple[FileSet, ...] = ()
     value: Any = None
     measures: Measures = field(default_factory=Measures)
     stage: StageDetail | None = None
+    query: QueryDetail | None = added()
+
+    def check(self) -> None:
+        if self.kind != "query" and (hidden := self._hidden_from_spark()):
+            raise ValueError(f"{hidden!r} of a {kind_in_words(self.kind)} is no name that Spark reads")
+
+    def _hidden_from_spark(self) -> str | None:
+        names = (file.name for file_set in self.file_sets for file in file_set.files)
+        return next((name for name in names if name.startswith("_") or "/_" in name), None)
 
     @property
     def bytes(self) -> int:
@@ -154,6 +182,7 @@ class StateSnapshot(Shared):
             bytes=self.bytes,
             rows=self.rows,
             measures=self.measures,
+            batch=self.query.batch if self.query else None,
         )
 
 

@@ -21,6 +21,8 @@ def restore(state: State, command: c.Restore) -> Decision:
         return Refusal(errors.StateRequired(f"{cause}; nothing was changed. `checkpoints list` shows what is there"))
     if refusal := launches.being_deleted(state, command.base):
         return refusal
+    if refusal := _rename_conflict(state, command):
+        return refusal
     opened = e.BranchOpened(
         branch=state.branch.number + 1,
         application=command.application,
@@ -31,6 +33,7 @@ def restore(state: State, command: c.Restore) -> Decision:
         id_floor=command.id_floor,
         claimed=command.claimed,
         rename=command.rename,
+        rewinds=command.rewinds,
     )
     aborted = tuple(
         e.CheckpointAborted(
@@ -40,3 +43,15 @@ def restore(state: State, command: c.Restore) -> Decision:
     )
     resumed = (e.Resumed(by=command.by, reason=command.reason),) if state.suspended else ()
     return (opened, *aborted, *resumed)
+
+
+def _rename_conflict(state: State, command: c.Restore) -> Refusal | None:
+    """Refuse to give a state the name of a streaming query that the checkpoint does not hold: one of the two would be lost."""
+    taken = {query.uid for query in state.queries} - command.rename.keys()
+    for old, new in command.rename.items():
+        if new in taken:
+            error = (
+                f"rename: '{old}' cannot be called '{new}', which is a streaming query of this job. Choose another name"
+            )
+            return Refusal(errors.RenameConflict(error))
+    return None

@@ -16,10 +16,12 @@ from typing import Annotated
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.fields import (
+    Batch,
     Checkpointing,
     Epochs,
     FileSetPath,
     JobIdOrEmpty,
+    LocationPath,
     Number,
     Outcome,
     Plan,
@@ -108,6 +110,7 @@ class Branch(Record):
     reason: str = ""
     at: TimeOrEmpty = ""
     rename: dict[str, str] = added(factory=dict)  # of the base's states
+    rewinds: bool = added(False)  # streaming queries go back to the base
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +146,35 @@ class FileSetEntry(Record):
 
     number: Number
     path: FileSetPath
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryLocation(Record):
+    """A checkpoint location of a streaming query, which one attempt wrote. ``begun`` and ``committed`` are the newest batches of
+    the location from which it was copied; ``taken_from`` is that location, None for a query that began anew.
+    """
+
+    path: LocationPath
+    branch: Size
+    taken_from: LocationPath | None = None
+    begun: Batch = -1
+    committed: Batch = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query(Record):
+    """A streaming query, and its locations that may still be needed, the newest last."""
+
+    uid: str
+    locations: tuple[QueryLocation, ...]
+
+    @property
+    def newest(self) -> QueryLocation:
+        return self.locations[-1]
+
+    def check(self) -> None:
+        if not self.locations:
+            raise ValueError(f"query {self.uid!r} without a location is no query")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +259,7 @@ class State(Record):
     claims: tuple[Claim, ...] = added(factory=tuple)
     closing_reason: str | None = added(None)  # why, from *closing* until it is opened again
     closed: bool = added(False)
+    queries: tuple[Query, ...] = added(factory=tuple)
 
     def check(self) -> None:
         for records in (self.launches, self.attempts, self.runs):
@@ -256,6 +289,9 @@ class State(Record):
     def checkpoint(self, number: int | None) -> Checkpoint | None:
         newest_first = reversed(self.checkpoints)  # mostly it is a new one that is wanted
         return next((checkpoint for checkpoint in newest_first if checkpoint.id == number), None)
+
+    def query(self, uid: str) -> Query | None:
+        return next((query for query in self.queries if query.uid == uid), None)
 
     def with_status(self, *status: str) -> tuple[Checkpoint, ...]:
         return tuple(checkpoint for checkpoint in self.checkpoints if checkpoint.status in status)
@@ -383,6 +419,10 @@ class State(Record):
 
     def paths(self) -> Mapping[int, str]:
         return {file_set.number: file_set.path for file_set in self.file_sets}
+
+    def locations(self) -> frozenset[str]:
+        """Return the paths of the locations of queries that may still be needed. Any other one is an orphan, as a file set is."""
+        return frozenset(location.path for query in self.queries for location in query.locations)
 
     def deletable(self, path: str) -> bool:
         """Return whether the file set at ``path``, to which no checkpoint refers, is an orphan: its attempt is over."""

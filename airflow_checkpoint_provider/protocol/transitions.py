@@ -12,6 +12,7 @@ from typing import Any
 from airflow_checkpoint_provider.protocol import checkpoint_transitions as checkpoints
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launch_transitions as launches
+from airflow_checkpoint_provider.protocol import query_transitions as queries
 from airflow_checkpoint_provider.protocol.state import State
 
 
@@ -49,5 +50,7 @@ TRANSITIONS: dict[type[e.Event], Callable[[State, Any], State]] = {
     e.SavepointPublished: checkpoints.confirm_published,
     e.CheckpointsCondemned: checkpoints.condemn,
     e.CheckpointsForgotten: checkpoints.forget,
+    e.QueryLocated: queries.locate,
+    e.QuerySettled: queries.settle,
     e.Resumed: launches.resume,
 }

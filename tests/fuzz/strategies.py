@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_checkpoint_provider.protocol import fields as stored
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.records import Record
-from airflow_checkpoint_provider.protocol.state import FileSetEntry, State, Status
+from airflow_checkpoint_provider.protocol.state import FileSetEntry, Query, State, Status
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
@@ -22,13 +22,15 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     float: st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 10),
     Any: st.recursive(st.none() | st.integers() | texts, lambda inner: st.lists(inner, max_size=2), max_leaves=3),
     stored.Number: st.integers(1, 2**40),
-    stored.Size: st.integers(0, 2**60),
+    stored.Size: st.integers(0, 2**59),  # an id behind it must still be a number
     stored.Seconds: st.floats(0, 1e9),
     stored.Time: st.just("2026-11-22T10:00:00.000Z"),
     stored.TimeOrEmpty: st.sampled_from(["", "2026-11-22T10:00:00.000Z"]),
     stored.JobId: st.just("flights.delays"),
     stored.JobIdOrEmpty: st.sampled_from(["", "flights.delays"]),
     stored.FileSetPath: st.sampled_from(["state/clean/1-abc", "state/~c3~bc/22-0"]),
+    stored.LocationPath: st.sampled_from(["query/orders/1-abc", "query/~c3~bc/22-0"]),
+    stored.Batch: st.integers(-1, 2**40),
     stored.FileName: st.sampled_from(["part-0.parquet", "a/b=1/part"]),
     stored.Outcome: st.sampled_from(stored.OUTCOMES),
     stored.KindName: st.sampled_from(["checkpoint", "suspend_savepoint"]),
@@ -58,6 +60,8 @@ def records(record: Any) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(record, include_extras=True)
     names = [field.name for field in fields(record) if field.name not in ("extra", "v", "target")]
     made = st.builds(record, **{name: strategy(hints[name]) for name in names})
+    if record is Query:
+        made = made.filter(lambda query: bool(query.locations))
     return made.map(_listed) if record is State else made
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet
+from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import Record, canonical, parse
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.protocol.transitions import fold
@@ -70,6 +70,14 @@ def test_text_that_looks_like_half_a_character_is_read() -> None:
     assert canonical(parse(body, "x")) == body
 
 
+LOCATED = {"uid": "a", "path": "query/a/1-a", "taken_from": None, "begun": -1, "committed": -1}
+
+
+def file_set_of(name: str) -> dict[str, Any]:
+    """Return the JSON of a file set with one file."""
+    return {"path": "state/a/1-a", "files": [{"name": name, "bytes": 1, "rows": 1}]}
+
+
 @pytest.mark.parametrize(
     ("read", "good", "bad"),
     [
@@ -78,7 +86,7 @@ def test_text_that_looks_like_half_a_character_is_read() -> None:
         (File, {"name": "part-0.parquet", "bytes": 1, "rows": 1}, {"rows": 1.0}),
         *(
             (File, {"name": "a/b.parquet", "bytes": 1, "rows": 1}, {"name": name})
-            for name in ("", "/etc/passwd", "../x", "a/../x", "a//x", ".aws", "a/.x", "_SUCCESS", "a\nb")
+            for name in ("", "/etc/passwd", "../x", "a/../x", "a//x", ".aws", "a/.x", "a\nb")
         ),
         *(
             (FileSet, {"path": "state/clean/1-abc"}, {"path": path})
@@ -87,6 +95,12 @@ def test_text_that_looks_like_half_a_character_is_read() -> None:
         *((FileSet, {"path": "state/clean/1-abc"}, {"path": path}) for path in ("state/a/0-a", "state/a/1-a/..")),
         (FileSet, {"path": "state/clean/1-abc"}, {"files": ""}),
         (FileSet, {"path": "state/clean/1-abc"}, {"files": {}}),
+        *(
+            (StateSnapshot, {"uid": "a", "kind": "stage", "run": "r"}, {"file_sets": [file_set_of(name)]})
+            for name in ("_SUCCESS", "a/_b")
+        ),
+        *((e.QueryLocated, LOCATED, {"path": path}) for path in ("state/a/1-a", "query/a/1-a/..", "query/.a/1-a")),
+        (e.QueryLocated, LOCATED, {"begun": -2}),
         (e.Point, {"id": 1}, {"id": 0}),
         (e.Point, {"id": 1}, {"id": True}),
         (e.Request, {"token": "a"}, {"timeout_s": "10"}),

@@ -10,9 +10,19 @@ import pytest
 
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.keys import location_path
 from airflow_checkpoint_provider.protocol.metadata import Versions
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, KEPT_TOKENS, Claim, Run, State
+from airflow_checkpoint_provider.protocol.state import (
+    ABORTED,
+    CONDEMNED,
+    KEPT_TOKENS,
+    Claim,
+    Query,
+    QueryLocation,
+    Run,
+    State,
+)
 from airflow_checkpoint_provider.protocol.transitions import apply, fold
 from tests.support.histories import History, at, entry, token
 
@@ -68,17 +78,20 @@ TRIGGERED = e.CheckpointTriggered(
 COMPLETED = e.CheckpointCompleted(
     id=2, digest="d2", bytes=7, states=(entry("new", ("state/new/1-a",), 2),)
 )  # fmt: skip
+PATHS = (location_path("orders", 1, "a"), location_path("orders", 2, "b"))
+LOCATED = e.QueryLocated(uid="orders", path=location_path("orders", 3, "c"), taken_from=PATHS[1], begun=8, committed=7)
 EXPIRED = e.CheckpointAborted(id=2, reason="expired", phase="acknowledge", missing=("",), details="600 s")
 
 
 def lived() -> State:
-    """Return a state with attempt 1, chk-1 retained, chk-2 pending, a queued request, and a claimed savepoint."""
+    """Return a state with attempt 1, chk-1 retained, chk-2 pending, a queued request, a claimed savepoint, and a query."""
     history = History()
     history.started()
     history.completed()
     history.triggered(origin="periodic")
     history.do(c.Trigger(request=e.Request(token="waits", origin="cli"), epoch=1))
-    return replace(history.state, claims=(Claim(pointer=ELSEWHERE, at=at(0)),))
+    query = Query(uid="orders", locations=tuple(QueryLocation(path=path, branch=0) for path in PATHS))
+    return replace(history.state, claims=(Claim(pointer=ELSEWHERE, at=at(0)),), queries=(query,))
 
 
 def run(name: str, day: int, inside: int | None) -> Run:
@@ -106,6 +119,7 @@ MADE: dict[str, tuple[e.Event, str]] = {
     "request_dropped": (e.RequestDropped(token="waits", reason="too many"), "dropped_requests -1"),
     "queue_dropped": (e.QueueDropped(reason="its attempt is over"), "dropped_requests -1"),
     "checkpoint_triggered": (TRIGGERED, "checkpoints -1"),
+    "query_located": (LOCATED, "queries 0 locations -1"),
 }
 CHANGED: dict[str, tuple[e.Event, str]] = {
     "history_opened": (OPENED, ""),
@@ -119,6 +133,7 @@ CHANGED: dict[str, tuple[e.Event, str]] = {
     "commits_confirmed": (e.CommitsConfirmed(id=1), "checkpoints 0"),
     "savepoint_published": (e.SavepointPublished(id=1), "checkpoints 0"),
     "checkpoint_aborted": (EXPIRED, "checkpoints 1"),
+    "query_settled": (e.QuerySettled(uid="orders", path=PATHS[1]), "queries 0"),
 }
 NO_RECORD = {  # these events set a flag or a text and leave no record
     *("checkpoints_condemned", "checkpoints_forgotten", "resumed")
@@ -128,7 +143,7 @@ NO_RECORD = {  # these events set a flag or a text and leave no record
 def of_a_newer_version(state: State) -> State:
     """Return ``state``, suspended, read from a snapshot to which a newer version added a field in every record."""
     data = json.loads(canonical(state.to_json())) | {"suspended": "ann: an upgrade"}
-    for record in (data, data["branch"], *data["launches"], *data["attempts"], *data["checkpoints"]):
+    for record in (data, data["branch"], *data["launches"], *data["attempts"], *data["checkpoints"], *data["queries"]):
         record["earlier"] = "kept"
     return State.from_json(data)
 
@@ -162,6 +177,7 @@ def test_unknown_fields_of_an_event_stay_in_its_record(kind: str) -> None:
         (TRIGGERED, "checkpoints -1", {}, set()),
         (COMPLETED, "checkpoints 1", {}, {"states", "subsumed", "suspended"}),
         (EXPIRED, "checkpoints 1", {}, set()),
+        (LOCATED, "queries 0 locations -1", {}, {"uid"}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, e.Event) else None,
 )  # fmt: skip

@@ -1,0 +1,56 @@
+"""Decisions about streaming queries: in which location a query runs. Pure. Runs anywhere.
+
+An attempt copies the newest location into one of its own, and names that in an entry before it starts the query. So of two
+drivers that copy one location, one is refused.
+"""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol import launches
+from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.state import State
+
+
+def locate(state: State, command: c.LocateQuery) -> Decision:
+    """Decide whether a query runs in a new location: the one that it was copied from must still be the newest."""
+    query = state.query(command.uid)
+    if query and query.newest.path == command.path:
+        return DoneAlready(command.epoch)
+    if fenced := launches.fenced(state, command.epoch):
+        return fenced
+    newest = query.newest.path if query else None
+    if command.taken_from != newest:
+        return Refusal(
+            errors.QueryMoved(
+                f"query '{command.uid}' runs in {newest} now, so it cannot go on from {command.taken_from or 'nothing'}."
+                " Nothing was started; start the job again",
+                uid=command.uid,
+            )
+        )
+    located = e.QueryLocated(
+        uid=command.uid,
+        path=command.path,
+        taken_from=command.taken_from,
+        begun=command.begun,
+        committed=command.committed,
+    )
+    return (located,)
+
+
+def settle(state: State, command: c.SettleQuery) -> Decision:
+    """Decide whether the older locations of a query may go. Only the attempt that runs in the newest one knows it."""
+    query = state.query(command.uid)
+    if query and query.locations[0].path == command.path:
+        return DoneAlready(command.epoch)
+    if fenced := launches.fenced(state, command.epoch):
+        return fenced
+    if query is None or query.newest.path != command.path:
+        return Refusal(
+            errors.QueryMoved(
+                f"query '{command.uid}' does not run in {command.path}; no older location was given up", uid=command.uid
+            )
+        )
+    return (e.QuerySettled(uid=command.uid, path=command.path),)

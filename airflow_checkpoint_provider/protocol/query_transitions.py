@@ -1,0 +1,33 @@
+"""What events about streaming queries do to the state. Pure. Runs anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.state import Query, QueryLocation, State
+from airflow_checkpoint_provider.protocol.updates import merged_extra, swap
+
+
+def locate(state: State, event: e.QueryLocated) -> State:
+    location = QueryLocation(
+        path=event.path,
+        branch=state.branch.number,
+        taken_from=event.taken_from,
+        begun=event.begun,
+        committed=event.committed,
+        extra=event.extra,
+    )
+    query = state.query(event.uid)
+    if query is None:
+        return replace(state, queries=(*state.queries, Query(uid=event.uid, locations=(location,))))
+    moved = replace(query, locations=(*query.locations, location))
+    return replace(state, queries=swap(state.queries, query, moved))
+
+
+def settle(state: State, event: e.QuerySettled) -> State:
+    query = state.query(event.uid)
+    if query is None or query.newest.path != event.path:
+        return state
+    settled = replace(query, locations=query.locations[-1:], extra=merged_extra(query, event))
+    return replace(state, queries=swap(state.queries, query, settled))

@@ -1,0 +1,85 @@
+"""Which location a query runs in, and who may say so. Runs anywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.commands import DoneAlready
+from airflow_checkpoint_provider.protocol.keys import location_path
+from airflow_checkpoint_provider.protocol.state import Query, State
+from tests.support.histories import History, launch, refusal, start
+
+UID = "orders"
+
+
+def at(epoch: int, nonce: str = "abc") -> str:
+    return location_path(UID, epoch, nonce)
+
+
+def locate(epoch: int, taken_from: str | None = None, *, nonce: str = "abc", begun: int = -1) -> c.LocateQuery:
+    return c.LocateQuery(
+        uid=UID, path=at(epoch, nonce), taken_from=taken_from, begun=begun, committed=begun, epoch=epoch
+    )
+
+
+def located(epochs: int) -> History:
+    """Return a history in which so many attempts have taken the query over, each from the one before."""
+    history = History()
+    for epoch in range(1, epochs + 1):
+        history.do(launch(try_number=epoch))
+        history.do(start(try_number=epoch))
+        history.do(locate(epoch, at(epoch - 1) if epoch > 1 else None, begun=epoch))
+    return history
+
+
+def paths(state: State) -> list[str]:
+    query = state.query(UID)
+    return [location.path for location in query.locations] if query else []
+
+
+def test_query_goes_on_in_the_location_of_the_newest_attempt() -> None:
+    state = located(3).state
+    assert paths(state) == [at(1), at(2), at(3)]
+    query = state.query(UID)
+    assert query
+    assert (query.newest.taken_from, query.newest.begun) == (at(2), 3)
+
+
+def test_second_taker_of_one_location_is_refused() -> None:
+    history = located(2)
+    assert isinstance(history.ask(locate(2, at(2), nonce="other")), tuple)
+    refusal(history.ask(locate(2, at(1), nonce="other")), errors.QueryMoved)
+    refusal(history.ask(locate(2, None, nonce="other")), errors.QueryMoved)
+
+
+def test_attempt_that_is_over_takes_nothing() -> None:
+    history = located(2)
+    refusal(history.ask(locate(1, at(2), nonce="late")), errors.Fenced)
+    refusal(history.ask(c.SettleQuery(uid=UID, path=at(2), epoch=1)), errors.Fenced)
+
+
+def test_lost_answer_is_asked_again() -> None:
+    history = located(2)
+    assert history.ask(locate(2, at(1))) == DoneAlready(2)
+    history.do(c.SettleQuery(uid=UID, path=at(2), epoch=2))
+    assert history.ask(c.SettleQuery(uid=UID, path=at(2), epoch=2)) == DoneAlready(2)
+
+
+def test_settled_location_needs_no_older_one() -> None:
+    history = located(3)
+    assert history.state.locations() == {at(1), at(2), at(3)}
+    refusal(history.ask(c.SettleQuery(uid=UID, path=at(2), epoch=3)), errors.QueryMoved)
+    history.do(c.SettleQuery(uid=UID, path=at(3), epoch=3))
+    assert history.state.locations() == {at(3)}
+
+
+def test_snapshot_of_the_state_holds_the_queries() -> None:
+    state = located(2).state
+    assert State.from_json(state.to_json()) == state
+
+
+def test_query_without_a_location_is_damaged() -> None:
+    with pytest.raises(errors.Damaged, match="query 'orders' without a location"):
+        Query.from_json({"uid": UID, "locations": []})
