@@ -95,6 +95,9 @@ class Store(Protocol):
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
         """Yield the objects below ``prefix/`` (``""``: all) with keys greater than ``after``, in byte order, without hidden ones."""
 
+    def hidden(self, prefix: str) -> Iterator[str]:
+        """Yield the keys of the hidden objects directly below ``prefix/``: a name that begins with a dot. Spark writes such."""
+
     def folders(self, prefix: str) -> Iterator[str]:
         """Yield the names directly below ``prefix/`` that have keys below them, without hidden ones. A local store also yields
         directories that are empty by now."""

@@ -12,14 +12,19 @@ from airflow_checkpoint_provider.storage.s3 import S3Store
 AT_ONCE, AT_ONCE_ON_DISK = 8, 4
 
 
-def copy(source: Store, source_key: str, target: Store, key: str) -> int:
+def copy(source: Store, source_key: str, target: Store, key: str, *, linked: bool = False) -> int:
     """Copy an object to ``key``, completely or not at all. Return its size in bytes.
 
-    Within one S3 service, the service copies; else few bytes are in memory at a time. Raises ``Damaged`` if there is nothing
+    Within one S3 service, the service copies; else few bytes are in memory at a time. ``linked``: on one local file system, the
+    copy may be a second name of the same file, which nobody may change in place. Raises ``Damaged`` if there is nothing
     to copy, and what the stores raise.
     """
     if isinstance(target, S3Store) and target.copies_from(source):
         return target.copy_from(source, source_key, key)
+    if linked and isinstance(target, LocalStore) and isinstance(source, LocalStore):
+        size = target.link_from(source, source_key, key)
+        if size is not None:
+            return size
     passed = 0
 
     def counted() -> Iterator[bytes]:
@@ -37,6 +42,8 @@ def copy_all(
     target: Store,
     pairs: Iterable[tuple[str, str]],
     on_done: Callable[[str, int], object] = lambda key, size: None,
+    *,
+    linked: bool = False,
 ) -> int:
     """Copy each pair of keys (from, to), several at a time. Return the bytes of all.
 
@@ -45,7 +52,7 @@ def copy_all(
     """
     threads = ThreadPoolExecutor(AT_ONCE_ON_DISK if isinstance(target, LocalStore) else AT_ONCE)
     try:
-        copies = {threads.submit(copy, source, key, target, new_key): new_key for key, new_key in pairs}
+        copies = {threads.submit(copy, source, key, target, new_key, linked=linked): new_key for key, new_key in pairs}
         for done in as_completed(copies):
             if done.exception():
                 break

@@ -47,6 +47,8 @@ LEFT_OVER = 24 * 3600  # seconds after which a temporary file is taken for a kil
 DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 FULL = {errno.ENOSPC, errno.EDQUOT}
 NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+ABSENT = {errno.ENOENT, errno.ENOTDIR}
+CANNOT_LINK = NO_HARD_LINKS | ABSENT | {errno.EXDEV, errno.EMLINK, errno.EACCES}  # nor the files of other users
 NO_PLACE = {errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
 
 
@@ -131,6 +133,39 @@ class LocalStore(StoreBase):
 
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
         return self._walk(_names(prefix), after, DEEPEST)
+
+    def hidden(self, prefix: str) -> Iterator[str]:
+        names, above = _names(prefix), f"{prefix}/" if prefix else ""
+        with _explained("list", "/".join((self._place, *names))), _unless_absent(), self._opened(names) as folder:
+            hidden = (entry for entry in scan(folder) if is_hidden(entry.name) and _is_text(entry.name))
+            found = [entry.name for entry in hidden if entry.is_file(follow_symlinks=False)]
+            return iter([f"{above}{name}" for name in sorted(found)])
+        return iter(())
+
+    def link_from(self, source: LocalStore, source_key: str, key: str) -> int | None:
+        """Give an object of ``source`` a second name, and return its size in bytes; None if that cannot be done, or there is none.
+
+        For files that are never changed in place: neither store copies the bytes.
+        """
+        *names, name = checked(source_key).split("/")
+        with self._writing(key) as (folder, new_name):
+            temporary = _temporary_name()
+            try:
+                with source._opened(names) as above:
+                    os.link(name, temporary, src_dir_fd=above, dst_dir_fd=folder, follow_symlinks=False)
+                with open(open_file(temporary, folder, self._path(key)), "rb") as file:
+                    os.fsync(file.fileno())  # its writer may not have done it
+                    size = os.fstat(file.fileno()).st_size
+                os.replace(temporary, new_name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:
+                if error.errno in CANNOT_LINK:
+                    return None
+                raise
+            finally:
+                with suppress(OSError):  # two names of one file: then nothing was replaced
+                    os.unlink(temporary, dir_fd=folder)
+            sync(folder)
+            return size
 
     def folders(self, prefix: str) -> Iterator[str]:
         return (name[:-1] for name, _ in self._children(_names(prefix)) if name.endswith("/"))
@@ -233,7 +268,7 @@ def _is_text(name: str) -> bool:
 @contextmanager
 def _temporary(folder: int, parts: Iterable[bytes]) -> Iterator[str]:
     """Yield the name of a complete and synced file in ``folder``. The hidden name says who made it; it is removed afterwards."""
-    temporary = f"{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(8)}"
+    temporary = _temporary_name()
     try:
         with open(create_file(temporary, folder), "wb") as file:
             file.writelines(parts)
@@ -243,6 +278,10 @@ def _temporary(folder: int, parts: Iterable[bytes]) -> Iterator[str]:
     finally:
         with suppress(OSError):
             os.unlink(temporary, dir_fd=folder)
+
+
+def _temporary_name() -> str:
+    return f"{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def _link(temporary: str, name: str, folder: int, path: str) -> Put:

@@ -76,6 +76,13 @@ class MemoryStore(StoreBase):
             below = sorted((key, len(body)) for key, body in self.objects.items() if key.startswith(start))
         return iter([Listed(key, size) for key, size in below if key > after and not is_hidden(key[len(start) :])])
 
+    def hidden(self, prefix: str) -> Iterator[str]:
+        start = _start(prefix)
+        with self._lock:
+            return iter(
+                sorted(key for key in self.objects if key.startswith(f"{start}.") and "/" not in key[len(start) :])
+            )
+
     def folders(self, prefix: str) -> Iterator[str]:
         below = (listed.key[len(_start(prefix)) :] for listed in self.list(prefix))
         return iter(sorted({name.partition("/")[0] for name in below if "/" in name}))

@@ -169,6 +169,11 @@ class S3Store(StoreBase):
             if "" not in name.split("/") and not is_hidden(name):  # Hadoop marks folders by keys that end in "/"
                 yield Listed(key[len(self.prefix) :], size)
 
+    def hidden(self, prefix: str) -> Iterator[str]:
+        start = self._start(prefix)
+        for page in self._pages(f"{start}.", Delimiter="/"):
+            yield from (found["Key"][len(self.prefix) :] for found in page.get("Contents", ()))
+
     def folders(self, prefix: str) -> Iterator[str]:
         start = self._start(prefix)
         for page in self._pages(start, Delimiter="/"):

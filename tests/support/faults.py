@@ -119,6 +119,9 @@ class FaultyStore:
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
         return iter(self._send("list", prefix, lambda: tuple(self.inner.list(prefix, after)), _no_answer))
 
+    def hidden(self, prefix: str) -> Iterator[str]:
+        return iter(self._send("list", prefix, lambda: tuple(self.inner.hidden(prefix)), _no_answer))
+
     def folders(self, prefix: str) -> Iterator[str]:
         return iter(self._send("list", prefix, lambda: tuple(self.inner.folders(prefix)), _no_answer))
 

@@ -116,6 +116,13 @@ def test_list_of_a_hidden_folder_returns_its_keys(store: Store) -> None:
     assert keys(store, "a/.e") == ["a/.e/f"]
 
 
+def test_hidden_returns_the_hidden_objects_directly_below(store: Store) -> None:
+    fill(store, *KEYS, *HIDDEN, "a/.c")
+    assert [*store.hidden("")] == [".tmp-host-1-ab"]
+    assert [*store.hidden("a")] == ["a/.b.crc", "a/.c"]
+    assert [*store.hidden("b")] == [*store.hidden("absent")] == []
+
+
 @pytest.mark.parametrize("after", ["", *KEYS, "a", "a-", "a/", "a/b-c", "a/b-c/", "a/b-c/e", "a/c", "b", "y", "ü"])
 def test_list_starts_after_any_key(store: Store, after: str) -> None:
     fill(store, *KEYS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -51,6 +52,51 @@ def keys(store: Store) -> list[str]:
 
 
 # -- every store to every store ------------------------------------------------------------------------------------------
+
+
+@every_pair
+def test_linked_copy_has_the_bytes_of_the_source_and_replaces_what_was_there(pair: tuple[Store, Store]) -> None:
+    source, target = pair
+    source.create("state/4.delta", b"rows")
+    for old in (None, b"older rows", b"rows"):
+        if old:
+            target.overwrite("copy/4.delta", old)
+        assert copy(source, "state/4.delta", target, "copy/4.delta", linked=True) == 4
+        assert target.read("copy/4.delta") == b"rows"
+        assert keys(target)[0] == "copy/4.delta"
+        assert [*target.hidden("copy")] == []
+
+
+def test_linked_copy_on_one_file_system_takes_no_room(tmp_path: Path) -> None:
+    source, target = LocalStore(tmp_path / "from"), LocalStore(tmp_path / "to")
+    source.create("a", b"rows")
+    for _ in range(2):
+        copy(source, "a", target, "b", linked=True)
+    assert os.stat(tmp_path / "from" / "a").st_ino == os.stat(tmp_path / "to" / "b").st_ino
+    source.delete(["a"])
+    assert target.read("b") == b"rows"
+
+
+@pytest.mark.parametrize("why", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
+def test_bytes_are_copied_where_the_file_system_cannot_link(
+    why: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = LocalStore(tmp_path / "from"), LocalStore(tmp_path / "to")
+    source.create("a", b"rows")
+
+    def link(*_: object, **__: object) -> None:
+        raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(os, "link", link)
+    assert copy(source, "a", target, "b", linked=True) == 4
+    assert target.read("b") == b"rows"
+    with pytest.raises(Damaged):
+        copy(source, "absent", target, "b", linked=True)
+
+
+def test_linked_copy_of_an_absent_object_is_damage(tmp_path: Path) -> None:
+    with pytest.raises(Damaged):
+        copy(LocalStore(tmp_path / "from"), "a", LocalStore(tmp_path / "to"), "b", linked=True)
 
 
 @every_pair
