@@ -22,16 +22,17 @@ from datetime import datetime
 from itertools import chain, takewhile
 from typing import TypeVar
 
-from airflow_checkpoint_provider.coordinator import savepoint_target
+from airflow_checkpoint_provider.coordinator import savepoint_target, sealing
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyClaimed, Held, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.deletion import held, held_claims, policy_of
-from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, Keys, SavepointPointer, file_set_epoch
+from airflow_checkpoint_provider.protocol.keys import QUERY, STATE, Keys, SavepointPointer, file_set_epoch
 from airflow_checkpoint_provider.protocol.lifetime import outlived, unsettled
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.protocol.transitions import apply
@@ -134,13 +135,15 @@ def folders_of(store: Store, keys: Keys) -> Iterator[str]:
     """List the folders of states and of checkpoints, relative to the history.
 
     A state's folder is ``<kind>/<uid>/<epoch>-<nonce>``; an attempt writes every kind of state into one. Cost: a
-    listing, one for each kind, and one for each uid.
+    listing, one for each kind that is there, and one for each uid. Locations of queries that were emptied are left out.
     """
-    for kind in FOLDER_KINDS:
+    top = list(store.folders(keys.prefix))
+    for kind in [kind for kind in (STATE, QUERY) if kind in top]:
         for uid in store.folders(f"{keys.prefix}/{kind}"):
-            for name in store.folders(f"{keys.prefix}/{kind}/{uid}"):
+            folder = f"{keys.prefix}/{kind}/{uid}"
+            for name in sealing.not_emptied(store, folder) if kind == QUERY else store.folders(folder):
                 yield f"{kind}/{uid}/{name}"
-    yield from store.folders(keys.prefix)
+    yield from top
 
 
 def _orphans(state: State, folders: Iterable[str]) -> Iterator[str]:
@@ -151,7 +154,7 @@ def _orphans(state: State, folders: Iterable[str]) -> Iterator[str]:
     complete, and later attempts refer only to the files of checkpoints or to their own.
     """
     paths = state.paths()
-    named = {paths[number] for number in state.named()}
+    named = state.locations().union(paths[number] for number in state.named())
     alive = {checkpoint.id for checkpoint in state.with_status(PENDING, RETAINED, CONDEMNED)}
     for folder in folders:
         if found := _CHECKPOINT.fullmatch(folder):
@@ -299,7 +302,15 @@ def delete_folders(
     store: Store, keys: Keys, folders: Iterable[str], check: Check
 ) -> tuple[tuple[str, ...], tuple[StoreError, ...]]:
     """Delete folders of a history, relative to it. Return those that were deleted, and the errors of the others."""
-    return _try_each(folders, check, lambda folder: store.delete_under(f"{keys.prefix}/{folder}"))
+    return _try_each(folders, check, lambda folder: _delete_folder(store, keys, folder))
+
+
+def _delete_folder(store: Store, keys: Keys, folder: str) -> None:
+    """Delete a folder of a history. Of a location of a query, the poison stays."""
+    if folder.startswith(f"{QUERY}/"):
+        sealing.empty(Location(store, f"{keys.prefix}/{folder}"))
+    else:
+        store.delete_under(f"{keys.prefix}/{folder}")
 
 
 def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: State, now: str) -> None:
@@ -345,7 +356,7 @@ def remove_orphans(access: Access, at_most: int | None = None, check: Check = un
     orphans = [*_orphans(state, folders_of(store, keys))][:at_most]
     for folder in orphans:
         check()
-        store.delete_under(f"{keys.prefix}/{folder}")
+        _delete_folder(store, keys, folder)
     _, errors = _try_each(state.with_status(ABORTED), check, lambda checkpoint: delete_target(store, checkpoint))
     if errors:
         raise errors[0]

@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.deletion import policy_of
-from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, SEGMENT, Keys, safe_token, time_in
+from airflow_checkpoint_provider.protocol.keys import SEGMENT, STATE, Keys, safe_token, time_in
 from airflow_checkpoint_provider.protocol.lifetime import over_for_good, quiet
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -38,7 +38,7 @@ LISTED_OF_ONE = 1000  # of them keys of one folder: enough to tell whether a his
 _FOLDER = re.compile(r"jobs/[^/]+/runs/[^/]+(?:/items/[^/]+)?/")
 _KEY = re.compile(
     r"(?P<history>jobs/[^/]+/runs/[^/]+(?:/items/[^/]+)?)/"
-    rf"(?P<part>journal|heartbeat|{'|'.join(FOLDER_KINDS)}|chk-\d+)/(?P<rest>.+)"
+    rf"(?P<part>journal|heartbeat|{STATE}|chk-\d+)/(?P<rest>.+)"
 )
 
 

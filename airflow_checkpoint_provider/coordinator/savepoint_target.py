@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.files import verify
 from airflow_checkpoint_provider.protocol.fields import Time
-from airflow_checkpoint_provider.protocol.keys import FOLDER_KINDS, SAVEPOINTS, Keys, SavepointPointer
+from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, STATE, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.metadata import Seal, digest
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked, parse
 from airflow_checkpoint_provider.storage.base import Store, exists, put
@@ -273,8 +273,7 @@ def delete_claimed(store: Store, pointer: SavepointPointer, owner: str, by: str,
 
 def delete_files(store: Store, pointer: SavepointPointer) -> None:
     """Delete the file sets of a savepoint, and nothing else that lies in its directory."""
-    for kind in FOLDER_KINDS:
-        store.delete_under(f"{pointer.name}/{kind}")
+    store.delete_under(f"{pointer.name}/{STATE}")
 
 
 def refuse_history(store: Store, pointer: SavepointPointer) -> None:

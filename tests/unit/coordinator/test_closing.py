@@ -408,14 +408,14 @@ def test_history_begun_again_after_deletion_by_hand_is_another_incarnation() -> 
 
 
 def test_closing_costs_a_known_number_of_requests() -> None:
-    """Two entries, two stubs, and four listings: journal, heartbeats, checkpoints and file sets."""
+    """Two entries, two stubs, and three listings: journal, heartbeats, and what else there is."""
     inner = MemoryStore()
     over(inner, 3)
     store = FaultyStore(inner)
     closer = coordinator(store)
     store.requests.clear()
     close(closer, CLOSE)
-    assert dict(store.requests) == {"create": 2, "read": 5, "list": 4, "delete": 2, "overwrite": 2}
+    assert dict(store.requests) == {"create": 2, "read": 5, "list": 3, "delete": 2, "overwrite": 2}
 
 
 def test_closing_deletes_heartbeats_of_all_launches() -> None:

@@ -1,0 +1,284 @@
+"""The checkpoint location of a streaming query: which files a batch needs. Runs anywhere.
+
+Spark 4.2 writes it; the layout was measured there, and is not changed by this package:
+
+* ``metadata``: the id of the query;
+* ``offsets/N``: written before batch N begins. It names what the batch reads, and the confs of the state;
+* ``commits/N``: written when batch N has ended;
+* ``sources/<i>/K`` and ``K.compact``: what the file source i has read. ``offsets/N`` names the newest K that batch N needs;
+* ``state/<operator>/_metadata/metadata``: the stores of an operator, and into how many partitions they are divided;
+* ``state/<operator>/<partition>/[<store>/]``: batch N makes version N+1 of each store. ``V.delta`` and ``V.changelog`` hold
+  what changed since V-1, ``V.snapshot`` and ``V.zip`` hold all. The parts of a ``.zip`` lie in ``SSTs/`` and ``logs/``.
+
+Hidden files beside them are checksums, which Spark does not need, or temporary ones.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.storage.base import Store
+
+NOTHING = -1
+"""The number of a batch where there is none."""
+OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
+NO_OFFSET = "-"  # of a source that the batch does not read
+POISON = b"v99999\n"  # the first line of an entry that ends a log: no version of Spark reads what follows
+
+_SOURCE = re.compile(r"sources/(\d+)/(\d+)(\.compact)?")
+_VERSION = re.compile(r"(state/\d+/\d+(?:/[^/]+)?)/(\d+)\.(delta|changelog|snapshot|zip)")
+_OPERATOR = re.compile(r"state/(\d+)/(?:_metadata|_stateSchema)/.+")
+_LINE = re.compile(r'(\d+):(?=[{\d"-])')  # of offset log format 2, which names the source
+_DEFAULT = "default"  # the store of an operator that has one; it has no folder of its own
+
+
+# -- what Spark wrote ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """The content of ``offsets/N``: what batch N reads, by the number of the source, as Spark wrote it."""
+
+    batch: int
+    sources: Mapping[int, str]
+    watermark_ms: int
+
+    @classmethod
+    def parse(cls, body: bytes, batch: int, what: str) -> Offsets:
+        """Return the offsets in ``body``. Raises ``Damaged``, naming ``what``, for a file that Spark could not read either."""
+        try:
+            version, metadata, *lines = body.decode().split("\n")
+            if version not in ("v1", "v2"):
+                raise ValueError(f"its version is {version[:20]!r}")
+            watermark = int(json.loads(metadata)["batchWatermarkMs"]) if metadata else 0
+            sources = dict(_numbered(lines))
+            if not sources:
+                raise ValueError("it names no source")
+            for offset in sources.values():
+                if offset != NO_OFFSET:
+                    json.loads(offset)
+            return cls(batch, sources, watermark)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Damaged(
+                f"{what} is not what Spark writes ({error}); somebody or something changed it, or the disk lost its end"
+            ) from None
+
+    def newest_log_entry(self, source: int) -> int | None:
+        """Return the newest entry of the file source's log that the batch needs; None if the offset does not name one."""
+        text = self.sources.get(source, NO_OFFSET)
+        offset = None if text == NO_OFFSET else json.loads(text)
+        return offset.get("logOffset") if isinstance(offset, dict) else None
+
+
+def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(lines):
+        named = _LINE.match(line)
+        yield (int(named[1]), line[named.end() :]) if named else (number, line)
+
+
+@dataclass(frozen=True)
+class Location:
+    """A checkpoint location: the folder ``key`` of a store."""
+
+    store: Store
+    key: str
+
+    def name(self, file: str) -> str:
+        """Return the key of a file of the location."""
+        return f"{self.key}/{file}"
+
+    def batches(self, log: str) -> list[int]:
+        """Return the numbers in ``offsets`` or ``commits``, lowest first. Cost: a listing."""
+        names = (listed.key.rpartition("/")[2] for listed in self.store.list(self.name(log)))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def offsets(self, batch: int) -> Offsets:
+        """Return what batch ``batch`` reads. Raises ``Damaged``."""
+        return Offsets.parse(self.read(f"{OFFSETS}/{batch}"), batch, self.name(f"{OFFSETS}/{batch}"))
+
+    def read(self, file: str) -> bytes:
+        """Return the content of a file. Raises ``Damaged`` if it is absent."""
+        body = self.store.read(self.name(file))
+        if body is None:
+            raise _missing(self, file)
+        return body
+
+    def committed(self, begun: int) -> int:
+        """Return the newest committed batch when batch ``begun`` is the newest one that has begun."""
+        return max((batch for batch in self.batches(COMMITS) if batch <= begun), default=NOTHING)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes in bytes of the files, by their names below the location. Cost: a listing."""
+        return {listed.key.removeprefix(f"{self.key}/"): listed.size for listed in self.store.list(self.key)}
+
+
+def _missing(location: Location, file: str) -> Damaged:
+    return Damaged(f"{location.name(file)} is missing; somebody or something deleted it")
+
+
+# -- the state -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _StateStore:
+    """The files of one state store of one partition, by version: snapshots hold all, changes what is new in a version."""
+
+    snapshots: dict[int, list[str]] = field(default_factory=dict)
+    changes: dict[int, str] = field(default_factory=dict)
+
+    def base(self, version: int) -> int:
+        """Return the newest snapshot from which ``version`` can be reached; 0 is the empty state."""
+        return max((snapshot for snapshot in self.snapshots if snapshot <= version), default=0)
+
+    def missing(self, version: int) -> int | None:
+        """Return the first change that is missing on the way to ``version``; None if all are there."""
+        between = range(self.base(version) + 1, version + 1)
+        return next((number for number in between if number not in self.changes), None)
+
+    def files(self, first: int, last: int) -> Iterator[str]:
+        """Yield the files of the versions from snapshot ``first`` up to version ``last``."""
+        for version in range(first, last + 1):
+            yield from self.snapshots.get(version, ())
+            if version > first and version in self.changes:
+                yield self.changes[version]
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a query has come: the newest batch that has ``begun``, and the newest that is ``committed``."""
+
+    begun: int = NOTHING
+    committed: int = NOTHING
+
+
+class Found:
+    """The files of a location at one moment. Of its state, also what only the ``older`` locations of its chain hold, from which
+    it was copied: another driver may have written there since.
+    """
+
+    def __init__(self, location: Location, *older: Location) -> None:
+        self.location = location
+        self.sizes, self.places = location.sizes(), dict[str, Location]()
+        self.places = dict.fromkeys(self.sizes, location)
+        for place in older:
+            for name, size in place.sizes().items():
+                if name.startswith("state/") and name not in self.sizes:
+                    self.sizes[name], self.places[name] = size, place
+        self._stores = self._group()
+
+    def _group(self) -> dict[str, _StateStore]:
+        """Return the state stores by folder. A snapshot of RocksDB counts only with all its parts."""
+        stores = {folder: _StateStore() for folder in self._expected()}
+        for name in self.sizes:
+            if match := _VERSION.fullmatch(name):
+                store, version = stores.setdefault(match[1], _StateStore()), int(match[2])
+                if match[3] in ("delta", "changelog"):
+                    store.changes[version] = name
+                else:
+                    parts = [f"{match[1]}/{part}" for part in self._parts(name)] if match[3] == "zip" else []
+                    if all(part in self.sizes for part in parts):
+                        store.snapshots.setdefault(version, []).extend((*parts, name))
+        return stores
+
+    def _expected(self) -> Iterator[str]:
+        """Yield the folders of all state stores that the operators name, also those that have no version yet. Raises ``Damaged``."""
+        for operator in {match[1] for name in self.sizes if (match := _OPERATOR.fullmatch(name))}:
+            name = f"state/{operator}/_metadata/metadata"
+            try:
+                about = (
+                    json.loads(self.places[name].read(name).decode().split("\n", 1)[1]) if name in self.sizes else {}
+                )
+                for store in about.get("stateStoreInfo", ()):
+                    below = "" if store["storeName"] == _DEFAULT else f"/{store['storeName']}"
+                    yield from (f"state/{operator}/{n}{below}" for n in range(store["numPartitions"]))
+            except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+                raise Damaged(
+                    f"{self.places[name].name(name)} does not name the state's stores ({error}); somebody or something changed it"
+                ) from None
+
+    def _parts(self, name: str) -> Iterator[str]:
+        """Yield the files that a snapshot of RocksDB names, relative to its folder. Raises ``Damaged``."""
+        place = self.places[name]
+        try:
+            with zipfile.ZipFile(io.BytesIO(place.read(name))) as archive:
+                manifest = json.loads(archive.read("metadata").decode().split("\n", 1)[1])
+            for folder, kind, part in (("SSTs", "sstFiles", "dfsSstFileName"), ("logs", "logFiles", "dfsLogFileName")):
+                yield from (f"{folder}/{file[part]}" for file in manifest.get(kind, ()))
+        except (zipfile.BadZipFile, KeyError, IndexError, ValueError, TypeError) as error:
+            raise Damaged(
+                f"{place.name(name)} is no snapshot of RocksDB ({error}); somebody or something changed it"
+            ) from None
+
+    @property
+    def stores(self) -> frozenset[str]:
+        """Return the folders of all state stores; none for a query without state."""
+        return frozenset(self._stores)
+
+    def has_state(self, version: int, stores: frozenset[str] | None = None) -> bool:
+        """Return whether all state stores, or ``stores``, can be read at ``version``."""
+        expected = self.stores if stores is None else stores
+        return all(self._stores.get(folder, _StateStore()).missing(version) is None for folder in expected)
+
+    def state(self, position: Position) -> tuple[str, ...]:
+        """Return the files of the state, from the newest committed snapshot up to the batch that has begun, as far as that is there:
+        a sink that has the batch skips it, and nobody would write its state again. Files that others name come first.
+        """
+        version = position.committed + 1
+        for folder, store in self._stores.items():
+            if (gap := store.missing(version)) is not None:
+                raise Damaged(
+                    f"{self.location.name(folder)} has no version {gap} of the state, which batch {position.committed} needs;"
+                    " somebody or something deleted it"
+                )
+        named = [
+            name for store in self._stores.values() for name in store.files(store.base(version), position.begun + 1)
+        ]
+        operators = [name for name in self.sizes if _OPERATOR.fullmatch(name)]
+        return (*operators, *sorted(named, key=lambda name: name.endswith(".zip")))
+
+
+# -- the files of a batch --------------------------------------------------------------------------------------------------
+
+
+def needed_files(found: Found, position: Position) -> tuple[str, ...]:
+    """Return the names of the files with which a query goes on from ``position``.
+
+    Raises ``Damaged`` if a file that the committed batch needs is missing.
+    """
+    if position.begun == NOTHING:
+        return (METADATA,) if METADATA in found.sizes else ()
+    offsets = [f"{OFFSETS}/{batch}" for batch in _last_two(position.begun)]
+    commits = [f"{COMMITS}/{batch}" for batch in _last_two(position.committed)]
+    sources = _of_sources(found, found.location.offsets(position.begun))
+    required = (METADATA, *offsets, *commits[-1:], *sources)
+    for name in required:
+        if name not in found.sizes:
+            raise _missing(found.location, name)
+    earlier = (name for name in commits[:-1] if name in found.sizes)
+    return tuple(dict.fromkeys((*required, *earlier, *found.state(position))))
+
+
+def _last_two(batch: int) -> range:
+    """Return a batch and the one before it; Spark reads the offsets of both."""
+    return range(max(batch - 1, 0), batch + 1)
+
+
+def _of_sources(found: Found, offsets: Offsets) -> Iterator[str]:
+    """Yield the log of each file source: from its last compacted entry up to the one that the batch needs, without a gap."""
+    entries = [match for name in found.sizes if (match := _SOURCE.fullmatch(name))]
+    for source in sorted({int(entry[1]) for entry in entries}):
+        own = [entry for entry in entries if int(entry[1]) == source]
+        newest = offsets.newest_log_entry(source)
+        if newest is None:
+            yield from (entry[0] for entry in own)
+            continue
+        compacted = max((int(entry[2]) for entry in own if entry[3] and int(entry[2]) <= newest), default=NOTHING)
+        if compacted != NOTHING:
+            yield f"sources/{source}/{compacted}.compact"
+        yield from (f"sources/{source}/{number}" for number in range(compacted + 1, newest + 1))

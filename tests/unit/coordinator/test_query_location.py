@@ -1,0 +1,200 @@
+"""Which files of a query's location a batch needs. Runs anywhere."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.query_location import (
+    NOTHING,
+    Found,
+    Location,
+    Offsets,
+    Position,
+    needed_files,
+)
+from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.storage import MemoryStore
+
+KEY = "query/orders/1-abc"
+
+
+def offsets(log_offset: int | None = None, *, version: str = "v1", watermark: int = 0) -> bytes:
+    """Return the content of ``offsets/N`` of a query with one source."""
+    about = {"batchWatermarkMs": watermark, "batchTimestampMs": 1, "conf": {"spark.sql.shuffle.partitions": "2"}}
+    offset = json.dumps({"logOffset": log_offset}) if log_offset is not None else '{"orders":{"0":17}}'
+    return "\n".join([version, json.dumps(about), f"0:{offset}" if version == "v2" else offset]).encode()
+
+
+def rocksdb(*parts: str) -> bytes:
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w") as archive:
+        files = [{"localFileName": part, "dfsSstFileName": part, "fileSizeBytes": 1} for part in parts]
+        archive.writestr("metadata", f"v1\n{json.dumps({'sstFiles': files, 'logFiles': []})}")
+    return body.getvalue()
+
+
+def location(*names: str, offsets_of: int | None = None, log_offset: int | None = None) -> Location:
+    """Return a location with these files; that of ``offsets_of`` names ``log_offset``."""
+    store = MemoryStore()
+    for name in names:
+        store.create(f"{KEY}/{name}", b"x")
+    if offsets_of is not None:
+        store.overwrite(f"{KEY}/offsets/{offsets_of}", offsets(log_offset))
+    return Location(store, KEY)
+
+
+def needed(found: Location, begun: int, committed: int) -> set[str]:
+    return set(needed_files(Found(found), Position(begun, committed)))
+
+
+def logs(begun: int, committed: int) -> list[str]:
+    """Return the names of both logs, all batches kept."""
+    return [
+        "metadata",
+        *(f"offsets/{batch}" for batch in range(begun + 1)),
+        *(f"commits/{batch}" for batch in range(committed + 1)),
+    ]
+
+
+def changes(*versions: int, kind: str = "delta", store: str = "state/0") -> list[str]:
+    return [f"{store}/{partition}/{version}.{kind}" for partition in (0, 1) for version in versions]
+
+
+def test_two_newest_batches_of_each_log_are_needed() -> None:
+    found = location(*logs(5, 4), offsets_of=5)
+    assert needed(found, 5, 4) == {"metadata", "offsets/4", "offsets/5", "commits/3", "commits/4"}
+    first = location(*logs(0, NOTHING), offsets_of=0)
+    assert needed(first, 0, NOTHING) == {"metadata", "offsets/0"}
+
+
+def test_query_that_has_begun_no_batch_keeps_its_id() -> None:
+    assert needed(location("metadata"), NOTHING, NOTHING) == {"metadata"}
+
+
+def test_source_log_goes_from_its_compacted_entry_to_the_one_that_the_batch_names() -> None:
+    """A batch without data has a number of its own, but no entry in the source's log."""
+    entries = [f"sources/0/{n}" for n in (7, 8, 10, 11, 12)]
+    found = location(*logs(14, 14), *entries, "sources/0/9.compact", offsets_of=14, log_offset=11)
+    sources = {name for name in needed(found, 14, 14) if name.startswith("sources/")}
+    assert sources == {"sources/0/9.compact", "sources/0/10", "sources/0/11"}
+
+
+def test_whole_log_is_needed_of_a_source_whose_offset_names_no_entry() -> None:
+    found = location(*logs(1, 1), "sources/0/0", "sources/0/1", offsets_of=1)
+    assert {"sources/0/0", "sources/0/1"} <= needed(found, 1, 1)
+
+
+@pytest.mark.parametrize("kind", ["delta", "changelog"])
+def test_state_goes_from_the_newest_committed_snapshot_to_the_begun_batch(kind: str) -> None:
+    """The state of a begun batch is copied as far as it is there: a sink that has the batch skips it."""
+    snapshots = ["state/0/0/4.snapshot", "state/0/1/4.snapshot", "state/0/0/7.snapshot"]
+    found = location(*logs(6, 5), *changes(3, 4, 5, 6, kind=kind), *snapshots, f"state/0/0/7.{kind}", offsets_of=6)
+    state = {name for name in needed(found, 6, 5) if name.startswith("state/")}
+    assert state == {*snapshots, *changes(5, 6, kind=kind), f"state/0/0/7.{kind}"}
+
+
+def operator(*stores: str, partitions: int = 2, number: int = 0) -> tuple[str, bytes]:
+    """Return name and content of the file that names the stores of an operator."""
+    about = [{"storeName": store, "numColsPrefixKey": 0, "numPartitions": partitions} for store in stores]
+    return f"state/{number}/_metadata/metadata", f"v1\n{json.dumps({'stateStoreInfo': about})}".encode()
+
+
+def stateful(*names: str, operators: tuple[tuple[str, bytes], ...]) -> Found:
+    """Return a committed batch 1 of a query with these operators, and these files of its state."""
+    found = location(*logs(1, 1), *names, offsets_of=1)
+    for name, body in operators:
+        found.store.overwrite(f"{KEY}/{name}", body)
+    return Found(found)
+
+
+JOIN = ("left-keyToNumValues", "right-keyToNumValues")
+OF_JOIN = [f"state/0/{partition}/{store}/{n}.delta" for partition in (0, 1) for store in JOIN for n in (1, 2)]
+
+
+def test_each_store_of_a_join_is_needed() -> None:
+    found = stateful(*OF_JOIN, operators=(operator(*JOIN),))
+    assert set(OF_JOIN) <= set(needed_files(found, Position(1, 1)))
+    assert found.has_state(2)
+    assert not found.has_state(3)
+    for gone in OF_JOIN:
+        assert not stateful(*(name for name in OF_JOIN if name != gone), operators=(operator(*JOIN),)).has_state(2)
+
+
+def test_state_that_nobody_has_written_is_missing() -> None:
+    """Of a first batch that the sink has skipped, there is no file at all."""
+    assert not stateful(operators=(operator("default"),)).has_state(1)
+    assert not stateful("state/0/0/1.delta", operators=(operator("default"),)).has_state(1)
+    assert stateful(*changes(1), operators=(operator("default"),)).has_state(1)
+    assert stateful(operators=()).has_state(1)
+
+
+def test_operator_of_one_partition_is_whole() -> None:
+    one = operator("default", partitions=1, number=1)
+    assert stateful(*changes(1), "state/1/0/1.delta", operators=(operator("default"), one)).has_state(1)
+
+
+@pytest.mark.parametrize("body", [b"", b"v1", b"v1\n{", b"v1\n[]", b'v1\n{"stateStoreInfo":[{}]}'])
+def test_operator_that_cannot_be_read_is_damage(body: bytes) -> None:
+    with pytest.raises(Damaged, match="does not name the state's stores"):
+        stateful(*changes(1), operators=((operator("default")[0], body),))
+
+
+def test_snapshot_of_rocksdb_needs_its_parts() -> None:
+    found = location(*logs(1, 1), "state/0/0/SSTs/a.sst", "state/0/0/SSTs/old.sst", offsets_of=1)
+    found.store.overwrite(f"{KEY}/state/0/0/2.zip", rocksdb("a.sst"))
+    state = [name for name in needed_files(Found(found), Position(1, 1)) if name.startswith("state/")]
+    assert state == ["state/0/0/SSTs/a.sst", "state/0/0/2.zip"]
+
+
+def test_snapshot_of_rocksdb_without_a_part_does_not_count() -> None:
+    found = location(*logs(1, 1), *changes(1, 2, kind="changelog"), "state/0/0/SSTs/b.sst", offsets_of=1)
+    found.store.overwrite(f"{KEY}/state/0/0/2.zip", rocksdb("a.sst", "b.sst"))
+    names = Found(found).state(Position(1, 1))
+    assert set(names) == {*changes(1, 2, kind="changelog")}
+    found.store.create(f"{KEY}/state/0/0/SSTs/a.sst", b"x")
+    names = Found(found).state(Position(1, 1))
+    assert names[-1] == "state/0/0/2.zip"
+    assert {"state/0/0/SSTs/a.sst", "state/0/0/SSTs/b.sst"} < set(names)
+
+
+def test_state_that_only_an_older_location_has_is_found_there() -> None:
+    older = location(*logs(1, 0), *changes(1, 2), offsets_of=1)
+    newest = Location(older.store, "query/orders/2-def")
+    for name in (*logs(1, 0), *changes(1)):
+        older.store.create(newest.name(name), b"x")
+    older.store.overwrite(newest.name("offsets/1"), offsets())
+    found = Found(newest, older)
+    assert not Found(newest).has_state(2)
+    assert found.has_state(2)
+    assert [name for name in found.state(Position(1, 0)) if found.places[name] is older] == changes(2)
+    assert found.places["commits/0"] is newest
+
+
+@pytest.mark.parametrize(
+    "gone", ["metadata", "offsets/2", "offsets/3", "commits/2", "state/0/1/2.delta", "state/0/0/3.delta", "sources/0/1"]
+)
+def test_missing_file_is_damage(gone: str) -> None:
+    files = [*logs(3, 2), *changes(1, 2, 3), "sources/0/0", "sources/0/1", "sources/0/2"]
+    left = (name for name in files if name != gone)
+    found = location(*left, offsets_of=None if gone == "offsets/3" else 3, log_offset=2)
+    with pytest.raises(
+        Damaged, match=gone.replace("state/0/1/2.delta", "no version 2").replace("state/0/0/3.delta", "no version 3")
+    ):
+        needed(found, 3, 2)
+
+
+@pytest.mark.parametrize("body", [b"", b"v1", b"v1\n{", b"v9\n{}", b"\xff", b"v1\n[]"])
+def test_torn_offsets_are_damage(body: bytes) -> None:
+    with pytest.raises(Damaged, match="offsets/3 is not what Spark writes"):
+        Offsets.parse(body, 3, "offsets/3")
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_both_formats_of_offsets_are_read(version: str) -> None:
+    found = Offsets.parse(offsets(11, version=version, watermark=60_000), 14, "offsets/14")
+    assert (found.newest_log_entry(0), found.watermark_ms) == (11, 60_000)
+    assert found.newest_log_entry(1) is None

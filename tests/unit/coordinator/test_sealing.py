@@ -1,0 +1,172 @@
+"""The end of a query's location: no batch begins there after it is sealed. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, POISON, Location
+from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, is_poison, newest_batch, not_emptied, seal
+from airflow_checkpoint_provider.errors import CommitStateUnknown, Fenced
+from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store
+from airflow_checkpoint_provider.storage.base import Listed
+from tests.support.faults import Call, Fault, FaultyStore, Killed
+
+KEY = "jobs/orders/job/query/rows/1-abc"
+MINE = Poison("1ncarnation", "rows", "nonce", "attempt 2 of orders")
+OTHER = Poison("1ncarnation", "rows", "other", "attempt 3 of orders")
+
+
+def location(store: Store, batches: int) -> Location:
+    """Return a location in which so many batches have begun."""
+    for batch in range(batches):
+        store.create(f"{KEY}/offsets/{batch}", b"v1\n{}\n-")
+    return Location(store, KEY)
+
+
+def nobody_fenced() -> None:
+    """Let this process go on."""
+
+
+@pytest.mark.parametrize("batches", [0, 1, 12])
+def test_poison_takes_the_number_of_the_next_batch(batches: int, tmp_path: Path) -> None:
+    for store in (MemoryStore(), LocalStore(tmp_path / "root")):
+        sealed = location(store, batches)
+        assert seal(sealed, MINE, nobody_fenced) == batches - 1
+        body = store.read(sealed.name(f"offsets/{batches}"))
+        assert is_poison(body)
+        assert body is not None
+        assert body.startswith(POISON)
+        assert newest_batch(sealed) == (batches - 1, True)
+
+
+def test_second_sealer_takes_the_poison_of_the_first() -> None:
+    sealed = location(MemoryStore(), 3)
+    assert (seal(sealed, MINE, nobody_fenced), seal(sealed, OTHER, nobody_fenced)) == (2, 2)
+    assert sealed.store.read(sealed.name("offsets/3")) == MINE.to_bytes()
+
+
+class Busy(MemoryStore):
+    """A store in which a zombie acts at one moment: before the call of this kind."""
+
+    def __init__(self, act: Callable[[Busy], object], moment: str) -> None:
+        super().__init__()
+        self._act, self._moment = act, moment
+
+    def _before(self, moment: str) -> None:
+        if moment == self._moment:
+            self._moment = ""
+            self._act(self)
+
+    def create(self, key: str, body: bytes) -> object:  # type: ignore[override]
+        self._before("create")
+        return super().create(key, body)
+
+    def hidden(self, prefix: str) -> object:  # type: ignore[override]
+        self._before("hidden")
+        found = list(super().hidden(prefix))
+        self._before("after hidden")
+        return iter(found)
+
+
+def busy(act: Callable[[Busy], object], moment: str, batches: int = 3) -> Location:
+    store = Busy(act, moment)
+    for batch in range(batches):
+        store.objects[f"{KEY}/offsets/{batch}"] = b"v1\n{}\n-"
+    return Location(store, KEY)  # type: ignore[arg-type]
+
+
+def begin(batch: int) -> Callable[[Busy], object]:
+    """Return what Spark does to begin a batch: it replaces what is there."""
+    return lambda store: store.objects.update({f"{KEY}/offsets/{batch}": b"v1\n{}\n-"})
+
+
+def test_batch_that_is_faster_is_sealed_behind() -> None:
+    assert seal(busy(begin(3), "create"), MINE, nobody_fenced) == 3
+
+
+def test_poison_that_a_late_rename_has_replaced_is_put_again() -> None:
+    """A zombie had looked before the poison came, and renames after that."""
+    sealed = busy(begin(3), "hidden")
+    assert seal(sealed, MINE, nobody_fenced) == 3
+    assert is_poison(sealed.store.read(sealed.name("offsets/4")))
+
+
+def test_temporary_file_of_a_zombie_is_taken_away() -> None:
+    store = MemoryStore()
+    sealed = location(store, 3)
+    store.create(sealed.name("offsets/.3.5d0e.tmp"), b"v1\n{}\n-")
+    store.create(sealed.name("offsets/.2.crc"), b"crc")
+    seal(sealed, MINE, nobody_fenced)
+    assert [*store.hidden(sealed.name(OFFSETS))] == [sealed.name("offsets/.2.crc")]
+
+
+def test_attempt_that_is_over_deletes_nothing() -> None:
+    store = MemoryStore()
+    sealed = location(store, 3)
+    store.create(sealed.name("offsets/.3.5d0e.tmp"), b"v1\n{}\n-")
+
+    def fenced() -> None:
+        raise Fenced("over")
+
+    with pytest.raises(Fenced):
+        seal(sealed, MINE, fenced)
+    assert [*store.hidden(sealed.name(OFFSETS))]
+
+
+@pytest.mark.parametrize("call", range(1, 8))
+@pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER])
+def test_sealer_that_was_killed_is_followed_by_another(call: int, fault: Fault) -> None:
+    inner = MemoryStore()
+    location(inner, 3)
+    inner.create(f"{KEY}/offsets/.3.5d0e.tmp", b"v1\n{}\n-")
+
+    def plan(request: Call) -> Fault:
+        return fault if request.number == call else Fault.NONE
+
+    killed = Location(FaultyStore(inner, plan), KEY)
+    try:
+        seal(killed, MINE, nobody_fenced)
+    except Killed:
+        assert seal(Location(inner, KEY), OTHER, nobody_fenced) == 2
+    assert newest_batch(Location(inner, KEY)) == (2, True)
+    assert [*inner.hidden(f"{KEY}/{OFFSETS}")] == []
+
+
+def test_lost_answer_is_no_seal() -> None:
+    class Silent(MemoryStore):
+        def create(self, key: str, body: bytes) -> object:  # type: ignore[override]
+            raise CommitStateUnknown("no answer")
+
+    with pytest.raises(CommitStateUnknown):
+        seal(Location(Silent(), KEY), MINE, nobody_fenced)  # type: ignore[arg-type]
+
+
+def test_foreign_entry_is_no_poison() -> None:
+    assert not is_poison(None)
+    assert not is_poison(b"v1\n{}\n-")
+    assert not is_poison(POISON + b"{}")
+    assert not is_poison(POISON + b"{")
+
+
+def test_emptied_location_keeps_its_poison(tmp_path: Path) -> None:
+    for store in (MemoryStore(), LocalStore(tmp_path / "root")):
+        sealed = location(store, 3)
+        for name in ("metadata", ".metadata.crc", "commits/0", "state/0/0/1.delta", "offsets/.1.crc"):
+            store.create(sealed.name(name), b"x")
+        seal(sealed, MINE, nobody_fenced)
+        above = KEY.rpartition("/")[0]
+        assert [*not_emptied(store, above)] == ["1-abc"]
+        empty(sealed)
+        assert [*store.list("")] == [Listed(sealed.name("offsets/3"), len(MINE.to_bytes()))]
+        assert [*store.hidden(sealed.name("offsets"))] == []
+        assert [*not_emptied(store, above)] == []
+        assert newest_batch(sealed) == (2, True)
+
+
+def test_location_that_nobody_sealed_is_emptied_whole() -> None:
+    store = MemoryStore()
+    empty(location(store, 3))
+    assert store.objects == {}
