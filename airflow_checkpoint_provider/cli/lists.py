@@ -141,7 +141,7 @@ def _list_cells(data: dict[str, Any]) -> list[str]:
         data["run"],
         str(data["attempt"]),
         "pinned" if data["pinned"] and data["pointer"] else data["state"],
-        data["barrier"] or NONE,
+        data["position"] or data["barrier"] or NONE,
         NONE if total is None else size(total),
         day_and_time(data["at"] or "") or NONE,
         data["name"] or data["why"],

@@ -94,7 +94,7 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
             str(state.rows),
             size(state.bytes),
             f"chk-{state.measures.checkpoint}",
-            state.measures.barrier,
+            state.measures.barrier if state.batch is None else summary_table.batch(state),
             duration(state.measures.work_s),
         )
         for state in checkpoint.states
@@ -136,6 +136,7 @@ def _state_data(state: StateEntry) -> dict[str, Any]:
         "checkpoint": state.measures.checkpoint,
         "barrier": state.measures.barrier,
         "work_s": state.measures.work_s,
+        "batch": state.batch,
     }
 
 

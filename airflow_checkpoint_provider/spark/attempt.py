@@ -146,6 +146,11 @@ class Attempt:
                 f"The journal could not be read, so nobody knows whether this attempt was replaced. The job goes on: {error}"
             )
 
+    def append(self, command: c.Command) -> None:
+        """Write the events of a command of this attempt. Raises what refuses it, and ``StoreError``."""
+        with self._journal() as coordinator:
+            coordinator.journal.append(command)
+
     def trigger_unless_pending(self, request: Request) -> tuple[int, State]:
         """Return the id of the pending checkpoint that waits for this attempt alone, and the state that lists it.
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from airflow_checkpoint_provider import __version__
-from airflow_checkpoint_provider.errors import CheckpointError, Declined, StoreError
+from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, Declined, StoreError
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
 from airflow_checkpoint_provider.protocol.requests import ungated
@@ -43,9 +43,11 @@ class Checkpointer:
     ) -> None:
         self._attempt, self._states, self._registered = attempt, states, registered
         self._lock = threading.RLock()  # barriers come one after the other
+        self._of_script = True  # the script stands at the barrier
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writers = ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="snapshot")
         self._in_flight: Future[Mapping[str, StateSnapshot]] | None = None
+        self._saved = True  # the newest one that was waited for is completed
         self._asking: CheckpointTask | None = None  # the task whose barrier asks registered objects now
         attempt.coordinator.journal.patience = min(attempt.coordinator.journal.patience, config.timeout_s)
         self._context = CheckpointContext(
@@ -59,14 +61,18 @@ class Checkpointer:
         self.protection = self._context.protection
         self.manual, self.savepoints = self._context.manual, self._context.savepoints
         self._deletions = self._context.deletions
+        # Stop the streaming queries before the savepoint of a stop, and start them again if it fails
+        self.pause_queries: Callable[[], object] = lambda: None
+        self.resume_queries: Callable[[], object] = lambda: None
 
-    def checkpoint(self, barrier: str, *, wait: bool = False) -> bool:
+    def checkpoint(self, barrier: str, *, wait: bool = False, of_script: bool = True) -> bool:
         """Take a checkpoint at this barrier, or serve the checkpoint that waits for it.
 
-        With ``wait``, return whether all states are saved, and raise ``Declined`` if a registered object declined.
+        With ``wait``, return whether all states are saved, and raise ``Declined`` if a registered object declined. Not
+        ``of_script``: the script goes on meanwhile, so its values are those of its last barrier, and no object is called.
         """
         self._registered.refuse_inside()
-        with self._lock:
+        with self._lock, self._barrier_of(of_script):
             self.wait()
             self.protection.begin()
             declined = self._serve(barrier)
@@ -74,7 +80,27 @@ class Checkpointer:
                 self.wait()
             if wait and declined:
                 raise declined
-            return not wait or not (self._states.changed() or self._registered.unsaved)
+            return not wait or self._all_saved()
+
+    def _all_saved(self) -> bool:
+        """Return whether the barrier's checkpoint holds all states. A query has always come further, so its own must be completed."""
+        if self._states.claimed_queries and not self._saved:
+            return False
+        return not self._of_script or not (self._states.changed() or self._registered.unsaved)
+
+    @contextlib.contextmanager
+    def _barrier_of(self, script: bool) -> Iterator[None]:
+        before, self._of_script = self._of_script, script
+        try:
+            yield
+        finally:
+            self._of_script = before
+
+    @contextlib.contextmanager
+    def between_barriers(self) -> Iterator[None]:
+        """Let no other thread take a checkpoint inside this block."""
+        with self._lock:
+            yield
 
     def _serve(self, barrier: str) -> Declined | None:
         """Take the barrier's own checkpoint, or the savepoint of a stop in its place. Return the error of a registered object.
@@ -83,6 +109,7 @@ class Checkpointer:
         """
         stop = self.savepoints.stopping()
         if stop is None:
+            self.resume_queries()  # a stop whose outcome was unknown may have left them standing still
             return self._begin(barrier)
         awaited = bool(ungated(self._attempt.state))
         declined = self._begin(barrier) if awaited else None
@@ -95,15 +122,23 @@ class Checkpointer:
 
         If the savepoint fails, return: the job goes on. Return the error of a registered object that declined it.
         """
-        declined = self._begin(barrier, savepoint)
-        if not declined:
-            self._registered.expect_outcome(savepoint.id)
-        self.wait()
-        self.savepoints.settle()
-        listed = self._attempt.state.checkpoint(savepoint.id)
-        if listed and listed.completed_at:
-            self.notify_last()
-        self.savepoints.stop(savepoint, barrier)
+        try:
+            self.pause_queries()
+            declined = self._begin(barrier, savepoint)
+            if not declined:
+                self._registered.expect_outcome(savepoint.id)
+            self.wait()
+            self.savepoints.settle()
+            listed = self._attempt.state.checkpoint(savepoint.id)
+            if listed and listed.completed_at:
+                self.notify_last()
+            self.savepoints.stop(savepoint, barrier)
+        except CommitStateUnknown:  # the job may be suspended by now: no batch may begin
+            raise
+        except BaseException:
+            self.resume_queries()
+            raise
+        self.resume_queries()
         return declined
 
     def _begin(self, barrier: str, stop: Checkpoint | None = None) -> Declined | None:
@@ -116,13 +151,13 @@ class Checkpointer:
         if declined:
             self._in_flight = self._thread.submit(task.decline, declined, number)
         else:
-            snapshots = BarrierSnapshots(self._states.pin(barrier), self._writers)
+            snapshots = BarrierSnapshots(self._states.pin(barrier, of_script=self._of_script), self._writers)
             self._in_flight = self._thread.submit(task.run, snapshots)
         return declined
 
     def _ask_registered(self, task: CheckpointTask, barrier: str) -> tuple[int | None, Declined | None]:
         """Ask the registered objects for their states. Return the id that they were given, and the error of one that declined."""
-        if not self._registered:
+        if not self._registered or not self._of_script:
             return None, None
         number = None
         if self._context.unsettled is None:  # else an earlier barrier's checkpoint is in the way
@@ -161,16 +196,19 @@ class Checkpointer:
             settled = self._context.settle()
             if isinstance(settled, Completed):
                 self._states.completed(settled.states)
+                self._saved = True
             self._release_file_sets()
-            self._notify()
+            if self._of_script:
+                self._notify()
 
     def await_in_flight(self) -> None:
         """Wait for the checkpoint in flight, if there is one."""
         with self._lock:
             if self._in_flight is not None:
                 self._context.awaited.set()
-                self._states.completed(self._in_flight.result())
-                self._in_flight = None
+                completed = self._in_flight.result()
+                self._states.completed(completed)
+                self._saved, self._in_flight = bool(completed), None
                 self._context.awaited.clear()
 
     def _release_file_sets(self) -> None:
@@ -200,6 +238,10 @@ class Checkpointer:
             if requested and not checkpoint.commits_confirmed and self._registered.notified(checkpoint.id):
                 with contextlib.suppress(StoreError):  # the watch tries it again
                     self._attempt.confirm_commits(checkpoint.id)
+
+    def delete_later(self, delete: Callable[[], None]) -> None:
+        """Delete in the thread of the deletions what no checkpoint holds."""
+        self._deletions.submit(delete)
 
     def remove_garbage(self) -> None:
         """Start to delete files of attempts that are over: unacknowledged rows, unsealed checkpoints."""

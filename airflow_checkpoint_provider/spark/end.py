@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.damage import damage_behind
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.settings import Launched
 from airflow_checkpoint_provider.spark.start import tell_task
 from airflow_checkpoint_provider.spark.state.registered import Registered
@@ -37,6 +38,7 @@ class JobEnd:
     states: States
     registered: Registered
     checkpointer: Checkpointer
+    queries: Queries
     launched: Launched | None
     allow_non_restored_state: Allowed
 
@@ -52,6 +54,8 @@ class JobEnd:
         """
         if self._session_stopped:
             raise WrongUse(STOPPED)
+        self.queries.wait()
+        self.queries.end()
         self.checkpointer.wait()
         self.attempt.check_not_fenced()  # this also reads the requests since the last look
         new = self.states.new(self.registered.hooks())
@@ -75,7 +79,7 @@ class JobEnd:
 
     def _take_last_checkpoints(self) -> None:
         """Take checkpoints until all is saved and every request is served, or a checkpoint failed."""
-        due = bool(self.registered)
+        due = bool(self.registered or self.states.claimed_queries)
         while True:
             if due or self.states.changed() or self.checkpointer.requested():
                 self._take_last_checkpoint()
@@ -98,6 +102,8 @@ class JobEnd:
         """
         if self._session_stopped and not isinstance(error, WrongUse):
             say(f"{STOPPED}. The error below may only be its effect")
+        else:
+            self.queries.end()
         self.checkpointer.close()
         damage = damage_behind(error, self.attempt, self.states.complete_records())
         cause = damage or error

@@ -25,6 +25,8 @@ from airflow_checkpoint_provider.spark.end import JobEnd, exit_code, refuse_retr
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.progress import Progress
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
+from airflow_checkpoint_provider.spark.queries.queries import Queries
+from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.settings import Settings, launched, script, settings_of
 from airflow_checkpoint_provider.spark.stages.application import (
     Application,
@@ -42,6 +44,7 @@ from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 OUTSIDE = "the job is not active here. Use it inside `with CheckpointedJob() as job:`"
@@ -127,7 +130,7 @@ class CheckpointedJob:
             restore=self._restore,
             allow_non_restored_state=self._allowed,
         )
-        for line in (*settings.notes, *state_messages.not_paced(settings.config)):
+        for line in settings.notes:
             say(line)
         return settings
 
@@ -156,7 +159,9 @@ class CheckpointedJob:
             self._attempt, self._states, self._registered, self.spark.version, settings.config
         )
         self._stages = Stages(self.spark, self._attempt, self._states, self._checkpointer, application)
+        self._queries = Queries(self.spark, self._attempt, self._states, self._checkpointer, settings.config)
         self._uids: set[str] = set()
+        self._unsaid = state_messages.not_paced(settings.config)  # until there is a stage
         self._progress = Progress(self.spark, self._attempt, self._checkpointer.protection)
         self._attempt.on_state = self._look
         self._end = JobEnd(
@@ -165,6 +170,7 @@ class CheckpointedJob:
             self._states,
             self._registered,
             self._checkpointer,
+            self._queries,
             self._launched,
             settings.allow_non_restored_state,
         )
@@ -224,6 +230,8 @@ class CheckpointedJob:
         :param version: equal rows stay valid although the application changes; another version computes them again.
         """
         self._claim(uid)
+        while self._unsaid:
+            say(self._unsaid.pop())
         return self._stages.run(uid, df, version)
 
     def value(self, uid: str, default: Any = None) -> Value:
@@ -249,6 +257,21 @@ class CheckpointedJob:
         self._claim(uid)
         self._attempt.check_not_fenced()
         self._registered.add(uid, obj)
+
+    def start_query(self, uid: str, writer: DataStreamWriter) -> Query:
+        """Start a streaming query where it was, and return when a batch that had begun before is committed.
+
+        ``writer`` is a ``DataStreamWriter`` with format, path, trigger and output mode, without ``checkpointLocation``, and not
+        started. A retry and the next run go on with the next batch; no row is lost or doubled in a file sink. While the query runs,
+        checkpoints are taken at the pace of ``interval``. Leaving ``with`` waits for the query; a query that fails fails the attempt.
+        """
+        self._claim(uid)
+        return self._queries.start(uid, writer)
+
+    def await_queries(self) -> None:
+        """Wait until every query has ended. Raises the error of the first one that failed."""
+        self._check_active()
+        self._queries.wait()
 
     def checkpoint(self, *, wait: bool = True) -> None:
         """Take a checkpoint here. With ``wait``, return when it completed.

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, kind_in_words
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Run
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run
 from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
 
 CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP120": "A stage was not computed again. Its stored rows were used.",
     "CKP121": "A stage was computed again although its rows were stored. The line says what changed.",
     "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",
-    "CKP123": "The options interval and min_pause have no effect: the job has only stages, and each end of a stage is a checkpoint.",
+    "CKP123": "The options interval and min_pause pace only streaming queries. Each end of a stage is a checkpoint.",
     "CKP124": "The script failed at a stored file. The driver has read the file once more, and the line says what it found.",
+    "CKP125": "A streaming query begins, or goes on from the batch that the line names.",
     "CKP426": "Some restored state was not used in this run and was kept.",
     "CKP427": "Some restored state was not used in this run and was dropped, as allow_non_restored_state says.",
 }
@@ -43,6 +44,22 @@ def stage_sorted(uid: str) -> str:
     return coded(text, "CKP122")
 
 
+def query_begins(uid: str, begun: int, committed: int, newest: Checkpoint | None) -> str:
+    """Say which batch of a query is next. ``newest`` is the newest completed checkpoint; it says how far back that would lead."""
+    if begun < 0:
+        return coded(f"query '{uid}' begins anew", "CKP125")
+    needed = f". Newest checkpoint: chk-{newest.id} (not needed)" if newest else ""
+    if begun == committed:
+        return coded(f"query '{uid}' goes on behind batch {committed}{needed}", "CKP125")
+    again = f"goes on with batch {begun}, begun by an earlier attempt and not committed: the same offsets run again"
+    return coded(f"query '{uid}' {again}{needed}", "CKP125")
+
+
+def query_restored(uid: str, batch: int, where: str) -> str:
+    """Say from which batch of a checkpoint a query goes on."""
+    return coded(f"query '{uid}' goes on behind batch {batch} of {where}", "CKP125")
+
+
 def file_is_whole(uid: str, where: str) -> str:
     """Say that a file could not be read by the script, and now all of it is as it was written."""
     text = f"state '{uid}': the script failed at {where}. Read again, its size, footer and pages are as they were written, so"
@@ -62,12 +79,10 @@ def file_is_not_needed(damage: str) -> str:
 
 
 def not_paced(config: CheckpointConfig) -> list[str]:
-    """Say that nothing paces the checkpoints of a job that has only stages; nothing where both options have their defaults."""
+    """Say that nothing paces the checkpoints of stages; nothing where both options have their defaults."""
     default = CheckpointConfig()
     paced = (config.interval_s, config.min_pause_s) != (default.interval_s, default.min_pause_s)
-    line = (
-        "every end of a stage is a checkpoint: interval and min_pause have no effect, since this job has only stages."
-    )
+    line = "every end of a stage is a checkpoint: interval and min_pause pace only streaming queries."
     return [coded(line, "CKP123")] if paced else []
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.metadata import StateEntry
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     CONDEMNED,
@@ -58,13 +59,14 @@ class Row:
     total_bytes: int | None
     states: int | None
     why: str
+    position: str | None = None  # of its streaming queries
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells of the row, below ``HEADER``."""
         times = (NONE if seconds is None else duration(seconds) for seconds in (self.sync_s, self.async_s))
         sizes = (NONE if count is None else size(count) for count in (self.new_bytes, self.total_bytes))
         states = NONE if self.states is None else f"{self.states}/{self.states}"
-        barrier, at = self.barrier or NONE, clock(self.at or "") or NONE
+        barrier, at = self.position or self.barrier or NONE, clock(self.at or "") or NONE
         return (f"chk-{self.id}", str(self.attempt), self.state, barrier, at, *times, *sizes, states, self.why)
 
 
@@ -182,7 +184,20 @@ def row(state: State, checkpoint: Checkpoint) -> Row:
         total_bytes=checkpoint.bytes if completed else None,
         states=len(checkpoint.states) if completed else None,
         why=checkpoint.reason,
+        position=_position([state for state in checkpoint.states if state.batch is not None]),
     )
+
+
+def _position(queries: Sequence[StateEntry]) -> str | None:
+    """Return how far streaming queries have come."""
+    if len(queries) > 1:
+        return f"{len(queries)} queries"
+    return batch(queries[0]) if queries else None
+
+
+def batch(query: StateEntry) -> str:
+    """Return the batch of a query in a checkpoint, as tables show it."""
+    return "before batch 0" if query.batch == -1 else f"batch {query.batch}"
 
 
 def saved_s(state: State, attempt: AttemptRecord, run: str) -> float:

@@ -19,11 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator import garbage, savepoint_target
+from airflow_checkpoint_provider.coordinator import garbage, savepoint_target, sealing
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.spark import copies, job, savepoints
+from airflow_checkpoint_provider.spark.queries import locations, running
 from airflow_checkpoint_provider.spark.stages import parquet_files, proof
 from airflow_checkpoint_provider.spark.state import value as values
 from airflow_checkpoint_provider.storage import open_store
@@ -41,6 +42,8 @@ ENTRIES: dict[type[c.Command], tuple[str, str, str]] = {
     c.ConfirmPublished: ("checkpoint", "before-confirmation", "confirmed"),
     c.Condemn: ("retire", "before-condemning", "condemned"),
     c.Forget: ("retire", "before-forgetting", "forgotten"),
+    c.LocateQuery: ("query", "before-location", "located"),
+    c.SettleQuery: ("query", "before-settling", "settled"),
 }
 """What an entry is about, and its points before and after it stands in the journal."""
 
@@ -148,6 +151,11 @@ class Steps:
         self._wrap(
             garbage, "_delete_checkpoint", lambda _, __, checkpoint, *___: self._retired(checkpoint.id), "", "deleted"
         )
+        self._wrap(sealing, "_put", lambda *_: "query", "before-poison", "poisoned")
+        self._wrap(sealing, "sweep", lambda *_: "query", "", "swept")
+        self._wrap(locations, "empty", lambda *_: "query", "before-emptying", "emptied")
+        self._wrap(locations, "copy_files", lambda *_: "query", "before-copy", "copied")
+        self._wrap(running.RunningQuery, "_await_batch", lambda *_: "query", "started", "caught-up")
         self._wrap_entries()
         self._wrap_writing()
         self._wrap_values()
@@ -197,7 +205,7 @@ class Steps:
             self._times[what] += 1
         if isinstance(command, c.Complete | c.Abort | c.ConfirmCommits | c.ConfirmPublished):
             return [self._checkpoint(command.id)]
-        return [what if what == "attempt" else f"{what}/{self._times[what]}"]
+        return [what if what in ("attempt", "query") else f"{what}/{self._times[what]}"]
 
     def _retired(self, number: int) -> str:
         """The first checkpoint that is condemned has number 1. Several may be deleted at once, beside the script."""

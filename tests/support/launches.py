@@ -21,10 +21,10 @@ RUN = "scheduled__2026-11-20T00:00:00+00:00"
 
 
 class Launches:
-    """The run's tries, and what is known of them. ``number`` is the newest launch."""
+    """The run's tries, and what is known of them. ``number`` is the newest launch. Not ``of_run``: all runs share the history."""
 
-    def __init__(self, store: Store, job: str = "etl.totals") -> None:
-        self.history = History(job, RUN)
+    def __init__(self, store: Store, job: str = "etl.totals", *, of_run: bool = True) -> None:
+        self.history = History(job, RUN if of_run else None)
         self.store, self.keys = store, Keys(self.history.prefix)
         self.number = 0
 
@@ -43,7 +43,7 @@ class Launches:
             ),
             incarnation=secrets.token_hex(16),
             job=self.history.job,
-            scope=RUN,
+            scope=self.history.run or "",
             seen_alive=seen_alive,
             **wishes,
         )

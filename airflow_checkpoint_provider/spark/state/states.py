@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from airflow_checkpoint_provider.protocol.metadata import Measures, Seal, StageD
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.state.snapshot import Records, Snapshot, StoredSnapshot
 
-REGISTERED = "registered"
-"""The kind of the states that registered objects keep."""
+REGISTERED, QUERY = "registered", "query"
+"""The kinds of the states that registered objects and streaming queries keep."""
 
 
 @dataclass
@@ -34,6 +34,9 @@ class States:
     run_objects: tuple[str, ...] = ()  # uids of the registered objects' states with which the run began
     values: dict[str, Any] = field(default_factory=dict)
     claimed_values: set[str] = field(default_factory=set)  # uids of the values that the script uses
+    claimed_queries: set[str] = field(default_factory=set)  # uids of the streaming queries that the script started
+    # barrier -> a snapshot of each of them
+    query_snapshots: Callable[[str], Mapping[str, Snapshot]] = lambda barrier: {}
     # Of registered objects, at the last barrier; None: no state
     object_states: dict[str, Any] = field(default_factory=dict)
     handed_out: dict[str, str] = field(default_factory=dict)  # uid -> file set of each stage, in the script's order
@@ -43,6 +46,8 @@ class States:
     _lock: threading.RLock = field(
         default_factory=threading.RLock
     )  # the script may take checkpoints in several threads
+    # Values and states of objects at the script's last barrier
+    _at_barrier: tuple[dict[str, Any], dict[str, Any]] = field(default_factory=lambda: ({}, {}))
     _completed: bytes = b""  # fingerprint of the newest completed checkpoint, to tell whether anything changed
 
     @classmethod
@@ -79,6 +84,14 @@ class States:
             check_kind(snapshot, "value")
         self.claimed_values.add(uid)
 
+    def claim_query(self, uid: str) -> StateSnapshot | None:
+        """Return the restored query of that uid, and note that the script uses it. Raises ``KindChanged``."""
+        snapshot = self.snapshots.get(uid)
+        if snapshot:
+            check_kind(snapshot, QUERY)
+        self.claimed_queries.add(uid)
+        return snapshot
+
     def register(self, uid: str) -> Any:
         """Return a copy of the restored state of the object that the script registers. Raises ``KindChanged``."""
         if snapshot := self.snapshots.get(uid):
@@ -109,7 +122,7 @@ class States:
 
     def unclaimed(self) -> tuple[StateSnapshot, ...]:
         """Return the restored states that the script has not used so far."""
-        claimed = self.handed_out.keys() | self.claimed_values | self.object_states.keys()
+        claimed = self.handed_out.keys() | self.claimed_values | self.claimed_queries | self.object_states.keys()
         return tuple(self.snapshots[uid] for uid in unclaimed(self.snapshots, claimed))
 
     def unclaimed_of_earlier_runs(self) -> tuple[StateSnapshot, ...]:
@@ -142,22 +155,36 @@ class States:
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
-    def pin(self, barrier: str) -> tuple[Snapshot, ...]:
-        """Return every state as it is now, at ``barrier``."""
+    def pin(self, barrier: str, *, of_script: bool = True) -> tuple[Snapshot, ...]:
+        """Return every state as it is now, at ``barrier``. Not ``of_script``: values and objects as at the script's last barrier."""
         with self._lock:
-            return tuple(self._completing(record) or StoredSnapshot(record) for record in self.records(barrier))
+            if of_script:
+                self._at_barrier = dict(self.values), dict(self.object_states)
+            queries = self.query_snapshots(barrier)
+            stored = {
+                record.uid: self._completing(record) or StoredSnapshot(record)
+                for record in self.records(barrier, *self._at_barrier)
+            }
+            return tuple(snapshot for _, snapshot in sorted({**stored, **queries}.items()))
 
     def _completing(self, record: StateSnapshot) -> Snapshot | None:
         """Return what completes the record of a new stage; None for every other record."""
         return next((self._incomplete.get(file_set.path) for file_set in record.file_sets), None)
 
-    def records(self, barrier: str) -> Records:
-        """Return the record of every state as it is now. The files of a new stage have no rows in it yet."""
+    def records(
+        self, barrier: str, values: Mapping[str, Any] | None = None, objects: Mapping[str, Any] | None = None
+    ) -> Records:
+        """Return the record of every state, with the current values and states of objects if none are given.
+
+        The files of a new stage have no rows in it yet.
+        """
+        values = self.values if values is None else values
+        objects = self.object_states if objects is None else objects
         with self._lock:
-            current = {uid: snapshot for uid, snapshot in self.snapshots.items() if uid not in self.object_states}
-        for uid in self.claimed_values & self.values.keys():
-            current[uid] = self._inline(uid, "value", self.values[uid], barrier)
-        for uid, state in self.object_states.items():
+            current = {uid: snapshot for uid, snapshot in self.snapshots.items() if uid not in objects}
+        for uid in self.claimed_values & values.keys():
+            current[uid] = self._inline(uid, "value", values[uid], barrier)
+        for uid, state in objects.items():
             if state is not None:
                 current[uid] = self._inline(uid, REGISTERED, state, barrier)
         return tuple(current[uid] for uid in sorted(current))
@@ -176,7 +203,7 @@ class States:
             for uid, state in states.items():
                 current = self.snapshots.get(uid)
                 if uid not in self.dropped and (
-                    current is None or current.kind == "value" or _rows(current) == _rows(state)
+                    current is None or current.kind in ("value", QUERY) or _rows(current) == _rows(state)
                 ):
                     self.snapshots[uid] = state
                     for path in _rows(state):

@@ -70,8 +70,8 @@ class Pinned(States):
 
     given: tuple[Recording, ...] | None = ()
 
-    def pin(self, barrier: str) -> tuple[Snapshot, ...]:
-        return super().pin(barrier) if self.given is None else self.given
+    def pin(self, barrier: str, *, of_script: bool = True) -> tuple[Snapshot, ...]:
+        return super().pin(barrier, of_script=of_script) if self.given is None else self.given
 
 
 class Driver:

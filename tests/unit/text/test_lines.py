@@ -10,6 +10,7 @@ import pytest
 from airflow_checkpoint_provider.errors import JobAlreadyRunning, TwoOwners
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Request
+from airflow_checkpoint_provider.protocol.state import Checkpoint
 from airflow_checkpoint_provider.text import messages, restore_story, state_messages, summary_table
 from tests.support.garbage import expire
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
@@ -223,8 +224,27 @@ def test_lines_of_deleted_checkpoints(golden: Golden) -> None:
 @pytest.mark.parametrize("paced", [{"interval": "1 s"}, {"min_pause": "5 min"}, {"interval": 60, "min_pause": 90}])
 def test_interval_and_pause_without_effect_are_logged(paced: dict[str, Any]) -> None:
     (line,) = state_messages.not_paced(CheckpointConfig(**paced))
-    assert line.startswith("every end of a stage is a checkpoint: interval and min_pause have no effect")
+    assert line.startswith("every end of a stage is a checkpoint: interval and min_pause pace only streaming queries")
     assert line.endswith("[CKP123]")
+
+
+def test_line_of_a_query_says_which_batch_is_next() -> None:
+    newest = Checkpoint(
+        id=97, epochs=(1,), branch=0, plan=("",), request=Request(token="t"), timeout_s=1.0, triggered_at=at("01:00:00")
+    )
+    lines = [
+        state_messages.query_begins("orders", begun, committed, checkpoint)
+        for begun, committed, checkpoint in ((-1, -1, None), (412, 412, newest), (413, 412, newest), (0, -1, None))
+    ]
+    assert lines[0] == "query 'orders' begins anew  [CKP125]"
+    assert lines[1] == "query 'orders' goes on behind batch 412. Newest checkpoint: chk-97 (not needed)  [CKP125]"
+    assert lines[2].startswith("query 'orders' goes on with batch 413, begun by an earlier attempt and not committed")
+    assert lines[2].endswith("the same offsets run again. Newest checkpoint: chk-97 (not needed)  [CKP125]")
+    assert lines[3].endswith("the same offsets run again  [CKP125]")
+    assert (
+        state_messages.query_restored("orders", 7, "chk-3")
+        == "query 'orders' goes on behind batch 7 of chk-3  [CKP125]"
+    )
 
 
 def test_default_interval_and_pause_are_not_logged() -> None:

@@ -1,0 +1,214 @@
+"""The checkpoint location of each query in this attempt: taken over from an older attempt, or begun. Runs in the Spark driver.
+
+A query goes on with the batches of its newest location, whichever checkpoint is the newest: its sink has them already. The
+location of the older attempt is sealed first, and copied into one of this attempt. A batch that had begun there runs again, with
+the same offsets.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position, needed_files
+from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, seal
+from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.keys import location_path
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.state import Query
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.storage import LocalStore, copy_all
+
+LATE_COPY = 10.0  # seconds for which S3 may still carry out a copy that it had begun before the location was sealed
+
+
+@dataclass(frozen=True)
+class Located:
+    """The location of a query in this attempt, and the position of the one that it was copied from."""
+
+    uid: str
+    path: str
+    own: Location
+    older: tuple[Location, ...]
+    """The locations from which it was copied, the newest first."""
+    position: Position
+
+
+class Locations:
+    """Makes the locations of this attempt's queries, and names them in the journal before a query uses them."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._own = set[str]()  # paths of the locations of this attempt
+        self._seals = dict[
+            str, tuple[int, float]
+        ]()  # uid -> newest batch in its older location, since when it is sealed
+
+    def locate(self, uid: str, restored: StateSnapshot | None, check: Callable[[Position], None]) -> Located:
+        """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
+
+        ``check`` raises if the query must not go on at a position. Raises ``Damaged`` if the newest location lacks a file,
+        ``StoreError``, and ``QueryMoved``.
+        """
+        query = self._attempt.state.query(uid)
+        path = location_path(uid, self._attempt.epoch, secrets.token_hex(8))
+        own = self._at(path)
+        older = tuple(self._at(location.path) for location in reversed(query.locations)) if query else ()
+        position = self._take_over(query, restored, own, older) if query else self._copy_checkpoint(restored, own)
+        check(position)
+        self._own.add(path)
+        self._name(uid, path, query, position)
+        return Located(uid, path, own, older, position)
+
+    def _at(self, path: str) -> Location:
+        return Location(self._attempt.store, self._attempt.keys.file_set(path))
+
+    def _take_over(
+        self, query: Query, restored: StateSnapshot | None, own: Location, older: tuple[Location, ...]
+    ) -> Position:
+        """Seal the newest location, so that no driver begins another batch there, and copy what the query needs to go on.
+
+        In S3 a batch may still appear shortly after the location was sealed. So it is looked at once more.
+        """
+        old = older[0]
+        while True:
+            begun, sealed = self._sealed(query)
+            position = Position(begun, old.committed(begun))
+            _refuse_loss(query, position, restored)
+            self._refuse_going_back(query, position, restored)
+            found = Found(*older)
+            copy_files(found, own, needed_files(found, position))
+            if isinstance(old.store, LocalStore):
+                return position
+            time.sleep(max(sealed + LATE_COPY - time.monotonic(), 0.0))
+            if newest_batch(old) == (begun, True):
+                return position
+            empty(own)
+            self._seals.clear()
+
+    def _sealed(self, query: Query) -> tuple[int, float]:
+        """Return the newest batch that has begun in the newest location of a query, and since when that is sealed.
+
+        The first query seals for all that an older attempt started, so that the second looks do not add up.
+        """
+        state, by = self._attempt.state, f"attempt {self._attempt.epoch} of {self._attempt.state.job}"
+        for known in (query, *state.queries) if query.uid not in self._seals else ():
+            poison = Poison(state.incarnation, known.uid, secrets.token_hex(16), by)
+            if known.newest.path not in self._own and known.uid not in self._seals:
+                begun = seal(self._at(known.newest.path), poison, self._attempt.catch_up)
+                self._seals[known.uid] = begun, time.monotonic()
+        return self._seals[query.uid]
+
+    def _refuse_going_back(self, query: Query, position: Position, restored: StateSnapshot | None) -> None:
+        """Raise ``NotSupportedYet`` if the query is to go back: unless the restored checkpoint is where it stands, as after a stop
+        with a savepoint.
+        """
+        branch, batch = self._attempt.state.branch, position_of(restored).committed
+        if not branch.rewinds or query.newest.branch == branch.number or position.committed == NOTHING:
+            return
+        chain = {location.path for location in query.locations} | {query.newest.taken_from}
+        stands_there = restored and restored.query and restored.query.location in chain and batch == position.committed
+        if not stands_there:
+            raise NotSupportedYet(
+                f"query '{query.uid}' is to go back to batch {batch}, but it has written batches up to {position.committed}, and this"
+                " version cannot move a sink back. Start another job_id with restore=<pointer>, which writes to another path; or"
+                " `checkpoints restore latest`, and the query goes on",
+                uid=query.uid,
+            )
+
+    def _copy_checkpoint(self, restored: StateSnapshot | None, own: Location) -> Position:
+        """Copy the files of a query in a checkpoint."""
+        for file_set in restored.file_sets if restored else ():
+            copy_files(Found(self._at(file_set.path)), own, [file.name for file in file_set.files])
+        return position_of(restored)
+
+    def _name(self, uid: str, path: str, query: Query | None, position: Position) -> None:
+        """Write the entry that makes the location count. Until then it is only a copy that nobody uses."""
+        command = c.LocateQuery(
+            uid=uid,
+            path=path,
+            taken_from=query.newest.path if query else None,
+            begun=position.begun,
+            committed=position.committed,
+            epoch=self._attempt.epoch,
+        )
+        self._attempt.append(command)
+
+    def heal(self, located: Located) -> None:
+        """Fetch the state of the batch that had begun from the older locations, as far as this location lacks it.
+
+        Another driver may have finished the batch in the sink after this location was copied. Then the sink skips it here, and
+        nobody else writes its state. Checksums of half-written files are deleted: they are not those of the fetched files.
+        """
+        if self.has_state(located):
+            return
+        found, own = Found(located.own, *located.older), located.own
+        missing = [name for name in found.state(located.position) if found.places[name] is not own]
+        above = ((own.name(name).rpartition("/")) for name in missing)
+        own.store.delete([f"{folder}/{hidden}{name}.crc" for folder, _, name in above for hidden in ("", ".")])
+        copy_files(found, own, missing)
+
+    def has_state(self, located: Located) -> bool:
+        """Return whether the state of the batch that had begun is whole in the query's own location.
+
+        Of a first batch that the sink has already, only the older locations may name the state's stores.
+        """
+        begun, committed = located.position.begun, located.position.committed
+        if begun == committed:
+            return True
+        return Found(located.own).has_state(begun + 1, Found(located.own, *located.older).stores)
+
+    def settle(self, located: Located) -> None:
+        """Give up the older locations: this one holds all that they held."""
+        self._attempt.append(c.SettleQuery(uid=located.uid, path=located.path, epoch=self._attempt.epoch))
+
+    def delete_older(self, located: Located) -> None:
+        """Delete the locations that were given up, all but what keeps them sealed."""
+        for older in located.older:
+            self._attempt.check_deleting()
+            empty(older)
+
+
+def _refuse_loss(query: Query, position: Position, restored: StateSnapshot | None) -> None:
+    """Raise ``Damaged`` if the newest location lacks batches that the journal or the restored checkpoint knows."""
+    newest, saved = query.newest, restored.query if restored else None
+    known = max(newest.committed, saved.batch if saved and saved.location == newest.path else NOTHING)
+    if position.begun < newest.begun or position.committed < known:
+        raise Damaged(
+            f"query '{query.uid}': its location {newest.path} has batches up to {position.committed}, and had {max(known, newest.begun)};"
+            " somebody or something deleted files there. Nothing was started. Start another job_id with restore=<pointer> of a"
+            " checkpoint, which writes to another path"
+        )
+
+
+def position_of(restored: StateSnapshot | None) -> Position:
+    """Return the position of a query in a checkpoint: all its batches are committed there."""
+    batch = restored.query.batch if restored and restored.query else NOTHING
+    return Position(batch, batch)
+
+
+def copy_files(found: Found, target: Location, names: Iterable[str], *, linked: bool = True) -> None:
+    """Copy files into a location in their order, kind by kind, and compare their sizes.
+
+    ``linked``: they may become second names of the same files. Raises ``Damaged`` if one was changed or deleted meanwhile.
+    """
+    wanted = tuple(names)
+    for (store, _), group in groupby(wanted, lambda name: (found.places[name].store, _last(name))):
+        pairs = [(found.places[name].name(name), target.name(name)) for name in group]
+        copy_all(store, target.store, pairs, linked=linked)
+    copied = target.sizes()
+    for name in wanted:
+        if copied.get(name) != found.sizes[name]:
+            raise Damaged(
+                f"{found.places[name].name(name)} had {found.sizes[name]} bytes, and {copied.get(name)} were copied; somebody"
+                " changes it"
+            )
+
+
+def _last(name: str) -> bool:
+    """Return whether a file is copied behind those that it names: a snapshot without its parts would look whole."""
+    return name.endswith(".zip")

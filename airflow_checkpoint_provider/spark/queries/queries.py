@@ -1,0 +1,227 @@
+"""The queries of one attempt: started by the script, watched until they end. Runs in the Spark driver.
+
+While a query runs, a thread takes checkpoints: at the pace of ``interval``, and at once if somebody asks. A query has a
+consistent point whenever a batch is committed, so it needs no barrier of the script. Values are then those of the script's last
+barrier. Registered objects are asked only while the script waits for its queries: it may be changing them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.queries import sink
+from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
+from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
+from airflow_checkpoint_provider.spark.queries.writer import AT_LEAST_ONCE, Target, examine
+from airflow_checkpoint_provider.spark.state.snapshot import Snapshot
+from airflow_checkpoint_provider.spark.state.states import States
+from airflow_checkpoint_provider.text import state_messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+HANDLING = 30.0  # seconds in which the script may deal with a query that failed
+AFTER_FAILURE = 10.0  # seconds until a checkpoint is tried again that somebody waits for
+LAST_CHECKPOINT = 10.0  # seconds that a checkpoint of the thread may take when the job ends
+BARRIER = "queries"
+
+
+class _Waits:
+    """Whether the script waits for its queries. A checkpoint holds it: the script does not go on before it is taken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waits = 0
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Note that the script waits inside this block."""
+        with self._lock:
+            self._waits += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waits -= 1
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Yield whether the script waits. That stays so inside this block."""
+        with self._lock:
+            yield bool(self._waits)
+
+
+class Queries:
+    """The queries of one attempt. The script's thread starts them and waits for them, another one takes checkpoints."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        attempt: Attempt,
+        states: States,
+        checkpointer: Checkpointer,
+        config: CheckpointConfig,
+    ) -> None:
+        self._spark, self._attempt, self._states, self._checkpointer = spark, attempt, states, checkpointer
+        self._config = config
+        self._locations = Locations(attempt)
+        self._running: dict[str, RunningQuery] = {}  # replaced as a whole: two threads read it
+        self._failed_since: dict[str, float] = {}  # uid -> when the thread first saw that the query had failed
+        self._waits = _Waits()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="checkpoint-timer", daemon=True)
+        checkpointer.pause_queries, checkpointer.resume_queries = self._pause, self._resume
+
+    # -- starting ----------------------------------------------------------------------------------------------------
+
+    def start(self, uid: str, writer: DataStreamWriter) -> Query:
+        """Start a query where it was, and return when a batch that had begun before is committed."""
+        if self._attempt.state.scope:
+            raise WrongUse(
+                f"query '{uid}' needs a history that all runs share, and this job has one for each run. Set"
+                ' scope="job" in the task and max_active_runs=1 in its DAG'
+            )
+        target = examine(self._spark, uid, writer)
+        if not target.exact:
+            say(f"query '{uid}' writes to {target.format}: {AT_LEAST_ONCE[target.format]}.")
+        with self._checkpointer.between_barriers():  # a stop must find all queries or none
+            running = self._started(uid, writer, target)
+            self._running = {**self._running, uid: running}
+            if not self._thread.is_alive():
+                self._thread.start()
+        self._states.query_snapshots = self._snapshots
+        self._settle()
+        return Query(running, self._waits)
+
+    def _started(self, uid: str, writer: DataStreamWriter, target: Target) -> RunningQuery:
+        restored = self._states.claim_query(uid)
+        before = restored.query.path if restored and restored.query else None
+        located = self._locations.locate(
+            uid, restored, lambda position: sink.refuse_other(self._spark, uid, target, position, before)
+        )
+        if located.older:
+            sink.sweep(self._spark, target)
+        self._tell(located, restored)
+        running = RunningQuery(self._attempt, self._locations, located, writer, target)
+        try:
+            running.start()
+        except BaseException:
+            running.stop()
+            raise
+        return running
+
+    def _tell(self, located: Located, restored: StateSnapshot | None) -> None:
+        """Log which batch is next."""
+        state, point = self._attempt.state, self._attempt.restored.point
+        if restored and restored.query and point and not located.older:
+            say(state_messages.query_restored(located.uid, restored.query.batch, str(point)))
+        else:
+            newest = next(iter(state.newest_first()), None)
+            say(state_messages.query_begins(located.uid, located.position.begun, located.position.committed, newest))
+
+    # -- waiting and ending ------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Wait until every query has ended. Raises the error of the first one that failed."""
+        with self._waits():
+            while any(running.runs() for running in self._running.values()):
+                self._raise_failed()
+                time.sleep(LOOK)
+            self._raise_failed()
+
+    def _raise_failed(self) -> None:
+        for running in self._running.values():
+            if error := running.failed():
+                raise error
+
+    def end(self) -> None:
+        """Take no further checkpoint at the pace of the interval, and stop the queries: none of them begins another batch."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(LAST_CHECKPOINT)
+        for running in self._running.values():
+            try:
+                running.stop()
+            except Exception:  # noqa: BLE001 - the attempt ends, and with it the process
+                traceback.print_exc()
+
+    def _pause(self) -> None:
+        """Stop the queries for the savepoint with which the job stops. To the script they still run."""
+        for running in self._running.values():
+            running.pause()
+
+    def _resume(self) -> None:
+        """Start the queries again, because the savepoint failed."""
+        for running in self._running.values():
+            running.resume()
+
+    # -- checkpoints, in a thread --------------------------------------------------------------------------------------
+
+    def _snapshots(self, barrier: str) -> dict[str, Snapshot]:
+        """Return a snapshot of each query that was started, by uid."""
+        return {
+            uid: QuerySnapshot(self._attempt, running, self._states.run, barrier, self._states.snapshots.get(uid))
+            for uid, running in self._running.items()
+        }
+
+    def _serve(self) -> None:
+        """Take checkpoints until the attempt ends: when somebody asks, and when the time has come. End it if that fails."""
+        try:
+            due = time.monotonic() + random.uniform(self._config.min_pause_s, self._config.interval_s)
+            served = 0.0  # the moment from which requests are served
+            while not self._ending.wait(LOOK):
+                self._end_if_failed()
+                self._settle()
+                now = time.monotonic()
+                if now >= due or (now >= served and self._checkpointer.requested()):
+                    served = time.monotonic() + (0.0 if self._checkpoint() else AFTER_FAILURE)
+                    due = max(now + self._config.interval_s, time.monotonic() + self._config.min_pause_s)
+        except Exception as error:  # noqa: BLE001 - without this thread, nobody would serve a stop
+            if not self._ending.is_set():
+                traceback.print_exc()
+                why = f"its queries can take no more checkpoints: {error}"
+                self._attempt.end_now("failed", ExitCode.FAILED, why)
+
+    def _checkpoint(self) -> bool:
+        """Take a checkpoint of the queries. Return whether it is completed. The thread goes on if it is not."""
+        with self._waits.held() as script_waits:
+            try:
+                return self._checkpointer.checkpoint(BARRIER, wait=True, of_script=script_waits)
+            except CommitStateUnknown:
+                raise  # the job may be suspended by now
+            except CheckpointError as error:
+                say(f"A checkpoint of the queries failed. The next one tries again: {error}")
+                return False
+
+    def _settle(self) -> None:
+        """Give up older locations, and let them be deleted."""
+        for running in self._running.values():
+            if running.settle():
+                self._checkpointer.delete_later(functools.partial(self._locations.delete_older, running.located))
+
+    def _end_if_failed(self) -> None:
+        """End the attempt if a query has failed and the script takes no notice of it."""
+        for uid, running in self._running.items():
+            error = running.failed()
+            since = self._failed_since.setdefault(uid, time.monotonic()) if error else 0.0
+            if error and time.monotonic() > since + HANDLING:
+                traceback.print_exception(error)
+                why = f"query '{uid}' failed, and the script went on for {HANDLING:g} s. Call its handled() to go on without it"
+                self._attempt.end_now("failed", ExitCode.FAILED, why)

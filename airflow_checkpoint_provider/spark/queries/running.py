@@ -1,0 +1,155 @@
+"""One query of this attempt, from its start to its end. Runs in the Spark driver.
+
+Spark's own query can end and begin again meanwhile: two drivers that run one batch disturb each other, and the one that comes
+second fails. Then the state is fetched, and the query starts again.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider.coordinator.query_location import COMMITS, NOTHING
+from airflow_checkpoint_provider.errors import Damaged, StoreError, WrongUse
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries.writer import LOCATION, Target
+from airflow_checkpoint_provider.spark.s3a import spark_uri
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+STARTS = 5  # of Spark's query, until the batch that had begun is committed
+LOOK = 0.05  # seconds between two looks whether it is committed
+DISTURBED = re.compile(
+    r"Race while writing batch|_spark_metadata/\d+\S* already exists|_spark_metadata/\.\S+\.tmp"
+    r"|state/\d+/\d+\S*\.(?:delta|changelog|snapshot|zip|sst)"
+)
+"""Errors that another driver in the same batch causes."""
+EXECUTION = "MicroBatchExecution"
+
+
+class RunningQuery:
+    """A query that runs in this attempt. Its methods may be called from any thread."""
+
+    def __init__(
+        self, attempt: Attempt, locations: Locations, located: Located, writer: DataStreamWriter, target: Target
+    ) -> None:
+        self._attempt, self._locations, self._writer = attempt, locations, writer
+        self.uid, self.located, self.target = located.uid, located, target
+        self.file_sets: dict[str, int] = {}  # of its checkpoints: path -> bytes; the checkpoint thread alone uses it
+        self.handled = threading.Event()  # the script has dealt with its failure
+        self._lock = threading.RLock()  # one thread starts or stops Spark's query
+        self._paused = threading.Event()
+        self._stopped = threading.Event()  # for good
+        self._settled = not located.older
+        self._query: StreamingQuery | None = None
+        self._error: Exception | None = None  # with which the query could not start again
+
+    @property
+    def spark_query(self) -> StreamingQuery:
+        """Return the query that Spark runs now."""
+        assert self._query
+        return self._query
+
+    # -- starting ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the query, and return when a batch that had begun is committed and its state is there.
+
+        Raises the query's own error, and ``Damaged`` if nobody has written that state.
+        """
+        begun = self.located.position.begun
+        for number in range(1, STARTS + 1):
+            self._locations.heal(self.located)
+            self._attempt.leave_if_over()
+            self._start_once()
+            error = self._await_batch(begun)
+            if error and (number == STARTS or not DISTURBED.search(str(error))):
+                raise error
+            if not error and self._locations.has_state(self.located):
+                return
+            self.spark_query.stop()
+            say(f"query '{self.uid}': an older driver has finished batch {begun}. The query starts again")
+        raise Damaged(
+            f"query '{self.uid}': the sink has batch {begun}, and nobody has written its state. Start another job_id from a checkpoint"
+        )
+
+    def _start_once(self) -> None:
+        """Start Spark's query. Raises ``WrongUse`` unless Spark runs it batch by batch: only such a query can be sealed."""
+        location = spark_uri(self._attempt.store, self.located.own.key)
+        with self._lock:
+            self._query = self._writer.option(LOCATION, location).start()
+        java: Any = self._query
+        execution = java._jsq.streamingQuery().getClass().getSimpleName()
+        if execution != EXECUTION:
+            self._query.stop()
+            raise WrongUse(f"query '{self.uid}' runs as {execution}, which has no batches that could be checkpointed")
+
+    def _await_batch(self, batch: int) -> Exception | None:
+        """Wait until a batch is committed. Return the error with which the query ended before."""
+        own = self.located.own
+        while batch != NOTHING and own.store.read(own.name(f"{COMMITS}/{batch}")) is None:
+            if not self.spark_query.isActive:
+                return self.spark_query.exception()
+            self._attempt.leave_if_over()
+            time.sleep(LOOK)
+        return None
+
+    def settle(self) -> bool:
+        """Give up the older locations, once. Return whether that was now. A store that does not answer is asked again later."""
+        if self._settled:
+            return False
+        try:
+            self._locations.settle(self.located)
+        except StoreError as error:
+            say(
+                f"query '{self.uid}': its older locations are kept for now. The next checkpoint tries to give them up: {error}"
+            )
+            return False
+        self._settled = True
+        return True
+
+    # -- running and ending ------------------------------------------------------------------------------------------
+
+    def runs(self) -> bool:
+        """Return whether the query runs, or only stands still for the savepoint of a stop."""
+        return self._paused.is_set() or self.spark_query.isActive
+
+    def failed(self) -> Exception | None:
+        """Return the error with which the query ended, unless the script has dealt with it."""
+        if self.handled.is_set() or self.runs():
+            return None
+        return self._error or self.spark_query.exception()
+
+    def stop(self) -> None:
+        """Stop the query for good, also if it stands still."""
+        self._stopped.set()
+        with self._lock:
+            self._paused.clear()
+            if self._query:
+                self._query.stop()
+
+    def pause(self) -> None:
+        """Stop the query if it is active. It is an end only if it stays so."""
+        with self._lock:
+            if self.spark_query.isActive:
+                self._paused.set()
+                self.spark_query.stop()
+
+    def resume(self) -> None:
+        """Start the query again in the same location if it was paused. If it cannot start, it has failed."""
+        with self._lock:
+            if not self._paused.is_set():
+                return
+            try:
+                if not self._stopped.is_set():
+                    self._query = self._writer.start()
+            except Exception as error:  # noqa: BLE001 - the script's thread raises it
+                self._error = error
+            finally:
+                self._paused.clear()

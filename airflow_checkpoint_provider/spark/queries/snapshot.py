@@ -1,0 +1,128 @@
+"""The snapshot of a query: the files of a committed batch, taken while the query goes on. Runs in the Spark driver.
+
+Spark deletes old files while others are copied. Then a newer batch is taken.
+
+In one location, a file is never changed once its batch is committed. So what an earlier checkpoint of the same location holds is
+referred to, not copied again. Each checkpoint refers to few file sets, and to none of which it needs little: the files that are
+kept for it have at most twice the bytes of those that it needs.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position, needed_files
+from airflow_checkpoint_provider.coordinator.sealing import newest_batch
+from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.protocol.keys import file_set_path
+from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.queries.locations import copy_files
+from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
+from airflow_checkpoint_provider.spark.state.states import QUERY
+
+TRIES = 3
+OLDER = 16
+"""File sets of earlier checkpoints to which one refers."""
+
+
+class QuerySnapshot:
+    """A query at one barrier. ``before`` is its record in the checkpoint before, if there is one."""
+
+    def __init__(
+        self, attempt: Attempt, running: RunningQuery, run: str, barrier: str, before: StateSnapshot | None
+    ) -> None:
+        self._attempt, self._running, self._run, self._barrier, self._before = attempt, running, run, barrier, before
+        self._record: StateSnapshot | None = None
+
+    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+        """Copy the files of the newest committed batch, once, and return their record."""
+        tries = 0
+        while self._record is None:
+            check()
+            tries += 1
+            try:
+                self._record = self._taken()
+            except Damaged:  # Spark has deleted a file meanwhile
+                if tries == TRIES:
+                    raise
+        return StoredSnapshot(self._record).write(check, place)
+
+    def _taken(self) -> StateSnapshot:
+        """Copy the files of the newest committed batch. If no batch was committed since, return the record from before."""
+        began, located = time.monotonic(), self._running.located
+        detail = self._detail()
+        if self._before and self._before.query and self._before.query.same_point(detail):
+            return self._before
+        file_sets, new_bytes = self._copied(detail.batch)
+        return StateSnapshot(
+            uid=located.uid,
+            kind=QUERY,
+            run=self._run,
+            file_sets=file_sets,
+            measures=Measures(barrier=self._barrier, work_s=time.monotonic() - began, new_bytes=new_bytes),
+            query=detail,
+        )
+
+    def _detail(self) -> QueryDetail:
+        """Return where the query stands now."""
+        located, target = self._running.located, self._running.target
+        batch = located.own.committed(newest_batch(located.own)[0])
+        detail = QueryDetail(
+            location=located.path, batch=batch, sink=target.format, path=target.path, sources={}, watermark_ms=0
+        )
+        if batch == NOTHING:
+            return detail
+        offsets = located.own.offsets(batch)
+        sources = {str(number): offset for number, offset in offsets.sources.items()}
+        return replace(detail, sources=sources, watermark_ms=offsets.watermark_ms)
+
+    def _copied(self, batch: int) -> tuple[tuple[FileSet, ...], int]:
+        """Copy what no earlier checkpoint of this location holds. Return all file sets of the batch, and the copied bytes."""
+        found = Found(self._running.located.own)
+        names = needed_files(found, Position(batch, batch)) if batch != NOTHING else ()
+        needed = {name: found.sizes[name] for name in names}
+        older, bytes_of = self._older(), self._running.file_sets
+        kept = reused(needed, older, bytes_of)
+        path = file_set_path(self._running.uid, self._attempt.epoch, secrets.token_hex(8))
+        self._attempt.file_sets.copy(path)
+        held = {file.name for file_set in kept for file in file_set.files}
+        new = [name for name in names if name not in held]
+        copy_files(found, Location(self._attempt.store, self._attempt.keys.file_set(path)), new)
+        file_set = FileSet(path=path, files=tuple(File(name=name, bytes=needed[name], rows=0) for name in sorted(new)))
+        known = {part.path: bytes_of.get(part.path, part.bytes) for part in older}
+        self._running.file_sets = {**known, path: file_set.bytes}
+        return (*kept, file_set), file_set.bytes
+
+    def _older(self) -> Sequence[FileSet]:
+        """Return the file sets of the checkpoint before, if it was of this location."""
+        before = self._before
+        same = before and before.query and before.query.location == self._running.located.path
+        return before.file_sets if before and same else ()
+
+    def discard(self) -> None:
+        """Do nothing: the files stay."""
+
+
+def reused(
+    needed: Mapping[str, int], before: Sequence[FileSet], bytes_of: Mapping[str, int], at_most: int = OLDER
+) -> tuple[FileSet, ...]:
+    """Return what a checkpoint refers to of the file sets of the one before.
+
+    ``needed``: the bytes of the files that it needs, by name. ``bytes_of``: the bytes of each whole file set, by path. One that
+    is not in there, as of a full checkpoint, was copied as it is listed.
+    """
+    parts = [
+        replace(file_set, files=tuple(file for file in file_set.files if needed.get(file.name) == file.bytes))
+        for file_set in before
+    ]
+    worth = [
+        part
+        for part, file_set in zip(parts, before, strict=True)
+        if part.files and 2 * part.bytes >= bytes_of.get(part.path, file_set.bytes)
+    ]
+    return tuple(sorted(worth, key=lambda part: -part.bytes)[:at_most])

@@ -1,0 +1,130 @@
+"""The writer of a query as its author built it: where it writes, and what this package cannot keep exact. Runs in the Spark driver.
+
+PySpark shows nothing of a ``DataStreamWriter`` before its query starts, so the fields of Spark's own writer are read (4.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider.errors import NotSupportedYet, VersionMismatch, WrongUse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+SPARK = "4.2."
+LOCATION = "checkpointLocation"
+FILES = ("parquet", "orc", "json", "csv", "text")
+"""Sinks that write each batch once, by the log in their ``_spark_metadata``."""
+AT_LEAST_ONCE = {
+    "foreach": "it gets the rows of the batch that had begun again after a restart",
+    "kafka": "it gets the rows of the batch that had begun again after a restart",
+    "console": "it shows the batch that had begun again after a restart",
+    "noop": "it writes nothing",
+}
+"""Sinks that do not say which batches they have, and what that means for them."""
+TRIGGERS = ("ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$")
+CONFS = {
+    "spark.sql.streaming.checkpointFileManagerClass": "it writes a location without a condition, so an older driver could go on",
+    "spark.sql.streaming.checkpointLocation": "each attempt has a location of its own",
+}
+RETAINED, LEAST_RETAINED = "spark.sql.streaming.minBatchesToRetain", 10
+FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The sink of a query: its format, and the path to which it writes, empty if it has none."""
+
+    format: str
+    path: str
+
+    @property
+    def exact(self) -> bool:
+        """Return whether the sink takes each batch once, and says which ones it has."""
+        return self.format in FILES
+
+
+def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
+    """Return where the query writes. Raises ``WrongUse`` and ``NotSupportedYet`` for what cannot go on exactly."""
+    if not spark.version.startswith(SPARK):
+        raise VersionMismatch(
+            f"query '{uid}': queries need Spark {SPARK}x, this is {spark.version}. Run the job with pyspark=={SPARK}0"
+        )
+    _refuse_confs(spark, uid)
+    fields = _fields(writer)
+    options = {str(name).lower(): str(value) for name, value in _pairs(fields["extraOptions"])}
+    if LOCATION.lower() in options:
+        raise WrongUse(
+            f"query '{uid}' has the option {LOCATION}: each attempt has a location of its own. Leave the option out"
+        )
+    if options.get("asyncprogresstrackingenabled", "").lower() == "true":
+        raise NotSupportedYet(
+            f"query '{uid}': asynchronous progress tracking writes no offsets before a batch; leave it out"
+        )
+    _refuse_absolute_paths(uid, writer)
+    _refuse_trigger(uid, fields["trigger"])
+    return _target(uid, str(fields["source"]).lower(), options)
+
+
+def _refuse_confs(spark: SparkSession, uid: str) -> None:
+    session: Any = spark._jsparkSession
+    for name, why in CONFS.items():
+        if spark.conf.get(name, None) or session.sessionState().newHadoopConf().get(name):
+            raise WrongUse(f"query '{uid}': the conf {name} is set: {why}. Leave it out")
+    if int(spark.conf.get(RETAINED, "100") or 100) < LEAST_RETAINED:
+        raise WrongUse(
+            f"query '{uid}': with {RETAINED} below {LEAST_RETAINED}, Spark deletes files while a checkpoint copies them. Leave it out"
+        )
+    if spark.conf.get(FORMAT_VERSION, "1") != "1":
+        raise NotSupportedYet(
+            f"query '{uid}': {FORMAT_VERSION}=2 loses a query whose sink skips a batch, in Spark itself. Leave it out"
+        )
+
+
+def _refuse_absolute_paths(uid: str, writer: DataStreamWriter) -> None:
+    """Raise ``NotSupportedYet`` for an operator that stores the path of its location: a copy would read the old one."""
+    rows: Any = writer._df
+    if "TransformWithState" in rows._jdf.queryExecution().analyzed().toString():
+        raise NotSupportedYet(
+            f"query '{uid}' uses transformWithState, which stores the path of its checkpoint location. This version copies"
+            " locations, so it cannot run it"
+        )
+
+
+def _refuse_trigger(uid: str, trigger: Any) -> None:
+    name = trigger.getClass().getSimpleName()
+    if name not in TRIGGERS:
+        raise NotSupportedYet(
+            f"query '{uid}': a {name.removesuffix('$')} has no batches that could be checkpointed. Use"
+            " trigger(processingTime=...) or trigger(availableNow=True)"
+        )
+
+
+def _target(uid: str, sink: str, options: dict[str, str]) -> Target:
+    if sink in AT_LEAST_ONCE:
+        return Target(sink, "")
+    if sink not in FILES:
+        raise NotSupportedYet(
+            f"query '{uid}' writes to {sink!r}. This version knows the formats {', '.join((*FILES, *AT_LEAST_ONCE))}"
+        )
+    if not options.get("path"):
+        raise WrongUse(f"query '{uid}' has no path: write .option(\"path\", ...) before start_query")
+    return Target(sink, options["path"])
+
+
+def _fields(writer: DataStreamWriter) -> dict[str, Any]:
+    """Return the private fields of Spark's writer."""
+    java: Any = writer._jwrite
+    found = {}
+    for field in java.getClass().getDeclaredFields():
+        field.setAccessible(True)
+        found[str(field.getName())] = field.get(java)
+    return found
+
+
+def _pairs(scala_map: Any) -> list[tuple[str, str]]:
+    entries = scala_map.toList()
+    return [(entries.apply(index)._1(), entries.apply(index)._2()) for index in range(entries.size())]

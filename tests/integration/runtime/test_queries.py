@@ -1,0 +1,288 @@
+"""Streaming queries that go on exactly: after an end, a kill, a sleep, and a stop with a savepoint. Runs on Linux."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.coordinator.sealing import newest_batch
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.keys import History
+from tests.integration.runtime.test_stopping import ask, found
+from tests.support.launches import Launches
+from tests.support.runs import Home, Running
+from tests.support.s3server import S3Server
+from tests.support.streams import ROWS, add_files, expected, expected_keys, ids_in, lost_and_doubled, rows_in, sink_log
+from tests.support.waiting import wait_until
+
+FILES = 12
+
+
+@pytest.fixture
+def stream(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    s3: S3Server | None = request.getfixturevalue("s3") if getattr(request, "param", "") == "S3" else None
+    return Home(tmp_path / "stream", "stream.py", s3=s3)
+
+
+EVERYWHERE = pytest.mark.parametrize("stream", ["disk", pytest.param("S3", marks=pytest.mark.slow)], indirect=True)
+
+
+def source(home: Home) -> Path:
+    return Path(f"{home.out}-in")
+
+
+def exact(home: Home, files: int) -> bool:
+    return lost_and_doubled(rows_in(home.out), expected(files)) == (0, 0)
+
+
+def locations(home: Home) -> list[str]:
+    query = home.coordinator().state.query("rows")
+    return [location.path for location in query.locations] if query else []
+
+
+def running_forever(home: Home, **env: str) -> None:
+    home.env |= {"STREAM_FOREVER": "1", **env}
+
+
+def ending(home: Home) -> None:
+    home.env.pop("STREAM_FOREVER", None)
+
+
+def has_batches(home: Home, number: int) -> Callable[[], bool]:
+    return lambda: len(sink_log(home.out)) >= number
+
+
+def test_next_run_goes_on_behind_the_last_batch(stream: Home) -> None:
+    add_files(source(stream), *range(4))
+    first = stream.run()
+    assert (first.code, first.result["batch"]) == (0, 1), first.log
+    add_files(source(stream), *range(4, 8))
+    second = stream.run()
+    assert (second.code, second.result["batch"]) == (0, 3), second.log
+    assert exact(stream, 8)
+    assert len(locations(stream)) == 1  # the older one was given up
+    newest = stream.coordinator().state.newest_first()[0]
+    assert {entry.kind for entry in newest.states} == {"query"}
+
+
+TAKING_OVER = ("poisoned", "located")
+MORE_OF_TAKING_OVER = (
+    "before-poison",
+    "swept",
+    "before-copy",
+    "copied",
+    "before-location",
+    "started",
+    "caught-up",
+    "before-settling",
+    "settled",
+    "before-emptying",
+    "emptied",
+)
+
+
+@pytest.mark.parametrize(
+    "step", [*TAKING_OVER, *(pytest.param(step, marks=pytest.mark.slow) for step in MORE_OF_TAKING_OVER)]
+)
+def test_driver_that_is_killed_while_it_takes_over_is_followed_by_another(stream: Home, step: str) -> None:
+    running_forever(stream, STREAM_STATE="1")
+    add_files(source(stream), *range(4))
+    with stream.started() as first:
+        wait_until(has_batches(stream, 2), 120, first.said)
+        first.send(signal.SIGKILL)
+        first.wait()
+    add_files(source(stream), *range(4, FILES))
+    ending(stream)
+    killed = stream.run(("kill", f"query/{step}"))
+    assert killed.code == -9, killed.log
+    again = stream.run()
+    assert again.code == 0, again.log
+    assert rows_in(stream.out, "key") == expected_keys(FILES)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("state", ["", "1"], ids=["no state", "deduplicated"])
+def test_killed_query_goes_on_exactly(stream: Home, state: str) -> None:
+    """The batch in which it was killed runs again with the same files, though more have arrived."""
+    hold = holding(stream)
+    running_forever(stream, STREAM_STATE=state)
+    with in_batch_one(stream, hold) as killed:
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    hold.unlink()
+    add_files(source(stream), *range(4, FILES))
+    ending(stream)
+    again = stream.run()
+    assert again.code == 0, again.log
+    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    assert max(ids_in(sink_log(stream.out)[1]), default=0) < 4 * ROWS
+    if state:
+        assert rows_in(stream.out, "key") == expected_keys(FILES)
+    else:
+        assert exact(stream, FILES)
+
+
+def holding(home: Home) -> Path:
+    """Return the file that holds the batches of the next driver."""
+    hold = home.folder / f"hold-{uuid.uuid4().hex[:6]}"
+    home.env["STREAM_HOLD"] = str(hold)
+    return hold
+
+
+@contextmanager
+def in_batch_one(home: Home, hold: Path, confs: dict[str, str] | None = None) -> Iterator[Running]:
+    """Yield a driver that has written batch 0 and stands still in batch 1, of files 2 and 3."""
+    add_files(source(home), 0, 1)
+    with home.started(confs=confs or {}) as running:
+        wait_until(has_batches(home, 1), 120, running.said)
+        hold.touch()
+        add_files(source(home), 2, 3)
+        (location,) = locations(home)
+        begun = Location(home.store, f"{History('stream').prefix}/{location}")
+        wait_until(lambda: begun.batches("offsets")[-1] == 1, 120, running.said)
+        yield running
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("skipped", [True, False], ids=["the sink skips the batch", "both race for the sink"])
+def test_zombie_that_finishes_its_batch_is_no_harm(stream: Home, skipped: bool) -> None:
+    """It is faster in the sink, so its state is fetched. Where its next batch would begin, it finds the poison."""
+    launches = Launches(stream.store, "stream", of_run=False)
+    zombies = holding(stream)
+    running_forever(stream, STREAM_STATE="1", STREAM_BLIND="1")
+    with in_batch_one(stream, zombies, launches.plan()) as zombie:
+        add_files(source(stream), *range(4, FILES))
+        ending(stream)
+        del stream.env["STREAM_BLIND"]
+        mine = holding(stream)
+        mine.touch()
+        point = ("stop", "query/located") if skipped else None
+        with stream.started(point, confs=launches.plan(2)) as taker:
+            wait_until(lambda: len(locations(stream)) == 2, 120, taker.said)
+            if not skipped:
+                wait_until(lambda: "goes on with batch 1" in taker.said(), 120, taker.said)
+            zombies.unlink()
+            assert zombie.wait().code == 79, zombie.said()
+            assert max(sink_log(stream.out)) == 1
+            mine.unlink()
+            taker.send(signal.SIGCONT)
+            ended = taker.wait()
+    assert ended.code == 0, ended.log
+    starts_again = "an older driver has finished batch 1. The query starts again" in ended.log
+    assert starts_again != skipped
+    assert rows_in(stream.out, "key") == expected_keys(FILES)
+    queries = f"{History('stream').prefix}/query/rows"
+    for name in stream.store.folders(queries):
+        _, sealed = newest_batch(Location(stream.store, f"{queries}/{name}"))
+        assert sealed == (f"query/rows/{name}" not in locations(stream))
+
+
+def test_checkpoints_are_taken_at_the_pace_of_the_interval(stream: Home) -> None:
+    running_forever(stream, STREAM_INTERVAL="1 s")
+    add_files(source(stream), *range(4))
+
+    def completed() -> int:
+        return stream.coordinator().state.counts.get("completed", 0)
+
+    with stream.started() as running:
+        wait_until(lambda: completed() >= 2, 120, running.said)
+        add_files(source(stream), *range(4, FILES))
+        wait_until(lambda: batch_of(stream) >= 2, 120, running.said)
+    newest, before, *_ = stream.coordinator().state.newest_first()
+    assert newest.completed_at > before.completed_at
+
+
+def batch_of(home: Home) -> int:
+    """Return the batch of the query in the newest checkpoint."""
+    coordinator = home.coordinator()
+    detail = coordinator.read_seal(coordinator.state.newest_first()[0]).states["rows"].query
+    assert detail
+    return detail.batch
+
+
+def stop_with_savepoint(home: Home, running: Running) -> str:
+    """Ask for a stop with a savepoint, wait for the end, and return where the savepoint lies."""
+    number = ask(home, running, "suspend_savepoint")
+    ended = running.wait()
+    assert ended.code == 79, ended.log
+    target = found(home, number).target
+    assert target, ended.log
+    return target
+
+
+@pytest.fixture
+def stopped(stream: Home) -> str:
+    """Return the savepoint of a stopped query that has written two batches: four files."""
+    running_forever(stream)
+    add_files(source(stream), *range(4))
+    with stream.started() as running:
+        wait_until(has_batches(stream, 2), 120, running.said)
+        return stop_with_savepoint(stream, running)
+
+
+def forked(stream: Home, savepoint: str, folder: Path) -> Home:
+    """Return another job that starts from the savepoint, reads the same files, and writes to another path."""
+    home = Home(folder, "stream.py")
+    home.env |= {"STREAM_IN": str(source(stream)), "STREAM_RESTORE": savepoint}
+    return home
+
+
+def test_fork_goes_on_behind_the_savepoint(stream: Home, stopped: str, tmp_path: Path) -> None:
+    add_files(source(stream), *range(4, 8))
+    fork = forked(stream, stopped, tmp_path / "fork")
+    ended = fork.run()
+    assert (ended.code, ended.result["batch"]) == (0, 3), ended.log
+    assert rows_in(fork.out) == expected(8)[len(expected(4)) :]
+    assert exact(stream, 4)
+
+
+def test_stopped_query_goes_on_where_it_was(stream: Home, stopped: str) -> None:
+    refused = stream.run()
+    assert refused.code == 3, refused.log
+    resume(stream.coordinator())
+    add_files(source(stream), *range(4, 8))
+    ending(stream)
+    ended = stream.run()
+    assert (ended.code, ended.result["batch"]) == (0, 3), ended.log
+    assert exact(stream, 8)
+
+
+def resume(coordinator: Coordinator) -> None:
+    """Let the job start again from the savepoint with which it was stopped."""
+    base = coordinator.state.restore_point()
+    token = Token(dag="", run="", task="resume")
+    coordinator.journal.append(c.Restore(token=token, base=base, by="ann", reason="to go on", rewinds=True))
+
+
+def test_query_does_not_begin_anew_in_front_of_a_sink_that_has_batches(stream: Home, tmp_path: Path) -> None:
+    add_files(source(stream), *range(4))
+    assert stream.run().code == 0
+    shutil.rmtree(stream.folder / "checkpoints")
+    refused = stream.run()
+    assert refused.code != 0
+    assert "begins anew, but its sink" in refused.log
+    assert "CKP401" in refused.log
+    assert exact(stream, 4)
+
+
+def test_query_does_not_go_back_in_front_of_its_sink(stream: Home) -> None:
+    stream.env["STREAM_INTERVAL"] = "1 s"
+    for files in (range(4), range(4, 8)):
+        add_files(source(stream), *files)
+        assert stream.run().code == 0
+    oldest = stream.coordinator().state.newest_first()[-1]
+    stream.env["STREAM_RESTORE"] = str(oldest.id)
+    refused = stream.run()
+    assert refused.code != 0
+    assert "is to go back to batch 1, but it has written batches up to 3" in refused.log
+    del stream.env["STREAM_RESTORE"]
+    assert exact(stream, 8)

@@ -1,0 +1,78 @@
+"""Input of a query with a known answer, and what its file sink holds. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow.parquet
+
+ROWS = 30  # in each file of the input
+SECONDS = 10  # of event time in each file
+EVENTS = datetime(2026, 1, 1, tzinfo=UTC)
+NEW_KEYS = 15  # in each file; the other half of its keys was in the file before
+
+
+def add_files(folder: Path, *numbers: int) -> None:
+    """Put files of the input, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        rows = [row(number, n) for n in range(ROWS)]
+        hidden = folder / f".{number}.tmp"
+        hidden.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        hidden.rename(folder / f"{number:04d}.json")
+
+
+def row(file: int, number: int) -> dict[str, object]:
+    """Return a row of a file. Each file has its own ten seconds of event time."""
+    at = EVENTS + timedelta(seconds=file * SECONDS + number % SECONDS)
+    return {"id": file * ROWS + number, "key": f"k{file * NEW_KEYS + number}", "at": at.isoformat()}
+
+
+def expected(files: int) -> list[int]:
+    """Return the ids of all rows of the first files."""
+    return list(range(files * ROWS))
+
+
+def expected_keys(files: int) -> list[str]:
+    """Return the keys of all rows of the first files, each once, sorted."""
+    return sorted(f"k{n}" for n in range((files - 1) * NEW_KEYS + ROWS))
+
+
+def sink_log(out: Path) -> dict[int, list[Path]]:
+    """Return the files of each batch, as the log of a file sink names them. Later batches of a compacted entry count as its own."""
+    batches: dict[int, list[Path]] = {}
+    log = out / "_spark_metadata"
+    names = sorted(log.glob("[0-9]*"), key=lambda file: int(file.name.removesuffix(".compact"))) if log.is_dir() else []
+    for entry in names:
+        _, *lines = entry.read_text().splitlines()
+        paths = [Path(unquote(urlparse(json.loads(line)["path"]).path)) for line in lines]
+        batches[int(entry.name.removesuffix(".compact"))] = paths
+        if entry.name.endswith(".compact"):
+            batches = {int(entry.name.removesuffix(".compact")): paths}
+    return batches
+
+
+def rows_in(out: Path, column: str = "id") -> list[Any]:
+    """Return a column of all rows that a reader of the sink sees, sorted."""
+    return sorted(_column([file for paths in sink_log(out).values() for file in paths], column))
+
+
+def ids_in(files: Iterable[Path]) -> list[int]:
+    """Return the ids of the rows in ``files``."""
+    return _column(files, "id")
+
+
+def _column(files: Iterable[Path], name: str) -> list[Any]:
+    return [value for file in files for value in pyarrow.parquet.ParquetFile(file).read().column(name).to_pylist()]
+
+
+def lost_and_doubled(found: list[object], wanted: list[int]) -> tuple[int, int]:
+    """Return how many rows are missing, and how many are there once too often."""
+    counts = Counter(found)
+    return sum(row not in counts for row in wanted), sum(counts.values()) - len(counts)
