@@ -39,7 +39,11 @@ FAULTS = {
     "read": ("lost",),
     "list": ("lost",),
     "folders": ("lost",),
+    "hidden": ("lost",),
     "wait": (),
+    "rename": (),
+    "begin_copy": (),
+    "landed": (),
 }
 """*lost*: done, not answered. *late*: not answered, done at any later moment or never. *twice*: done and answered, and once
 more at any later moment. *echo*: done twice at once, and the second answer is what comes back."""
@@ -103,6 +107,18 @@ class Process:
         """Sleep until something was stored that contains ``text``: what a process does that is started by another."""
         self._ask(Op("wait", "", text))
 
+    def rename(self, key: str, new: str) -> bool:
+        """Rename an object, which replaces what has the new name. Return whether there was one to rename."""
+        return bool(self._ask(Op("rename", key, new.encode())))
+
+    def begin_copy(self, key: str, new: str) -> bool:
+        """Ask the service to copy an object. Return whether there is one; the copy appears at any later moment."""
+        return bool(self._ask(Op("begin_copy", key, new.encode())))
+
+    def landed(self, prefix: str) -> None:
+        """Sleep until the service has ended all copies to keys that begin with ``prefix``."""
+        self._ask(Op("landed", prefix))
+
     def create(self, key: str, body: bytes) -> Put:
         answer = self._ask(Op("create", key, body))
         return Put.UNKNOWN if answer is NO_ANSWER else answer
@@ -137,6 +153,9 @@ class Process:
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
         return iter(listed for listed in self._answer(Op("list", prefix)) if listed.key > after)
 
+    def hidden(self, prefix: str) -> Iterator[str]:
+        return iter(self._answer(Op("hidden", prefix)))
+
     def folders(self, prefix: str) -> Iterator[str]:
         return iter(self._answer(Op("folders", prefix)))
 
@@ -169,11 +188,12 @@ class Disk:
         store = MemoryStore()
         store.objects = dict(self.objects)
         answer = _serve(store, op)
-        if op.kind not in ("create", "overwrite", "delete", "delete_under") or answer is Put.EXISTS:
+        if op.kind not in ("create", "overwrite", "delete", "delete_under", "rename") or answer is Put.EXISTS:
             return self, answer
         first = self.first
-        if op.key in store.objects and op.key not in first:
-            first = {**first, op.key: op.body}
+        written = op.body.decode() if op.kind == "rename" else op.key
+        if written in store.objects and written not in first:
+            first = {**first, written: store.objects[written]}
         return Disk(store.objects, first, self.gone | (self.objects.keys() - store.objects.keys())), answer
 
     def identity(self) -> Any:
@@ -189,8 +209,17 @@ def _serve(store: MemoryStore, op: Op) -> Any:
         return store.delete([op.key])
     if op.kind == "wait":
         return any(op.body in body for body in store.objects.values())
+    if op.kind == "landed":
+        return None
+    if op.kind == "begin_copy":
+        return op.key in store.objects
+    if op.kind == "rename":
+        found = store.objects.pop(op.key, None)
+        if found is not None:
+            store.objects[op.body.decode()] = found
+        return found is not None
     answer = getattr(store, op.kind)(op.key)
-    return tuple(answer) if op.kind in ("list", "folders") else answer
+    return tuple(answer) if op.kind in ("list", "folders", "hidden") else answer
 
 
 class Judge(Protocol):
@@ -300,12 +329,24 @@ class Explorer:
     def moves(self, world: World) -> Iterator[tuple[int, str]]:
         for i, place in enumerate(world.places):
             op = self._asking[place]
-            if op is None or (op.kind == "wait" and not self._serve(world.disk, op)[1]):
+            if op is None or self._sleeps(world, op):
                 continue
             yield i, "now"
             if world.faults:
                 yield from ((i, kind) for kind in FAULTS[op.kind] if kind in self.kinds)
         yield from ((j, "lands") for j in range(len(world.flying)))
+
+    def _sleeps(self, world: World, op: Op) -> bool:
+        """Whether what an actor waits for has not happened yet."""
+        if op.kind == "landed":
+            return any(flying.key.startswith(op.key) for flying in world.flying)
+        return op.kind == "wait" and not self._serve(world.disk, op)[1]
+
+    def _goes_on(self, world: World, op: Op | None, how: str) -> tuple[Op, ...]:
+        """What the service does at any later moment."""
+        if op and op.kind == "begin_copy" and op.key in (objects := self._disks[world.disk].objects):
+            return (Op("overwrite", op.body.decode(), objects[op.key]),)
+        return (op,) if op and how in ("late", "twice") else ()
 
     def move(self, world: World, i: int, how: str) -> tuple[World, str | None]:
         """The world after a move, and the property that is broken in it."""
@@ -319,7 +360,7 @@ class Explorer:
         world = World(
             disk,
             (*world.places[:i], place, *world.places[i + 1 :]),
-            tuple(sorted((*world.flying, op))) if op and how in ("late", "twice") else world.flying,
+            tuple(sorted((*world.flying, *self._goes_on(world, op, how)))),
             world.faults - (how != "now"),
             world.claims | {claim for claim in said if claim.lasting},
         )

@@ -1,0 +1,378 @@
+"""Drivers that take over a query from each other, with the package's own code around Spark's steps. Runs anywhere.
+
+A driver does not notice by itself that it was replaced: only an entry that is refused ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import chain
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
+
+from airflow_checkpoint_provider.coordinator import garbage
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import Entry
+from airflow_checkpoint_provider.coordinator.query_location import Location, Position
+from airflow_checkpoint_provider.coordinator.sealing import is_poison, not_emptied
+from airflow_checkpoint_provider.errors import AlreadyFinished, CheckpointError
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.spark.queries import locations, running, sink
+from airflow_checkpoint_provider.spark.queries import queries as queries_
+from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries.queries import Queries
+from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.storage.copy import copy
+from airflow_checkpoint_provider.storage.memory import MemoryStore
+from tests.model import spark
+from tests.model.actors import KEYS, Memory, Try, Watched
+from tests.model.explore import CLOCK, Claim, Disk, Explorer, Found, Move, Next, Process, World
+from tests.model.spark import TOTAL, At, Failed, Spark, Writer
+
+UID = "q"
+NOT_LOCAL: type = type(None)
+TRIES = 3  # of the one that is left alone
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What query it is: with a state, and with its locations in S3."""
+
+    stateful: bool = True
+    s3: bool = False
+
+    def spark(self, process: Process, epoch: int, key: str) -> Spark:
+        return Spark(process, key, f"attempt-{epoch}", stateful=self.stateful, s3=self.s3)
+
+
+class Attempt:
+    """What the package's code about queries needs of an attempt."""
+
+    def __init__(self, process: Process, epoch: int, memory: Memory) -> None:
+        self.store, self.keys, self.epoch = process, KEYS, epoch
+        self.journal = Watched(process, memory, epoch)
+        self.restored = SimpleNamespace(point=None)
+
+    @property
+    def state(self) -> State:
+        return self.journal.state
+
+    def catch_up(self) -> State:
+        Coordinator(self.journal, self.epoch).check_not_fenced()
+        return self.journal.state
+
+    def append(self, command: c.Command) -> None:
+        self.journal.append(command)
+
+    def leave_if_over(self) -> None:
+        """Go on: this driver has noticed nothing."""
+
+    check_deleting = leave_if_over
+
+
+# -- the driver ----------------------------------------------------------------------------------------------------------
+
+
+def driver(process: Process, mine: Try, kind: Kind) -> Next | None:
+    """Plan a launch, begin an attempt of it, and take over the query."""
+    journal = Watched(process)
+    journal.append(mine.plan())
+    journal.append(mine.start(process.name))
+    return Next(take_over, journal.state.last_epoch, kind, Memory(journal.state))
+
+
+def take_over(process: Process, epoch: int, kind: Kind, memory: Memory) -> Next | None:
+    attempt = Attempt(process, epoch, memory)
+    started = queries(attempt)._started
+    with surroundings(attempt, kind):
+        try:
+            query = started(
+                UID, cast(Any, Writer(lambda key: kind.spark(process, epoch, key))), Target("parquet", "sink")
+            )
+            at = kind.spark(process, epoch, query.located.own.key).start()
+        except (Failed, CheckpointError) as error:
+            attempt.catch_up()  # ends the attempt if it was replaced
+            process.says("broken", f"Q7: attempt {epoch} gives up, and nobody has replaced it: {error}")
+            return None
+    own, older = query.located.path, tuple(location.key for location in query.located.older)
+    return Next(settle, epoch, kind, Memory(attempt.state), own, older, query.located.position, at)
+
+
+def queries(attempt: Attempt) -> Queries:
+    """Return the queries of an attempt, none of which was started."""
+    states = SimpleNamespace(claim_query=lambda uid: None)
+    return Queries(
+        cast(Any, None), cast(Any, attempt), cast(Any, states), cast(Any, SimpleNamespace()), CheckpointConfig()
+    )
+
+
+def settle(
+    process: Process,
+    epoch: int,
+    kind: Kind,
+    memory: Memory,
+    path: str,
+    older: tuple[str, ...],
+    position: Position,
+    at: At,
+) -> Next:
+    """Give up the older locations, and delete them."""
+    attempt = Attempt(process, epoch, memory)
+    if older:
+        store = cast(Any, process)
+        located = Located(
+            UID, path, Location(store, KEYS.file_set(path)), tuple(Location(store, key) for key in older), position
+        )
+        own = Locations(cast(Any, attempt))
+        own.settle(located)
+        own.delete_older(located)
+    return Next(go_on, epoch, kind, Memory(attempt.state), KEYS.file_set(path), at)
+
+
+def go_on(process: Process, epoch: int, kind: Kind, memory: Memory, key: str, at: At) -> Next | None:
+    """Run the next batch. When all rows are read, end the attempt."""
+    if at.first < TOTAL:
+        try:
+            return Next(go_on, epoch, kind, memory, key, kind.spark(process, epoch, key).batch(at))
+        except Failed as failed:
+            process.says("failed", str(failed))
+            return None
+    Watched(process, memory, epoch).append(c.EndAttempt(epoch=epoch, outcome="finished"))
+    return None
+
+
+@contextmanager
+def surroundings(attempt: Attempt, kind: Kind) -> Iterator[None]:
+    """Let the package's code meet the model's Spark, store and time. A driver that waits long notices that it was replaced."""
+    process = attempt.store
+    nonces = SimpleNamespace(token_hex=lambda _: process.nonce().replace(".", "-"))
+    # The service ends what it has begun while a taker waits for its second look
+    sleep = SimpleNamespace(sleep=lambda _: process.landed(KEYS.prefix), monotonic=CLOCK.read)
+    with (
+        mock.patch.object(locations, "secrets", nonces),
+        mock.patch.object(locations, "time", sleep),
+        mock.patch.object(locations, "copy_all", one_after_the_other),
+        mock.patch.object(locations, "LocalStore", NOT_LOCAL if kind.s3 else Process),
+        mock.patch.object(running, "say", print_nothing),
+        mock.patch.object(queries_, "say", print_nothing),
+        mock.patch.object(sink, "say", print_nothing),
+        mock.patch.object(running, "time", SimpleNamespace(sleep=lambda _: attempt.catch_up())),
+        mock.patch.object(running, "spark_uri", lambda _, key: key),
+        mock.patch.object(sink, "newest_batch", partial(spark.newest_in_sink, process)),
+        mock.patch.object(sink, "sweep", partial(spark.sweep_sink, process)),
+    ):
+        yield
+
+
+def print_nothing(_: str) -> None:
+    pass
+
+
+def one_after_the_other(source: Any, target: Any, pairs: Any, *, linked: bool) -> None:
+    for key, new in pairs:
+        copy(source, key, target, new, linked=linked)
+
+
+# -- everybody else ------------------------------------------------------------------------------------------------------
+
+
+def cleaner(process: Process) -> None:
+    """Delete what attempts that are over left behind."""
+    journal = Watched(process)
+    journal.catch_up()
+    garbage.remove_orphans(garbage.unshared(Coordinator(journal)))
+
+
+def last(process: Process, kind: Kind, run: str, number: int = 1) -> Next | None:
+    """Drivers that are left alone, until one of them has ended the run. Then all is deleted that nothing needs."""
+    journal = Watched(process)
+    try:
+        journal.append(replace(Try(run, number)).plan())
+    except AlreadyFinished:
+        return Next(cleaner)
+    if number > TRIES:
+        process.says("broken", f"Q6: the query does not get to its end in {TRIES} tries")
+        return None
+    return Next(alone, (driver, Try(run, number), kind), (last, kind, run, number + 1))
+
+
+def alone(process: Process, actor: tuple[Any, ...], then: tuple[Any, ...]) -> Next:
+    """Be ``actor`` to its end, whatever that is, and then ``then``."""
+    try:
+        following = actor[0](process, *actor[1:])
+    except CheckpointError as error:
+        process.says("failed", str(error))
+        following = None
+    if following is None:
+        return Next(then[0], *then[1:])
+    return Next(alone, (following.function, *following.arguments), then)
+
+
+# -- what must hold ------------------------------------------------------------------------------------------------------
+
+
+class Rules:
+    """What must hold in every world.
+
+    Q1  The sink holds each row once, from the first on, without a gap.
+    Q2  A batch has one range of rows, in whichever named location.
+    Q3  A location from which another was taken is sealed behind the batch that had begun.
+    Q4  In a named location, nobody but its attempt begins a batch.
+    Q5  A batch never runs on another state than the one before it left.
+    Q6  An attempt that is left alone gets to the end; then no location but the newest has more than one small file.
+    Q7  An attempt that nobody has replaced gets past the batch that had begun, whatever those before it do meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._events: dict[bytes, tuple[e.QueryLocated, ...]] = {}
+
+    def world(self, disk: Disk, claims: frozenset[Claim]) -> str | None:
+        located = self._located(disk)
+        return next(chain(self._sink(disk), self._offsets(disk, located), self._sealed(disk, located)), None)
+
+    def claim(self, disk: Disk, claim: Claim) -> str | None:
+        return str(claim.what[1]) if claim.what[0] == "broken" else None
+
+    def settled(self, disk: Disk) -> str | None:
+        batches = _entries(disk, spark.SINK)
+        rows = sum(last - first for first, last in map(spark.range_of, batches.values()))
+        if rows != TOTAL:
+            return f"Q6: {rows} of {TOTAL} rows are in the sink in the end"
+        newest = self._located(disk)[-1].path.rpartition("/")[2]
+        store = MemoryStore()
+        store.objects = dict(disk.objects)
+        others = [name for name in not_emptied(store, f"{KEYS.prefix}/query/{UID}") if name != newest]
+        if others:
+            return f"Q6: {others[0]} stays for ever"
+        return None
+
+    def _located(self, disk: Disk) -> list[e.QueryLocated]:
+        found, n = list[e.QueryLocated](), 0
+        while (body := disk.first.get(KEYS.entry(n))) is not None:
+            if body not in self._events:
+                events = Entry.from_bytes(body, "an entry").events
+                self._events[body] = tuple(event for event in events if isinstance(event, e.QueryLocated))
+            found += self._events[body]
+            n += 1
+        return found
+
+    def _sink(self, disk: Disk) -> Iterator[str]:
+        next_row = 0
+        for number, (batch, body) in enumerate(_entries(disk, spark.SINK).items()):
+            first, last = spark.range_of(body)
+            if (number, next_row) != (batch, first):
+                yield f"Q1: the sink's batch {batch} holds rows {first} to {last} behind row {next_row}"
+            next_row = last
+
+    def _offsets(self, disk: Disk, located: list[e.QueryLocated]) -> Iterator[str]:
+        ranges: dict[int, bytes] = {}
+        for location in located:
+            for batch, body in _entries(disk, f"{KEYS.file_set(location.path)}/offsets").items():
+                if is_poison(body):
+                    continue
+                if ranges.setdefault(batch, body) != body:
+                    yield f"Q2: batch {batch} has two ranges of rows"
+                epoch = location.path.rpartition("/")[2].partition("-")[0]
+                if batch > location.begun and _author(body) != f"attempt-{epoch}":
+                    yield f"Q4: {_author(body)} has begun batch {batch} in {location.path}"
+
+    def _sealed(self, disk: Disk, located: list[e.QueryLocated]) -> Iterator[str]:
+        for location in located:
+            if location.taken_from:
+                entries = _entries(disk, f"{KEYS.file_set(location.taken_from)}/offsets")
+                if not entries or max(entries) != location.begun + 1 or not is_poison(entries[max(entries)]):
+                    yield f"Q3: {location.taken_from} is not sealed behind batch {location.begun}"
+
+
+def _entries(disk: Disk, log: str) -> dict[int, bytes]:
+    """Return the entries of a log by their numbers, lowest first."""
+    names = {key.removeprefix(f"{log}/"): body for key, body in disk.objects.items() if key.startswith(f"{log}/")}
+    return dict(sorted((int(name), body) for name, body in names.items() if name.isdecimal()))
+
+
+@cache
+def _author(body: bytes) -> str:
+    return str(json.loads(body.decode().rpartition("\n")[2])["by"])
+
+
+# -- searches ------------------------------------------------------------------------------------------------------------
+
+
+class Schedules(Explorer):
+    """Schedules of several drivers of one query, and of the input. Who is not chosen any more sleeps, and wakes in the end."""
+
+    def __init__(self, drivers: int, kind: Kind) -> None:
+        cast_ = {f"A{number}": (driver, Try("A", number), kind) for number in range(1, drivers + 1)}
+        super().__init__({"input": (spark.feeder,), **cast_}, Rules())
+        self.kind = kind
+
+    def rounds(self, rounds: int, *, seed: int = 0, depth: int = 250) -> Found | int:
+        """Random schedules. The number of rounds if all is well."""
+        for number in range(rounds):
+            rng = random.Random(seed * 1_000_003 + number)
+            world, broken, way = self._walk(rng, rng.randrange(10, depth), stay=rng.choice((0.7, 0.9, 0.96)))
+            if not broken:
+                broken = self.to_the_end(world, way, rng)
+            if broken:
+                return Found(broken, number + 1, self._trace(way))
+        return rounds
+
+    def in_words_of(self, *stretches: tuple[str, str]) -> Found | None:
+        """One schedule: who goes on, and the words that its next question begins with when another one does."""
+        names = ["input", *(name for name in self._names() if name != "input")]
+        world, way, broken = self.start, list[Move](), None
+        for name, stop in stretches:
+            world, broken = self._drained(world, way, names.index(name), stop)
+            if broken:
+                return Found(broken, 1, self._trace(way))
+        broken = self.to_the_end(world, way, random.Random(0))
+        return Found(broken, 1, self._trace(way)) if broken else None
+
+    def _names(self) -> list[str]:
+        return [self._nodes[place][0] for place in self.start.places]
+
+    def to_the_end(self, world: World, way: list[Move], rng: random.Random) -> str | None:
+        """All drivers sleep, and another one is left alone. Then they wake, one after the other. Return what is broken."""
+        sleepers = [*range(1, len(world.places))]
+        rng.shuffle(sleepers)
+        world, broken = self._drained(world, way, 0)
+        if not broken:
+            world, broken = self._alone(world, way, "Y")
+        for sleeper in sleepers:
+            if not broken:
+                world, broken = self._drained(world, way, sleeper)
+        if not broken:
+            world, broken = self._alone(world, way, "Z")
+        return broken or self.judge.settled(self.disk(world))
+
+    def _alone(self, world: World, way: list[Move], run: str) -> tuple[World, str | None]:
+        while world.flying:
+            way.append((world, 0, "lands"))
+            world, broken = self.move(world, 0, "lands")
+            if broken:
+                return world, broken
+        place, _ = self._enter((run, 0, last, (self.kind, run), ()))
+        return self._drained(world._replace(places=(*world.places, place)), way, len(world.places))
+
+    def _drained(self, world: World, way: list[Move], i: int, stop: str = "") -> tuple[World, str | None]:
+        """Let actor ``i`` go on to its end, or to where its question is ``stop``. The service ends what the actor waits for."""
+        while op := self._asking[world.places[i]]:
+            if stop and f"{op.kind} {op.key}".find(stop) >= 0:
+                break
+            how, number = ("lands", 0) if op.kind == "landed" and self._sleeps(world, op) else ("now", i)
+            if how == "now" and self._sleeps(world, op):
+                break
+            way.append((world, number, how))
+            world, broken = self.move(world, number, how)
+            if broken:
+                return world, broken
+        return world, None

@@ -1,0 +1,235 @@
+"""Mistakes of drafts about taking over a query, each as a small patch of the real code. Runs anywhere. As ``bugs``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from airflow_checkpoint_provider.coordinator import garbage, sealing
+from airflow_checkpoint_provider.coordinator.query_location import (
+    COMMITS,
+    NOTHING,
+    OFFSETS,
+    Found,
+    Location,
+    Position,
+    needed_files,
+)
+from airflow_checkpoint_provider.coordinator.sealing import Poison
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.commands import Decision
+from airflow_checkpoint_provider.protocol.state import Query, State
+from airflow_checkpoint_provider.spark.queries import locations, running
+from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from tests.model import queries
+from tests.model.bugs import Patch, decided, replaced
+from tests.model.explore import Process
+from tests.model.queries import Kind
+
+STATEFUL, STATELESS, IN_S3 = Kind(), Kind(stateful=False), Kind(stateful=False, s3=True)
+
+Schedule = tuple[tuple[str, str], ...]
+"""Who goes on, and where that one stops: the beginning of its next question, or "" where it must wait or has ended."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake, the query that shows it, and what it breaks. Where chance finds it too seldom, ``schedule`` leads there."""
+
+    title: str
+    patch: Patch
+    breaks: str
+    kind: Kind = STATEFUL
+    schedule: Schedule = ()
+
+
+LOCATE, HEAL, START, STATE, NEWEST = (
+    Locations.locate,
+    Locations.heal,
+    RunningQuery.start,
+    Found.state,
+    sealing.newest_batch,
+)
+
+
+# -- sealing -----------------------------------------------------------------------------------------------------------
+
+
+def sealed_once(look_again: bool = True, swept: bool = True, known: bool = True) -> Callable[..., int]:
+    """Return ``seal`` without some of its steps."""
+
+    def seal(location: Location, poison: Poison, check: Callable[[], object]) -> int:
+        while True:
+            begun, sealed = NEWEST(location)
+            if not (sealed and known):
+                begun = begun + 1 if sealed else begun
+                if not sealing._put(location, begun + 1, poison):
+                    continue
+            check()
+            if swept:
+                sealing.sweep(location)
+            if not look_again or NEWEST(location) == (begun, True):
+                return begun
+
+    return seal
+
+
+def not_sealed(location: Location, poison: Poison, check: Callable[[], object]) -> int:
+    check()
+    return NEWEST(location)[0]
+
+
+def own_poison_read_back(location: Location, poison: Poison, check: Callable[[], object]) -> int:
+    """The poison stands, but perhaps not before anything: the log went on and was purged meanwhile."""
+    while True:
+        begun, sealed = NEWEST(location)
+        if not sealed and not sealing._put(location, begun + 1, poison):
+            continue
+        check()
+        sealing.sweep(location)
+        if sealing.is_poison(location.store.read(location.name(f"{OFFSETS}/{begun + 1}"))):
+            return begun
+
+
+PAST_ITS_LAST_LOOK = (("input", "input/2"), ("A1", "rename jobs"))
+SEALING = {
+    "not sealed": Bug("a location that was taken over is not sealed", replaced(locations, "seal", not_sealed), "Q3"),
+    "not swept": Bug(
+        "temporary files stay: a driver passes its last look, sleeps, and renames over the poison",
+        replaced(locations, "seal", sealed_once(swept=False)), "Q3", STATELESS, (*PAST_ITS_LAST_LOOK, ("A2", "hidden sink"), ("A1", "")),
+    ),
+    "not looked again": Bug(
+        "the poison is not looked for once more", replaced(locations, "seal", sealed_once(look_again=False)), "Q3", STATELESS,
+        (*PAST_ITS_LAST_LOOK, ("A2", "hidden jobs"), ("A1", "overwrite"), ("A2", "")),
+    ),
+    "own poison": Bug(
+        "the poison is read back, and not looked for as the newest entry",
+        replaced(locations, "seal", own_poison_read_back), "Q", STATELESS,
+        (("input", "input/2"), ("A1", ""), ("A2", "create jobs/j/job/query"), ("input", "input/3"), ("A1", ""),
+         ("input", "input/4"), ("A1", ""), ("input", "input/5"), ("A1", ""), ("input", ""), ("A1", ""), ("A2", "")),
+    ),
+    "poison unknown": Bug(
+        "the poison of another taker counts as a batch", replaced(locations, "seal", sealed_once(known=False)), "Q"
+    ),
+    "one look in S3": Bug(
+        "no second look, though the service may still carry out a copy", replaced(queries, "NOT_LOCAL", Process), "Q", IN_S3,
+        (("input", "input/2"), ("A1", "landed"), ("A2", "hidden sink"), ("input", "")),
+    ),
+}  # fmt: skip
+
+
+# -- copying and healing -----------------------------------------------------------------------------------------------
+
+
+def up_to_the_commit(self: Found, position: Position) -> tuple[str, ...]:
+    return STATE(self, replace(position, begun=position.committed))
+
+
+def named_first(self: Locations, uid: str, restored: Any, check: Callable[[Position], None]) -> Located:
+    """The entry is written before anything is copied."""
+    with patch.object(Locations, "_take_over", sealed_and_no_more):
+        located = LOCATE(self, uid, restored, check)
+    if located.older:
+        found = Found(*located.older)
+        locations.copy_files(found, located.own, needed_files(found, located.position))
+    return located
+
+
+def sealed_and_no_more(
+    self: Locations, query: Query, restored: Any, own: Location, older: tuple[Location, ...]
+) -> Position:
+    state = self._attempt.state
+    begun = sealing.seal(older[0], Poison(state.incarnation, query.uid, "nonce", "by"), self._attempt.catch_up)
+    return Position(begun, older[0].committed(begun))
+
+
+def healed_without_commit(self: Locations, located: Located) -> bool:
+    """The state is fetched only while the batch is not committed."""
+    begun = located.position.begun
+    own = located.own
+    return begun == NOTHING or own.store.read(own.name(f"{COMMITS}/{begun}")) is not None
+
+
+def parent_alone(self: Locations, located: Located) -> None:
+    HEAL(self, replace(located, older=located.older[:1]))
+
+
+FINISHED_BY_ANOTHER = (
+    ("input", "input/2"), ("A1", "overwrite jobs/j/job/query/q/1-A1-1-1/state"), ("A2", "hidden sink"), ("A2", "list sink"),
+    ("A1", "commits"), ("A2", ""),
+)  # fmt: skip
+COPYING = {
+    "sealed location alone": Bug(
+        "what the sealed location lacks is not taken from those before it",
+        replaced(locations, "Found", lambda location, *older: Found(location)), "Q",
+    ),
+    "parent alone": Bug(
+        "the state is fetched from the newest of the older locations alone", replaced(Locations, "heal", parent_alone), "Q", STATEFUL,
+        (("input", "input/2"), ("A1", "overwrite jobs/j/job/query/q/1-A1-1-1/state"), ("A2", "hidden sink"), ("A3", "hidden sink"),
+         ("A1", "commits"), ("A3", "")),
+    ),
+    "up to the commit": Bug(
+        "the state of the batch that had begun is neither copied nor fetched",
+        replaced(Found, "state", up_to_the_commit), "Q",
+    ),
+    "not healed": Bug("nothing is fetched from the older locations", replaced(Locations, "heal", lambda self, located: None), "Q"),
+    "healed without commit": Bug(
+        "the state is fetched only while the batch is not committed", replaced(Locations, "has_state", healed_without_commit),
+        "Q", STATEFUL, FINISHED_BY_ANOTHER,
+    ),
+    "not started again": Bug("a query that lost a race has failed", replaced(running, "STARTS", 1), "Q7", STATEFUL, FINISHED_BY_ANOTHER),
+}  # fmt: skip
+
+
+# -- naming and deleting -------------------------------------------------------------------------------------------------
+
+
+def anyone(state: State, command: c.LocateQuery) -> Decision:
+    """Whoever comes may name a location."""
+    return (
+        e.QueryLocated(
+            uid=command.uid,
+            path=command.path,
+            taken_from=command.taken_from,
+            begun=command.begun,
+            committed=command.committed,
+        ),
+    )
+
+
+def with_its_poison(location: Location) -> None:
+    location.store.delete_under(location.key)
+    location.store.delete([*location.store.hidden(location.name(OFFSETS))])
+
+
+def given_up_at_once(self: RunningQuery) -> None:
+    """The older locations go before the begun batch is committed."""
+    if self.located.older:
+        self._locations.settle(self.located)
+        self._locations.delete_older(self.located)
+    START(self)
+
+
+@contextmanager
+def deleted_with_its_poison() -> Iterator[None]:
+    with patch.object(locations, "empty", with_its_poison), patch.object(sealing, "empty", with_its_poison):
+        yield
+
+
+NAMING = {
+    "named first": Bug("the entry is written before the copy", replaced(Locations, "locate", named_first), "Q"),
+    "two takers": Bug("whoever comes may name a location", decided(c.LocateQuery, anyone), "Q", STATELESS),
+    "poison deleted": Bug(
+        "the poison goes with its location", deleted_with_its_poison, "Q", STATELESS
+    ),
+    "given up at once": Bug("older locations go before their batch is committed", replaced(RunningQuery, "start", given_up_at_once), "Q"),
+    "orphans stay": Bug("copies that no entry names stay", replaced(garbage, "QUERY", "nothing"), "Q"),
+}  # fmt: skip
+
+
+BUGS = SEALING | COPYING | NAMING
