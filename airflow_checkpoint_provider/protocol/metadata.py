@@ -102,10 +102,14 @@ class StageDetail(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueryDetail(Record):
-    """A streaming query at the end of batch ``batch``: the location that its files come from, its sink, and its sources' offsets."""
+    """A streaming query at the end of batch ``batch``: the location that its files come from, its sink, and its sources' offsets.
+
+    ``begun`` is the batch that a stop has broken off: it runs again with its offsets. Else it is ``batch``.
+    """
 
     location: LocationPath
     batch: Batch
+    begun: Batch
     sink: str  # Spark's name of the format
     path: str
     sources: dict[str, str]  # number of the source -> its offset as Spark wrote it
@@ -113,7 +117,7 @@ class QueryDetail(Record):
 
     def same_point(self, other: QueryDetail) -> bool:
         """Return whether nothing was committed between the two."""
-        return (self.location, self.batch) == (other.location, other.batch)
+        return (self.location, self.batch, self.begun) == (other.location, other.batch, other.begun)
 
 
 def kind_in_words(kind: str) -> str:

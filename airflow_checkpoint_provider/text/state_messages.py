@@ -55,9 +55,10 @@ def query_begins(uid: str, begun: int, committed: int, newest: Checkpoint | None
     return coded(f"query '{uid}' {again}{needed}", "CKP125")
 
 
-def query_restored(uid: str, batch: int, where: str) -> str:
+def query_restored(uid: str, batch: int, begun: int, where: str) -> str:
     """Say from which batch of a checkpoint a query goes on."""
-    return coded(f"query '{uid}' goes on behind batch {batch} of {where}", "CKP125")
+    again = f"; batch {begun} had begun, and runs again with the same offsets" if begun > batch else ""
+    return coded(f"query '{uid}' goes on behind batch {batch} of {where}{again}", "CKP125")
 
 
 def file_is_whole(uid: str, where: str) -> str:

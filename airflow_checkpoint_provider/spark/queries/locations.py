@@ -186,9 +186,9 @@ def _refuse_loss(query: Query, position: Position, restored: StateSnapshot | Non
 
 
 def position_of(restored: StateSnapshot | None) -> Position:
-    """Return the position of a query in a checkpoint: all its batches are committed there."""
-    batch = restored.query.batch if restored and restored.query else NOTHING
-    return Position(batch, batch)
+    """Return the position of a query in a checkpoint."""
+    query = restored.query if restored else None
+    return Position(query.begun, query.batch) if query else Position()
 
 
 def copy_files(found: Found, target: Location, names: Iterable[str], *, linked: bool = True) -> None:

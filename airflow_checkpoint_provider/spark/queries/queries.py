@@ -131,7 +131,8 @@ class Queries:
         """Log which batch is next."""
         state, point = self._attempt.state, self._attempt.restored.point
         if restored and restored.query and point and not located.older:
-            say(state_messages.query_restored(located.uid, restored.query.batch, str(point)))
+            saved = restored.query
+            say(state_messages.query_restored(located.uid, saved.batch, saved.begun, str(point)))
         else:
             newest = next(iter(state.newest_first()), None)
             say(state_messages.query_begins(located.uid, located.position.begun, located.position.committed, newest))

@@ -120,6 +120,11 @@ class RunningQuery:
         """Return whether the query runs, or only stands still for the savepoint of a stop."""
         return self._paused.is_set() or self.spark_query.isActive
 
+    @property
+    def paused(self) -> bool:
+        """Return whether the query stands still for the savepoint of a stop."""
+        return self._paused.is_set()
+
     def failed(self) -> Exception | None:
         """Return the error with which the query ended, unless the script has dealt with it."""
         if self.handled.is_set() or self.runs():

@@ -58,7 +58,7 @@ class QuerySnapshot:
         detail = self._detail()
         if self._before and self._before.query and self._before.query.same_point(detail):
             return self._before
-        file_sets, new_bytes = self._copied(detail.batch)
+        file_sets, new_bytes = self._copied(Position(detail.begun, detail.batch))
         return StateSnapshot(
             uid=located.uid,
             kind=QUERY,
@@ -71,9 +71,16 @@ class QuerySnapshot:
     def _detail(self) -> QueryDetail:
         """Return where the query stands now."""
         located, target = self._running.located, self._running.target
-        batch = located.own.committed(newest_batch(located.own)[0])
+        begun = newest_batch(located.own)[0]
+        batch = located.own.committed(begun)
         detail = QueryDetail(
-            location=located.path, batch=batch, sink=target.format, path=target.path, sources={}, watermark_ms=0
+            location=located.path,
+            batch=batch,
+            begun=begun if self._running.paused else batch,
+            sink=target.format,
+            path=target.path,
+            sources={},
+            watermark_ms=0,
         )
         if batch == NOTHING:
             return detail
@@ -81,10 +88,10 @@ class QuerySnapshot:
         sources = {str(number): offset for number, offset in offsets.sources.items()}
         return replace(detail, sources=sources, watermark_ms=offsets.watermark_ms)
 
-    def _copied(self, batch: int) -> tuple[tuple[FileSet, ...], int]:
-        """Copy what no earlier checkpoint of this location holds. Return all file sets of the batch, and the copied bytes."""
+    def _copied(self, position: Position) -> tuple[tuple[FileSet, ...], int]:
+        """Copy what no earlier checkpoint of this location holds. Return all file sets of the position, and the copied bytes."""
         found = Found(self._running.located.own)
-        names = needed_files(found, Position(batch, batch)) if batch != NOTHING else ()
+        names = needed_files(found, position)
         needed = {name: found.sizes[name] for name in names}
         older, bytes_of = self._older(), self._running.file_sets
         kept = reused(needed, older, bytes_of)

@@ -245,6 +245,21 @@ def test_fork_goes_on_behind_the_savepoint(stream: Home, stopped: str, tmp_path:
     assert exact(stream, 4)
 
 
+def test_savepoint_of_a_stop_holds_the_batch_that_it_broke_off(stream: Home, tmp_path: Path) -> None:
+    """It runs again with the same files, though more have arrived."""
+    hold = holding(stream)
+    running_forever(stream)
+    with in_batch_one(stream, hold) as running:
+        savepoint = stop_with_savepoint(stream, running)
+    add_files(source(stream), *range(4, 8))
+    fork = forked(stream, savepoint, tmp_path / "fork")
+    ended = fork.run()
+    assert ended.code == 0, ended.log
+    assert "goes on behind batch 0" in ended.log
+    assert set(ids_in(sink_log(fork.out)[1])) == set(range(2 * ROWS, 4 * ROWS))
+    assert rows_in(fork.out) == expected(8)[2 * ROWS :]
+
+
 def test_stopped_query_goes_on_where_it_was(stream: Home, stopped: str) -> None:
     refused = stream.run()
     assert refused.code == 3, refused.log
