@@ -74,8 +74,9 @@ def test_next_run_goes_on_behind_the_last_batch(stream: Home) -> None:
     assert {entry.kind for entry in newest.states} == {"query"}
 
 
-TAKING_OVER = ("poisoned", "located")
+TAKING_OVER = ("located",)
 MORE_OF_TAKING_OVER = (
+    "poisoned",
     "before-poison",
     "swept",
     "before-copy",
@@ -110,7 +111,9 @@ def test_driver_that_is_killed_while_it_takes_over_is_followed_by_another(stream
 
 
 @EVERYWHERE
-@pytest.mark.parametrize("state", ["", "1"], ids=["no state", "deduplicated"])
+@pytest.mark.parametrize(
+    "state", [pytest.param("", id="no state", marks=pytest.mark.slow), pytest.param("1", id="deduplicated")]
+)
 def test_killed_query_goes_on_exactly(stream: Home, state: str) -> None:
     """The batch in which it was killed runs again with the same files, though more have arrived."""
     hold = holding(stream)
@@ -153,7 +156,13 @@ def in_batch_one(home: Home, hold: Path, confs: dict[str, str] | None = None) ->
 
 
 @EVERYWHERE
-@pytest.mark.parametrize("skipped", [True, False], ids=["the sink skips the batch", "both race for the sink"])
+@pytest.mark.parametrize(
+    "skipped",
+    [
+        pytest.param(True, id="the sink skips the batch"),
+        pytest.param(False, id="both race for the sink", marks=pytest.mark.slow),
+    ],
+)
 def test_zombie_that_finishes_its_batch_is_no_harm(stream: Home, skipped: bool) -> None:
     """It is faster in the sink, so its state is fetched. Where its next batch would begin, it finds the poison."""
     launches = Launches(stream.store, "stream", of_run=False)
