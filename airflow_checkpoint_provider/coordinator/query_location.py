@@ -21,6 +21,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.storage.base import Store
@@ -164,7 +165,7 @@ class Found:
 
     def __init__(self, location: Location, *older: Location) -> None:
         self.location = location
-        self.sizes, self.places = location.sizes(), dict[str, Location]()
+        self.sizes = location.sizes()
         self.places = dict.fromkeys(self.sizes, location)
         for place in older:
             for name, size in place.sizes().items():
@@ -227,7 +228,7 @@ class Found:
 
     def state(self, position: Position) -> tuple[str, ...]:
         """Return the files of the state, from the newest committed snapshot up to the batch that has begun, as far as that is there:
-        a sink that has the batch skips it, and nobody would write its state again. Files that others name come first.
+        a sink that has the batch skips it, and nobody would write its state again.
         """
         version = position.committed + 1
         for folder, store in self._stores.items():
@@ -236,11 +237,9 @@ class Found:
                     f"{self.location.name(folder)} has no version {gap} of the state, which batch {position.committed} needs;"
                     " somebody or something deleted it"
                 )
-        named = [
-            name for store in self._stores.values() for name in store.files(store.base(version), position.begun + 1)
-        ]
-        operators = [name for name in self.sizes if _OPERATOR.fullmatch(name)]
-        return (*operators, *sorted(named, key=lambda name: name.endswith(".zip")))
+        files = (store.files(store.base(version), position.begun + 1) for store in self._stores.values())
+        operators = (name for name in self.sizes if _OPERATOR.fullmatch(name))
+        return (*operators, *chain.from_iterable(files))
 
 
 # -- the files of a batch --------------------------------------------------------------------------------------------------

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 import pytest
 
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer
 from tests.e2e.lab import PATIENCE, Lab
 from tests.support.processes import command, find
-from tests.support.streams import sink_log
+from tests.support.streams import rows_in
 
 pytestmark = pytest.mark.timeout(1800)
 DAG, SAVEPOINTS = "clean_orders", "clean_orders_savepoints"
@@ -33,10 +32,7 @@ def put(folder: Path, number: int) -> None:
 
 
 def written(out: Path) -> list[int]:
-    files = [file for paths in sink_log(out).values() for file in paths]
-    return sorted(
-        n for file in files for n in pyarrow.parquet.read_table(file, partitioning=None).column("number").to_pylist()
-    )
+    return rows_in(out, "number")
 
 
 def wanted(files: int) -> list[int]:

@@ -247,6 +247,11 @@ class Found(NamedTuple):
     trace: list[str]
 
 
+def broken(found: Found | int | None) -> str:
+    """Return the broken property and its trace, if one was found."""
+    return "\n".join((found.property, *found.trace)) if isinstance(found, Found) else ""
+
+
 class Explorer:
     """Worlds of ``actors``: name -> (function, *arguments), over a store that is as ``disk`` at the beginning."""
 

@@ -9,7 +9,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
 from types import SimpleNamespace
@@ -196,7 +196,7 @@ def last(process: Process, kind: Kind, run: str, number: int = 1) -> Next | None
     """Drivers that are left alone, until one of them has ended the run. Then all is deleted that nothing needs."""
     journal = Watched(process)
     try:
-        journal.append(replace(Try(run, number)).plan())
+        journal.append(Try(run, number).plan())
     except AlreadyFinished:
         return Next(cleaner)
     if number > TRIES:
@@ -326,9 +326,9 @@ class Schedules(Explorer):
                 return Found(broken, number + 1, self._trace(way))
         return rounds
 
-    def in_words_of(self, *stretches: tuple[str, str]) -> Found | None:
-        """One schedule: who goes on, and the words that its next question begins with when another one does."""
-        names = ["input", *(name for name in self._names() if name != "input")]
+    def directed(self, *stretches: tuple[str, str]) -> Found | None:
+        """One schedule: who goes on, and words of its question before which another one does."""
+        names = [self._nodes[place][0] for place in self.start.places]
         world, way, broken = self.start, list[Move](), None
         for name, stop in stretches:
             world, broken = self._drained(world, way, names.index(name), stop)
@@ -336,9 +336,6 @@ class Schedules(Explorer):
                 return Found(broken, 1, self._trace(way))
         broken = self.to_the_end(world, way, random.Random(0))
         return Found(broken, 1, self._trace(way)) if broken else None
-
-    def _names(self) -> list[str]:
-        return [self._nodes[place][0] for place in self.start.places]
 
     def to_the_end(self, world: World, way: list[Move], rng: random.Random) -> str | None:
         """All drivers sleep, and another one is left alone. Then they wake, one after the other. Return what is broken."""
@@ -366,7 +363,7 @@ class Schedules(Explorer):
     def _drained(self, world: World, way: list[Move], i: int, stop: str = "") -> tuple[World, str | None]:
         """Let actor ``i`` go on to its end, or to where its question is ``stop``. The service ends what the actor waits for."""
         while op := self._asking[world.places[i]]:
-            if stop and f"{op.kind} {op.key}".find(stop) >= 0:
+            if stop and stop in f"{op.kind} {op.key}":
                 break
             how, number = ("lands", 0) if op.kind == "landed" and self._sleeps(world, op) else ("now", i)
             if how == "now" and self._sleeps(world, op):

@@ -13,15 +13,11 @@ import pytest
 
 from tests.model import savepoint_scenarios, scenarios
 from tests.model.actors import rescuer
-from tests.model.explore import Found
+from tests.model.explore import broken
 from tests.model.scenarios import Scenario
 
 SMALL = scenarios.SMALL | savepoint_scenarios.SMALL
 LARGE = scenarios.LARGE | savepoint_scenarios.LARGE
-
-
-def broken(found: Found | int) -> str:
-    return "" if isinstance(found, int) else "\n".join((found.property, *found.trace))
 
 
 def walked(scenario: Scenario, walks: int, depth: int, seconds: float = math.inf) -> tuple[str, int]:

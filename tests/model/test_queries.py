@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.explore import Found
+from tests.model.explore import Found, broken
 from tests.model.queries import Kind, Schedules
 from tests.model.query_bugs import BUGS
 
@@ -14,10 +14,6 @@ KINDS = {
     "in S3": Kind(s3=True),
     "without state, in S3": Kind(stateful=False, s3=True),
 }
-
-
-def broken(found: Found | int | None) -> str:
-    return "\n".join((found.property, *found.trace)) if isinstance(found, Found) else ""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -36,7 +32,7 @@ def test_query_that_is_taken_over_keeps_all_rules_in_many_rounds(kind: str) -> N
 @pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if bug.schedule])
 def test_schedule_that_leads_to_a_bug_keeps_all_rules(name: str) -> None:
     bug = BUGS[name]
-    assert not broken(Schedules(3, bug.kind).in_words_of(*bug.schedule))
+    assert not broken(Schedules(3, bug.kind).directed(*bug.schedule))
 
 
 @pytest.mark.parametrize("name", BUGS)
@@ -44,6 +40,6 @@ def test_seeded_bug_of_taking_over_is_caught(name: str) -> None:
     bug = BUGS[name]
     with bug.patch():
         schedules = Schedules(3, bug.kind)
-        found = schedules.in_words_of(*bug.schedule) if bug.schedule else schedules.rounds(400)
+        found = schedules.directed(*bug.schedule) if bug.schedule else schedules.rounds(400)
     assert isinstance(found, Found), f"{bug.title}: not caught"
     assert found.property.startswith(bug.breaks), broken(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -70,9 +69,3 @@ def ids_in(files: Iterable[Path]) -> list[int]:
 
 def _column(files: Iterable[Path], name: str) -> list[Any]:
     return [value for file in files for value in pyarrow.parquet.ParquetFile(file).read().column(name).to_pylist()]
-
-
-def lost_and_doubled(found: list[object], wanted: list[int]) -> tuple[int, int]:
-    """Return how many rows are missing, and how many are there once too often."""
-    counts = Counter(found)
-    return sum(row not in counts for row in wanted), sum(counts.values()) - len(counts)

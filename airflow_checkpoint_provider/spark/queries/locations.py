@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Foun
 from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, seal
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.keys import location_path
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch, location_path
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import Query
 from airflow_checkpoint_provider.spark.attempt import Attempt
@@ -43,10 +43,8 @@ class Locations:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._own = set[str]()  # paths of the locations of this attempt
-        self._seals = dict[
-            str, tuple[int, float]
-        ]()  # uid -> newest batch in its older location, since when it is sealed
+        # uid -> newest batch in its older location, since when it is sealed
+        self._seals = dict[str, tuple[int, float]]()
 
     def locate(self, uid: str, restored: StateSnapshot | None, check: Callable[[Position], None]) -> Located:
         """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
@@ -60,7 +58,6 @@ class Locations:
         older = tuple(self._at(location.path) for location in reversed(query.locations)) if query else ()
         position = self._take_over(query, restored, own, older) if query else self._copy_checkpoint(restored, own)
         check(position)
-        self._own.add(path)
         self._name(uid, path, query, position)
         return Located(uid, path, own, older, position)
 
@@ -95,12 +92,12 @@ class Locations:
 
         The first query seals for all that an older attempt started, so that the second looks do not add up.
         """
-        state, by = self._attempt.state, f"attempt {self._attempt.epoch} of {self._attempt.state.job}"
-        for known in (query, *state.queries) if query.uid not in self._seals else ():
-            poison = Poison(state.incarnation, known.uid, secrets.token_hex(16), by)
-            if known.newest.path not in self._own and known.uid not in self._seals:
-                begun = seal(self._at(known.newest.path), poison, self._attempt.catch_up)
-                self._seals[known.uid] = begun, time.monotonic()
+        state, epoch = self._attempt.state, self._attempt.epoch
+        older = [known for known in state.queries if file_set_epoch(known.newest.path) != epoch]
+        for known in older if query.uid not in self._seals else ():
+            poison = Poison(state.incarnation, known.uid, secrets.token_hex(16), by=f"attempt {epoch} of {state.job}")
+            begun = seal(self._at(known.newest.path), poison, self._attempt.catch_up)
+            self._seals[known.uid] = begun, time.monotonic()
         return self._seals[query.uid]
 
     def _refuse_going_back(self, query: Query, position: Position, restored: StateSnapshot | None) -> None:
@@ -191,15 +188,16 @@ def position_of(restored: StateSnapshot | None) -> Position:
     return Position(query.begun, query.batch) if query else Position()
 
 
-def copy_files(found: Found, target: Location, names: Iterable[str], *, linked: bool = True) -> None:
-    """Copy files into a location in their order, kind by kind, and compare their sizes.
+def copy_files(found: Found, target: Location, names: Iterable[str]) -> None:
+    """Copy files into a location, and compare their sizes. On a local disk they become second names of the same files.
 
-    ``linked``: they may become second names of the same files. Raises ``Damaged`` if one was changed or deleted meanwhile.
+    Files that name others are copied behind them: a snapshot without its parts would look whole. Raises ``Damaged`` if a file was
+    changed or deleted meanwhile.
     """
-    wanted = tuple(names)
-    for (store, _), group in groupby(wanted, lambda name: (found.places[name].store, _last(name))):
+    wanted = sorted(names, key=_names_others)
+    for _, group in groupby(wanted, _names_others):
         pairs = [(found.places[name].name(name), target.name(name)) for name in group]
-        copy_all(store, target.store, pairs, linked=linked)
+        copy_all(found.location.store, target.store, pairs, linked=True)
     copied = target.sizes()
     for name in wanted:
         if copied.get(name) != found.sizes[name]:
@@ -209,6 +207,5 @@ def copy_files(found: Found, target: Location, names: Iterable[str], *, linked: 
             )
 
 
-def _last(name: str) -> bool:
-    """Return whether a file is copied behind those that it names: a snapshot without its parts would look whole."""
+def _names_others(name: str) -> bool:
     return name.endswith(".zip")

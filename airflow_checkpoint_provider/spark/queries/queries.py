@@ -88,6 +88,7 @@ class Queries:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="checkpoint-timer", daemon=True)
         checkpointer.pause_queries, checkpointer.resume_queries = self._pause, self._resume
+        states.query_snapshots = self._snapshots
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
@@ -106,7 +107,6 @@ class Queries:
             self._running = {**self._running, uid: running}
             if not self._thread.is_alive():
                 self._thread.start()
-        self._states.query_snapshots = self._snapshots
         self._settle()
         return Query(running, self._waits)
 

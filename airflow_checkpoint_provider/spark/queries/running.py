@@ -118,7 +118,7 @@ class RunningQuery:
 
     def runs(self) -> bool:
         """Return whether the query runs, or only stands still for the savepoint of a stop."""
-        return self._paused.is_set() or self.spark_query.isActive
+        return self.paused or self.spark_query.isActive
 
     @property
     def paused(self) -> bool:
@@ -149,7 +149,7 @@ class RunningQuery:
     def resume(self) -> None:
         """Start the query again in the same location if it was paused. If it cannot start, it has failed."""
         with self._lock:
-            if not self._paused.is_set():
+            if not self.paused:
                 return
             try:
                 if not self._stopped.is_set():

@@ -21,8 +21,8 @@ LOG = "_spark_metadata"
 
 def newest_batch(spark: SparkSession, target: Target) -> int:
     """Return the newest batch in the log of a file sink, -1 if it has none."""
-    log, files = _log(spark, target)
-    names = [status.getPath().getName() for status in files.listStatus(log)] if files.exists(log) else []
+    _, entries = _log(spark, target)
+    names = [entry.getName() for entry in entries]
     return max((int(name.removesuffix(".compact")) for name in names if name[:1].isdecimal()), default=NOTHING)
 
 
@@ -30,19 +30,20 @@ def sweep(spark: SparkSession, target: Target) -> None:
     """Delete the temporary files in the log of a file sink: an older driver may be about to rename one over an entry of ours."""
     if not target.exact:
         return
-    log, files = _log(spark, target)
-    for status in files.listStatus(log) if files.exists(log) else ():
-        name = status.getPath().getName()
+    files, entries = _log(spark, target)
+    for entry in entries:
+        name = entry.getName()
         if name.startswith(".") and name.endswith(TEMPORARY):
-            files.delete(status.getPath(), False)
+            files.delete(entry, False)
 
 
-def _log(spark: SparkSession, target: Target) -> tuple[Any, Any]:
-    """Return the folder of the log, and its file system."""
+def _log(spark: SparkSession, target: Target) -> tuple[Any, list[Any]]:
+    """Return the file system of a file sink, and the paths of what lies in its log."""
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
     log = jvm.org.apache.hadoop.fs.Path(target.path, LOG)
-    return log, log.getFileSystem(session.sessionState().newHadoopConf())
+    files = log.getFileSystem(session.sessionState().newHadoopConf())
+    return files, [status.getPath() for status in files.listStatus(log)] if files.exists(log) else []
 
 
 def refuse_other(spark: SparkSession, uid: str, target: Target, position: Position, before: str | None) -> None:

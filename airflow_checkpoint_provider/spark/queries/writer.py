@@ -71,8 +71,9 @@ def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
 
 def _refuse_confs(spark: SparkSession, uid: str) -> None:
     session: Any = spark._jsparkSession
+    hadoop = session.sessionState().newHadoopConf()
     for name, why in CONFS.items():
-        if spark.conf.get(name, None) or session.sessionState().newHadoopConf().get(name):
+        if spark.conf.get(name, None) or hadoop.get(name):
             raise WrongUse(f"query '{uid}': the conf {name} is set: {why}. Leave it out")
     if int(spark.conf.get(RETAINED, "100") or 100) < LEAST_RETAINED:
         raise WrongUse(
