@@ -67,11 +67,14 @@ class Approval:
 
 @dataclass(frozen=True)
 class Source:
-    """What a job is restored from. With ``claim`` the job owns the savepoint; ``rename`` maps uids there to uids of the job."""
+    """What a job is restored from. With ``claim`` the job owns the savepoint; ``rename`` maps uids there to uids of the job. With
+    ``rewind_sink``, sinks of streaming queries may lose what they have got since.
+    """
 
     text: str
     claim: bool = False
     rename: dict[str, str] = field(default_factory=dict)
+    rewind_sink: bool = False
 
 
 def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
@@ -120,7 +123,14 @@ def _restoring(going: RestoreTarget, base: Point | None, source: Source) -> Call
             now = going.restored.point or "nothing"
             raise Refused(f"{source.text} is {now} by now. Nothing was changed; try again")
         reason = "restored by hand: checkpoints restore"
-        return going.command(token, entry_author().owner, reason, claim=source.claim, rename=source.rename)
+        return going.command(
+            token,
+            entry_author().owner,
+            reason,
+            claim=source.claim,
+            rename=source.rename,
+            rewind_sink=source.rewind_sink,
+        )
 
     return command
 

@@ -99,7 +99,7 @@ def restore(store: Store, options: Namespace) -> Report:
     """Set where the next attempt of a job starts; stops the current attempt and ends a suspension, but submits nothing."""
     from airflow_checkpoint_provider.cli import change
 
-    source = change.Source(options.source, options.claim, change.parse_renames(options.rename))
+    source = change.Source(options.source, options.claim, change.parse_renames(options.rename), options.rewind_sink)
     return change.restore(store, options.job, options.run, source, _approval(options))
 
 
@@ -208,6 +208,11 @@ _RENAME = _argument(
     metavar="OLD=NEW",
     help="restore state OLD of the checkpoint as state NEW; may be repeated",
 )
+_REWIND_SINK = _argument(
+    "--rewind-sink",
+    action="store_true",
+    help="let the file sink of a streaming query lose what it has got since that checkpoint",
+)
 _FORGET = _argument(
     "--forget",
     action="store_true",
@@ -234,7 +239,7 @@ VERBS: dict[Verb, tuple[Argument, ...]] = {
     trigger: (_JOB, _RUN, _FULL, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
     savepoint: (_JOB, _RUN, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
     stop: (_JOB, _RUN, _TO, _DRAIN, _TIMEOUT, _REQUEST_ID, _DRY_RUN, _YES, _OUTPUT),
-    restore: (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _DRY_RUN, _YES, _OUTPUT),
+    restore: (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _REWIND_SINK, _DRY_RUN, _YES, _OUTPUT),
     dispose: (_POINTER, _FORGET, _DRY_RUN, _YES, _OUTPUT),
     prune: (_JOB, _RUNS, _DRY_RUN, _YES, _OUTPUT),
 }

@@ -29,13 +29,14 @@ from airflow_checkpoint_provider.storage.base import Store
 NOTHING = -1
 """The number of a batch where there is none."""
 OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
 NO_OFFSET = "-"  # of a source that the batch does not read
 POISON = b"v99999\n"  # the first line of an entry that ends a log: no version of Spark reads what follows
 
+VERSION = re.compile(r"(state/\d+/\d+(?:/[^/]+)?)/(\d+)\.(delta|changelog|snapshot|zip)")
+SOURCE_NAME = re.compile(r'(\d+):(?=[{\d"-])')  # of offset log format 2, which names the source
 _SOURCE = re.compile(r"sources/(\d+)/(\d+)(\.compact)?")
-_VERSION = re.compile(r"(state/\d+/\d+(?:/[^/]+)?)/(\d+)\.(delta|changelog|snapshot|zip)")
 _OPERATOR = re.compile(r"state/(\d+)/(?:_metadata|_stateSchema)/.+")
-_LINE = re.compile(r'(\d+):(?=[{\d"-])')  # of offset log format 2, which names the source
 _DEFAULT = "default"  # the store of an operator that has one; it has no folder of its own
 
 
@@ -49,6 +50,7 @@ class Offsets:
     batch: int
     sources: Mapping[int, str]
     watermark_ms: int
+    codec: str = ""  # that compresses the state
 
     @classmethod
     def parse(cls, body: bytes, batch: int, what: str) -> Offsets:
@@ -57,15 +59,16 @@ class Offsets:
             version, metadata, *lines = body.decode().split("\n")
             if version not in ("v1", "v2"):
                 raise ValueError(f"its version is {version[:20]!r}")
-            watermark = int(json.loads(metadata)["batchWatermarkMs"]) if metadata else 0
+            about = json.loads(metadata or '{"batchWatermarkMs": 0}')
+            watermark, codec = int(about["batchWatermarkMs"]), str(about.get("conf", {}).get(CODEC, ""))
             sources = dict(_numbered(lines))
             if not sources:
                 raise ValueError("it names no source")
             for offset in sources.values():
                 if offset != NO_OFFSET:
                     json.loads(offset)
-            return cls(batch, sources, watermark)
-        except (ValueError, KeyError, TypeError) as error:
+            return cls(batch, sources, watermark, codec)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Damaged(
                 f"{what} is not what Spark writes ({error}); somebody or something changed it, or the disk lost its end"
             ) from None
@@ -79,7 +82,7 @@ class Offsets:
 
 def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines):
-        named = _LINE.match(line)
+        named = SOURCE_NAME.match(line)
         yield (int(named[1]), line[named.end() :]) if named else (number, line)
 
 
@@ -177,7 +180,7 @@ class Found:
         """Return the state stores by folder. A snapshot of RocksDB counts only with all its parts."""
         stores = {folder: _StateStore() for folder in self._expected()}
         for name in self.sizes:
-            if match := _VERSION.fullmatch(name):
+            if match := VERSION.fullmatch(name):
                 store, version = stores.setdefault(match[1], _StateStore()), int(match[2])
                 if match[3] in ("delta", "changelog"):
                     store.changes[version] = name

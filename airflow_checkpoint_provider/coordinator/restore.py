@@ -15,9 +15,17 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, sta
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.files import verify
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.query_location import COMMITS, NOTHING, Location
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint
-from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidName, SavepointDisposed, StoreError
+from airflow_checkpoint_provider.errors import (
+    CheckpointNotFound,
+    Damaged,
+    InvalidName,
+    SavepointDisposed,
+    SinkMoved,
+    StoreError,
+)
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
@@ -165,8 +173,15 @@ class RestoreTarget:
         renamed(self.restored.seal.states if self.restored.seal else {}, names)
         return names
 
-    def command(self, token: Token, by: str, reason: str, *, claim: bool, rename: Mapping[str, str]) -> Restore:
-        """Return the command that restores the point of the last look."""
+    def command(
+        self, token: Token, by: str, reason: str, *, claim: bool, rename: Mapping[str, str], rewind_sink: bool
+    ) -> Restore:
+        """Return the command that restores the point of the last look.
+
+        Raises ``SinkMoved`` if the sink of a streaming query is ahead of it, and ``rewind_sink`` does not allow to take that back.
+        """
+        if not rewind_sink and self._where != "latest":
+            self._refuse_sinks_ahead(self.names(rename))
         return Restore(
             token=token,
             base=self.restored.point,
@@ -176,7 +191,24 @@ class RestoreTarget:
             claimed=claim,
             rename=self.names(rename),
             rewinds=self._where != "latest",
+            rewind_sink=rewind_sink,
         )
+
+    def _refuse_sinks_ahead(self, names: Mapping[str, str]) -> None:
+        """Raise ``SinkMoved`` for a query that has committed batches since, and has a file sink. The driver looks at the sink itself."""
+        restored = self.restored
+        if restored.point is None or restored.point.pointer is not None or restored.seal is None:
+            return  # batches of another history have other numbers
+        for snapshot in restored.seal.states.values():
+            uid, saved = names.get(snapshot.uid, snapshot.uid), snapshot.query
+            query = self.state.query(uid)
+            if query is None or saved is None or saved.newest_file is None:
+                continue
+            location = Location(self._coordinator.store, self._coordinator.keys.file_set(query.newest.path))
+            newest = max(location.batches(COMMITS), default=NOTHING)
+            if newest > saved.batch:
+                why = wording.sink_is_ahead(uid, saved.path, saved.batch, newest)
+                raise SinkMoved(f"{why}. Nothing was changed", sink=newest, checkpoint=saved.batch)
 
 
 def _own_point(number: int, state: State, restore: str) -> Point:

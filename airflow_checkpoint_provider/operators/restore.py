@@ -41,6 +41,8 @@ class RestoreOperator(JobOperator):
         deletes it when its ``retention`` no longer keeps it.
     :param rename: new uids of states, by their uids in the checkpoint: ``{"totals": "sums"}``. "latest" and "run-start" keep
         earlier renames.
+    :param rewind_sink: let the file sinks of streaming queries lose what they have got since that checkpoint. Without it, a restore
+        in front of such a sink is refused.
     :param checkpoint_conn_id: as in ``TriggerCheckpointOperator``.
     """
 
@@ -52,10 +54,12 @@ class RestoreOperator(JobOperator):
         restore: Any,
         claim_mode: str = NO_CLAIM,
         rename: Mapping[str, str] | None = None,
+        rewind_sink: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.restore, self.claim_mode, self.rename = restore, known_claim_mode(claim_mode), check_rename(rename or {})
+        self.rewind_sink = rewind_sink
         if known_at_parse(restore):
             self._check(start_in(restore, *STARTS))
 
@@ -96,7 +100,9 @@ class RestoreOperator(JobOperator):
         def command(now: State) -> c.Restore:
             target.look(now)
             self.stop_if_killed()
-            wanted = target.command(token, token.owner, reason, claim=claims, rename=self.rename)
+            wanted = target.command(
+                token, token.owner, reason, claim=claims, rename=self.rename, rewind_sink=self.rewind_sink
+            )
             return claim_before_restore(coordinator, now, wanted, utc_now())
 
         coordinator.journal.append(command)

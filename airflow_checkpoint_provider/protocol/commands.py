@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_checkpoint_provider.errors import InvalidConfig, Refused
-from airflow_checkpoint_provider.protocol.events import Event, LaunchSpec, Point, Request, Token
+from airflow_checkpoint_provider.protocol.events import Event, GoneBack, LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.fields import OUTCOMES
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
 
@@ -185,7 +185,9 @@ class Abort(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class LocateQuery(Command):
-    """The command of a driver to run a query in the location ``path``, which it copied from ``taken_from`` and nobody uses yet."""
+    """The command of a driver to run a query in the location ``path``, which nobody uses yet. The driver copied it from
+    ``taken_from``; if the query has ``gone_back``, from a checkpoint.
+    """
 
     uid: str
     path: str
@@ -193,6 +195,7 @@ class LocateQuery(Command):
     begun: int
     committed: int
     epoch: int
+    gone_back: GoneBack | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +213,8 @@ class Restore(Command):
     checkpoint or None.
 
     For a base from another history, ``id_floor`` is its id, and ``claimed`` says that it is a savepoint whose lock this
-    history holds. ``rewinds``: streaming queries go back to the base too.
+    history holds. ``rewinds``: streaming queries go back to the base too. ``rewind_sink``: their sinks may lose what was written
+    since.
     """
 
     token: Token
@@ -222,6 +226,7 @@ class Restore(Command):
     claimed: bool = False
     rename: dict[str, str] = field(default_factory=dict)
     rewinds: bool = False
+    rewind_sink: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,7 +193,10 @@ class BranchOpened(Event):
     id_floor: Size = added(0)  # ids go on above that of a base from elsewhere
     claimed: bool = added(False)  # the base is a savepoint that belongs to this history from now on
     rename: dict[str, str] = added(factory=dict)  # uid in the base -> uid from now on
-    rewinds: bool = added(False)  # streaming queries go back to the base; else they go on with their newest batches
+    rewinds: Size = added(
+        0
+    )  # the branch on which streaming queries go back to the base; 0: they go on with their newest batches
+    rewind_sink: bool = added(False)  # their sinks may lose what was written since
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,9 +278,23 @@ class CheckpointsForgotten(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GoneBack(Record):
+    """A streaming query went back to ``batch`` of a checkpoint. No number of a batch is used twice, so that batch has another one
+    from now on.
+
+    ``newest_file``: the newest file that ``sink`` keeps, None for none. ``sink`` is the path of a file sink, None for another kind.
+    """
+
+    batch: Batch
+    sink: str | None = None
+    newest_file: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class QueryLocated(Event):
-    """The streaming query ``uid`` runs in the location ``path`` from now on. It was copied from ``taken_from``, which is sealed:
-    ``begun`` and ``committed`` are the newest batches there. None: the query begins anew, or goes on from a checkpoint.
+    """The streaming query ``uid`` runs in the location ``path`` from now on. ``taken_from`` was its newest one, and is sealed; None:
+    there was none. ``begun`` and ``committed`` are the newest batches in the new one, which is a copy of ``taken_from``, unless the
+    query went back to a checkpoint.
     """
 
     uid: str
@@ -285,6 +302,7 @@ class QueryLocated(Event):
     taken_from: LocationPath | None
     begun: Batch
     committed: Batch
+    gone_back: GoneBack | None = added(None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -194,6 +194,7 @@ def open_branch(state: State, event: e.BranchOpened) -> State:
         at=state.at,
         rename=event.rename,
         rewinds=event.rewinds,
+        rewind_sink=event.rewind_sink,
         extra=event.extra,
     )
     dropped = max(state.evicted_run_after, state.evicted_run_after_anywhere)

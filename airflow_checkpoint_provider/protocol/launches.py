@@ -166,14 +166,16 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
         if command.spec.restore == "latest":
             return _drop_deleted_base(state, command)
         opened = _branch_opened(state, command, command.base, f"restore={command.spec.restore}")
-        return (replace(opened, id_floor=command.id_floor, rewinds=True),)
+        return (replace(opened, id_floor=command.id_floor, rewinds=opened.branch),)
     launch = state.launch(run.launch)
     elsewhere = launch is not None and launch.branch != state.branch.number
     restarts = is_clear(run, command) and (run.outcome == "finished" or command.on_clear == "restart")
     if not restarts or command.on_clear == "continue" or elsewhere:
         return ()
     opened = _branch_opened(state, command, run.started_from, "cleared: starts again from where the run started")
-    return (replace(opened, rename=run.rename),)
+    rewinds = state.branch.rewinds  # queries that were to go back, and were not started since, still are
+    allowed = state.branch.rewind_sink and opened.base == state.branch.base
+    return (replace(opened, rename=run.rename, rewinds=rewinds, rewind_sink=allowed),)
 
 
 def _drop_deleted_base(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:

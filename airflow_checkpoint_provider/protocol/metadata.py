@@ -114,6 +114,7 @@ class QueryDetail(Record):
     path: str
     sources: dict[str, str]  # number of the source -> its offset as Spark wrote it
     watermark_ms: Size
+    newest_file: str | None = added(None)  # in a file sink, by the end of the batch
 
     def same_point(self, other: QueryDetail) -> bool:
         """Return whether nothing was committed between the two."""

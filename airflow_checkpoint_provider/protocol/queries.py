@@ -36,6 +36,7 @@ def locate(state: State, command: c.LocateQuery) -> Decision:
         taken_from=command.taken_from,
         begun=command.begun,
         committed=command.committed,
+        gone_back=command.gone_back,
     )
     return (located,)
 

@@ -16,6 +16,7 @@ def locate(state: State, event: e.QueryLocated) -> State:
         taken_from=event.taken_from,
         begun=event.begun,
         committed=event.committed,
+        gone_back=event.gone_back,
         extra=event.extra,
     )
     query = state.query(event.uid)

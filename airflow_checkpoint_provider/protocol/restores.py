@@ -33,7 +33,8 @@ def restore(state: State, command: c.Restore) -> Decision:
         id_floor=command.id_floor,
         claimed=command.claimed,
         rename=command.rename,
-        rewinds=command.rewinds,
+        rewinds=state.branch.number + 1 if command.rewinds else 0,
+        rewind_sink=command.rewind_sink,
     )
     aborted = tuple(
         e.CheckpointAborted(

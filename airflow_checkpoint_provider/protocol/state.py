@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
+from airflow_checkpoint_provider.protocol.events import GoneBack, LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.fields import (
     Batch,
     Checkpointing,
@@ -110,7 +110,12 @@ class Branch(Record):
     reason: str = ""
     at: TimeOrEmpty = ""
     rename: dict[str, str] = added(factory=dict)  # of the base's states
-    rewinds: bool = added(False)  # streaming queries go back to the base
+    rewinds: Size = added(0)  # the branch on which streaming queries go back to the base
+    rewind_sink: bool = added(False)
+
+    def goes_back(self, query: Query) -> bool:
+        """Return whether a streaming query has not gone back to the base yet, as it shall."""
+        return query.newest.branch < self.rewinds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,15 +155,14 @@ class FileSetEntry(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueryLocation(Record):
-    """A checkpoint location of a streaming query, which one attempt wrote. ``begun`` and ``committed`` are the newest batches of
-    the location from which it was copied; ``taken_from`` is that location, None for a query that began anew.
-    """
+    """A checkpoint location of a streaming query, which one attempt wrote. The fields are those of ``QueryLocated``."""
 
     path: LocationPath
     branch: Size
     taken_from: LocationPath | None = None
     begun: Batch = -1
     committed: Batch = -1
+    gone_back: GoneBack | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +175,12 @@ class Query(Record):
     @property
     def newest(self) -> QueryLocation:
         return self.locations[-1]
+
+    @property
+    def chain(self) -> tuple[QueryLocation, ...]:
+        """Return the newest location and those from which it was copied, the newest first."""
+        gone_back = (n for n, location in enumerate(reversed(self.locations), 1) if location.gone_back)
+        return self.locations[::-1][: next(gone_back, None)]
 
     def check(self) -> None:
         if not self.locations:

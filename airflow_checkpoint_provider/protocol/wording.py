@@ -56,3 +56,12 @@ def superseded(state: State, run: str, launch: Launch | None = None) -> str:
         f"{title(state, run)}: {successor} has taken over; this try ends, without retry."
         " If the DAG run was deleted and made again: give it another run id"
     )
+
+
+def sink_is_ahead(uid: str, sink: str, batch: int, found: int) -> str:
+    """Say why a query does not go back: its sink holds what was written since."""
+    return (
+        f"query '{uid}' would go back to batch {batch}, but its sink {sink} has batches up to {found}: {found - batch} batches would be"
+        " deleted. `checkpoints restore --rewind-sink`, or RestoreOperator(rewind_sink=True), allows that; with"
+        ' restore="latest" the query goes on; another job_id may start from the checkpoint, and write to another path'
+    )

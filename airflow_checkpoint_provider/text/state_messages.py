@@ -61,6 +61,12 @@ def query_restored(uid: str, batch: int, begun: int, where: str) -> str:
     return coded(f"query '{uid}' goes on behind batch {batch} of {where}{again}", "CKP125")
 
 
+def query_goes_back(uid: str, batch: int, where: str, next_number: int) -> str:
+    """Say to which batch of a checkpoint a query goes back."""
+    numbers = f"Its next batch is {next_number}, because no number is used twice"
+    return coded(f"query '{uid}' goes back to batch {batch} of {where}. {numbers}", "CKP125")
+
+
 def file_is_whole(uid: str, where: str) -> str:
     """Say that a file could not be read by the script, and now all of it is as it was written."""
     text = f"state '{uid}': the script failed at {where}. Read again, its size, footer and pages are as they were written, so"

@@ -35,8 +35,9 @@ def main(job: CheckpointedJob, out: str) -> None:
     query = job.start_query("rows", writer)
     print("STARTED", flush=True)
     query.awaitTermination()
-    progress = query.lastProgress
-    print("RESULT", json.dumps({"attempt": job.attempt, "batch": progress.batchId if progress else None}), flush=True)
+    progress, rows = query.lastProgress, job.spark.read.parquet(out).count()
+    result = {"attempt": job.attempt, "batch": progress.batchId if progress else None, "rows": rows}
+    print("RESULT", json.dumps(result), flush=True)
 
 
 def held(file: str) -> Callable[[str], str]:

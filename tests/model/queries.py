@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any, cast
@@ -129,12 +129,11 @@ def settle(
     attempt = Attempt(process, epoch, memory)
     if older:
         store = cast(Any, process)
-        located = Located(
-            UID, path, Location(store, KEYS.file_set(path)), tuple(Location(store, key) for key in older), position
-        )
-        own = Locations(cast(Any, attempt))
-        own.settle(located)
-        own.delete_older(located)
+        own, replaced = Location(store, KEYS.file_set(path)), tuple(Location(store, key) for key in older)
+        located = Located(UID, path, own, replaced, replaced, position)
+        taken = Locations(cast(Any, attempt))
+        taken.settle(located)
+        taken.delete_older(located)
     return Next(go_on, epoch, kind, Memory(attempt.state), KEYS.file_set(path), at)
 
 
@@ -167,8 +166,7 @@ def surroundings(attempt: Attempt, kind: Kind) -> Iterator[None]:
         mock.patch.object(sink, "say", print_nothing),
         mock.patch.object(running, "time", SimpleNamespace(sleep=lambda _: attempt.catch_up())),
         mock.patch.object(running, "spark_uri", lambda _, key: key),
-        mock.patch.object(sink, "newest_batch", partial(spark.newest_in_sink, process)),
-        mock.patch.object(sink, "sweep", partial(spark.sweep_sink, process)),
+        mock.patch.object(sink, "SinkLog", return_value=spark.SinkLog(process)),
     ):
         yield
 

@@ -26,6 +26,7 @@ from airflow_checkpoint_provider.protocol.state import Query, State
 from airflow_checkpoint_provider.spark.queries import locations, running
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.queries.sink import Sink
 from tests.model import queries
 from tests.model.bugs import Patch, decided, replaced
 from tests.model.explore import Process
@@ -130,22 +131,20 @@ def up_to_the_commit(self: Found, position: Position) -> tuple[str, ...]:
     return STATE(self, replace(position, begun=position.committed))
 
 
-def named_first(self: Locations, uid: str, restored: Any, check: Callable[[Position], None]) -> Located:
+def named_first(self: Locations, uid: str, restored: Any, sink: Sink) -> Located:
     """The entry is written before anything is copied."""
     with patch.object(Locations, "_take_over", sealed_and_no_more):
-        located = LOCATE(self, uid, restored, check)
+        located = LOCATE(self, uid, restored, sink)
     if located.older:
-        found = Found(*located.older)
+        found = Found(*located.chain)
         locations.copy_files(found, located.own, needed_files(found, located.position))
     return located
 
 
 def sealed_and_no_more(
-    self: Locations, query: Query, restored: Any, own: Location, older: tuple[Location, ...]
-) -> Position:
-    state = self._attempt.state
-    begun = sealing.seal(older[0], Poison(state.incarnation, query.uid, "nonce", "by"), self._attempt.catch_up)
-    return Position(begun, older[0].committed(begun))
+    self: Locations, query: Query, position: Position, own: Location, sink: Sink
+) -> tuple[Position, None]:
+    return position, None
 
 
 def healed_without_commit(self: Locations, located: Located) -> bool:
@@ -156,7 +155,7 @@ def healed_without_commit(self: Locations, located: Located) -> bool:
 
 
 def parent_alone(self: Locations, located: Located) -> None:
-    HEAL(self, replace(located, older=located.older[:1]))
+    HEAL(self, replace(located, chain=located.chain[:1]))
 
 
 FINISHED_BY_ANOTHER = (

@@ -72,7 +72,7 @@ class Spark:
     def batch(self, at: At) -> At:
         """Run the batch that is next, from its offsets to the purge."""
         reads = at.reads or self._begin(at)
-        if newest_in_sink(self.process) < at.batch:  # else the sink skips it: no plan runs, no state is written
+        if SinkLog(self.process).newest_batch() < at.batch:  # else the sink skips it: no plan runs, no state is written
             self._run(at.batch, reads)
         self._write_atomically(f"{self.key}/commits", at.batch, b"{}", "CONCURRENT_STREAM_LOG_UPDATE")
         self._purge(at.batch)
@@ -157,14 +157,19 @@ def range_of(body: bytes | None) -> Range:
 # -- the sink ------------------------------------------------------------------------------------------------------------
 
 
-def newest_in_sink(process: Process, *_: object) -> int:
-    """Return the newest batch in the sink."""
-    return max(numbers(process, SINK), default=NOTHING)
+class SinkLog:
+    """The log of the file sink, as the package's code reads it."""
 
+    def __init__(self, process: Process) -> None:
+        self._process = process
 
-def sweep_sink(process: Process, *_: object) -> None:
-    """Delete what other drivers are about to rename in the sink."""
-    process.delete(process.hidden(SINK))
+    def newest_batch(self) -> int:
+        """Return the newest batch in the sink."""
+        return max(numbers(self._process, SINK), default=NOTHING)
+
+    def sweep(self) -> None:
+        """Delete what other drivers are about to rename in the sink."""
+        self._process.delete(self._process.hidden(SINK))
 
 
 # -- what PySpark gives --------------------------------------------------------------------------------------------------

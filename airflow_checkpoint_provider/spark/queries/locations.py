@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position, needed_files
+from airflow_checkpoint_provider.coordinator.query_location import (
+    NOTHING,
+    OFFSETS,
+    Found,
+    Location,
+    Position,
+    needed_files,
+)
+from airflow_checkpoint_provider.coordinator.renumbering import empty_snapshots, offsets_before, renumbered
 from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, seal
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch, location_path
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import Query
 from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 
 LATE_COPY = 10.0  # seconds for which S3 may still carry out a copy that it had begun before the location was sealed
@@ -28,14 +38,17 @@ LATE_COPY = 10.0  # seconds for which S3 may still carry out a copy that it had 
 
 @dataclass(frozen=True)
 class Located:
-    """The location of a query in this attempt, and the position of the one that it was copied from."""
+    """The location of a query in this attempt, and the newest batches there."""
 
     uid: str
     path: str
     own: Location
-    older: tuple[Location, ...]
+    chain: tuple[Location, ...]
     """The locations from which it was copied, the newest first."""
+    older: tuple[Location, ...]
+    """Those that it replaces. Where the query has gone back, it was copied from none of them."""
     position: Position
+    gone_back: GoneBack | None = None
 
 
 class Locations:
@@ -46,46 +59,82 @@ class Locations:
         # uid -> newest batch in its older location, since when it is sealed
         self._seals = dict[str, tuple[int, float]]()
 
-    def locate(self, uid: str, restored: StateSnapshot | None, check: Callable[[Position], None]) -> Located:
+    def locate(self, uid: str, restored: StateSnapshot | None, sink: Sink) -> Located:
         """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
 
-        ``check`` raises if the query must not go on at a position. Raises ``Damaged`` if the newest location lacks a file,
-        ``StoreError``, and ``QueryMoved``.
+        Raises ``SinkMoved`` if the query must not go on there, ``Damaged`` if the newest location lacks a file, ``StoreError``, and
+        ``QueryMoved``.
         """
         query = self._attempt.state.query(uid)
         path = location_path(uid, self._attempt.epoch, secrets.token_hex(8))
         own = self._at(path)
-        older = tuple(self._at(location.path) for location in reversed(query.locations)) if query else ()
-        position = self._take_over(query, restored, own, older) if query else self._copy_checkpoint(restored, own)
-        check(position)
-        self._name(uid, path, query, position)
-        return Located(uid, path, own, older, position)
+        if query:
+            position, gone_back = self._follow(query, restored, own, sink)
+        else:
+            position, gone_back = self._copy_checkpoint(restored, own), None
+        if not gone_back:
+            sink.meet(position, restored.query.path if restored and restored.query else None)
+        self._name(uid, path, query, position, gone_back)
+        if gone_back:
+            sink.go_back(gone_back, position.committed)
+        chain = self._chain(query) if query and not gone_back else ()
+        older = tuple(self._at(location.path) for location in query.locations) if query else ()
+        return Located(uid, path, own, chain, older, position, gone_back)
+
+    def _chain(self, query: Query) -> tuple[Location, ...]:
+        return tuple(self._at(location.path) for location in query.chain)
 
     def _at(self, path: str) -> Location:
         return Location(self._attempt.store, self._attempt.keys.file_set(path))
 
-    def _take_over(
-        self, query: Query, restored: StateSnapshot | None, own: Location, older: tuple[Location, ...]
-    ) -> Position:
-        """Seal the newest location, so that no driver begins another batch there, and copy what the query needs to go on.
+    def _follow(
+        self, query: Query, restored: StateSnapshot | None, own: Location, sink: Sink
+    ) -> tuple[Position, GoneBack | None]:
+        """Seal the newest location, so that no driver begins another batch there, and copy what the query needs to go on or back.
 
         In S3 a batch may still appear shortly after the location was sealed. So it is looked at once more.
         """
-        old = older[0]
+        old = self._at(query.newest.path)
         while True:
             begun, sealed = self._sealed(query)
             position = Position(begun, old.committed(begun))
             _refuse_loss(query, position, restored)
-            self._refuse_going_back(query, position, restored)
-            found = Found(*older)
-            copy_files(found, own, needed_files(found, position))
+            back = self._attempt.state.branch.goes_back(query) and not self._stands_there(query, position, restored)
+            following = (
+                self._go_back(query, position, restored, own, sink)
+                if back
+                else self._take_over(query, position, own, sink)
+            )
             if isinstance(old.store, LocalStore):
-                return position
+                return following
             time.sleep(max(sealed + LATE_COPY - time.monotonic(), 0.0))
             if newest_batch(old) == (begun, True):
-                return position
+                return following
             empty(own)
             self._seals.clear()
+
+    def _take_over(self, query: Query, position: Position, own: Location, sink: Sink) -> tuple[Position, None]:
+        """Copy what the query needs to go on, and finish what an attempt began that went back."""
+        found = Found(*self._chain(query))
+        copy_files(found, own, needed_files(found, position))
+        if query.newest.gone_back:
+            sink.go_back(query.newest.gone_back, query.newest.committed)
+        return position, None
+
+    def _go_back(
+        self, query: Query, left: Position, restored: StateSnapshot | None, own: Location, sink: Sink
+    ) -> tuple[Position, GoneBack]:
+        """Copy the files of a query in a checkpoint, under numbers that no batch had. ``left``: where the query stands now."""
+        to = position_of(restored)
+        if restored is None or restored.query is None or to.committed == NOTHING:
+            raise NotSupportedYet(
+                f"query '{query.uid}' is to begin anew, but it has written batches up to {left.committed}, and no number of a batch may"
+                " be used twice. Start another job_id, which writes to another path"
+            )
+        gone_back = sink.look_back(restored.query, allowed=self._attempt.state.branch.rewind_sink)
+        number = sink.next_number(left.begun)
+        self._copy_checkpoint(restored, own, number - to.committed)
+        return Position(number + to.begun - to.committed, number), gone_back
 
     def _sealed(self, query: Query) -> tuple[int, float]:
         """Return the newest batch that has begun in the newest location of a query, and since when that is sealed.
@@ -100,30 +149,37 @@ class Locations:
             self._seals[known.uid] = begun, time.monotonic()
         return self._seals[query.uid]
 
-    def _refuse_going_back(self, query: Query, position: Position, restored: StateSnapshot | None) -> None:
-        """Raise ``NotSupportedYet`` if the query is to go back: unless the restored checkpoint is where it stands, as after a stop
-        with a savepoint.
-        """
-        branch, batch = self._attempt.state.branch, position_of(restored).committed
-        if not branch.rewinds or query.newest.branch == branch.number or position.committed == NOTHING:
-            return
-        chain = {location.path for location in query.locations} | {query.newest.taken_from}
-        stands_there = restored and restored.query and restored.query.location in chain and batch == position.committed
-        if not stands_there:
-            raise NotSupportedYet(
-                f"query '{query.uid}' is to go back to batch {batch}, but it has written batches up to {position.committed}, and this"
-                " version cannot move a sink back. Start another job_id with restore=<pointer>, which writes to another path; or"
-                " `checkpoints restore latest`, and the query goes on",
-                uid=query.uid,
-            )
+    def _stands_there(self, query: Query, position: Position, restored: StateSnapshot | None) -> bool:
+        """Return whether a query that shall go back to a checkpoint stands there, as after a stop with a savepoint.
 
-    def _copy_checkpoint(self, restored: StateSnapshot | None, own: Location) -> Position:
-        """Copy the files of a query in a checkpoint."""
+        In one history no number of a batch is used twice. A savepoint that comes from elsewhere may be a copy of one of this history.
+        """
+        saved, point = restored.query if restored else None, self._attempt.restored.point
+        if saved is None or saved.batch != position.committed:
+            return position.committed == NOTHING
+        oldest = query.chain[-1]
+        known = {oldest.path if oldest.gone_back else oldest.taken_from, *(location.path for location in query.chain)}
+        return (point is not None and point.pointer is None) or saved.location in known
+
+    def _copy_checkpoint(self, restored: StateSnapshot | None, own: Location, by: int = 0) -> Position:
+        """Copy the files of a query in a checkpoint. ``by`` is added to the numbers of its batches."""
         for file_set in restored.file_sets if restored else ():
-            copy_files(Found(self._at(file_set.path)), own, [file.name for file in file_set.files])
+            copy_files(Found(self._at(file_set.path)), own, [file.name for file in file_set.files], by)
+        if restored and by:
+            self._write_beginnings(restored, own, by)
         return position_of(restored)
 
-    def _name(self, uid: str, path: str, query: Query | None, position: Position) -> None:
+    def _write_beginnings(self, restored: StateSnapshot, own: Location, by: int) -> None:
+        """Write what has no file under the old numbers, because Spark begins with it."""
+        names = [file.name for file_set in restored.file_sets for file in file_set.files]
+        newest = position_of(restored).committed + by
+        files = empty_snapshots(names, by, own.offsets(newest))
+        if newest == by:
+            files[f"{OFFSETS}/{by - 1}"] = offsets_before(own.read(f"{OFFSETS}/{by}"))
+        for name, body in files.items():
+            own.store.overwrite(own.name(name), body)
+
+    def _name(self, uid: str, path: str, query: Query | None, position: Position, gone_back: GoneBack | None) -> None:
         """Write the entry that makes the location count. Until then it is only a copy that nobody uses."""
         command = c.LocateQuery(
             uid=uid,
@@ -132,6 +188,7 @@ class Locations:
             begun=position.begun,
             committed=position.committed,
             epoch=self._attempt.epoch,
+            gone_back=gone_back,
         )
         self._attempt.append(command)
 
@@ -143,7 +200,7 @@ class Locations:
         """
         if self.has_state(located):
             return
-        found, own = Found(located.own, *located.older), located.own
+        found, own = Found(located.own, *located.chain), located.own
         missing = [name for name in found.state(located.position) if found.places[name] is not own]
         above = ((own.name(name).rpartition("/")) for name in missing)
         own.store.delete([f"{folder}/{hidden}{name}.crc" for folder, _, name in above for hidden in ("", ".")])
@@ -157,7 +214,7 @@ class Locations:
         begun, committed = located.position.begun, located.position.committed
         if begun == committed:
             return True
-        return Found(located.own).has_state(begun + 1, Found(located.own, *located.older).stores)
+        return Found(located.own).has_state(begun + 1, Found(located.own, *located.chain).stores)
 
     def settle(self, located: Located) -> None:
         """Give up the older locations: this one holds all that they held."""
@@ -188,21 +245,22 @@ def position_of(restored: StateSnapshot | None) -> Position:
     return Position(query.begun, query.batch) if query else Position()
 
 
-def copy_files(found: Found, target: Location, names: Iterable[str]) -> None:
-    """Copy files into a location, and compare their sizes. On a local disk they become second names of the same files.
+def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0) -> None:
+    """Copy files into a location, and compare their sizes. On a local disk they become second names of the same files. ``by`` is
+    added to the numbers of their batches.
 
     Files that name others are copied behind them: a snapshot without its parts would look whole. Raises ``Damaged`` if a file was
     changed or deleted meanwhile.
     """
     wanted = sorted(names, key=_names_others)
     for _, group in groupby(wanted, _names_others):
-        pairs = [(found.places[name].name(name), target.name(name)) for name in group]
+        pairs = [(found.places[name].name(name), target.name(renumbered(name, by))) for name in group]
         copy_all(found.location.store, target.store, pairs, linked=True)
     copied = target.sizes()
     for name in wanted:
-        if copied.get(name) != found.sizes[name]:
+        if copied.get(renumbered(name, by)) != found.sizes[name]:
             raise Damaged(
-                f"{found.places[name].name(name)} had {found.sizes[name]} bytes, and {copied.get(name)} were copied; somebody"
+                f"{found.places[name].name(name)} had {found.sizes[name]} bytes, and {copied.get(renumbered(name, by))} were copied; somebody"
                 " changes it"
             )
 

@@ -23,10 +23,10 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.queries import sink
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.writer import AT_LEAST_ONCE, Target, examine
 from airflow_checkpoint_provider.spark.state.snapshot import Snapshot
@@ -111,15 +111,12 @@ class Queries:
         return Query(running, self._waits)
 
     def _started(self, uid: str, writer: DataStreamWriter, target: Target) -> RunningQuery:
-        restored = self._states.claim_query(uid)
-        before = restored.query.path if restored and restored.query else None
-        located = self._locations.locate(
-            uid, restored, lambda position: sink.refuse_other(self._spark, uid, target, position, before)
-        )
+        restored, sink = self._states.claim_query(uid), Sink(self._spark, uid, target)
+        located = self._locations.locate(uid, restored, sink)
         if located.older:
-            sink.sweep(self._spark, target)
+            sink.sweep()
         self._tell(located, restored)
-        running = RunningQuery(self._attempt, self._locations, located, writer, target)
+        running = RunningQuery(self._attempt, self._locations, located, writer, sink)
         try:
             running.start()
         except BaseException:
@@ -130,7 +127,10 @@ class Queries:
     def _tell(self, located: Located, restored: StateSnapshot | None) -> None:
         """Log which batch is next."""
         state, point = self._attempt.state, self._attempt.restored.point
-        if restored and restored.query and point and not located.older:
+        if located.gone_back:
+            next_number = located.position.begun + 1
+            say(state_messages.query_goes_back(located.uid, located.gone_back.batch, str(point), next_number))
+        elif restored and restored.query and point and not located.older:
             saved = restored.query
             say(state_messages.query_restored(located.uid, saved.batch, saved.begun, str(point)))
         else:

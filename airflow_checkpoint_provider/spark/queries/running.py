@@ -16,7 +16,8 @@ from airflow_checkpoint_provider.errors import Damaged, StoreError, WrongUse
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
-from airflow_checkpoint_provider.spark.queries.writer import LOCATION, Target
+from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.writer import LOCATION
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ class RunningQuery:
     """A query that runs in this attempt. Its methods may be called from any thread."""
 
     def __init__(
-        self, attempt: Attempt, locations: Locations, located: Located, writer: DataStreamWriter, target: Target
+        self, attempt: Attempt, locations: Locations, located: Located, writer: DataStreamWriter, sink: Sink
     ) -> None:
         self._attempt, self._locations, self._writer = attempt, locations, writer
-        self.uid, self.located, self.target = located.uid, located, target
+        self.uid, self.located, self.sink = located.uid, located, sink
         self.file_sets: dict[str, int] = {}  # of its checkpoints: path -> bytes; the checkpoint thread alone uses it
         self.handled = threading.Event()  # the script has dealt with its failure
         self._lock = threading.RLock()  # one thread starts or stops Spark's query

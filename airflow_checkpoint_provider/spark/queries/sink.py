@@ -1,71 +1,141 @@
-"""The batches that a file sink holds, and whether a query may go on there. Runs in the Spark driver.
+"""The sink of a query: whether the query may go on there, or go back. Runs in the Spark driver.
 
-A file sink skips each batch that it has, without a word. So a query that began anew in front of an old sink would lose rows.
+A file sink skips each batch that it has, without a word. So a query that began anew in front of an old sink would lose rows, and one
+that went back would not write again what it had written since.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
-from airflow_checkpoint_provider.coordinator.sealing import TEMPORARY
 from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.events import GoneBack
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOG = "_spark_metadata"
+INTERVAL = 10  # of batches, where no sink says how often its log is compacted
 
 
-def newest_batch(spark: SparkSession, target: Target) -> int:
-    """Return the newest batch in the log of a file sink, -1 if it has none."""
-    _, entries = _log(spark, target)
-    names = [entry.getName() for entry in entries]
-    return max((int(name.removesuffix(".compact")) for name in names if name[:1].isdecimal()), default=NOTHING)
+class Sink:
+    """The sink of the query ``uid``. Of one that does not say which batches it has, nothing is known."""
+
+    def __init__(self, spark: SparkSession, uid: str, target: Target) -> None:
+        self._uid, self.target = uid, target
+        self._log = SinkLog(spark, target.path) if target.exact else None
+
+    # -- going on ----------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Delete temporary entries of its log."""
+        if self._log:
+            self._log.sweep()
+
+    def newest_file(self, batch: int) -> str | None:
+        """Return the newest file that the sink had when ``batch`` was written. Raises ``Damaged``."""
+        return self._log.newest_file(batch) if self._log else None
+
+    def meet(self, position: Position, before: str | None) -> None:
+        """Make sure that the query can go on at ``position``: the sink has the batches up to there, or is empty.
+
+        It may have the begun batch, too. ``before`` is the path in the restored checkpoint: there, the sink must not be empty.
+        Raises ``SinkMoved``.
+        """
+        if not self._log:
+            return
+        found, committed = self._log.newest_batch(), position.committed
+        if committed <= found <= position.begun or found == committed:
+            return
+        if found < committed and self.target.path != before and not self._log.files():
+            say(
+                f"query '{self._uid}' goes on behind batch {committed} and writes to {self.target.path}, which is empty"
+            )
+            self._log.begin(committed)
+            return
+        begins = "begins anew" if committed == NOTHING else f"would go on behind batch {committed}"
+        effect = (
+            f"skip {found - committed} of the new ones" if found > committed else f"lack {committed - found} of them"
+        )
+        raise SinkMoved(
+            f"query '{self._uid}' {begins}, but its sink {self.target.path} has {_batches(found)}: it would {effect}. Nothing was started."
+            " Write to another path, or restore the checkpoint with which these batches were written",
+            sink=found,
+            checkpoint=committed,
+        )
+
+    # -- going back --------------------------------------------------------------------------------------------------
+
+    def next_number(self, begun: int) -> int:
+        """Return the number of a batch from which a query may go on after it went back.
+
+        It is one that the log compacts, and no driver has begun it or the one that is compacted before it.
+        """
+        interval = self._log.interval if self._log else INTERVAL
+        newest = max(begun, self._log.newest_batch() if self._log else NOTHING)
+        return ((newest + 1) // interval + 2) * interval - 1
+
+    def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
+        """Return what is left of the sink when the query goes back to ``saved``. Nothing is changed.
+
+        Raises ``SinkMoved`` if the sink would lose rows and that is not ``allowed``, or lacks rows that it had.
+        """
+        if not self._log:
+            return GoneBack(batch=saved.batch)
+        path, found, files = self.target.path, self._log.newest_batch(), self._log.files()
+        begins = not files and path != saved.path
+        newest = None if begins else saved.newest_file
+        beyond = self._beyond(files, newest)
+        if beyond is None or (files and path != saved.path):
+            raise SinkMoved(
+                f"query '{self._uid}' is to go back to batch {saved.batch}, but its sink {path} lacks files that it had then. Nothing"
+                " was started. Write to an empty path",
+                sink=found,
+                checkpoint=saved.batch,
+            )
+        if beyond and not allowed:
+            why = wording.sink_is_ahead(self._uid, path, saved.batch, found)
+            raise SinkMoved(f"{why}. Nothing was started", sink=found, checkpoint=saved.batch)
+        return GoneBack(batch=saved.batch, sink=path, newest_file=newest)
+
+    def _beyond(self, files: Sequence[SinkFile], newest: str | None) -> Sequence[SinkFile] | None:
+        """Return the files behind ``newest``; None if that is not there."""
+        if newest is None:
+            return files
+        places = [number for number, file in enumerate(files) if file.path == newest]
+        return files[places[-1] + 1 :] if places else None
+
+    def go_back(self, gone_back: GoneBack, batch: int) -> None:
+        """Take away what the sink shall not keep, and let its log end with ``batch``. May be repeated. Raises ``SinkMoved``."""
+        if (
+            not self._log
+            or gone_back.sink != self.target.path
+            or self._log.newest_batch() >= batch
+            or gone_back.batch == NOTHING
+        ):
+            return
+        files = self._log.files()
+        beyond = self._beyond(files, gone_back.newest_file)
+        if beyond is None:
+            raise SinkMoved(
+                f"query '{self._uid}' goes back, and its sink {self.target.path} does not name {gone_back.newest_file} any more; somebody"
+                " changes it. Write to an empty path",
+                checkpoint=gone_back.batch,
+            )
+        if not files:
+            self._log.begin(batch)
+            return
+        self._log.keep(files[: len(files) - len(beyond)], batch)
+        self._log.delete(beyond)
+        say(f"query '{self._uid}': {plural(len(beyond), 'file')} of its sink {self.target.path} deleted: it went back")
 
 
-def sweep(spark: SparkSession, target: Target) -> None:
-    """Delete the temporary files in the log of a file sink: an older driver may be about to rename one over an entry of ours."""
-    if not target.exact:
-        return
-    files, entries = _log(spark, target)
-    for entry in entries:
-        name = entry.getName()
-        if name.startswith(".") and name.endswith(TEMPORARY):
-            files.delete(entry, False)
-
-
-def _log(spark: SparkSession, target: Target) -> tuple[Any, list[Any]]:
-    """Return the file system of a file sink, and the paths of what lies in its log."""
-    jvm: Any = spark._jvm
-    session: Any = spark._jsparkSession
-    log = jvm.org.apache.hadoop.fs.Path(target.path, LOG)
-    files = log.getFileSystem(session.sessionState().newHadoopConf())
-    return files, [status.getPath() for status in files.listStatus(log)] if files.exists(log) else []
-
-
-def refuse_other(spark: SparkSession, uid: str, target: Target, position: Position, before: str | None) -> None:
-    """Raise ``SinkMoved`` unless the sink has the batches up to ``position``, or is empty. It may have the begun batch, too.
-
-    Of a sink that does not say which batches it has, nothing is known. ``before`` is the path in the restored checkpoint: there,
-    the sink must not be empty.
-    """
-    if not target.exact:
-        return
-    found, committed = newest_batch(spark, target), position.committed
-    if committed <= found <= position.begun or found == committed:
-        return
-    if found == NOTHING and target.path != before:
-        say(f"query '{uid}' goes on behind batch {committed} and writes to {target.path}, which is empty")
-        return
-    begins = "begins anew" if committed == NOTHING else f"would go on behind batch {committed}"
-    effect = f"skip {found - committed} of the new ones" if found > committed else f"lack {committed - found} of them"
-    has = "no batches any more" if found == NOTHING else f"batches up to {found}"
-    raise SinkMoved(
-        f"query '{uid}' {begins}, but its sink {target.path} has {has}: it would {effect}. Nothing was started."
-        " Write to another path, or restore the checkpoint with which these batches were written",
-        sink=found,
-        checkpoint=committed,
-    )
+def _batches(newest: int) -> str:
+    return "no batches any more" if newest == NOTHING else f"batches up to {newest}"

@@ -70,15 +70,15 @@ class QuerySnapshot:
 
     def _detail(self) -> QueryDetail:
         """Return where the query stands now."""
-        located, target = self._running.located, self._running.target
+        located, sink = self._running.located, self._running.sink
         begun = newest_batch(located.own)[0]
         batch = located.own.committed(begun)
         detail = QueryDetail(
             location=located.path,
             batch=batch,
             begun=begun if self._running.paused else batch,
-            sink=target.format,
-            path=target.path,
+            sink=sink.target.format,
+            path=sink.target.path,
             sources={},
             watermark_ms=0,
         )
@@ -86,7 +86,8 @@ class QuerySnapshot:
             return detail
         offsets = located.own.offsets(batch)
         sources = {str(number): offset for number, offset in offsets.sources.items()}
-        return replace(detail, sources=sources, watermark_ms=offsets.watermark_ms)
+        newest = sink.newest_file(batch)
+        return replace(detail, sources=sources, watermark_ms=offsets.watermark_ms, newest_file=newest)
 
     def _copied(self, position: Position) -> tuple[tuple[FileSet, ...], int]:
         """Copy what no earlier checkpoint of this location holds. Return all file sets of the position, and the copied bytes."""

@@ -1,0 +1,143 @@
+"""The log of a file sink: which batches it has, and which files they wrote. Runs in the Spark driver.
+
+Spark 4.2 writes ``_spark_metadata/N`` for each batch: a line ``v1``, and a line of JSON for each file. Every tenth entry is
+``N.compact``: it holds the lines of all entries before it. A reader begins with the newest ``.compact``, and needs every entry behind
+it. Where the log has two of them, their distance is taken for that of all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING
+from airflow_checkpoint_provider.coordinator.sealing import TEMPORARY
+from airflow_checkpoint_provider.errors import Damaged
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG, COMPACT, HEADER = "_spark_metadata", ".compact", "v1"
+INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
+
+
+@dataclass(frozen=True)
+class SinkFile:
+    """A file that a sink holds: its ``path``, and its ``line`` in the log."""
+
+    path: str
+    line: str
+
+
+class SinkLog:
+    """The log of the file sink that writes to ``path``."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark._jvm
+        session: Any = spark._jsparkSession
+        self._jvm, self._conf = jvm, session.sessionState().newHadoopConf()
+        self._log = jvm.org.apache.hadoop.fs.Path(path, LOG)
+        self._files = self._log.getFileSystem(self._conf)
+        self._folder = str(self._files.makeQualified(self._log.getParent()).toUri())
+        self.interval = int(str(spark.conf.get(INTERVAL, "10")))
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def newest_batch(self) -> int:
+        """Return the newest batch in the log, -1 if it has none."""
+        return max(map(_number, self._entries()), default=NOTHING)
+
+    def newest_file(self, batch: int) -> str | None:
+        """Return the newest file of the sink when ``batch`` was written; None if it had none. Raises ``Damaged``."""
+        entries = {_number(name): name for name in self._entries()}
+        for number in range(batch, NOTHING, -1):
+            files = self._read(self._entry(entries, number))
+            if files:
+                return files[-1].path
+            if entries[number].endswith(COMPACT):
+                return None
+        return None
+
+    def files(self) -> list[SinkFile]:
+        """Return all files that a reader of the sink sees, the oldest first. Raises ``Damaged``."""
+        entries = {_number(name): name for name in self._entries()}
+        compacted = max((number for number, name in entries.items() if name.endswith(COMPACT)), default=0)
+        numbers = range(compacted, max(entries, default=NOTHING) + 1)
+        return [file for number in numbers for file in self._read(self._entry(entries, number))]
+
+    def _entries(self) -> list[str]:
+        """Return the names of the entries. Where a number has two, the compacted one comes last."""
+        return sorted(name for name in self._names() if name[:1].isdecimal())
+
+    def _names(self) -> list[str]:
+        there = self._files.listStatus(self._log) if self._files.exists(self._log) else []
+        return [str(status.getPath().getName()) for status in there]
+
+    def _entry(self, entries: dict[int, str], number: int) -> str:
+        if number not in entries:
+            raise Damaged(f"{self._log}/{number} is missing; somebody or something deleted it")
+        return entries[number]
+
+    def _read(self, entry: str) -> list[SinkFile]:
+        path = self._jvm.org.apache.hadoop.fs.Path(self._log, entry)
+        stream = self._files.open(path)
+        try:
+            version, *lines = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")).split("\n")
+            if version != HEADER:
+                raise ValueError(f"its version is {version[:20]!r}")
+            return [SinkFile(str(json.loads(line)["path"]), line) for line in lines if line]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Damaged(
+                f"{path} is not what Spark writes ({error}); somebody changed it, or the disk lost its end"
+            ) from None
+        finally:
+            stream.close()
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Delete temporary entries: an older driver may be about to rename one over an entry of ours."""
+        for name in self._names():
+            if name.startswith(".") and name.endswith(TEMPORARY):
+                self._files.delete(self._jvm.org.apache.hadoop.fs.Path(self._log, name), False)
+
+    def begin(self, batch: int) -> None:
+        """Let the log of an empty sink end with ``batch``, so that a reader finds every entry that it needs."""
+        compacted = (batch + 1) // self.interval * self.interval - 1
+        for number in range(max(compacted, 0), batch + 1):
+            self._write(number, (), compact=number == compacted)
+
+    def keep(self, files: Sequence[SinkFile], batch: int) -> None:
+        """Let the log end with ``batch``, and hold just ``files``. ``batch`` is one that is compacted.
+
+        The entry before it is written, too: of an older one, Spark would take the distance for that of all.
+        """
+        for number in (batch - self.interval, batch):
+            self._write(number, files, compact=True)
+
+    def _write(self, number: int, files: Iterable[SinkFile], *, compact: bool) -> None:
+        """Write an entry as Spark does, unless it is there."""
+        entry = f"{number}{COMPACT if compact else ''}"
+        path = self._jvm.org.apache.hadoop.fs.Path(self._log, entry)
+        if self._files.exists(path):
+            return
+        checkpointing = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        self._files.mkdirs(self._log)
+        stream = checkpointing.CheckpointFileManager.create(self._log, self._conf).createAtomic(path, True)
+        stream.write("\n".join((HEADER, *(file.line for file in files))).encode())
+        stream.close()
+
+    def delete(self, files: Iterable[SinkFile]) -> None:
+        """Delete files that the log names no more. Raises ``Damaged`` for a path outside the sink; nothing is deleted then."""
+        paths = [self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(file.path)) for file in files]
+        for path in paths:
+            if not str(self._files.makeQualified(path).toUri()).startswith(f"{self._folder}/"):
+                raise Damaged(f"{self._log} names {path}, which lies outside the sink; somebody changed it")
+        for path in paths:
+            self._files.delete(path, False)
+
+
+def _number(entry: str) -> int:
+    return int(entry.removesuffix(COMPACT))
