@@ -57,6 +57,7 @@ class Attempt:
         self._watch = threading.Thread(target=self._watch_journal, name="checkpoint-watch", daemon=True)
         self.on_state: Callable[[State], None] = lambda state: None
         self.stage: str | None = None  # the stage that is being computed
+        self.draining: str | None = None  # the query that reads to its end before the job stops
         self._copying = ""  # the pointer whose files are copied before the script runs
 
     @property
@@ -67,6 +68,8 @@ class Attempt:
         """Return what the driver is doing, for heartbeat and log."""
         if self._copying:
             return f"copying {self._copying}"
+        if self.draining:
+            return f"draining query '{self.draining}'"
         return f"stage '{self.stage}'" if self.stage else "the script's own code"
 
     def leave_if_over(self) -> None:

@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.spark.checkpoint_task import CheckpointContext,
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.protection import Protection
 from airflow_checkpoint_provider.spark.state.registered import Registered
-from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
+from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Check
 from airflow_checkpoint_provider.spark.state.states import States
 
 WRITERS = 4  # snapshots that are written at once
@@ -61,7 +61,9 @@ class Checkpointer:
         self.protection = self._context.protection
         self.manual, self.savepoints = self._context.manual, self._context.savepoints
         self._deletions = self._context.deletions
-        # Stop the streaming queries before the savepoint of a stop, and start them again if it fails
+        # Let the streaming queries read to their end if a stop drains; stop them before its savepoint; and start them again if
+        # it fails
+        self.drain_queries: Callable[[Check], object] = lambda check: None
         self.pause_queries: Callable[[], object] = lambda: None
         self.resume_queries: Callable[[], object] = lambda: None
 
@@ -118,20 +120,15 @@ class Checkpointer:
         return declined if declined or awaited else self._begin(barrier)
 
     def _stop(self, savepoint: Checkpoint, barrier: str) -> Declined | None:
-        """Take the savepoint of a stop, notify and close registered objects, and end the process.
+        """Drain the queries if asked to, take the savepoint of a stop, and end the process.
 
         If the savepoint fails, return: the job goes on. Return the error of a registered object that declined it.
         """
+        declined = None
         try:
-            self.pause_queries()
-            declined = self._begin(barrier, savepoint)
-            if not declined:
-                self._registered.expect_outcome(savepoint.id)
-            self.wait()
-            self.savepoints.settle()
-            listed = self._attempt.state.checkpoint(savepoint.id)
-            if listed and listed.completed_at:
-                self.notify_last()
+            if self.savepoints.drained(savepoint, self.drain_queries):
+                self.pause_queries()
+                declined = self._save_stop(savepoint, barrier)
             self.savepoints.stop(savepoint, barrier)
         except CommitStateUnknown:  # the job may be suspended by now: no batch may begin
             raise
@@ -139,6 +136,18 @@ class Checkpointer:
             self.resume_queries()
             raise
         self.resume_queries()
+        return declined
+
+    def _save_stop(self, savepoint: Checkpoint, barrier: str) -> Declined | None:
+        """Take the savepoint of a stop. If it is completed, notify and close registered objects."""
+        declined = self._begin(barrier, savepoint)
+        if not declined:
+            self._registered.expect_outcome(savepoint.id)
+        self.wait()
+        self.savepoints.settle()
+        listed = self._attempt.state.checkpoint(savepoint.id)
+        if listed and listed.completed_at:
+            self.notify_last()
         return declined
 
     def _begin(self, barrier: str, stop: Checkpoint | None = None) -> Declined | None:

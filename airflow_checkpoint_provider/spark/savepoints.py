@@ -12,7 +12,7 @@ import functools
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from airflow_checkpoint_provider.coordinator.garbage import delete_target
@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINE
 from airflow_checkpoint_provider.spark import copies
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Records
+from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Check, Records
 from airflow_checkpoint_provider.text import messages
 
 RETRY_PAUSE = 1.0  # seconds between two tries to learn the outcome of a stop
@@ -84,7 +84,16 @@ class Savepoints:
 
     def _take(self, savepoint: Checkpoint, snapshots: BarrierSnapshots) -> None:
         try:
-            self._copy_and_complete(savepoint, snapshots)
+            with self._or_aborted(savepoint):
+                self._copy_and_complete(savepoint, snapshots)
+        finally:
+            self.taken.discard(savepoint.id)
+
+    @contextlib.contextmanager
+    def _or_aborted(self, savepoint: Checkpoint) -> Iterator[None]:
+        """Abort the savepoint, and log it, if this block fails. Leave it pending if the store does not tell its outcome."""
+        try:
+            yield
         except (copies.NotWanted, NotPending):
             self._log_if_aborted(savepoint)
         except CommitStateUnknown as error:
@@ -93,8 +102,6 @@ class Savepoints:
             if not isinstance(error, CheckpointError | copies.TooLate):
                 traceback.print_exc()
             self._abort(savepoint, *copies.abort_reason(error, savepoint))
-        finally:
-            self.taken.discard(savepoint.id)
 
     def _copy_and_complete(self, savepoint: Checkpoint, snapshots: BarrierSnapshots) -> None:
         began = time.monotonic()
@@ -142,6 +149,16 @@ class Savepoints:
             delete_target(self._attempt.store, savepoint)
 
     # -- stopping ----------------------------------------------------------------------------------------------------
+
+    def drained(self, savepoint: Checkpoint, drain: Callable[[Check], object]) -> bool:
+        """Call ``drain`` if the stop ends the data first. If that fails, abort the savepoint and return False."""
+        if not kind_named(savepoint.kind).drains:
+            return True
+        deadline = time.monotonic() + savepoint.timeout_s
+        with self._or_aborted(savepoint):
+            drain(functools.partial(copies.still_wanted, self._attempt, savepoint.id, self._closing, deadline))
+            return True
+        return False
 
     def _stop(self, savepoint: Checkpoint, snapshots: BarrierSnapshots) -> None:
         """Try until the outcome is known: the script must not go on if the suspension may have been written."""

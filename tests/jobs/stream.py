@@ -2,18 +2,25 @@
 
 ``stream.py OUT`` reads JSON rows below ``OUT-in``, or below ``STREAM_IN``, and writes each batch's rows to ``OUT`` as Parquet. It
 ends by itself when all files are read, but for ``STREAM_FOREVER``. With ``STREAM_STATE``, each key is written once. A batch stands
-still while the file ``STREAM_HOLD`` exists. With ``STREAM_BLIND``, the driver does not notice that it was replaced.
+still while the file ``STREAM_HOLD`` exists; the name of a file beside it ends with the id of the query's run. If it is in the file,
+the batch fails. With ``STREAM_COPY``, another query reads what the first one writes, and writes it to ``OUT-copy``. With
+``STREAM_BLIND``, the driver does not notice that it was replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt
@@ -29,23 +36,33 @@ def main(job: CheckpointedJob, out: str) -> None:
         rows = rows.withColumn("key", F.udf(held(hold), "string")("key"))
     if os.environ.get("STREAM_STATE"):
         rows = rows.dropDuplicates(["key"])
-    writer = rows.writeStream.format("parquet").option("path", out)
-    forever = bool(os.environ.get("STREAM_FOREVER"))
-    writer = writer.trigger(processingTime="0 seconds") if forever else writer.trigger(availableNow=True)
-    query = job.start_query("rows", writer)
+    query = job.start_query("rows", to_files(rows, out))
+    if os.environ.get("STREAM_COPY"):
+        job.start_query("copy", to_files(job.spark.readStream.schema(SCHEMA).parquet(out), f"{out}-copy"))
     print("STARTED", flush=True)
     query.awaitTermination()
-    progress, rows = query.lastProgress, job.spark.read.parquet(out).count()
-    result = {"attempt": job.attempt, "batch": progress.batchId if progress else None, "rows": rows}
+    progress, seen = query.lastProgress, job.spark.read.parquet(out).count()
+    result = {"attempt": job.attempt, "batch": progress.batchId if progress else None, "rows": seen}
     print("RESULT", json.dumps(result), flush=True)
+
+
+def to_files(rows: DataFrame, folder: str) -> DataStreamWriter:
+    writer = rows.writeStream.format("parquet").option("path", folder)
+    forever = bool(os.environ.get("STREAM_FOREVER"))
+    return writer.trigger(processingTime="0 seconds") if forever else writer.trigger(availableNow=True)
 
 
 def held(file: str) -> Callable[[str], str]:
     """Return a function that returns its argument when ``file`` is gone."""
 
     def wait(key: str) -> str:
-        while os.path.exists(file):
-            time.sleep(0.05)
+        context = TaskContext.get()
+        run = str(context and context.getLocalProperty("spark.jobGroup.id"))
+        with contextlib.suppress(FileNotFoundError):
+            while run not in Path(file).read_text():
+                Path(f"{file}.{run}").touch()
+                time.sleep(0.05)
+            raise RuntimeError("this batch shall fail")
         return key
 
     return wait

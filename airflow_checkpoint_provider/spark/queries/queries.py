@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
@@ -29,7 +30,7 @@ from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.writer import AT_LEAST_ONCE, Target, examine
-from airflow_checkpoint_provider.spark.state.snapshot import Snapshot
+from airflow_checkpoint_provider.spark.state.snapshot import Check, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import state_messages
 
@@ -87,6 +88,7 @@ class Queries:
         self._waits = _Waits()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="checkpoint-timer", daemon=True)
+        checkpointer.drain_queries = self._drain
         checkpointer.pause_queries, checkpointer.resume_queries = self._pause, self._resume
         states.query_snapshots = self._snapshots
 
@@ -162,6 +164,17 @@ class Queries:
                 running.stop()
             except Exception:  # noqa: BLE001 - the attempt ends, and with it the process
                 traceback.print_exc()
+
+    def _drain(self, check: Check) -> None:
+        """Let the queries read to the end of what is there, one after the other: a query may read what an earlier one writes."""
+        try:
+            for uid, running in self._running.items():
+                self._attempt.draining = uid
+                running.drain(check)
+        except TooLate:
+            raise TooLate(f"query '{self._attempt.draining}' was not drained") from None
+        finally:
+            self._attempt.draining = None
 
     def _pause(self) -> None:
         """Stop the queries for the savepoint with which the job stops. To the script they still run."""

@@ -9,16 +9,20 @@ from __future__ import annotations
 import re
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.coordinator.query_location import COMMITS, NOTHING
-from airflow_checkpoint_provider.errors import Damaged, StoreError, WrongUse
+from airflow_checkpoint_provider.coordinator.sealing import newest_batch
+from airflow_checkpoint_provider.errors import Damaged, Declined, StoreError, WrongUse
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.sink import Sink
-from airflow_checkpoint_provider.spark.queries.writer import LOCATION
+from airflow_checkpoint_provider.spark.queries.writer import LOCATION, set_trigger, trigger_of
 from airflow_checkpoint_provider.spark.s3a import spark_uri
+from airflow_checkpoint_provider.spark.state.registered import words
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -48,6 +52,7 @@ class RunningQuery:
         self._paused = threading.Event()
         self._stopped = threading.Event()  # for good
         self._settled = not located.older
+        self._trigger: Any = None  # of the author, while the writer has another one
         self._query: StreamingQuery | None = None
         self._error: Exception | None = None  # with which the query could not start again
 
@@ -118,12 +123,12 @@ class RunningQuery:
     # -- running and ending ------------------------------------------------------------------------------------------
 
     def runs(self) -> bool:
-        """Return whether the query runs, or only stands still for the savepoint of a stop."""
+        """Return whether the query runs, or is drained or stands still for the savepoint of a stop."""
         return self.paused or self.spark_query.isActive
 
     @property
     def paused(self) -> bool:
-        """Return whether the query stands still for the savepoint of a stop."""
+        """Return whether the query stands still for the savepoint of a stop, or is drained before it."""
         return self._paused.is_set()
 
     def failed(self) -> Exception | None:
@@ -147,12 +152,41 @@ class RunningQuery:
                 self._paused.set()
                 self.spark_query.stop()
 
+    def drain(self, check: Callable[[], object]) -> None:
+        """Run the query until it has read what is there now. Then it stands still, with no batch begun.
+
+        ``check`` raises if nobody waits for that any longer. Raises ``Declined`` if the query fails or is stopped meanwhile.
+        """
+        with self._lock:
+            if self._trigger is not None:  # a stop whose outcome is not known yet has drained it
+                return
+            self.pause()
+            drains = self.paused
+            if drains:
+                say(f"query '{self.uid}' is drained: it reads what is there now, and ends")
+                self._trigger = trigger_of(self._writer)
+                self._query = self._writer.trigger(availableNow=True).start()
+        while drains and self.spark_query.isActive:
+            check()
+            time.sleep(LOOK)
+        if error := self.spark_query.exception() if self.paused else self.failed():
+            traceback.print_exception(error)
+            raise Declined(f"query '{self.uid}' failed before it was drained: {words(error)}")
+        if drains:
+            begun, _ = newest_batch(self.located.own)
+            if not self.paused or begun != self.located.own.committed(begun):
+                raise Declined(f"query '{self.uid}' was stopped before it was drained")
+
     def resume(self) -> None:
-        """Start the query again in the same location if it was paused. If it cannot start, it has failed."""
+        """Start the query again in the same location if it was paused, also while it drains. If it cannot start, it has failed."""
         with self._lock:
             if not self.paused:
                 return
             try:
+                self.spark_query.stop()
+                if self._trigger is not None:
+                    set_trigger(self._writer, self._trigger)
+                    self._trigger = None
                 if not self._stopped.is_set():
                     self._query = self._writer.start()
             except Exception as error:  # noqa: BLE001 - the script's thread raises it

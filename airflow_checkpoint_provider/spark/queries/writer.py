@@ -116,6 +116,17 @@ def _target(uid: str, sink: str, options: dict[str, str]) -> Target:
     return Target(sink, options["path"])
 
 
+def trigger_of(writer: DataStreamWriter) -> Any:
+    """Return the trigger of a writer, as Spark's own object."""
+    return _fields(writer)["trigger"]
+
+
+def set_trigger(writer: DataStreamWriter, trigger: Any) -> None:
+    """Give a writer what ``trigger_of`` returned."""
+    java: Any = writer._jwrite
+    java.trigger(trigger)
+
+
 def _fields(writer: DataStreamWriter) -> dict[str, Any]:
     """Return the private fields of Spark's writer."""
     java: Any = writer._jwrite

@@ -260,7 +260,7 @@ class Registered:
                 yield
         except Exception as error:  # noqa: BLE001 - the checkpoint has its outcome; an error here cannot change it
             traceback.print_exception(error)
-            say(f"'{uid}': {call}: {_words(error)}; the job goes on")
+            say(f"'{uid}': {call}: {words(error)}; the job goes on")
 
     @contextmanager
     def _or_declined(self, uid: str, method: str) -> Iterator[None]:
@@ -270,7 +270,7 @@ class Registered:
                 yield
         except Exception as error:
             traceback.print_exception(error)
-            raise Declined(f"'{uid}': {method}: {_words(error)}; the next barrier asks it again") from error
+            raise Declined(f"'{uid}': {method}: {words(error)}; the next barrier asks it again") from error
 
     @contextmanager
     def _call(self, uid: str, method: str) -> Iterator[None]:
@@ -281,7 +281,7 @@ class Registered:
             self._calling.method = ""
 
 
-def _words(error: Exception) -> str:
+def words(error: Exception) -> str:
     """Return the error in one line, as text that the journal can hold."""
     message = error.message if isinstance(error, CheckpointError) else str(error)
     line = " ".join(f"{type(error).__name__}: {message}".split())

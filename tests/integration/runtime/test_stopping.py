@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request, Token
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.storage import S3Store
 from tests.integration.runtime.conftest import Undisturbed
 from tests.integration.runtime.test_kills import CLEAN, NAMED, PRICED, TOTALS, stages
 from tests.integration.runtime.test_living import asleep
@@ -42,7 +43,7 @@ def ask(home: Home, running: Running, kind: str, begun: Callable[[Home], object]
 
 
 def target(home: Home) -> str:
-    return f"file://{home.folder}/saved"
+    return f"{home.store.uri}/saved" if isinstance(home.store, S3Store) else f"file://{home.folder}/saved"
 
 
 def run_and_ask(

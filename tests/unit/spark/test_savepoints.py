@@ -10,13 +10,14 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator import savepoint_target
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
-from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreDenied, StoreUnavailable
+from airflow_checkpoint_provider.errors import CommitStateUnknown, Declined, StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import CheckpointCompleted, Point, Request
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.kinds import STORE_FAILED
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark import savepoints
-from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
+from airflow_checkpoint_provider.spark.copies import TooLate
+from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Check
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement
 from tests.support.faults import Fault, FaultyStore, served
@@ -334,6 +335,107 @@ def test_stop_whose_outcome_stays_unknown_raises(impatient: Driver, target: Memo
     impatient.pin(Copied("counts", on_copy=lambda: setattr(store, "plan", Silence())))
     with pytest.raises(CommitStateUnknown, match="did not answer whether the job was stopped"):
         impatient.checkpointer.checkpoint("here")
+
+
+# -- draining ----------------------------------------------------------------------------------------------------------
+
+
+class Queries:
+    """Queries whose data ends as the test says: it raises an error, or never ends."""
+
+    def __init__(self, running: Driver, error: Exception | None = None, endless: bool = False) -> None:
+        self.calls: list[str] = []
+        self.began = threading.Event()
+        self._error, self._endless = error, endless
+        checkpointer = running.checkpointer
+        checkpointer.drain_queries = self._drain
+        checkpointer.pause_queries = lambda: self.calls.append("pause")
+        checkpointer.resume_queries = lambda: self.calls.append("resume")
+
+    def _drain(self, check: Check) -> None:
+        self.calls.append("drain")
+        self.began.set()
+        while self._endless:
+            check()
+        if self._error:
+            raise self._error
+
+
+@pytest.mark.parametrize("kind", ["suspend_savepoint", "terminate_savepoint"])
+def test_queries_are_drained_before_the_savepoint_if_the_stop_says_so(
+    running: Driver, target: MemoryStore, kind: str
+) -> None:
+    queries = Queries(running)
+    number = ask(running, target, kind)
+    running.pin(Copied("counts", on_copy=lambda: queries.calls.append("copy")))
+    with pytest.raises(Left):
+        running.checkpointer.checkpoint("here")
+    drained = ["drain"] if kind == "terminate_savepoint" else []
+    assert queries.calls[:-1] == [*drained, "pause", "copy"]  # in this test the process goes on
+    assert running.listed(number).status == RETAINED
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "details"),
+    [
+        (Declined("query 'rows' failed"), "declined", "query 'rows' failed"),
+        (StoreUnavailable("no answer"), "store failed", "no answer"),
+        (TooLate("query 'rows' was not drained"), "expired", "query 'rows' was not drained within 60 s."),
+    ],
+)
+def test_job_goes_on_when_its_queries_cannot_be_drained(
+    running: Driver,
+    target: MemoryStore,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    reason: str,
+    details: str,
+) -> None:
+    queries = Queries(running, error)
+    number = ask(running, target, "terminate_savepoint")
+    snapshot = Recording("counts")
+    barrier(running, snapshot)
+    aborted = running.listed(number)
+    assert (aborted.status, aborted.reason, aborted.details[: len(details)]) == (ABORTED, reason, details)
+    assert queries.calls == ["drain", "resume"]
+    assert snapshot.places == [None], "the barrier's own checkpoint"
+    assert running.task().state.suspended is None
+    assert "flights.delays was not stopped" in capsys.readouterr().out
+
+
+def test_drain_ends_when_its_time_is_over(running: Driver, target: MemoryStore) -> None:
+    Queries(running, endless=True)
+    number = ask(running, target, "terminate_savepoint", timeout_s=0.05)
+    barrier(running, Recording("counts"))
+    assert (running.listed(number).status, running.listed(number).reason) == (ABORTED, "expired")
+
+
+def test_drain_ends_when_its_savepoint_is_aborted(running: Driver, target: MemoryStore) -> None:
+    queries = Queries(running, endless=True)
+    number = ask(running, target, "terminate_savepoint")
+
+    def abort() -> None:
+        assert queries.began.wait(10)
+        running.task().abort(number, "changed my mind")
+        running.catch_up()
+
+    aborting = threading.Thread(target=abort)
+    aborting.start()
+    barrier(running, Recording("counts"))
+    aborting.join()
+    assert running.listed(number).reason == "changed my mind"
+    assert queries.calls == ["drain", "resume"]
+
+
+def test_drained_queries_stand_still_while_the_outcome_of_the_stop_is_unknown(
+    impatient: Driver, target: MemoryStore, store: FaultyStore
+) -> None:
+    queries = Queries(impatient)
+    ask(impatient, target, "terminate_savepoint", timeout_s=0.3)
+    impatient.pin(Copied("counts", on_copy=lambda: setattr(store, "plan", Silence())))
+    with pytest.raises(CommitStateUnknown, match="did not answer whether the job was stopped"):
+        impatient.checkpointer.checkpoint("here")
+    assert queries.calls == ["drain", "pause"]
 
 
 # -- savepoints that fail ----------------------------------------------------------------------------------------------
