@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import check_targe
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS
-from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, Kind
+from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, Kind, kind_named
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import restore
 from airflow_checkpoint_provider.storage import Store
@@ -139,9 +139,11 @@ class _Dialogue:
         return self._request_record.token in (*state.requests, *(queued.request.token for queued in state.queue))
 
     def stopped_before(self) -> bool:
-        """Return whether a stop with a savepoint has suspended the job. If so, the answer is about that savepoint."""
+        """Return whether a stop with a savepoint has suspended the job, drained if that is wanted. Then the answer is about it."""
         self._refuse_other_run(self.state)
         found = suspending(self.state)
+        if found and self._wanted.kind.drains and not kind_named(found.kind).drains:
+            return False
         self._request.number = found.id if found else None
         return found is not None
 
@@ -173,6 +175,8 @@ class _Dialogue:
             labelled("savepoint", f"in a folder of its own below {self._target}"),
             labelled("afterwards", "the job is suspended: no schedule and no retry starts it before a restore"),
         ]
+        if self._wanted.kind.drains:
+            lines.insert(1, labelled("before", "each streaming query reads what has arrived, to its end"))
         return Report(STOPPED, [[str(value) for value in data.values()]], data, lines)
 
     def submit(self) -> Outcome:

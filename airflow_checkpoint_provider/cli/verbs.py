@@ -6,7 +6,7 @@ Airflow imports this module at each of its commands, so a verb imports what it n
 from __future__ import annotations
 
 import re
-from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -85,12 +85,10 @@ def savepoint(store: Store, options: Namespace) -> Report:
 def stop(store: Store, options: Namespace) -> Report:
     """Stop a running job with a savepoint; nothing starts the job again until it is restored."""
     from airflow_checkpoint_provider.cli import request
-    from airflow_checkpoint_provider.errors import NotSupportedYet
     from airflow_checkpoint_provider.protocol import kinds
 
-    if options.drain:
-        raise NotSupportedYet("--drain needs streaming queries, which this version does not have. Stop without it")
-    wanted = request.WantedCheckpoint(kind=kinds.SUSPEND_SAVEPOINT, to=options.to)
+    kind = kinds.TERMINATE_SAVEPOINT if options.drain else kinds.SUSPEND_SAVEPOINT
+    wanted = request.WantedCheckpoint(kind=kind, to=options.to)
     waiting = request.WaitOptions(seconds=_timeout(options))
     return request.stop(store, options.job, options.run, wanted, waiting, _approval(options), options.request_id)
 
@@ -190,7 +188,9 @@ _TO = _argument(
 )
 _NAME = _argument("--name", metavar="TEXT", help="a note that `list` prints")
 _PINNED = _argument("--pinned", action="store_true", help="never delete the savepoint by a retention policy")
-_DRAIN = _argument("--drain", action="store_true", help=SUPPRESS)
+_DRAIN = _argument(
+    "--drain", action="store_true", help="first let each streaming query read what has arrived, to its end"
+)
 _FROM = _argument(
     "--from",
     dest="source",

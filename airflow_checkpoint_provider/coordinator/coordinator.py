@@ -65,10 +65,6 @@ class Coordinator:
             raise errors.InvalidConfig(
                 f"name={request.name!r} breaks the rows of lists; write it in one line, without tabs and what else is not printable"
             )
-        if kind_named(request.kind).drains:
-            raise errors.NotSupportedYet(
-                f"kind={request.kind!r}: this version does not end the data first. Ask for a suspend_savepoint instead"
-            )
         if kind_named(request.kind).savepoint:
             if request.gated:
                 raise errors.InvalidConfig(

@@ -32,7 +32,6 @@ from airflow_checkpoint_provider.errors import (
     InvalidConfig,
     NotRunning,
     NotStopped,
-    NotSupportedYet,
     OrphanSavepoint,
     SavepointDisposed,
 )
@@ -43,7 +42,7 @@ from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
-from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT
+from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, TERMINATE_SAVEPOINT
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, State
 from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.text import messages
@@ -214,9 +213,10 @@ class StopWithSavepointOperator(SavepointRequestOperator):
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
     :param target: as in ``TriggerSavepointOperator``. (templated)
-    :param drain: refused in this version: a batch job has no source whose data could be ended.
-    :param timeout: the longest time from the barrier to the acknowledgement, and again from the completion to the attempt's
-        end: seconds, a ``timedelta``, or text such as "10 min"; by default the job's ``CheckpointConfig(timeout=)``.
+    :param drain: first let each streaming query read what has arrived, to its end. A job without queries is stopped as ever.
+    :param timeout: the longest time from the barrier to the acknowledgement, before it for the drain, and again from the
+        completion to the attempt's end: seconds, a ``timedelta``, or text such as "10 min"; by default the job's
+        ``CheckpointConfig(timeout=)``.
     :param deferrable: wait for the savepoint in the triggerer.
     :param poke_interval: seconds between two polls.
     :param checkpoint_conn_id: as in ``TriggerCheckpointOperator``.
@@ -224,11 +224,7 @@ class StopWithSavepointOperator(SavepointRequestOperator):
 
     def __init__(self, *, drain: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if drain:
-            raise NotSupportedYet(
-                "drain=True: this version does not have it. Leave it out: the stop suspends the job, whose batch input ends by"
-                " itself"
-            )
+        self.drain = drain
         if not self.wait_for_completion:
             raise InvalidConfig(
                 "wait_for_completion=False: a stop is done when its savepoint lies at its target and the attempt has ended;"
@@ -241,7 +237,8 @@ class StopWithSavepointOperator(SavepointRequestOperator):
             )
 
     def _specify(self, coordinator: Coordinator, request: Request) -> Request:
-        return replace(request, kind=SUSPEND_SAVEPOINT.name, folder=self._folder(coordinator))
+        kind = TERMINATE_SAVEPOINT if self.drain else SUSPEND_SAVEPOINT
+        return replace(request, kind=kind.name, folder=self._folder(coordinator))
 
     def _not_running(self, request: CheckpointRequest, ti: Any, deadline: str) -> int:
         state = request.state

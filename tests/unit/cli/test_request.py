@@ -107,6 +107,14 @@ def test_stop_suspends_the_job(job: Job, checkpoints: Command) -> None:
     assert json.loads(checkpoints("jobs", "-o", "json").out)[0]["state"] == "suspended"
 
 
+def test_stop_that_drains_says_so_and_asks_for_it(job: Job, checkpoints: Command) -> None:
+    with serving(job):
+        done = checkpoints("stop", "orders", "--drain", "--yes")
+    assert done.code == 0, done.err
+    assert "each streaming query reads what has arrived, to its end" in done.err
+    assert (job.checkpoint(2).kind, job.state.attempts[-1].outcome) == ("terminate_savepoint", "suspended")
+
+
 def test_resume_command_names_the_stopped_run(store: LocalStore, checkpoints: Command) -> None:
     """Without the run, the command could restore and fence a newer run of the job."""
     job = Job(store, scope=RUN)
@@ -312,6 +320,13 @@ def test_stop_of_a_suspended_job_is_done_already(job: Job, checkpoints: Command,
     assert done.lines[-1].startswith("orders is suspended: nothing starts it again before ")
 
 
+def test_stop_that_drains_is_refused_for_a_job_that_was_suspended_without_that(job: Job, checkpoints: Command) -> None:
+    suspended(job)
+    done = checkpoints("stop", "orders", "--drain", "--yes")
+    assert (done.code, done.out) == (3, "")
+    assert "[CKP130]" in done.err
+
+
 def test_stop_of_an_older_run_is_refused_while_another_run_is_suspended(
     store: LocalStore, checkpoints: Command
 ) -> None:
@@ -367,11 +382,6 @@ def test_request_for_an_older_run_is_refused(store: LocalStore, checkpoints: Com
         (["savepoint", "orders", "--name", "one\ttwo\nthree"], 2, "write it in one line, without tabs"),
         (["savepoint", "orders", "--to", "hdfs://namenode/sp"], 2, "[CKP612]"),
         (["stop", "orders", "--to", "~/sp", "--yes"], 2, "[CKP612]"),
-        (
-            ["stop", "orders", "--drain", "--yes"],
-            2,
-            "--drain needs streaming queries, which this version does not have",
-        ),
     ],
 )
 def test_invalid_arguments_are_refused(

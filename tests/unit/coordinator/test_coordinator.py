@@ -15,7 +15,6 @@ from airflow_checkpoint_provider.errors import (
     Fenced,
     InvalidConfig,
     NotPending,
-    NotSupportedYet,
     OtherIncarnation,
     Queued,
     StoreMisconfigured,
@@ -417,12 +416,4 @@ def test_savepoint_without_a_valid_target_is_refused() -> None:
         coordinator.trigger(Request(token="a", origin="task", kind="savepoint"))
     with pytest.raises(StoreMisconfigured):
         coordinator.trigger(Request(token="a", origin="task", kind="savepoint", folder="ftp://somewhere"))
-    assert not coordinator.state.pending
-
-
-def test_terminate_savepoint_is_refused_by_name() -> None:
-    coordinator = driver(MemoryStore())
-    request = Request(token="a", origin="task", kind="terminate_savepoint", folder="memory://drained")
-    with pytest.raises(NotSupportedYet, match="kind='terminate_savepoint': this version does not end the data first"):
-        coordinator.trigger(request)
     assert not coordinator.state.pending

@@ -17,7 +17,6 @@ from airflow_checkpoint_provider.errors import (
     JobSuspended,
     NotRunning,
     NotStopped,
-    NotSupportedYet,
 )
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import (
@@ -60,15 +59,13 @@ def stopped(job: Job, **options: Any) -> dict[str, Any]:
 # -- success ---------------------------------------------------------------------------------------------------------------
 
 
-def test_drain_is_refused() -> None:
-    with pytest.raises(NotSupportedYet, match="drain=True: this version does not have it"):
-        stops(drain=True)
-
-
-def test_stop_succeeds_when_the_savepoint_is_published_and_the_attempt_has_ended(job: Job) -> None:
-    answer = stopped(job)
+@pytest.mark.parametrize(("drain", "kind"), [(False, "suspend_savepoint"), (True, "terminate_savepoint")])
+def test_stop_succeeds_when_the_savepoint_is_published_and_the_attempt_has_ended(
+    job: Job, drain: bool, kind: str
+) -> None:
+    answer = stopped(job, drain=drain)
     found = job.checkpoint(1)
-    assert (found.kind, found.published, found.request.owner) == ("suspend_savepoint", True, f"{OTHER}.stop")
+    assert (found.kind, found.published, found.request.owner) == (kind, True, f"{OTHER}.stop")
     assert answer == {"job": "orders", "scope": "", "id": 1, "pointer": found.target}
     assert open_savepoint(SavepointPointer.parse(answer["pointer"]), job.store).verify() == 2
     assert f"({OTHER}.stop, {found.target})" in (job.state.suspended or "")
