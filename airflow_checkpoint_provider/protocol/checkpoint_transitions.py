@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.kinds import BARRIER
+from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     CONDEMNED,
@@ -96,17 +96,17 @@ def _list(state: State, checkpoints: tuple[Checkpoint, ...]) -> State:
 
     The latest completed checkpoint, savepoint and failed checkpoint stay listed, because the statistics name them.
 
-    The requests of barriers are forgotten with their checkpoints: nobody repeats them, and a thousand would push out the
-    requests of tasks and people.
+    The requests of barriers and of the timer are forgotten with their checkpoints: nobody repeats them, and a thousand would push
+    out the requests of tasks and people.
     """
     old, _ = bounded(tuple(checkpoint for checkpoint in checkpoints if checkpoint.over))
     dropped = [checkpoint for checkpoint in old if not _is_latest(checkpoint, checkpoints)]
     ids = {checkpoint.id for checkpoint in dropped}
-    barriers = {checkpoint.id for checkpoint in dropped if checkpoint.request.origin == BARRIER}
+    own = {checkpoint.id for checkpoint in dropped if checkpoint.request.origin in (BARRIER, PERIODIC)}
     return replace(
         state,
         checkpoints=tuple(checkpoint for checkpoint in checkpoints if checkpoint.id not in ids),
-        requests={token: number for token, number in state.requests.items() if number not in barriers},
+        requests={token: number for token, number in state.requests.items() if number not in own},
     )
 
 

@@ -157,13 +157,16 @@ class Attempt:
     def trigger_unless_pending(self, request: Request) -> tuple[int, State]:
         """Return the id of the pending checkpoint that waits for this attempt alone, and the state that lists it.
 
-        Trigger one if there is none.
+        Trigger one if there is none. Raises ``Queued`` if that must wait for its turn.
         """
         with self._journal() as coordinator:
             number = 0
             if not ungated(coordinator.state):
-                with contextlib.suppress(Busy):  # somebody asked for one since the journal was last read
+                try:
                     number = coordinator.trigger(request)
+                except Busy:
+                    if not ungated(coordinator.state):  # else somebody asked for one since the journal was last read
+                        raise
             return number or ungated(coordinator.state)[0].id, coordinator.state
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> Acknowledgement:

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from airflow_checkpoint_provider import __version__
-from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, Declined, StoreError
+from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, Declined, Queued, StoreError
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
 from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import Checkpoint
@@ -181,9 +182,33 @@ class Checkpointer:
             self._asking = None
         return number, None
 
-    def request(self, origin: str) -> int:
+    def periodic_checkpoint(self, barrier: str, *, of_script: bool) -> bool:
+        """Take the timer's checkpoint, or serve the one that is pending already. Return what ``checkpoint`` returns.
+
+        While a savepoint is copied, or deletion does not keep up, the timer's waits in the queue. That is no failure.
+        """
+        with self._lock:
+            self.await_in_flight()
+            if not self.requested() and self._waits_in_queue(barrier):
+                self._deletions.submit(self._attempt.delete_condemned)  # meanwhile no checkpoint tries it again
+                return True
+            return self.checkpoint(barrier, wait=True, of_script=of_script)
+
+    def _waits_in_queue(self, barrier: str) -> bool:
+        """Ask for the timer's checkpoint, unless a request waits already. Return whether there is one that waits."""
+        if self._attempt.state.queue:
+            return True
+        try:
+            self.request(PERIODIC, barrier)
+        except Queued:
+            return True
+        except CheckpointError:
+            pass  # the checkpoint tries it again, and logs it
+        return False
+
+    def request(self, origin: str, barrier: str = "") -> int:
         """Ask for a checkpoint that the next barrier serves. Return the id of the pending checkpoint."""
-        return self._context.request(origin)[0]
+        return self._context.request(origin, barrier)[0]
 
     def requested(self) -> bool:
         """Return whether a checkpoint is pending that no barrier has served yet."""

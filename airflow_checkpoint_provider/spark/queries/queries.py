@@ -205,7 +205,7 @@ class Queries:
                 self._settle()
                 now = time.monotonic()
                 if now >= due or (now >= served and self._checkpointer.requested()):
-                    served = time.monotonic() + (0.0 if self._checkpoint() else AFTER_FAILURE)
+                    served = time.monotonic() + (0.0 if self._checkpoint(periodic=now >= due) else AFTER_FAILURE)
                     due = max(now + self._config.interval_s, time.monotonic() + self._config.min_pause_s)
         except Exception as error:  # noqa: BLE001 - without this thread, nobody would serve a stop
             if not self._ending.is_set():
@@ -213,10 +213,12 @@ class Queries:
                 why = f"its queries can take no more checkpoints: {error}"
                 self._attempt.end_now("failed", ExitCode.FAILED, why)
 
-    def _checkpoint(self) -> bool:
+    def _checkpoint(self, *, periodic: bool) -> bool:
         """Take a checkpoint of the queries. Return whether it is completed. The thread goes on if it is not."""
         with self._waits.held() as script_waits:
             try:
+                if periodic:
+                    return self._checkpointer.periodic_checkpoint(BARRIER, of_script=script_waits)
                 return self._checkpointer.checkpoint(BARRIER, wait=True, of_script=script_waits)
             except CommitStateUnknown:
                 raise  # the job may be suspended by now

@@ -443,16 +443,17 @@ def test_queue_is_dropped_when_the_driver_is_told_to_stop() -> None:
     assert [drop.reason for drop in history.state.dropped_requests] == ["its driver was told to stop"]
 
 
-def test_barriers_do_not_push_out_the_requests_of_people(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("origin", ["barrier", "periodic"])
+def test_driver_does_not_push_out_the_requests_of_people(origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(updates, "KEPT_TOKENS", 4)
     monkeypatch.setattr(updates, "KEPT_RECORDS", 2)
     history = running()
     ask(history, "a person")
     for number in range(9):
         history.do(c.Abort(id=history.state.pending[0].id, reason="expired"))
-        ask(history, f"barrier {number}", origin="barrier", epoch=1)
-    assert history.state.requests == {"a person": 1, "barrier 6": 8, "barrier 7": 9, "barrier 8": 10}
-    assert history.ask(c.Trigger(request=e.Request(token="barrier 7", origin="barrier"), epoch=1)) == DoneAlready(9)
+        ask(history, f"own {number}", origin=origin, epoch=1)
+    assert history.state.requests == {"a person": 1, "own 6": 8, "own 7": 9, "own 8": 10}
+    assert history.ask(c.Trigger(request=e.Request(token="own 7", origin=origin), epoch=1)) == DoneAlready(9)
 
 
 def test_dropped_request_is_triggered_only_by_a_later_try() -> None:

@@ -11,6 +11,7 @@ import pytest
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import file_set_path
+from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark import checkpointer
@@ -219,6 +220,52 @@ def test_requested_checkpoint_is_served_by_the_next_barrier(running: Driver) -> 
     assert running.listed(number).status == RETAINED
     assert not running.checkpointer.requested()
     assert len(running.task().state.checkpoints) == 1
+
+
+def test_checkpoint_of_the_timer_is_periodic(running: Driver) -> None:
+    running.pin(Recording("counts"))
+    assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
+    (taken,) = running.task().state.checkpoints
+    assert (taken.request.origin, taken.request.barrier, taken.status) == (PERIODIC, "queries", RETAINED)
+
+
+def test_timer_serves_what_a_task_has_asked_for(running: Driver) -> None:
+    number = running.asked()
+    running.pin(Recording("counts"))
+    assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
+    (taken,) = running.task().state.checkpoints
+    assert (taken.id, taken.request.origin, taken.status) == (number, "task", RETAINED)
+
+
+def test_timer_waits_while_deletion_does_not_keep_up_and_lets_it_be_tried_again(
+    running: Driver, store: FaultyStore
+) -> None:
+    store.plan = lambda call: Fault.DENIED if call.kind == "delete" else Fault.NONE
+    for _ in range(5):
+        running.pin(Recording("counts"))
+        assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
+        running.settle_deletions()
+    state = running.task().state
+    assert [checkpoint.status for checkpoint in state.checkpoints] == [CONDEMNED, CONDEMNED, RETAINED, RETAINED]
+    assert [queued.request.origin for queued in state.queue] == [PERIODIC]
+    store.plan = served
+    assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
+    running.settle_deletions()
+    running.checkpointer.checkpoint("queries", wait=True)
+    assert (running.listed(5).request.origin, running.listed(5).status) == (PERIODIC, RETAINED)
+    assert not running.checkpointer.protection.failures
+
+
+def test_timer_whose_request_fails_takes_its_checkpoint_when_the_store_answers(
+    running: Driver, store: FaultyStore
+) -> None:
+    store.plan = lambda call: Fault.DENIED if "journal" in call.key else Fault.NONE
+    running.pin(Recording("counts"))
+    running.checkpointer.periodic_checkpoint("queries", of_script=True)
+    assert running.checkpointer.protection.failures == 1
+    store.plan = served
+    assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
+    assert running.listed(1).status == RETAINED
 
 
 def test_savepoint_writes_each_snapshot_at_its_target_and_discards_it_afterwards(running: Driver) -> None:

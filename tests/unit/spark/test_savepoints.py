@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Declined, StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import CheckpointCompleted, Point, Request
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.kinds import STORE_FAILED
+from airflow_checkpoint_provider.protocol.kinds import PERIODIC, STORE_FAILED
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark import savepoints
 from airflow_checkpoint_provider.spark.copies import TooLate
@@ -73,6 +73,24 @@ def test_savepoint_that_is_being_copied_is_not_taken_again_by_the_next_barrier(
     assert running.listed(number).published
     assert len(slow.places) == 1
     assert running.checkpointer.savepoints.taken == set()
+
+
+def test_timer_waits_until_a_savepoint_is_copied(running: Driver, target: MemoryStore) -> None:
+    """It waits once, however often it is due."""
+    ask(running, target)
+    free = threading.Event()
+    slow = Copied("counts", wait_for=free)
+    running.pin(slow)
+    running.checkpointer.checkpoint("here", wait=True)
+    assert slow.began.wait(10)
+    for _ in range(2):
+        assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
+    assert [queued.request.origin for queued in running.task().state.queue] == [PERIODIC]
+    free.set()
+    running.checkpointer.savepoints.settle()
+    assert running.checkpointer.requested()
+    running.checkpointer.checkpoint("queries", wait=True)
+    assert [checkpoint.request.origin for checkpoint in running.task().state.retained] == ["task", "barrier", PERIODIC]
 
 
 def test_driver_copies_no_savepoint_to_a_place_outside_of_the_savepoint_roots(
