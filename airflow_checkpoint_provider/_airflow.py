@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import subprocess
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf, ensure_secrets_loaded
@@ -77,12 +78,12 @@ def _ask_api_server(conn_id: str) -> Connection | None:
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
-def gauge(name: str, value: float, tags: dict[str, str], job: str) -> None:
-    """Send a gauge as Airflow sends its own: the job is in the tags, and also in the name if legacy names are on."""
+def gauge(name: str, value: float, tags: dict[str, str], levels: Iterable[str]) -> None:
+    """Send a gauge as Airflow sends its own: with tags, and if legacy names are on also with ``levels`` in its name."""
     stats.gauge(f"checkpoint.{name}", value, tags=tags)
     if conf.getboolean("metrics", "legacy_names_on"):
-        level = stats.normalize_name_for_stats(job.replace(".", "__"), log_warning=False)
-        stats.gauge(f"checkpoint.{level}.{name}", value)
+        before = [stats.normalize_name_for_stats(level.replace(".", "__"), log_warning=False) for level in levels]
+        stats.gauge(".".join(("checkpoint", *before, name)), value)
 
 
 # -- the Spark provider ------------------------------------------------------------------------------------------------

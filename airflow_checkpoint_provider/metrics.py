@@ -1,7 +1,8 @@
-"""Flink's checkpoint metrics as gauges of Airflow. Runs in Airflow (worker).
+"""Flink's checkpoint metrics, and those of streaming queries, as gauges of Airflow. Runs in Airflow (worker).
 
 Each gauge is sent as ``checkpoint.<name>`` with the job as a tag. If Airflow keeps its legacy names, which backends without
-tags need, it is also sent as ``checkpoint.<job>.<name>``. If gauges cannot be sent, the log says so once.
+tags need, it is also sent as ``checkpoint.<job>.<name>``. Those of a streaming query have it as a tag, and as a level of the
+legacy name. If gauges cannot be sent, the log says so once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from airflow_checkpoint_provider.coordinator import statistics
-from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.units import between
 
@@ -41,6 +42,20 @@ def gauges(state: State) -> dict[str, float]:
     }
 
 
+def query_gauges(query: QueryProgress, at: str) -> dict[str, float]:
+    """Return the gauges of a streaming query at a heartbeat; -1 means unknown."""
+    since = between(query.ended_at, at) if query.ended_at else None
+    values = {
+        "queryInputRowsPerSecond": query.input_rate,
+        "queryProcessedRowsPerSecond": query.processed_rate,
+        "queryRowsBehind": query.rows_behind,
+        "queryStateRows": query.state_rows,
+        "queryStateBytes": query.state_bytes,
+        "querySecondsSinceBatch": since,
+    }
+    return {name: -1 if value is None else value for name, value in values.items()}
+
+
 class Metrics:
     """The gauges of one job, sent by one task."""
 
@@ -48,6 +63,7 @@ class Metrics:
         self._job, self._clock = job, clock
         self._tags = {"job_id": job, "dag_id": dag, "task_id": task}
         self._sent: Mapping[str, float] = {}
+        self._queries: frozenset[str] = frozenset()  # that ran at the newest heartbeat
         self._protected_until: float | None = None  # on our clock: a crash would lose the work since then
         self._unprotected_sent = -EVERY
         self._failure_logged = False
@@ -64,6 +80,13 @@ class Metrics:
         if beat.protected_since:
             self._protected_until = self._clock() - between(beat.protected_since, beat.at)
 
+    def update_queries(self, beat: Beat) -> None:
+        """Send the gauges of the queries that run, and -1 once for those of each query that ran before."""
+        over = self._queries - {query.uid for query in beat.queries}
+        self._queries = frozenset(query.uid for query in beat.queries)
+        for query in (*beat.queries, *(QueryProgress(uid=uid, batch=-1) for uid in sorted(over))):
+            self._send(query_gauges(query, beat.at), query.uid)
+
     def send_unprotected(self) -> None:
         """Send every ten seconds how much work a crash would cost now, also while the store does not answer."""
         now = self._clock()
@@ -71,18 +94,21 @@ class Metrics:
             self._unprotected_sent = now
             self._send({UNPROTECTED: now - self._protected_until})
 
-    def reset_unprotected(self) -> None:
-        """Send 0 once: no driver runs, so no work can be lost."""
+    def reset(self) -> None:
+        """Say once that no driver runs: no query runs, and no work can be lost."""
+        self.update_queries(Beat())
         if self._protected_until is not None:
             self._protected_until = None
             self._send({UNPROTECTED: 0})
 
-    def _send(self, values: Mapping[str, float]) -> None:
+    def _send(self, values: Mapping[str, float], query: str = "") -> None:
+        tags = {**self._tags, "query": query} if query else self._tags
+        levels = [self._job, query] if query else [self._job]
         try:
             from airflow_checkpoint_provider import _airflow
 
             for name, value in values.items():
-                _airflow.gauge(name, value, self._tags, self._job)
+                _airflow.gauge(name, value, tags, levels)
         except Exception as error:  # noqa: BLE001 - a backend may raise anything; no metric is worth a task
             if not self._failure_logged:
                 log.warning("metrics cannot be sent: %s", error)

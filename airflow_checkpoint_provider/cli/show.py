@@ -11,6 +11,7 @@ from airflow_checkpoint_provider.cli.lists import MANY, entry
 from airflow_checkpoint_provider.cli.locate import FoundHistory
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator import statistics as numbers
+from airflow_checkpoint_provider.coordinator.liveness import Beat, beats_of, read_beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start, open_pointer
 from airflow_checkpoint_provider.coordinator.savepoint import find_gone
 from airflow_checkpoint_provider.errors import CheckpointNotFound
@@ -27,20 +28,20 @@ from airflow_checkpoint_provider.protocol.state import (
 )
 from airflow_checkpoint_provider.protocol.wording import command
 from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.text import messages, restore_story, summary_table
+from airflow_checkpoint_provider.text import messages, query_progress, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import own_stages
 from airflow_checkpoint_provider.text.summary_table import HEADER, row
-from airflow_checkpoint_provider.text.units import day_and_time, duration, labelled, plural, size, table
+from airflow_checkpoint_provider.text.units import batch, between, day_and_time, duration, labelled, plural, size, table
 
 # -- show ----------------------------------------------------------------------------------------------------------------
 
 STATES = ("state", "kind", "rows", "size", "since", "barrier", "work")
 
 
-def show(store: Store, job: str, run: str | None, number: str | None) -> Report:
-    """Report the summary table of a run, or one checkpoint."""
+def show(store: Store, job: str, run: str | None, number: str | None, now: str) -> Report:
+    """Report the summary table of a run and what its queries do, or one checkpoint."""
     found, run, number = shown(store, job, run, number)
-    return _table(found, run) if number is None else _one(store, found, number)
+    return _table(store, found, run, now) if number is None else _one(store, found, number)
 
 
 def shown(store: Store, job: str, run: str | None, number: str | None) -> tuple[FoundHistory, str, str | None]:
@@ -64,14 +65,28 @@ def _names_a_run(store: Store, job: str, text: str) -> bool:
     return True
 
 
-def _table(found: FoundHistory, run: str) -> Report:
+def _table(store: Store, found: FoundHistory, run: str, now: str) -> Report:
     if found.state.closing_reason is not None:
         data = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing_reason}
         return Report(tuple(data), [list(data.values())], data, [messages.closed(found.state)])
     about = summary_table.summarize(found.state, run)
-    data = asdict(about) | {"next_start": str(about.next_start) if about.next_start else None}
+    beat = _newest_beat(store, found, run)
+    data = asdict(about) | {
+        "next_start": str(about.next_start) if about.next_start else None,
+        "heartbeat_at": beat.at or None,
+        "queries": [query.to_json() for query in beat.queries],
+    }
     cells = [row.cells() for row in about.rows]
-    return Report(HEADER, cells, data, summary_table.summary(found.state, run, MANY))
+    queries = query_progress.report(beat, between(beat.at, now))
+    return Report(HEADER, cells, data, [*summary_table.summary(found.state, run, MANY), *queries])
+
+
+def _newest_beat(store: Store, found: FoundHistory, run: str) -> Beat:
+    """Return the newest heartbeat of the driver in which the queries of ``run`` run; an empty one if there is none."""
+    launch = found.state.current_launch()
+    keys = beats_of(found.keys, found.state) if found.state.queries and launch and launch.spec.run == run else ()
+    beats = (read_beat(store, key) for key in keys)
+    return next(filter(None, beats), Beat())
 
 
 def listed(found: FoundHistory, number: str) -> Checkpoint:
@@ -94,7 +109,7 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
             str(state.rows),
             size(state.bytes),
             f"chk-{state.measures.checkpoint}",
-            state.measures.barrier if state.batch is None else summary_table.batch(state),
+            state.measures.barrier if state.batch is None else batch(state.batch),
             duration(state.measures.work_s),
         )
         for state in checkpoint.states

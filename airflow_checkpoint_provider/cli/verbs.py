@@ -43,11 +43,13 @@ def list_(store: Store, options: Namespace) -> Report:
 
 
 def show(store: Store, options: Namespace) -> Report:
-    """Show the summary table of a run, or one checkpoint with its states and its pointer."""
+    """Show the summary table of a run and what its queries do, or one checkpoint with its states and its pointer."""
     from airflow_checkpoint_provider.cli import show
+    from airflow_checkpoint_provider.coordinator.journal import utc_now
 
-    shown = show.statistics if options.statistics else show.show
-    return shown(store, options.job, options.run, options.id)
+    if options.statistics:
+        return show.statistics(store, options.job, options.run, options.id)
+    return show.show(store, options.job, options.run, options.id, utc_now())
 
 
 def story(store: Store, options: Namespace) -> Report:

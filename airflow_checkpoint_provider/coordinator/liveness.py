@@ -18,9 +18,9 @@ from pathlib import Path
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, FormatTooNew, NoObject, StoreDenied, StoreError
-from airflow_checkpoint_provider.protocol.fields import Number, TimeOrEmpty
+from airflow_checkpoint_provider.protocol.fields import Batch, Number, Rate, Size, TimeOrEmpty, Uid
 from airflow_checkpoint_provider.protocol.keys import Keys, is_attempt_beat
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, checked
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -100,6 +100,24 @@ class RefusedStart(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueryProgress(Record):
+    """A running streaming query by Spark's newest report; None is what Spark does not say.
+
+    ``batch`` is the newest one that has ended. ``input_rate`` and ``processed_rate`` are its rows per second, and 0 when Spark
+    has looked since and found nothing to read. ``rows_behind``: what its sources had beyond it.
+    """
+
+    uid: Uid
+    batch: Batch
+    ended_at: TimeOrEmpty = ""  # empty: the batch ended in an earlier attempt
+    input_rate: Rate | None = None
+    processed_rate: Rate | None = None
+    rows_behind: Size | None = None
+    state_rows: Size | None = None
+    state_bytes: Size | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Beat(Record):
     """A heartbeat. ``doing`` and ``fraction`` are the work now; ``reused`` are the stages reused from the restore point."""
 
@@ -116,6 +134,7 @@ class Beat(Record):
     computed: tuple[str, ...] = ()
     protected_since: TimeOrEmpty = ""
     refusal: RefusedStart | None = None
+    queries: tuple[QueryProgress, ...] = added(factory=tuple)  # that run
     v: int = VERSION
 
 

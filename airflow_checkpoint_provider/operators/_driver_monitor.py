@@ -64,6 +64,7 @@ class DriverMonitor:
         beat = self._liveness.look(self._keys)
         if beat and beat != self._newest:
             self._launch.metrics.update_protection(beat)
+            self._launch.metrics.update_queries(beat)
             self._newest = beat
         if beat and beat.attached_at:
             self._note_driver(beat)
@@ -120,4 +121,4 @@ def follow(
         return monitor.attempt
     finally:
         monitor.log_driver()
-        launch.metrics.reset_unprotected()
+        launch.metrics.reset()

@@ -10,10 +10,10 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from airflow_checkpoint_provider.errors import FormatTooNew, InvalidConfig
+from airflow_checkpoint_provider.errors import FormatTooNew, InvalidConfig, InvalidName
 from airflow_checkpoint_provider.policies.retention import POLICIES
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.keys import QUERY, STATE, is_job_id
+from airflow_checkpoint_provider.protocol.keys import QUERY, STATE, check_uid, is_job_id
 from airflow_checkpoint_provider.protocol.kinds import KINDS
 from airflow_checkpoint_provider.protocol.records import Check, cut
 
@@ -60,6 +60,13 @@ def _is_kind(name: str) -> bool:
     return True
 
 
+def _is_uid(text: str) -> bool:
+    try:
+        return bool(check_uid(text))
+    except InvalidName:
+        return False
+
+
 def _is_folder(text: str, kind: str) -> bool:
     found = _FOLDER.fullmatch(text)
     return found is not None and found[1] == kind
@@ -75,10 +82,12 @@ Number = Annotated[int, Check(lambda number: 1 <= number < 10**18, "number from 
 Size = Annotated[int, Check(lambda number: number >= 0, "size")]
 """Bytes, rows, or another count."""
 Seconds = Annotated[float, Check(lambda number: number >= 0, "duration in seconds")]
+Rate = Annotated[float, Check(lambda number: number >= 0, "number of rows per second")]
 Time = Annotated[str, Check(_is_time, "time with a zone")]
 TimeOrEmpty = Annotated[str, Check(lambda text: not text or _is_time(text), "time with a zone")]
 JobId = Annotated[str, Check(is_job_id, "job id")]
 JobIdOrEmpty = Annotated[str, Check(lambda text: not text or is_job_id(text), "job id")]
+Uid = Annotated[str, Check(_is_uid, "name of a state")]
 FileSetPath = Annotated[str, Check(lambda text: _is_folder(text, STATE), "path of a file set")]
 LocationPath = Annotated[str, Check(lambda text: _is_folder(text, QUERY), "path of a query's location")]
 Batch = Annotated[int, Check(lambda number: number >= -1, "number of a batch, or -1 for none")]

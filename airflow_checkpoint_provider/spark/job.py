@@ -211,6 +211,7 @@ class CheckpointedJob:
     def _look(self, state: State) -> None:
         """Report progress and serve the checkpoints. The attempt's watch calls it once a second."""
         self._progress.look(state)
+        self._queries.look()
         self._checkpointer.look()
 
     def _jvm_died(self) -> None:

@@ -11,6 +11,7 @@ from airflow_checkpoint_provider.coordinator.statistics import failure
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, kind_in_words
 from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Launch, State
 from airflow_checkpoint_provider.protocol.wording import command, title
+from airflow_checkpoint_provider.text import query_progress
 from airflow_checkpoint_provider.text.messages import closed
 from airflow_checkpoint_provider.text.units import (
     ENDED,
@@ -135,7 +136,8 @@ def _adopted(state: State, launch: Launch, seen: Seen) -> str:
 
 
 def _doing(beat: Beat) -> str:
-    return beat.activity + (f" {beat.fraction * 100:.0f} %" if beat.fraction is not None else "")
+    activity = beat.activity + (f" {beat.fraction * 100:.0f} %" if beat.fraction is not None else "")
+    return f"{activity}, {query_progress.brief(beat)}" if beat.queries else activity
 
 
 def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:

@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.protocol.state import (
 from airflow_checkpoint_provider.protocol.wording import show, title
 from airflow_checkpoint_provider.text.units import (
     NONE,
+    batch,
     between,
     clock,
     coded,
@@ -192,12 +193,7 @@ def _position(queries: Sequence[StateEntry]) -> str | None:
     """Return how far streaming queries have come."""
     if len(queries) > 1:
         return f"{len(queries)} queries"
-    return batch(queries[0]) if queries else None
-
-
-def batch(query: StateEntry) -> str:
-    """Return the batch of a query in a checkpoint, as tables show it."""
-    return "before batch 0" if query.batch == -1 else f"batch {query.batch}"
+    return batch(queries[0].batch) if queries else None
 
 
 def saved_s(state: State, attempt: AttemptRecord, run: str) -> float:

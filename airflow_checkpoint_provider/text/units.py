@@ -132,6 +132,11 @@ def at_barrier(barrier: str) -> str:
     return {"": "a barrier", "end": "the end of the script", "checkpoint()": "job.checkpoint()"}.get(barrier, barrier)
 
 
+def batch(number: int | None) -> str:
+    """Return the newest batch of a query, -1 for none."""
+    return "before batch 0" if number == -1 else f"batch {number}"
+
+
 def sealed(at: str) -> str:
     """Return when a checkpoint was sealed; ``at`` is empty for a savepoint that is known by its directory only."""
     return f"sealed {at}" if at else "a savepoint"

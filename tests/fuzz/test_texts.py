@@ -25,7 +25,14 @@ from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.storage import MemoryStore
-from airflow_checkpoint_provider.text import manual_restore, messages, restore_story, state_messages, summary_table
+from airflow_checkpoint_provider.text import (
+    manual_restore,
+    messages,
+    query_progress,
+    restore_story,
+    state_messages,
+    summary_table,
+)
 from tests.fuzz import lake
 from tests.fuzz.mutations import STORED, attack, hurt, short_and_long
 
@@ -108,7 +115,7 @@ def of_command_line(state: State) -> Iterator[Any]:
         yield lists._list_cells(data), data
         yield show._one(NOWHERE, found, str(checkpoint.id))
     for run in state.runs:
-        yield show._table(found, run.key)
+        yield show._table(NOWHERE, found, run.key, NOW)
 
 
 def decide(state: State) -> None:
@@ -189,11 +196,13 @@ def attack_seal(seed: str) -> None:
 def attack_beat(seed: str) -> None:
     chance = random.Random(seed)
     try:
-        beat = Beat.from_json(parse(hurt(STORED["heartbeat"], chance, list(STORED.values())), "a beat"))
+        stored = STORED[chance.choice(["heartbeat", "heartbeat-queries"])]
+        beat = Beat.from_json(parse(hurt(stored, chance, list(STORED.values())), "a beat"))
     except CheckpointError:
         return
     restore_story.driver_says(beat)
     restore_story._doing(beat)
+    query_progress.report(beat, 1.0)
     beat.process.lives()
 
 

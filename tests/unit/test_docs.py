@@ -162,6 +162,7 @@ EXPLAINED: dict[str, type] = {
     "A file set is": metadata.FileSet,
     "A **file**": metadata.File,
     "Its **process**": liveness.Process,
+    "A **running query**": liveness.QueryProgress,
 }
 
 

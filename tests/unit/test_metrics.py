@@ -17,8 +17,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
 from airflow_checkpoint_provider import metrics
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
-from airflow_checkpoint_provider.metrics import EVERY, Metrics, gauges
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, QueryProgress
+from airflow_checkpoint_provider.metrics import EVERY, Metrics, gauges, query_gauges
 from airflow_checkpoint_provider.operators._driver_monitor import follow
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.protocol.keys import History
@@ -107,7 +107,11 @@ def test_every_gauge_is_explained_in_the_docs() -> None:
         .read_text()
         .split("\n## Statistics and metrics\n")[1]
     )
-    assert [name for name in sorted(FLINKS | {metrics.UNPROTECTED}) if f"`{name}`" not in section] == []
+    assert [
+        name
+        for name in sorted(FLINKS | {metrics.UNPROTECTED} | query_gauges(ORDERS, "").keys())
+        if f"`{name}`" not in section
+    ] == []
 
 
 def test_gauges_of_an_empty_history_are_zero_or_minus_one() -> None:
@@ -199,8 +203,37 @@ def test_unprotected_seconds_go_on_by_the_own_clock(sent: Sent) -> None:
     ours.update_protection(Beat(at=at("22:05:21"), protected_since=at("22:05:20")))
     ours.send_unprotected()
     assert sent.values["unprotected_seconds"] == 1
-    ours.reset_unprotected()
+    ours.reset()
     assert sent.values["unprotected_seconds"] == 0
+
+
+# -- streaming queries -----------------------------------------------------------------------------------------------------
+
+ORDERS = QueryProgress(
+    uid="or.ders", batch=412, ended_at=at("22:04:30"), input_rate=1200.0, processed_rate=1500.0, state_rows=7, state_bytes=512,
+)  # fmt: skip
+
+
+def test_gauges_of_a_query_are_sent_by_tag_and_by_legacy_name(sent: Sent, ours: Metrics) -> None:
+    ours.update_queries(Beat(at=at("22:05:00"), queries=(ORDERS,)))
+    expected = {
+        "queryInputRowsPerSecond": 1200.0, "queryProcessedRowsPerSecond": 1500.0, "queryRowsBehind": -1,
+        "queryStateRows": 7, "queryStateBytes": 512, "querySecondsSinceBatch": 30,
+    }  # fmt: skip
+    legacy = f"{LEVEL}.or__ders"
+    assert sent.values == small(expected) | {f"{legacy}.{name}": value for name, value in small(expected).items()}
+    assert sent.tags["queryinputrowspersecond"] == {**TAGS, "query": "or.ders"}
+
+
+def test_gauges_of_a_query_that_ended_are_unknown(sent: Sent, ours: Metrics) -> None:
+    """So are those of all queries when no driver runs: a backend keeps the value that it was told last."""
+    clicks = replace(ORDERS, uid="clicks")
+    ours.update_queries(Beat(at=at("22:05:00"), queries=(ORDERS, clicks)))
+    ours.update_queries(Beat(at=at("22:05:10"), queries=(clicks,)))
+    rates = {uid: f"{LEVEL}.{uid}.queryinputrowspersecond" for uid in ("or__ders", "clicks")}
+    assert (sent.values[rates["or__ders"]], sent.values[rates["clicks"]]) == (-1, 1200.0)
+    ours.reset()
+    assert {sent.values[f"{LEVEL}.clicks.{name.lower()}"] for name in query_gauges(ORDERS, "")} == {-1}
 
 
 # -- followers -------------------------------------------------------------------------------------------------------------
@@ -214,7 +247,7 @@ class Following:
             history=History(JOB, RUN), token=recorded.token(RUN), try_number=2, run_after=None, now=at("03:02:10")
         )
         self.heart = Heart(recorded.store, recorded.keys.attempt_beat(1), Beat(epoch=1), BEATS)
-        self.heart.update(lambda beat: replace(beat, protected_since=at("02:14:33")))
+        self.heart.update(lambda beat: replace(beat, protected_since=at("02:14:33"), queries=(ORDERS,)))
         self.heart.pulse()
         self._launch = DriverLaunch(recorded.store, parameters, lambda _: None, BEATS)
         self._launch.plan()
@@ -238,9 +271,10 @@ def test_follower_of_a_driver_sends_gauges(sent: Sent) -> None:
     with Following(recorded):
         sent.wait("numberOfInProgressCheckpoints", lambda count: count == 1)
         sent.wait("unprotected_seconds", lambda seconds: seconds > 0)
+        sent.wait("queryInputRowsPerSecond", lambda rate: rate == 1200.0)
         recorded.aborted(4, "02:55:00", "store failed")
         sent.wait("numberOfFailedCheckpoints", lambda count: count == 1)
-    assert sent.values["unprotected_seconds"] == 0
+    assert (sent.values["unprotected_seconds"], sent.values["queryinputrowspersecond"]) == (0, -1)
 
 
 def test_unprotected_seconds_rise_while_the_store_is_silent(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_checkpoint_provider.coordinator.liveness import QueryProgress
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.handover import ExitCode
@@ -24,6 +26,7 @@ from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.queries import progress
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
@@ -83,7 +86,8 @@ class Queries:
         self._spark, self._attempt, self._states, self._checkpointer = spark, attempt, states, checkpointer
         self._config = config
         self._locations = Locations(attempt)
-        self._running: dict[str, RunningQuery] = {}  # replaced as a whole: two threads read it
+        self._running: dict[str, RunningQuery] = {}  # replaced as a whole: other threads read it
+        self._progress: tuple[QueryProgress, ...] = ()  # as the next heartbeat shows it
         self._failed_since: dict[str, float] = {}  # uid -> when the thread first saw that the query had failed
         self._waits = _Waits()
         self._ending = threading.Event()
@@ -148,6 +152,11 @@ class Queries:
                 self._raise_failed()
                 time.sleep(LOOK)
             self._raise_failed()
+
+    def look(self) -> None:
+        """Show in the heartbeat what the queries do. The attempt's watch calls it once a second."""
+        self._progress = now = progress.shown(self._running, self._progress)
+        self._attempt.heart.update(lambda beat: replace(beat, queries=now))
 
     def _raise_failed(self) -> None:
         for running in self._running.values():

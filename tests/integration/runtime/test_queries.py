@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.liveness import QueryProgress, read_beat
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.sealing import newest_batch
 from airflow_checkpoint_provider.protocol import commands as c
@@ -196,18 +197,37 @@ def test_zombie_that_finishes_its_batch_is_no_harm(stream: Home, skipped: bool) 
 
 
 def test_checkpoints_are_taken_at_the_pace_of_the_interval(stream: Home) -> None:
-    running_forever(stream, STREAM_INTERVAL="1 s")
+    """Meanwhile the heartbeat shows what the query does, and when it is quiet."""
+    running_forever(stream, STREAM_INTERVAL="1 s", STREAM_STATE="1")
     add_files(source(stream), *range(4))
 
     def completed() -> int:
         return stream.coordinator().state.counts.get("completed", 0)
 
-    with stream.started() as running:
+    seen: list[QueryProgress] = []
+
+    def quiet() -> bool:
+        seen.extend(shown(stream))
+        return bool(seen) and (seen[-1].batch, seen[-1].input_rate) == (5, 0.0)
+
+    with stream.started(confs={"spark.sql.streaming.noDataProgressEventInterval": "5000"}) as running:
         wait_until(lambda: completed() >= 2, 120, running.said)
         add_files(source(stream), *range(4, FILES))
         wait_until(lambda: batch_of(stream) >= 2, 120, running.said)
+        wait_until(quiet, 120, running.said)
     newest, before, *_ = stream.coordinator().state.newest_first()
     assert newest.completed_at > before.completed_at
+    assert {(taken.request.origin, taken.request.barrier) for taken in (newest, before)} == {("periodic", "queries")}
+    assert any(query.batch >= 0 and query.input_rate and query.processed_rate for query in seen)
+    assert (seen[-1].state_rows, seen[-1].rows_behind) == (len(expected_keys(FILES)), None)
+    assert seen[-1].state_bytes
+    assert seen[-1].ended_at
+
+
+def shown(home: Home) -> tuple[QueryProgress, ...]:
+    """Return what the newest heartbeat of the first attempt shows of the queries."""
+    beat = read_beat(home.store, home.coordinator().keys.attempt_beat(1))
+    return beat.queries if beat else ()
 
 
 def batch_of(home: Home) -> int:

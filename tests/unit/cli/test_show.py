@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, QueryProgress
+from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
@@ -76,6 +79,24 @@ def test_show_of_a_checkpoint(lake: LocalStore, checkpoints: Command, named: lis
         " clean       stage  1000  4.0 KiB  chk-2  stage 'clean'  9 min",
         " high_water  value  0     0 B      chk-2  end            0.0 s",
     ]
+
+
+def test_show_of_queries_that_run(job: Job, checkpoints: Command) -> None:
+    orders = QueryProgress(uid="orders", batch=412, ended_at="2026-11-20T03:02:08Z", input_rate=1200.0)
+    Heart(job.store, job.keys.attempt_beat(1), Beat(epoch=1, queries=(orders,))).pulse()
+    assert json.loads(checkpoints("show", "orders", "-o", "json").out)["queries"] == [], "no query has a location"
+    job.coordinator.journal.append(
+        c.LocateQuery(uid="orders", path="query/orders/1-abc", taken_from=None, begun=-1, committed=-1, epoch=1)
+    )
+    *_, head, columns, row = checkpoints("show", "orders").lines
+    assert re.fullmatch(r" queries at \d\d:\d\d:\d\d, the newest heartbeat, \d+ s ago:", head)
+    assert columns.split("  ")[:2] == [" query", " newest batch"]
+    assert row.startswith(" orders  batch 412")
+    found = json.loads(checkpoints("show", "orders", "-o", "json").out)
+    assert (found["queries"], bool(found["heartbeat_at"])) == ([orders.to_json()], True)
+    job.end("failed")
+    ended = json.loads(checkpoints("show", "orders", "-o", "json").out)
+    assert (ended["queries"], ended["heartbeat_at"]) == ([], None)
 
 
 def test_show_of_an_aborted_checkpoint(lake: LocalStore, checkpoints: Command) -> None:

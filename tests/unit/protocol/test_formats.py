@@ -20,9 +20,9 @@ import pytest
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By, Entry, closed_stub
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Process, RefusedStart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Process, QueryProgress, RefusedStart
 from airflow_checkpoint_provider.coordinator.savepoint_target import ClaimLock, DisposedStub
-from airflow_checkpoint_provider.errors import Queued
+from airflow_checkpoint_provider.errors import Damaged, Queued
 from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
@@ -231,6 +231,15 @@ def heartbeat() -> bytes:
     return canonical(beat.to_json())
 
 
+QUERIES = (
+    QueryProgress(
+        uid="orders", batch=412, ended_at=at(3), input_rate=41.6, processed_rate=38.0, rows_behind=35, state_rows=30,
+        state_bytes=8880,
+    ),
+    QueryProgress(uid="clicks", batch=-1),
+)  # fmt: skip
+
+
 def stub() -> bytes:
     names = {"job": "flights.delays", "scope": "scheduled__2026-11-20", "item": None}
     return Entry(inc="1ncarnation", n=0, nonce="", at="", by={}, events=(), stub=True, extra=names).to_bytes()
@@ -253,6 +262,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement-footers": lambda: with_footers().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
+    "heartbeat-queries": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, queries=QUERIES).to_json()),
     "savepoint-claimed": lambda: canonical(
         ClaimLock(owner="1ncarnation", by="orders, task restore", at=at(4)).to_json()
     ),
@@ -285,6 +295,7 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "acknowledgement-footers": lambda body: Acknowledgement.from_bytes(body).to_bytes(),
     "seal": lambda body: Seal.from_bytes(body).to_bytes(),
     "heartbeat": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
+    "heartbeat-queries": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
     "savepoint-claimed": lambda body: canonical(ClaimLock.from_json(json.loads(body)).to_json()),
     "savepoint-stub": lambda body: canonical(DisposedStub.from_json(json.loads(body)).to_json()),
     "events": rewritten,
@@ -495,6 +506,18 @@ def test_heartbeat_is_read() -> None:
     assert (beat.counter, beat.at, beat.process, beat.epoch, beat.launch) == (41, at(3), PROCESS, 2, 3)
     assert (beat.activity, beat.fraction, beat.reused, beat.computed) == ("stage 'joined'", 0.61, ("clean",), ("raw",))
     assert beat.refusal == RefusedStart(code="CKP131", text="another driver is alive")
+
+
+def test_queries_of_a_heartbeat_are_read() -> None:
+    assert Beat.from_json(json.loads(golden("heartbeat-queries"))).queries == QUERIES
+
+
+@pytest.mark.parametrize(
+    "hurt", [{"input_rate": -1.0}, {"batch": -2}, {"state_rows": -1}, {"ended_at": "soon"}, {"uid": "a\nb"}]
+)
+def test_damaged_progress_of_a_query_is_refused(hurt: dict[str, object]) -> None:
+    with pytest.raises(Damaged):
+        QueryProgress.from_json(QUERIES[0].to_json() | hurt)
 
 
 def test_markers_beside_a_savepoint_are_read() -> None:

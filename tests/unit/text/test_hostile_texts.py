@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.coordinator.restore import Restored, candidates_at_start
 from airflow_checkpoint_provider.errors import CheckpointError, StoreUnavailable
@@ -20,10 +20,17 @@ from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Launch, Run, State
-from airflow_checkpoint_provider.text import manual_restore, messages, restore_story, state_messages, summary_table
+from airflow_checkpoint_provider.text import (
+    manual_restore,
+    messages,
+    query_progress,
+    restore_story,
+    state_messages,
+    summary_table,
+)
 from tests.fuzz.hostile import HOSTILE, OBJECTS, planted_everywhere
 
-MODULES = (manual_restore, messages, restore_story, state_messages, summary_table)
+MODULES = (manual_restore, messages, query_progress, restore_story, state_messages, summary_table)
 ELSEWHERE = {  # what becomes of these texts
     *(
         "ended_after_stop",
@@ -35,7 +42,7 @@ ELSEWHERE = {  # what becomes of these texts
     ),  # an error
     *("application_line", "computed_imports", "settings_alone", "too_many_modules"),  # a line that the driver prints
     *("statistics",),  # lines of the command line
-    *("refusal_in", "request", "savepoint", "status"),  # a part of another text, or not for people
+    *("brief", "refusal_in", "request", "savepoint", "status"),  # a part of another text, or not for people
 }
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: function
@@ -51,7 +58,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 STATES = [
     State.from_json(planted_everywhere(name)["snapshot"]) for name in OBJECTS if name.startswith("entry-boundary")
 ]
-BEAT = Beat(activity=HOSTILE, application_change=HOSTILE, reused=(HOSTILE,), attached_at="2026-11-20T00:00:00Z")
+BEAT = Beat(
+    activity=HOSTILE,
+    application_change=HOSTILE,
+    reused=(HOSTILE,),
+    attached_at="2026-11-20T00:00:00Z",
+    queries=(QueryProgress(uid=HOSTILE, batch=7),),
+)
 ERROR = StoreUnavailable(HOSTILE)
 
 

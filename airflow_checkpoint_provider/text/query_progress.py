@@ -1,0 +1,42 @@
+"""What the running streaming queries of a job do, by a heartbeat of its driver. Runs anywhere; no I/O, no clock."""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
+from airflow_checkpoint_provider.text.units import NONE, ago, batch, between, clock, size, table
+
+HEADER = ("query", "newest batch", "ended", "rows/s in", "rows/s done", "rows behind", "state rows", "state")
+
+
+def report(beat: Beat, age: float) -> list[str]:
+    """Return a table of the queries that run; nothing if there are none. ``age``: of the heartbeat, in seconds.
+
+    The table says when each batch ended: its rates are as old.
+    """
+    if not beat.queries:
+        return []
+    rows = table(HEADER, [_cells(query, beat.at) for query in beat.queries])
+    return [f" queries at {clock(beat.at)}, the newest heartbeat, {ago(age)} ago:", *(f" {row}" for row in rows)]
+
+
+def _cells(query: QueryProgress, at: str) -> tuple[str, ...]:
+    rates = (NONE if rate is None else f"{rate:.1f}" for rate in (query.input_rate, query.processed_rate))
+    counts = (NONE if count is None else str(count) for count in (query.rows_behind, query.state_rows))
+    total = NONE if query.state_bytes is None else size(query.state_bytes)
+    return (query.uid, batch(query.batch), _ended(query, at) or NONE, *rates, *counts, total)
+
+
+def _ended(query: QueryProgress, at: str) -> str:
+    return f"{ago(between(query.ended_at, at))} ago" if query.ended_at else ""
+
+
+def brief(beat: Beat) -> str:
+    """Return the newest batch of the query that runs, and its rows per second; of several, how many there are."""
+    rates = [query.input_rate for query in beat.queries if query.input_rate is not None]
+    parts = [f"{len(beat.queries)} queries"]
+    if len(beat.queries) == 1:
+        (query,) = beat.queries
+        parts = [f"query '{query.uid}'", batch(query.batch)]
+        parts += [f"ended {_ended(query, beat.at)}"] if query.ended_at else []
+    parts += [f"{sum(rates):.1f} rows/s"] if rates else []
+    return ", ".join(parts)
