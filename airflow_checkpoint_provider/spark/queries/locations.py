@@ -155,11 +155,10 @@ class Locations:
         In one history no number of a batch is used twice. A savepoint that comes from elsewhere may be a copy of one of this history.
         """
         saved, point = restored.query if restored else None, self._attempt.restored.point
-        if saved is None or saved.batch != position.committed:
-            return position.committed == NOTHING
-        oldest = query.chain[-1]
-        known = {oldest.path if oldest.gone_back else oldest.taken_from, *(location.path for location in query.chain)}
-        return (point is not None and point.pointer is None) or saved.location in known
+        if position_of(restored).committed != position.committed:
+            return False
+        known = {query.newest.taken_from, *(location.path for location in query.locations)}
+        return saved is None or (point is not None and point.pointer is None) or saved.location in known
 
     def _copy_checkpoint(self, restored: StateSnapshot | None, own: Location, by: int = 0) -> Position:
         """Copy the files of a query in a checkpoint. ``by`` is added to the numbers of its batches."""

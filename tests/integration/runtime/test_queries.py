@@ -301,10 +301,25 @@ def test_stopped_query_goes_on_where_it_was(stream: Home, stopped: str) -> None:
     assert exact(stream, 8)
 
 
+@pytest.mark.slow
+def test_stopped_query_goes_back_to_its_savepoint_behind_starts_that_wrote_nothing(stream: Home, stopped: str) -> None:
+    """As the old version does, if the new one has failed before its first batch. The savepoint's own location is gone then."""
+    resume(stream.coordinator())
+    for step in ("emptied", "located"):
+        killed = stream.run(("kill", f"query/{step}"))
+        assert killed.code == -9, killed.log
+    resume(stream.coordinator())
+    add_files(source(stream), *range(4, 8))
+    ending(stream)
+    ended = stream.run()
+    assert (ended.code, ended.result["batch"]) == (0, 3), ended.log
+    assert exact(stream, 8)
+
+
 def resume(coordinator: Coordinator) -> None:
     """Let the job start again from the savepoint with which it was stopped."""
     base = coordinator.state.restore_point()
-    token = Token(dag="", run="", task="resume")
+    token = Token(dag="", run=uuid.uuid4().hex, task="resume")
     coordinator.journal.append(c.Restore(token=token, base=base, by="ann", reason="to go on", rewinds=True))
 
 
