@@ -1,4 +1,4 @@
-"""On a real Airflow with a real driver: the example DAG that keeps a query running. Runs on Linux."""
+"""On a real Airflow with real drivers: the example DAGs that keep a query running, and upgrade it. Runs on Linux."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer
+from airflow_checkpoint_provider.protocol.state import State
 from tests.e2e.lab import PATIENCE, Lab
 from tests.support.processes import command, find
+from tests.support.stack import PROJECT
 from tests.support.streams import rows_in
 
 pytestmark = pytest.mark.timeout(1800)
 DAG, SAVEPOINTS = "clean_orders", "clean_orders_savepoints"
+DEPLOYED, UPGRADE = "clean_orders_deployed", "clean_orders_upgrade"
+CLEAN_ORDERS = PROJECT / "dags" / "jobs" / "clean_orders.py"
 
 
 def put(folder: Path, number: int) -> None:
@@ -39,9 +44,9 @@ def wanted(files: int) -> list[int]:
     return [n for n in range(files * 5 + 5) if n % 10]
 
 
-def inbox(lab: Lab) -> Path:
+def inbox(lab: Lab, data: str = "orders") -> Path:
     """Return the folder where files arrive by default."""
-    return lab.stack.home / "data" / "orders" / "inbox"
+    return lab.stack.home / "data" / data / "inbox"
 
 
 def paused(lab: Lab, dag: str, value: bool) -> None:
@@ -54,23 +59,31 @@ def newest_run(lab: Lab, dag: str) -> str:
     return str(runs[0]["dag_run_id"]) if runs else ""
 
 
-@pytest.fixture
-def report(lab: Lab) -> Iterator[Callable[[], str]]:
+@contextmanager
+def running(lab: Lab, dag: str) -> Iterator[Callable[[], str]]:
     """Unpause the DAG: it runs at once. Yield the end of the task's log; afterwards end the run, which would last for ever."""
 
     def log() -> str:
-        run = newest_run(lab, DAG)
-        tries = lab.stack.client.task(DAG, run, "run")["try_number"] if run else 0
+        run = newest_run(lab, dag)
+        tries = lab.stack.client.task(dag, run, "run")["try_number"] if run else 0
         return (
-            "\n".join(lab.stack.client.logs(DAG, run, "run", tries))[-6000:] if tries else f"run {run!r} has not begun"
+            "\n".join(lab.stack.client.logs(dag, run, "run", tries))[-6000:] if tries else f"run {run!r} has not begun"
         )
 
+    paused(lab, dag, False)
+    try:
+        yield log
+    finally:
+        paused(lab, dag, True)
+        with lab.writing:
+            lab.stack.client.write("PATCH", f"/api/v2/dags/{dag}/dagRuns/{newest_run(lab, dag)}", {"state": "failed"})
+
+
+@pytest.fixture
+def report(lab: Lab) -> Iterator[Callable[[], str]]:
     inbox(lab).mkdir(parents=True)
-    paused(lab, DAG, False)
-    yield log
-    paused(lab, DAG, True)
-    with lab.writing:
-        lab.stack.client.write("PATCH", f"/api/v2/dags/{DAG}/dagRuns/{newest_run(lab, DAG)}", {"state": "failed"})
+    with running(lab, DAG) as log:
+        yield log
 
 
 def test_stream_goes_on_after_a_kill_and_is_saved(lab: Lab, report: Callable[[], str]) -> None:
@@ -94,3 +107,57 @@ def test_stream_goes_on_after_a_kill_and_is_saved(lab: Lab, report: Callable[[],
     assert lies.verify() > 0
     assert {uid: snapshot.kind for uid, snapshot in lies.seal.states.items()} == {"orders": "query"}
     assert written(out) == wanted(5)
+
+
+def version(lab: Lab, name: str, query: str) -> Path:
+    """Return another script, in which ``query`` stands at the end of the query."""
+    folder = lab.folder(name)
+    folder.mkdir(parents=True)
+    script = folder / "clean_orders.py"
+    script.write_text(
+        CLEAN_ORDERS.read_text().replace('.dropDuplicates(["number"])', f'.dropDuplicates(["number"]){query}')
+    )
+    return script
+
+
+def upgrade(lab: Lab, to: Path, back: Path) -> str:
+    with lab.writing:
+        return lab.stack.client.trigger(UPGRADE, {"application": str(to), "previous": str(back)})
+
+
+@pytest.mark.slow
+def test_upgrade_of_a_stream_is_rolled_back(lab: Lab) -> None:
+    """A good version goes on exactly. One whose batches fail is tried more than once, and the version before goes on."""
+    client, folder = lab.stack.client, inbox(lab, "deployed_orders")
+    out = folder.with_name("clean")
+
+    def state() -> State:
+        return lab.journal(History(DEPLOYED)).catch_up()
+
+    folder.mkdir(parents=True)
+    put(folder, 0)
+    with running(lab, DEPLOYED) as report:
+        lab.wait_until(lambda: written(out) == wanted(1), report)
+        two = version(lab, "two", '.withColumn("cents", orders.cents + 1)')
+        good = upgrade(lab, two, CLEAN_ORDERS)
+        put(folder, 1)
+        assert client.wait_for_run(UPGRADE, good, PATIENCE) == "success", report()
+        put(folder, 2)
+        lab.wait_until(lambda: written(out) == wanted(3), report)
+        first, second = state().attempts
+        assert first.outcome == "suspended"
+        assert second.application_digest != first.application_digest
+
+        bad = upgrade(lab, version(lab, "three", """.where("raise_error('a bug') is null")"""), two)
+        client.wait_for_task(UPGRADE, bad, "restore", {"success"}, seconds=PATIENCE)
+        put(folder, 3)
+        lab.wait_until(lambda: [attempt.outcome for attempt in state().attempts].count("failed") >= 2, report)
+        with lab.writing:
+            client.set_task(UPGRADE, bad, "healthy", "failed")  # somebody sees that it makes no checkpoints
+        assert client.wait_for_run(UPGRADE, bad, PATIENCE) == "failed"
+        states = client.states(UPGRADE, bad)
+        assert {states[name] for name in ("stopped", "undeploy", "roll_back")} == {"success"}
+        assert (states["healthy"], states["upgraded"]) == ("failed", "upstream_failed")
+        put(folder, 4)
+        lab.wait_until(lambda: written(out) == wanted(5), report)
+        assert state().attempts[-1].application_digest == second.application_digest
