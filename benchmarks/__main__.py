@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import checkpoints, histories, restore, retry, snapshots, stages, startup
+from benchmarks import checkpoints, histories, hot_savepoints, restore, retry, snapshots, stages, startup, takeovers
 from benchmarks.answers import Question, Result, Size, read_results, write_results
 from benchmarks.machine import this_machine
 from benchmarks.page import PAGE, RESULTS, write_page
@@ -22,6 +22,8 @@ QUESTIONS: tuple[Question, ...] = (  # in the order of the page
     startup.QUESTION,
     checkpoints.QUESTION,
     histories.QUESTION,
+    hot_savepoints.QUESTION,
+    takeovers.QUESTION,
 )
 
 
@@ -29,7 +31,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure what checkpoints cost beside what a user would use instead, and write docs/performance.md.",
-        epilog="\n".join(["questions:", *(f"  {question.name:14}{question.title}" for question in QUESTIONS)]),
+        epilog="\n".join(["questions:", *(f"  {question.name:16}{question.title}" for question in QUESTIONS)]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     sizes = parser.add_mutually_exclusive_group()

@@ -43,8 +43,8 @@ class Driver:
     ``requests``: how many the S3 server had answered at each moment. ``seconds`` is its whole life, once it ended.
     """
 
-    def __init__(self, process: subprocess.Popen[str], began: float, s3: S3Server | None) -> None:
-        self._process, self._began, self._s3 = process, began, s3
+    def __init__(self, process: subprocess.Popen[str], began: float, log: Path, s3: S3Server | None) -> None:
+        self._process, self._began, self._log, self._s3 = process, began, log, s3
         self.moments: dict[str, float] = {}
         self.requests: dict[str, int] = {}
         self.result: dict[str, Any] = {}
@@ -70,8 +70,12 @@ class Driver:
         self.result = {}
         while not self.result:
             if not self._note():
-                raise RuntimeError(f"the driver ended and did not answer {line!r}")
+                raise RuntimeError(f"the driver ended and did not answer {line!r}:\n{self.log()}")
         return self.result
+
+    def log(self) -> str:
+        """Return the end of its log."""
+        return self._log.read_text(errors="replace")[-5000:]
 
     def _note(self) -> bool:
         """Note one line; return False if there is none any more."""
@@ -98,7 +102,7 @@ class Drivers:
         self, folder: Path, s3: S3Server | None = None, *, quick: bool = False, confs: Mapping[str, str] | None = None
     ) -> None:
         self.folder, self.s3 = folder, s3
-        self._roots = itertools.count()
+        self._roots, self._logs = itertools.count(), itertools.count()
         given = {**_confs(folder), **(_s3a(s3) if s3 else {}), **(confs or {})}
         options = [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
         self._environment = environment(
@@ -125,15 +129,14 @@ class Drivers:
         with self.started(script, *arguments, **variables) as driver:
             ended = driver.wait()
         if ended != code:
-            log = (self.folder / "log").read_text(errors="replace")
-            raise RuntimeError(f"{script} {arguments} ended with {ended}, not with {code}:\n{log[-5000:]}")
+            raise RuntimeError(f"{script} {arguments} ended with {ended}, not with {code}:\n{driver.log()}")
         return driver
 
     @contextmanager
     def started(self, script: str, *arguments: str, **variables: str) -> Iterator[Driver]:
         """Start a script of ``jobs``. It does not outlive ``PATIENCE``, and nothing of it is left afterwards."""
-        began = time.monotonic()
-        with (self.folder / "log").open("wb") as log:
+        began, file = time.monotonic(), self.folder / f"log-{next(self._logs)}"
+        with file.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, str(JOBS / script), *arguments],
                 cwd=self.folder,
@@ -147,7 +150,7 @@ class Drivers:
         late = Timer(PATIENCE, _kill, (process.pid,))
         late.start()
         try:
-            yield Driver(process, began, self.s3)
+            yield Driver(process, began, file, self.s3)
         finally:
             late.cancel()
             _kill(process.pid)

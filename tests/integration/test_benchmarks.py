@@ -95,3 +95,15 @@ def test_retry_starts_spark_jobs_only_for_the_work_that_was_left(results: Result
 def test_start_of_a_driver_is_broken_down(results: Results) -> None:
     assert len(figures(results, "startup", "enter, ms")) == 4
     assert all(count > 0 for count in figures(results, "startup", "requests to enter").values())
+
+
+def test_batch_starts_one_spark_job_with_savepoints_and_without_this_package(results: Results) -> None:
+    for question in ("hot_savepoints", "takeovers"):
+        assert {*figures(results, question, "Spark jobs a batch").values()} == {1}
+
+
+def test_checkpoint_copies_only_what_one_batch_wrote(results: Results) -> None:
+    files = figures(results, "hot_savepoints", "files")
+    for place in ("local disk", "S3"):
+        whole = files[f"0.02 M keys, {place}: a savepoint"]
+        assert files[f"0.02 M keys, {place}: a checkpoint one batch after another"] < whole / 2
