@@ -2,7 +2,8 @@
 
 Unpause both DAGs, put files into the inbox (see ``jobs/clean_orders.py``), and trigger ``clean_orders_upgrade`` with the paths of the new
 and the old script. No order is lost or written twice: the query stops with a savepoint, and goes on behind it. A batch that the
-stop breaks off runs again, with the same orders, in the new version.
+stop breaks off runs again, with the same orders, in the new version. A rollback takes out what the new version has written; the old
+version reads these orders again.
 """
 
 from __future__ import annotations
@@ -96,8 +97,7 @@ with DAG(
     stop >> deploy >> restore >> healthy >> upgraded()
 
     undeploy = set_application.override(task_id="undeploy")("{{ params.previous }}")
-    # The restore stops the new version, if that still runs. What the new version has written stays in the sink, and then the query
-    # refuses to go back in front of it.
     go_back_to = stopped(stop.output)
-    roll_back = RestoreOperator(task_id="roll_back", job=STREAM, restore=go_back_to)
+    # It stops the new version, if that still runs. What the new version has written is taken out of the sink.
+    roll_back = RestoreOperator(task_id="roll_back", job=STREAM, restore=go_back_to, rewind_sink=True)
     [deploy, restore, healthy] >> go_back_to >> undeploy >> roll_back

@@ -127,7 +127,7 @@ def upgrade(lab: Lab, to: Path, back: Path) -> str:
 
 @pytest.mark.slow
 def test_upgrade_of_a_stream_is_rolled_back(lab: Lab) -> None:
-    """A good version goes on exactly. One whose batches fail is tried more than once, and the version before goes on."""
+    """A good version goes on exactly. One that writes wrong rows and then fails is taken back, with its rows."""
     client, folder = lab.stack.client, inbox(lab, "deployed_orders")
     out = folder.with_name("clean")
 
@@ -148,9 +148,12 @@ def test_upgrade_of_a_stream_is_rolled_back(lab: Lab) -> None:
         assert first.outcome == "suspended"
         assert second.application_digest != first.application_digest
 
-        bad = upgrade(lab, version(lab, "three", """.where("raise_error('a bug') is null")"""), two)
+        bug = """.selectExpr("number", "customer", "if(number < 25, 0L, raise_error('a bug')) AS cents")"""
+        bad = upgrade(lab, version(lab, "three", bug), two)
         client.wait_for_task(UPGRADE, bad, "restore", {"success"}, seconds=PATIENCE)
         put(folder, 3)
+        lab.wait_until(lambda: written(out) == wanted(4), report)
+        put(folder, 4)
         lab.wait_until(lambda: [attempt.outcome for attempt in state().attempts].count("failed") >= 2, report)
         with lab.writing:
             client.set_task(UPGRADE, bad, "healthy", "failed")  # somebody sees that it makes no checkpoints
@@ -158,6 +161,7 @@ def test_upgrade_of_a_stream_is_rolled_back(lab: Lab) -> None:
         states = client.states(UPGRADE, bad)
         assert {states[name] for name in ("stopped", "undeploy", "roll_back")} == {"success"}
         assert (states["healthy"], states["upgraded"]) == ("failed", "upstream_failed")
-        put(folder, 4)
-        lab.wait_until(lambda: written(out) == wanted(5), report)
+        put(folder, 5)
+        lab.wait_until(lambda: written(out) == wanted(6), report)
+        assert 0 not in rows_in(out, "cents")
         assert state().attempts[-1].application_digest == second.application_digest
