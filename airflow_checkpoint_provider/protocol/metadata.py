@@ -104,7 +104,8 @@ class StageDetail(Record):
 class QueryDetail(Record):
     """A streaming query at the end of batch ``batch``: the location that its files come from, its sink, and its sources' offsets.
 
-    ``begun`` is the batch that a stop has broken off: it runs again with its offsets. Else it is ``batch``.
+    ``begun`` is the batch that a stop has broken off, or that an older attempt had begun and this one had not committed yet: it runs
+    again with its offsets. Else it is ``batch``.
     """
 
     location: LocationPath

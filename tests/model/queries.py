@@ -92,12 +92,13 @@ def driver(process: Process, mine: Try, kind: Kind) -> Next | None:
 
 def take_over(process: Process, epoch: int, kind: Kind, memory: Memory) -> Next | None:
     attempt = Attempt(process, epoch, memory)
-    started = queries(attempt)._started
+    mine = queries(attempt)
     with surroundings(attempt, kind):
         try:
-            query = started(
+            query = mine._started(
                 UID, cast(Any, Writer(lambda key: kind.spark(process, epoch, key))), Target("parquet", "sink")
             )
+            mine._catch_up(query)
             at = kind.spark(process, epoch, query.located.own.key).start()
         except (Failed, CheckpointError) as error:
             attempt.catch_up()  # ends the attempt if it was replaced

@@ -113,6 +113,7 @@ class Queries:
             self._running = {**self._running, uid: running}
             if not self._thread.is_alive():
                 self._thread.start()
+        self._catch_up(running)
         self._settle()
         return Query(running, self._waits)
 
@@ -129,6 +130,16 @@ class Queries:
             running.stop()
             raise
         return running
+
+    def _catch_up(self, running: RunningQuery) -> None:
+        """Wait for the batch that had begun, which may take hours. Checkpoints and a stop do not wait for it: they know the query."""
+        with self._waits():
+            try:
+                running.catch_up()
+            except BaseException:
+                running.handled.set()  # the script gets the error
+                running.stop()
+                raise
 
     def _tell(self, located: Located, restored: StateSnapshot | None) -> None:
         """Log which batch is next."""

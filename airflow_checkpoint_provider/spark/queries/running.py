@@ -51,6 +51,7 @@ class RunningQuery:
         self._lock = threading.RLock()  # one thread starts or stops Spark's query
         self._paused = threading.Event()
         self._stopped = threading.Event()  # for good
+        self._caught_up = threading.Event()
         self._settled = not located.older
         self._trigger: Any = None  # of the author, while the writer has another one
         self._query: StreamingQuery | None = None
@@ -65,30 +66,12 @@ class RunningQuery:
     # -- starting ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the query, and return when a batch that had begun is committed and its state is there.
-
-        Raises the query's own error, and ``Damaged`` if nobody has written that state.
-        """
-        begun = self.located.position.begun
-        for number in range(1, STARTS + 1):
-            self._locations.heal(self.located)
-            self._attempt.leave_if_over()
-            self._start_once()
-            error = self._await_batch(begun)
-            if error and (number == STARTS or not DISTURBED.search(str(error))):
-                raise error
-            if not error and self._locations.has_state(self.located):
-                return
-            self.spark_query.stop()
-            say(f"query '{self.uid}': an older driver has finished batch {begun}. The query starts again")
-        raise Damaged(
-            f"query '{self.uid}': the sink has batch {begun}, and nobody has written its state. Start another job_id from a checkpoint"
-        )
-
-    def _start_once(self) -> None:
         """Start Spark's query. Raises ``WrongUse`` unless Spark runs it batch by batch: only such a query can be sealed."""
         location = spark_uri(self._attempt.store, self.located.own.key)
         with self._lock:
+            if not self.caught_up:
+                self._locations.heal(self.located)
+            self._attempt.leave_if_over()
             self._query = self._writer.option(LOCATION, location).start()
         java: Any = self._query
         execution = java._jsq.streamingQuery().getClass().getSimpleName()
@@ -96,19 +79,55 @@ class RunningQuery:
             self._query.stop()
             raise WrongUse(f"query '{self.uid}' runs as {execution}, which has no batches that could be checkpointed")
 
-    def _await_batch(self, batch: int) -> Exception | None:
-        """Wait until a batch is committed. Return the error with which the query ended before."""
+    def catch_up(self) -> None:
+        """Return when a batch that had begun is committed and its state is there. Start Spark's query again if it is disturbed.
+
+        While the query stands still for the savepoint of a stop, nothing is done: ``resume`` starts it again. Raises the query's own
+        error, and ``Damaged`` if nobody has written that state.
+        """
+        begun, starts = self.located.position.begun, 1
+        while not self._stopped.is_set():
+            committed = self._await_batch(begun)
+            if committed and self._locations.has_state(self.located):
+                self._caught_up.set()
+                return
+            with self._lock:
+                if not (self.paused or self._stopped.is_set()):
+                    self._refuse_to_start_again(starts, committed)
+                    self.spark_query.stop()
+                    say(f"query '{self.uid}': an older driver has finished batch {begun}. The query starts again")
+                    self.start()
+                    starts += 1
+
+    def _refuse_to_start_again(self, starts: int, committed: bool) -> None:
+        """Raise the error with which the query ended, unless another driver has caused it and few starts were tried.
+
+        If the batch is committed without its state, any error is caused by that.
+        """
+        error = self._error or self.spark_query.exception()
+        if error and not committed and (starts == STARTS or not DISTURBED.search(str(error))):
+            raise error
+        if starts == STARTS:
+            raise Damaged(
+                f"query '{self.uid}': the sink has batch {self.located.position.begun}, and nobody has written its state. Start"
+                " another job_id from a checkpoint"
+            ) from error
+
+    def _await_batch(self, batch: int) -> bool:
+        """Wait until a batch is committed, or Spark's query ends before. Return whether it is committed."""
         own = self.located.own
-        while batch != NOTHING and own.store.read(own.name(f"{COMMITS}/{batch}")) is None:
-            if not self.spark_query.isActive:
-                return self.spark_query.exception()
+        while True:
+            runs = self.paused or self.spark_query.isActive  # asked first: it may commit and end meanwhile
+            if not self.paused and (batch == NOTHING or own.store.read(own.name(f"{COMMITS}/{batch}")) is not None):
+                return True
+            if not runs:
+                return False
             self._attempt.leave_if_over()
             time.sleep(LOOK)
-        return None
 
     def settle(self) -> bool:
         """Give up the older locations, once. Return whether that was now. A store that does not answer is asked again later."""
-        if self._settled:
+        if self._settled or not self.caught_up:
             return False
         try:
             self._locations.settle(self.located)
@@ -123,8 +142,14 @@ class RunningQuery:
     # -- running and ending ------------------------------------------------------------------------------------------
 
     def runs(self) -> bool:
-        """Return whether the query runs, or is drained or stands still for the savepoint of a stop."""
-        return self.paused or self.spark_query.isActive
+        """Return whether the query runs, is drained or stands still for the savepoint of a stop, or is being started again."""
+        starting = not (self.caught_up or self._stopped.is_set())
+        return starting or self.paused or self.spark_query.isActive
+
+    @property
+    def caught_up(self) -> bool:
+        """Return whether the batch that had begun is committed, and its state is there."""
+        return self._caught_up.is_set()
 
     @property
     def paused(self) -> bool:
@@ -146,9 +171,9 @@ class RunningQuery:
                 self._query.stop()
 
     def pause(self) -> None:
-        """Stop the query if it is active. It is an end only if it stays so."""
+        """Stop the query if it runs. It is an end only if it stays so."""
         with self._lock:
-            if self.spark_query.isActive:
+            if self.runs():
                 self._paused.set()
                 self.spark_query.stop()
 
@@ -165,7 +190,8 @@ class RunningQuery:
             if drains:
                 say(f"query '{self.uid}' is drained: it reads what is there now, and ends")
                 self._trigger = trigger_of(self._writer)
-                self._query = self._writer.trigger(availableNow=True).start()
+                self._writer.trigger(availableNow=True)
+                self.start()
         while drains and self.spark_query.isActive:
             check()
             time.sleep(LOOK)
@@ -188,7 +214,7 @@ class RunningQuery:
                     set_trigger(self._writer, self._trigger)
                     self._trigger = None
                 if not self._stopped.is_set():
-                    self._query = self._writer.start()
+                    self.start()
             except Exception as error:  # noqa: BLE001 - the script's thread raises it
                 self._error = error
             finally:

@@ -69,14 +69,20 @@ class QuerySnapshot:
         )
 
     def _detail(self) -> QueryDetail:
-        """Return where the query stands now."""
+        """Return where the query stands now.
+
+        Until the batch that had begun is committed, the snapshot holds it as that of a stop does: the location is a copy that has no
+        more than this batch needs, so nothing could go on from the committed batch alone. Of its state, the snapshot holds what is
+        there. The batch runs again wherever the snapshot is restored, and writes its state anew. Only a sink that has the batch by
+        then would skip it: that of this query, which goes on with its location, and not with a checkpoint.
+        """
         located, sink = self._running.located, self._running.sink
         begun = newest_batch(located.own)[0]
         batch = located.own.committed(begun)
         detail = QueryDetail(
             location=located.path,
             batch=batch,
-            begun=begun if self._running.paused else batch,
+            begun=begun if self._running.paused or not self._running.caught_up else batch,
             sink=sink.target.format,
             path=sink.target.path,
             sources={},
@@ -107,9 +113,10 @@ class QuerySnapshot:
         return (*kept, file_set), file_set.bytes
 
     def _older(self) -> Sequence[FileSet]:
-        """Return the file sets of the checkpoint before, if it was of this location."""
-        before = self._before
-        same = before and before.query and before.query.location == self._running.located.path
+        """Return the file sets of the checkpoint before, if it was of this location and of committed batches only: the state of the
+        others may have been written again."""
+        before, query = self._before, self._before and self._before.query
+        same = query and query.location == self._running.located.path and query.begun == query.batch
         return before.file_sets if before and same else ()
 
     def discard(self) -> None:

@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.coordinator.sealing import newest_batch
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from tests.integration.runtime.test_stopping import ask, found
 from tests.support.launches import Launches
 from tests.support.runs import Home, Running
@@ -213,7 +214,7 @@ def test_checkpoints_are_taken_at_the_pace_of_the_interval(stream: Home) -> None
     with stream.started(confs={"spark.sql.streaming.noDataProgressEventInterval": "5000"}) as running:
         wait_until(lambda: completed() >= 2, 120, running.said)
         add_files(source(stream), *range(4, FILES))
-        wait_until(lambda: batch_of(stream) >= 2, 120, running.said)
+        wait_until(lambda: saved_query(stream).batch >= 2, 120, running.said)
         wait_until(quiet, 120, running.said)
     newest, before, *_ = stream.coordinator().state.newest_first()
     assert newest.completed_at > before.completed_at
@@ -230,12 +231,12 @@ def shown(home: Home) -> tuple[QueryProgress, ...]:
     return beat.queries if beat else ()
 
 
-def batch_of(home: Home) -> int:
-    """Return the batch of the query in the newest checkpoint."""
+def saved_query(home: Home) -> QueryDetail:
+    """Return the query in the newest checkpoint."""
     coordinator = home.coordinator()
     detail = coordinator.read_seal(coordinator.state.newest_first()[0]).states["rows"].query
     assert detail
-    return detail.batch
+    return detail
 
 
 def stop_with_savepoint(home: Home, running: Running) -> str:
@@ -288,6 +289,32 @@ def test_savepoint_of_a_stop_holds_the_batch_that_it_broke_off(stream: Home, tmp
     assert "goes on behind batch 0" in ended.log
     assert set(ids_in(sink_log(fork.out)[1])) == set(range(2 * ROWS, 4 * ROWS))
     assert rows_in(fork.out) == expected(8)[2 * ROWS :]
+
+
+def test_long_batch_that_had_begun_delays_neither_a_checkpoint_nor_a_stop(stream: Home) -> None:
+    """They hold it, as the stop's savepoint would. A stop that fails lets it go on."""
+    hold = holding(stream)
+    running_forever(stream)
+    with in_batch_one(stream, hold) as killed:
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    stream.env["STREAM_INTERVAL"] = "1 s"
+    with stream.started() as running:
+        wait_until(lambda: bool(stream.coordinator().state.retained), 120, running.said)
+        detail = saved_query(stream)
+        assert (detail.batch, detail.begun) == (0, 1)
+        Path(stream.folder, "saved").write_text("no directory")
+        ask(stream, running, "suspend_savepoint", token="a person too early")
+        wait_until(lambda: "was not stopped" in running.said(), 120, running.said)
+        Path(stream.folder, "saved").unlink()
+        stop_with_savepoint(stream, running)
+        assert "STARTED" not in running.said()
+    resume(stream.coordinator())
+    with stream.started() as running:
+        wait_until(lambda: "goes on with batch 1" in running.said(), 120, running.said)
+        hold.unlink()
+        wait_until(has_batches(stream, 2), 120, running.said)
+    assert exact(stream, 4)
 
 
 def test_stopped_query_goes_on_where_it_was(stream: Home, stopped: str) -> None:

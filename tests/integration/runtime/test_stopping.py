@@ -34,11 +34,13 @@ def has_stages(home: Home) -> bool:
     return bool(stages(home.coordinator().state))
 
 
-def ask(home: Home, running: Running, kind: str, begun: Callable[[Home], object] = begun) -> int:
+def ask(
+    home: Home, running: Running, kind: str, begun: Callable[[Home], object] = begun, *, token: str = "a person"
+) -> int:
     """As soon as the driver runs."""
     wait_until(lambda: begun(home), 60, running.said)
     return home.coordinator().trigger(
-        Request(token="a person", kind=kind, folder=target(home), timeout_s=60.0, origin="cli", owner="ann")
+        Request(token=token, kind=kind, folder=target(home), timeout_s=60.0, origin="cli", owner="ann")
     )
 
 
