@@ -2,6 +2,7 @@
 
 from airflow_checkpoint_provider.spark.job import CheckpointedJob, CheckpointRef
 from airflow_checkpoint_provider.spark.open_checkpoint import OpenedCheckpoint, open_checkpoint
+from airflow_checkpoint_provider.spark.queries.batch_sink import batch_sink
 from airflow_checkpoint_provider.spark.state.registered import (
     CheckpointedObject,
     InitializationContext,
@@ -17,5 +18,6 @@ __all__ = [
     "OpenedCheckpoint",
     "SnapshotContext",
     "Value",
+    "batch_sink",
     "open_checkpoint",
 ]

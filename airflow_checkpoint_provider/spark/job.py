@@ -25,6 +25,7 @@ from airflow_checkpoint_provider.spark.end import JobEnd, exit_code, refuse_retr
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.progress import Progress
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
+from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.settings import Settings, launched, script, settings_of
@@ -243,7 +244,7 @@ class CheckpointedJob:
         """
         self._claim(uid)
         self._states.claim_value(uid)
-        return Value(self._states.values, uid, default, self._attempt.leave_if_over)
+        return Value(self._states.values, uid, default, self._check_change)
 
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         """Register an object with a state of its own, or a hook without state.
@@ -313,7 +314,12 @@ class CheckpointedJob:
         number = point.id or self._attempt.restored.id_floor
         return CheckpointRef(state.job, state.scope, number, point.pointer or str(keys.pointer(store.uri, number)))
 
+    def _check_change(self) -> None:
+        refuse_inside()
+        self._attempt.leave_if_over()
+
     def _check_active(self) -> None:
+        refuse_inside()
         if CheckpointedJob._active is not self:
             raise WrongUse(OUTSIDE)
 

@@ -4,7 +4,8 @@
 ends by itself when all files are read, but for ``STREAM_FOREVER``. With ``STREAM_STATE``, each key is written once. A batch stands
 still while the file ``STREAM_HOLD`` exists; the name of a file beside it ends with the id of the query's run. If it is in the file,
 the batch fails. With ``STREAM_COPY``, another query reads what the first one writes, and writes it to ``OUT-copy``. With
-``STREAM_BLIND``, the driver does not notice that it was replaced.
+``STREAM_BLIND``, the driver does not notice that it was replaced. ``STREAM_SINK``
+names a function of ``SINKS``, by which batches are written instead.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
-from airflow_checkpoint_provider.spark import CheckpointedJob, attempt
+from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, batch_sink
 
 SCHEMA = "id long, key string"
 FILES_A_BATCH = "2"
@@ -36,7 +37,7 @@ def main(job: CheckpointedJob, out: str) -> None:
         rows = rows.withColumn("key", F.udf(held(hold), "string")("key"))
     if os.environ.get("STREAM_STATE"):
         rows = rows.dropDuplicates(["key"])
-    query = job.start_query("rows", to_files(rows, out))
+    query = job.start_query("rows", to_sink(job, rows, out))
     if os.environ.get("STREAM_COPY"):
         job.start_query("copy", to_files(job.spark.readStream.schema(SCHEMA).parquet(out), f"{out}-copy"))
     print("STARTED", flush=True)
@@ -46,10 +47,46 @@ def main(job: CheckpointedJob, out: str) -> None:
     print("RESULT", json.dumps(result), flush=True)
 
 
+def to_sink(job: CheckpointedJob, rows: DataFrame, out: str) -> DataStreamWriter:
+    name = os.environ.get("STREAM_SINK")
+    return triggered(rows.writeStream.foreachBatch(SINKS[name](job, out))) if name else to_files(rows, out)
+
+
 def to_files(rows: DataFrame, folder: str) -> DataStreamWriter:
-    writer = rows.writeStream.format("parquet").option("path", folder)
+    return triggered(rows.writeStream.format("parquet").option("path", folder))
+
+
+def triggered(writer: DataStreamWriter) -> DataStreamWriter:
     forever = bool(os.environ.get("STREAM_FOREVER"))
     return writer.trigger(processingTime="0 seconds") if forever else writer.trigger(availableNow=True)
+
+
+Batch = Callable[[DataFrame, int], None]
+
+
+def two_sinks(_: CheckpointedJob, out: str) -> Batch:
+    """Return a function that writes all rows to ``OUT``, and those of the third file and later ones to ``OUT-late``, if there are any."""
+    every, late = batch_sink(out), batch_sink(f"{out}-late")
+
+    def write(frame: DataFrame, batch: int) -> None:
+        rows = frame.where("id >= 60")
+        if not rows.isEmpty():
+            late(rows, batch)
+        every(frame, batch)  # last, so that whoever sees these rows may hold the next batch
+
+    return write
+
+
+def sets_a_value(job: CheckpointedJob, _: str) -> Batch:
+    newest = job.value("newest", -1)
+    return lambda frame, batch: newest.set(batch)
+
+
+SINKS: dict[str, Callable[[CheckpointedJob, str], Batch]] = {
+    "batch_sink": lambda job, out: batch_sink(out),
+    "two sinks": two_sinks,
+    "sets a value": sets_a_value,
+}
 
 
 def held(file: str) -> Callable[[str], str]:

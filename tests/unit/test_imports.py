@@ -192,6 +192,7 @@ EXPORTS = {  # public names; a name here stays
         "OpenedCheckpoint",
         "SnapshotContext",
         "Value",
+        "batch_sink",
         "open_checkpoint",
     ),
     "task_groups": ("CheckpointTaskGroup",),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Query:
 
     def stop(self) -> None:
         """Stop the query. That is an end, not a failure."""
+        refuse_inside()
         self._running.stop()
 
     def handled(self) -> None:
@@ -60,6 +62,7 @@ class Query:
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802 - Spark's own name
         """Wait until the query ends, at most ``timeout`` seconds. Return whether it has ended. Raises its error."""
+        refuse_inside()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._waiting():
             while self._running.runs():

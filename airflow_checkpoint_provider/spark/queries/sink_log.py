@@ -36,8 +36,10 @@ class SinkLog:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
+        gateway: Any = spark.sparkContext._gateway
         session: Any = spark._jsparkSession
-        self._jvm, self._conf = jvm, session.sessionState().newHadoopConf()
+        self._jvm, self._gateway, self._session = jvm, gateway, session
+        self._conf = session.sessionState().newHadoopConf()
         self._log = jvm.org.apache.hadoop.fs.Path(path, LOG)
         self._files = self._log.getFileSystem(self._conf)
         self._folder = str(self._files.makeQualified(self._log.getParent()).toUri())
@@ -103,11 +105,21 @@ class SinkLog:
             if name.startswith(".") and name.endswith(TEMPORARY):
                 self._files.delete(self._jvm.org.apache.hadoop.fs.Path(self._log, name), False)
 
-    def begin(self, batch: int) -> None:
-        """Let the log of an empty sink end with ``batch``, so that a reader finds every entry that it needs."""
-        compacted = (batch + 1) // self.interval * self.interval - 1
-        for number in range(max(compacted, 0), batch + 1):
-            self._write(number, (), compact=number == compacted)
+    def fill_up(self, behind: int) -> None:
+        """Put empty entries for the batches up to ``behind`` that the sink does not have.
+
+        A query may come to a new path in its middle, or leave out a batch. But Spark reads and compacts only a log without gaps.
+        """
+        newest = self.newest_batch()
+        if newest >= behind:
+            return
+        compacted = (behind + 1) // self.interval * self.interval - 1
+        if compacted > newest and not self.files():
+            self._compact(compacted, ())  # Spark itself would compact the entries before
+        sinks = self._jvm.org.apache.spark.sql.execution.streaming.sinks
+        log = sinks.FileStreamSinkLog(1, self._session, str(self._log), self._jvm.scala.Option.empty())
+        for batch in range(self.newest_batch() + 1, behind + 1):
+            log.add(batch, self._gateway.new_array(sinks.SinkFileStatus, 0))
 
     def keep(self, files: Sequence[SinkFile], batch: int) -> None:
         """Let the log end with ``batch``, and hold just ``files``. ``batch`` is one that is compacted.
@@ -115,12 +127,11 @@ class SinkLog:
         The entry before it is written, too: of an older one, Spark would take the distance for that of all.
         """
         for number in (batch - self.interval, batch):
-            self._write(number, files, compact=True)
+            self._compact(number, files)
 
-    def _write(self, number: int, files: Iterable[SinkFile], *, compact: bool) -> None:
-        """Write an entry as Spark does, unless it is there."""
-        entry = f"{number}{COMPACT if compact else ''}"
-        path = self._jvm.org.apache.hadoop.fs.Path(self._log, entry)
+    def _compact(self, batch: int, files: Iterable[SinkFile]) -> None:
+        """Write a compacted entry as Spark does, unless it is there."""
+        path = self._jvm.org.apache.hadoop.fs.Path(self._log, f"{batch}{COMPACT}")
         if self._files.exists(path):
             return
         checkpointing = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, VersionMismatch, WrongUse
+from airflow_checkpoint_provider.spark.queries.batch_function import batch_function, java_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +19,9 @@ SPARK = "4.2."
 LOCATION = "checkpointLocation"
 FILES = ("parquet", "orc", "json", "csv", "text")
 """Sinks that write each batch once, by the log in their ``_spark_metadata``."""
+FOREACH_BATCH = "foreachBatch"
 AT_LEAST_ONCE = {
+    FOREACH_BATCH: "its function gets the batch that had begun again after a restart, with the same rows",
     "foreach": "it gets the rows of the batch that had begun again after a restart",
     "kafka": "it gets the rows of the batch that had begun again after a restart",
     "console": "it shows the batch that had begun again after a restart",
@@ -54,7 +57,7 @@ def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
             f"query '{uid}': queries need Spark {SPARK}x, this is {spark.version}. Run the job with pyspark=={SPARK}0"
         )
     _refuse_confs(spark, uid)
-    fields = _fields(writer)
+    fields = java_fields(writer._jwrite)
     options = {str(name).lower(): str(value) for name, value in _pairs(fields["extraOptions"])}
     if LOCATION.lower() in options:
         raise WrongUse(
@@ -66,6 +69,10 @@ def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
         )
     _refuse_absolute_paths(uid, writer)
     _refuse_trigger(uid, fields["trigger"])
+    if fields["source"] == FOREACH_BATCH:
+        # A sink of this package says so; any other function is its author's matter
+        target = getattr(batch_function(spark, fields), "target", None)
+        return target if isinstance(target, Target) else Target(FOREACH_BATCH, "")
     return _target(uid, str(fields["source"]).lower(), options)
 
 
@@ -118,23 +125,13 @@ def _target(uid: str, sink: str, options: dict[str, str]) -> Target:
 
 def trigger_of(writer: DataStreamWriter) -> Any:
     """Return the trigger of a writer, as Spark's own object."""
-    return _fields(writer)["trigger"]
+    return java_fields(writer._jwrite)["trigger"]
 
 
 def set_trigger(writer: DataStreamWriter, trigger: Any) -> None:
     """Give a writer what ``trigger_of`` returned."""
     java: Any = writer._jwrite
     java.trigger(trigger)
-
-
-def _fields(writer: DataStreamWriter) -> dict[str, Any]:
-    """Return the private fields of Spark's writer."""
-    java: Any = writer._jwrite
-    found = {}
-    for field in java.getClass().getDeclaredFields():
-        field.setAccessible(True)
-        found[str(field.getName())] = field.get(java)
-    return found
 
 
 def _pairs(scala_map: Any) -> list[tuple[str, str]]:

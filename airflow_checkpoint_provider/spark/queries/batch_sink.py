@@ -1,0 +1,82 @@
+"""A sink for functions of ``foreachBatch`` that takes each batch once: Spark's own file sink. Runs in the Spark driver.
+
+Spark's file sink writes the files of each try under names of their own, and publishes them by one entry of its log,
+``_spark_metadata/N``, if batch N has none. A file that no entry names is never read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved, WrongUse
+from airflow_checkpoint_provider.spark.queries import sink
+from airflow_checkpoint_provider.spark.queries.writer import FILES, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RUN = "spark.jobGroup.id"  # Spark sets another one at each start of a query
+
+
+class BatchSink:
+    """The folder ``path`` as a sink of batches; made by ``batch_sink``."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._written: tuple[str, int] | None = None
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Write the rows of a batch. If the batch was published before, only compute them: Spark fails a batch that leaves its state
+        unwritten.
+
+        Raises ``SinkMoved`` if the sink has later batches, and ``WrongUse`` at the second call for one batch: its rows would be
+        skipped without a word.
+        """
+        spark = frame.sparkSession
+        newest = sink.newest_batch(spark, self.target)
+        if newest > batch_id:
+            raise SinkMoved(
+                f"{self.target.path} has batches up to {newest}, so it would skip batch {batch_id}. Nothing was written. Either a"
+                " query began anew in front of an old sink: write to another path. Or an older driver woke up: it may end",
+                sink=newest,
+                checkpoint=batch_id,
+            )
+        self._refuse_second(spark.sparkContext.getLocalProperty(RUN), batch_id)
+        if newest == batch_id:
+            frame.write.format("noop").mode("overwrite").save()
+            return
+        sink.fill_up(spark, self.target, batch_id - 1)
+        _spark_sink(spark, self.target).addBatch(batch_id, frame._jdf)
+
+    def _refuse_second(self, run: str | None, batch_id: int) -> None:
+        if run and self._written == (run, batch_id):
+            raise WrongUse(
+                f"the batch_sink of {self.target.path} was called twice for batch {batch_id}, and takes a batch once. Union the frames,"
+                " or use a path for each"
+            )
+        self._written = (run, batch_id) if run else None
+
+
+def batch_sink(path: str, format: str = "parquet") -> BatchSink:  # noqa: A002 - Spark's own name
+    """Return a sink for ``foreachBatch`` that takes each batch once: ``writer.foreachBatch(batch_sink("/data/out"))``.
+
+    It may also be called inside of a function of your own, with the frame to write and the batch's id. Each path has one sink, and
+    each sink is called at most once for a batch. Read the path with Spark: other readers also see files of tries that lost.
+
+    :param format: one of Spark's file formats: parquet, orc, json, csv, text.
+    """
+    if not path:
+        raise WrongUse("a batch_sink needs a path")
+    if format not in FILES:
+        raise NotSupportedYet(f"batch_sink cannot write {format!r}. It knows the formats {', '.join(FILES)}")
+    return BatchSink(Target(format, path))
+
+
+def _spark_sink(spark: Any, target: Target) -> Any:
+    """Return Spark's file sink, made as ``writeStream.format(...).start(path)`` makes it."""
+    jvm, none = spark._jvm, spark._jvm.scala.Option.empty()
+    no_columns, options = jvm.PythonUtils.toSeq([]), jvm.PythonUtils.toScalaMap({"path": target.path})
+    source = jvm.org.apache.spark.sql.execution.datasources.DataSource(
+        spark._jsparkSession, target.format, no_columns, none, no_columns, none, options, none, none
+    )
+    return source.createSink(jvm.org.apache.spark.sql.streaming.OutputMode.Append())

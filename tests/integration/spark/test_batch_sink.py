@@ -1,0 +1,58 @@
+"""The log of a file sink whose batches a function writes: what Spark reads of it. Runs on Linux, with a Spark session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
+from airflow_checkpoint_provider.spark import batch_sink
+from airflow_checkpoint_provider.spark.queries import sink
+from airflow_checkpoint_provider.spark.queries.writer import Target
+from tests.support.streams import sink_log
+
+
+def read(spark: SparkSession, out: Path) -> list[int]:
+    return sorted(row.id for row in spark.read.parquet(str(out)).collect())
+
+
+@pytest.mark.parametrize("first", [0, 8, 1004])
+def test_spark_reads_a_sink_that_begins_anywhere_and_lacks_batches(
+    spark: SparkSession, tmp_path: Path, first: int
+) -> None:
+    """The log is compacted on the way, at every tenth batch."""
+    write = batch_sink(str(tmp_path))
+    batches = [first, first + 1, first + 5, first + 13]
+    for batch in batches:
+        write(spark.range(batch, batch + 1), batch)
+        assert read(spark, tmp_path) == [written for written in batches if written <= batch]
+
+
+def test_published_batch_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    write, again = batch_sink(str(tmp_path)), batch_sink(str(tmp_path))
+    write(spark.range(3), 0)
+    again(spark.range(5), 0)
+    assert read(spark, tmp_path) == [0, 1, 2]
+
+
+def test_batch_that_would_be_skipped_behind_later_ones_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write = batch_sink(str(tmp_path))
+    write(spark.range(3), 1)
+    with pytest.raises(SinkMoved, match="has batches up to 1, so it would skip batch 0"):
+        write(spark.range(3), 0)
+
+
+def test_log_that_was_filled_up_to_the_middle_is_filled_up_again(spark: SparkSession, tmp_path: Path) -> None:
+    target = Target("parquet", str(tmp_path))
+    for behind in (21, 34):  # the first driver was killed at 21
+        sink.fill_up(spark, target, behind)
+    assert sorted(sink_log(tmp_path)) == [29, 30, 31, 32, 33, 34]
+    batch_sink(str(tmp_path))(spark.range(2), 35)
+    assert read(spark, tmp_path) == [0, 1]
+
+
+def test_format_without_a_log_is_refused() -> None:
+    with pytest.raises(NotSupportedYet, match="cannot write 'delta'"):
+        batch_sink("/data/out", "delta")
