@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved, WrongUse
-from airflow_checkpoint_provider.spark.queries import sink
+from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import FILES, Target
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class BatchSink:
         skipped without a word.
         """
         spark = frame.sparkSession
-        newest = sink.newest_batch(spark, self.target)
+        log = SinkLog(spark, self.target.path)
+        newest = log.newest_batch()
         if newest > batch_id:
             raise SinkMoved(
                 f"{self.target.path} has batches up to {newest}, so it would skip batch {batch_id}. Nothing was written. Either a"
@@ -45,7 +46,7 @@ class BatchSink:
         if newest == batch_id:
             frame.write.format("noop").mode("overwrite").save()
             return
-        sink.fill_up(spark, self.target, batch_id - 1)
+        log.fill_up(batch_id - 1)
         _spark_sink(spark, self.target).addBatch(batch_id, frame._jdf)
 
     def _refuse_second(self, run: str | None, batch_id: int) -> None:

@@ -77,6 +77,8 @@ class Locations:
         self._name(uid, path, query, position, gone_back)
         if gone_back:
             sink.go_back(gone_back, position.committed)
+        else:
+            sink.fill_up(position.committed)
         chain = self._chain(query) if query and not gone_back else ()
         older = tuple(self._at(location.path) for location in query.locations) if query else ()
         return Located(uid, path, own, chain, older, position, gone_back)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
-from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
-from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.spark.queries.writer import FOREACH_BATCH, Target
 from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
@@ -43,6 +43,11 @@ class Sink:
         """Return the newest file that the sink had when ``batch`` was written. Raises ``Damaged``."""
         return self._log.newest_file(batch) if self._log else None
 
+    def fill_up(self, behind: int) -> None:
+        """Put empty entries into its log for the batches up to ``behind``, which an empty sink does not have."""
+        if self._log:
+            self._log.fill_up(behind)
+
     def meet(self, position: Position, before: str | None) -> None:
         """Make sure that the query can go on at ``position``: the sink has the batches up to there, or is empty.
 
@@ -58,7 +63,6 @@ class Sink:
             say(
                 f"query '{self._uid}' goes on behind batch {committed} and writes to {self.target.path}, which is empty"
             )
-            self._log.begin(committed)
             return
         begins = "begins anew" if committed == NOTHING else f"would go on behind batch {committed}"
         effect = (
@@ -88,6 +92,7 @@ class Sink:
         Raises ``SinkMoved`` if the sink would lose rows and that is not ``allowed``, or lacks rows that it had.
         """
         if not self._log:
+            self._refuse_function(saved.batch)
             return GoneBack(batch=saved.batch)
         path, found, files = self.target.path, self._log.newest_batch(), self._log.files()
         begins = not files and path != saved.path
@@ -104,6 +109,15 @@ class Sink:
             why = wording.sink_is_ahead(self._uid, path, saved.batch, found)
             raise SinkMoved(f"{why}. Nothing was started", sink=found, checkpoint=saved.batch)
         return GoneBack(batch=saved.batch, sink=path, newest_file=newest)
+
+    def _refuse_function(self, batch: int) -> None:
+        """Raise ``NotSupportedYet`` for a function of ``foreachBatch``; say what any other sink without a log gets."""
+        if self.target.format == FOREACH_BATCH:
+            raise NotSupportedYet(
+                f"query '{self._uid}' is to go back to batch {batch}, and its foreachBatch may have written later ones. Nothing was"
+                " started. Start another job_id from the checkpoint, which writes elsewhere; or use batch_sink"
+            )
+        say(f"query '{self._uid}' goes back, and its sink, {self.target.format}, gets the rows since then again")
 
     def _beyond(self, files: Sequence[SinkFile], newest: str | None) -> Sequence[SinkFile] | None:
         """Return the files behind ``newest``; None if that is not there."""
@@ -130,7 +144,7 @@ class Sink:
                 checkpoint=gone_back.batch,
             )
         if not files:
-            self._log.begin(batch)
+            self._log.fill_up(batch)
             return
         self._log.keep(files[: len(files) - len(beyond)], batch)
         self._log.delete(beyond)

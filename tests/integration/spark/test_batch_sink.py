@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
 from airflow_checkpoint_provider.spark import batch_sink
-from airflow_checkpoint_provider.spark.queries import sink
-from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
 from tests.support.streams import sink_log
 
 
@@ -45,9 +44,8 @@ def test_batch_that_would_be_skipped_behind_later_ones_is_refused(spark: SparkSe
 
 
 def test_log_that_was_filled_up_to_the_middle_is_filled_up_again(spark: SparkSession, tmp_path: Path) -> None:
-    target = Target("parquet", str(tmp_path))
     for behind in (21, 34):  # the first driver was killed at 21
-        sink.fill_up(spark, target, behind)
+        SinkLog(spark, str(tmp_path)).fill_up(behind)
     assert sorted(sink_log(tmp_path)) == [29, 30, 31, 32, 33, 34]
     batch_sink(str(tmp_path))(spark.range(2), 35)
     assert read(spark, tmp_path) == [0, 1]
