@@ -6,7 +6,7 @@ Spark 4.2 writes it; the layout was measured there, and is not changed by this p
 * ``offsets/N``: written before batch N begins. It names what the batch reads, and the confs of the state;
 * ``commits/N``: written when batch N has ended;
 * ``sources/<i>/K`` and ``K.compact``: what the file source i has read. ``offsets/N`` names the newest K that batch N needs;
-* ``state/<operator>/_metadata/metadata``: the stores of an operator, and into how many partitions they are divided;
+* ``state/<operator>/_metadata/...``: the stores of an operator, and into how many partitions they are divided (``state_metadata``);
 * ``state/<operator>/<partition>/[<store>/]``: batch N makes version N+1 of each store. ``V.delta`` and ``V.changelog`` hold
   what changed since V-1, ``V.snapshot`` and ``V.zip`` hold all. The parts of a ``.zip`` lie in ``SSTs/`` and ``logs/``.
 
@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from airflow_checkpoint_provider.coordinator import state_metadata
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -36,8 +37,7 @@ POISON = b"v99999\n"  # the first line of an entry that ends a log: no version o
 VERSION = re.compile(r"(state/\d+/\d+(?:/[^/]+)?)/(\d+)\.(delta|changelog|snapshot|zip)")
 SOURCE_NAME = re.compile(r'(\d+):(?=[{\d"-])')  # of offset log format 2, which names the source
 _SOURCE = re.compile(r"sources/(\d+)/(\d+)(\.compact)?")
-_OPERATOR = re.compile(r"state/(\d+)/(?:_metadata|_stateSchema)/.+")
-_DEFAULT = "default"  # the store of an operator that has one; it has no folder of its own
+_SCHEMA = re.compile(r"state/\d+/(?:_stateSchema/.+|\d+/(?:[^/]+/)?_metadata/schema)")  # of the rows in the state
 
 
 # -- what Spark wrote ------------------------------------------------------------------------------------------------------
@@ -192,19 +192,9 @@ class Found:
 
     def _expected(self) -> Iterator[str]:
         """Yield the folders of all state stores that the operators name, also those that have no version yet. Raises ``Damaged``."""
-        for operator in {match[1] for name in self.sizes if (match := _OPERATOR.fullmatch(name))}:
-            name = f"state/{operator}/_metadata/metadata"
-            try:
-                about = (
-                    json.loads(self.places[name].read(name).decode().split("\n", 1)[1]) if name in self.sizes else {}
-                )
-                for store in about.get("stateStoreInfo", ()):
-                    below = "" if store["storeName"] == _DEFAULT else f"/{store['storeName']}"
-                    yield from (f"state/{operator}/{n}{below}" for n in range(store["numPartitions"]))
-            except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-                raise Damaged(
-                    f"{self.places[name].name(name)} does not name the state's stores ({error}); somebody or something changed it"
-                ) from None
+        for name in state_metadata.newest(self.sizes).values():
+            place = self.places[name]
+            yield from state_metadata.stores(place.read(name), name, place.name(name))
 
     def _parts(self, name: str) -> Iterator[str]:
         """Yield the files that a snapshot of RocksDB names, relative to its folder. Raises ``Damaged``."""
@@ -241,8 +231,9 @@ class Found:
                     " somebody or something deleted it"
                 )
         files = (store.files(store.base(version), position.begun + 1) for store in self._stores.values())
-        operators = (name for name in self.sizes if _OPERATOR.fullmatch(name))
-        return (*operators, *chain.from_iterable(files))
+        schemas = (name for name in self.sizes if _SCHEMA.fullmatch(name))
+        metadata = state_metadata.newest(self.sizes, position.committed).values()
+        return (*metadata, *schemas, *chain.from_iterable(files))
 
 
 # -- the files of a batch --------------------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
+from airflow_checkpoint_provider.coordinator import state_metadata
 from airflow_checkpoint_provider.coordinator.query_location import (
     NOTHING,
     OFFSETS,
@@ -31,6 +32,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import Query
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 
 LATE_COPY = 10.0  # seconds for which S3 may still carry out a copy that it had begun before the location was sealed
@@ -118,7 +120,9 @@ class Locations:
     def _take_over(self, query: Query, position: Position, own: Location, sink: Sink) -> tuple[Position, None]:
         """Copy what the query needs to go on, and finish what an attempt began that went back."""
         found = Found(*self._chain(query))
-        copy_files(found, own, needed_files(found, position))
+        names = needed_files(found, position)
+        copy_files(found, own, names)
+        name_own_files(own, names)
         if query.newest.gone_back:
             sink.go_back(query.newest.gone_back, query.newest.committed)
         return position, None
@@ -164,8 +168,10 @@ class Locations:
 
     def _copy_checkpoint(self, restored: StateSnapshot | None, own: Location, by: int = 0) -> Position:
         """Copy the files of a query in a checkpoint. ``by`` is added to the numbers of its batches."""
-        for file_set in restored.file_sets if restored else ():
+        file_sets = restored.file_sets if restored else ()
+        for file_set in file_sets:
             copy_files(Found(self._at(file_set.path)), own, [file.name for file in file_set.files], by)
+        name_own_files(own, [file.name for file_set in file_sets for file in file_set.files])
         if restored and by:
             self._write_beginnings(restored, own, by)
         return position_of(restored)
@@ -268,3 +274,11 @@ def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0
 
 def _names_others(name: str) -> bool:
     return name.endswith(".zip")
+
+
+def name_own_files(own: Location, names: Collection[str]) -> None:
+    """Write those of the copied files anew that name others by their whole paths: they name the copies. Raises ``Damaged``."""
+    uri = spark_uri(own.store, own.key)
+    for name in filter(state_metadata.names_paths, names):
+        body = state_metadata.at(uri, own.read(name), name, names, own.name(name))
+        own.store.overwrite(own.name(name), body)

@@ -5,10 +5,11 @@ PySpark shows nothing of a ``DataStreamWriter`` before its query starts, so the 
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.errors import NotSupportedYet, VersionMismatch, WrongUse
+from airflow_checkpoint_provider.errors import NotInstalled, NotSupportedYet, VersionMismatch, WrongUse
 from airflow_checkpoint_provider.spark.queries.batch_function import batch_function, java_fields
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
         raise NotSupportedYet(
             f"query '{uid}': asynchronous progress tracking writes no offsets before a batch; leave it out"
         )
-    _refuse_absolute_paths(uid, writer)
+    _need_protobuf(uid, writer)
     _refuse_trigger(uid, fields["trigger"])
     if fields["source"] == FOREACH_BATCH:
         # A sink of this package says so; any other function is its author's matter
@@ -92,14 +93,18 @@ def _refuse_confs(spark: SparkSession, uid: str) -> None:
         )
 
 
-def _refuse_absolute_paths(uid: str, writer: DataStreamWriter) -> None:
-    """Raise ``NotSupportedYet`` for an operator that stores the path of its location: a copy would read the old one."""
+def _need_protobuf(uid: str, writer: DataStreamWriter) -> None:
+    """Raise ``NotInstalled`` if Spark could not call the query's ``StatefulProcessor``. Spark itself does not say why."""
     rows: Any = writer._df
-    if "TransformWithState" in rows._jdf.queryExecution().analyzed().toString():
-        raise NotSupportedYet(
-            f"query '{uid}' uses transformWithState, which stores the path of its checkpoint location. This version copies"
-            " locations, so it cannot run it"
-        )
+    if "TransformWithStateInPySpark" not in rows._jdf.queryExecution().analyzed().toString():
+        return
+    try:
+        importlib.import_module("google.protobuf")
+    except ImportError as error:
+        raise NotInstalled(
+            f"query '{uid}' uses transformWithState, with which Spark needs protobuf: {error}. Install protobuf in the Python of the"
+            " driver and of the executors"
+        ) from None
 
 
 def _refuse_trigger(uid: str, trigger: Any) -> None:
