@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ def add_files(folder: Path, *numbers: int) -> None:
         rows = [row(number, n) for n in range(ROWS)]
         hidden = folder / f".{number}.tmp"
         hidden.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        os.utime(hidden, times=(EVENTS.timestamp() + number,) * 2)  # Spark reads the files in this order
         hidden.rename(folder / f"{number:04d}.json")
 
 

@@ -1,0 +1,131 @@
+"""What each batch of a query of ``tests/jobs/matrix.py`` must hold, given the files of the input that it read. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, timedelta
+from itertools import product
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow.parquet
+
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from tests.jobs.matrix import BUCKETS
+from tests.support.streams import EVENTS, ROWS, SECONDS, row
+
+Rows = Counter[tuple[Any, ...]]
+Files = frozenset[int]
+Read = tuple[Files, ...]
+"""What each source has read: the numbers of the files."""
+Emits = Callable[[Read, Read, Rows], Rows]
+"""The rows of a batch, from what was read before it, what is read with it, and the rows of all batches before."""
+
+
+# -- what a batch must hold ------------------------------------------------------------------------------------------------
+
+
+def _dedup(before: Read, now: Read, _: Rows) -> Rows:
+    return Rows((key,) for key in _keys(now[0]) - _keys(before[0]))
+
+
+def _keys(files: Files) -> set[object]:
+    return {row(file, n)["key"] for file in files for n in range(ROWS)}
+
+
+def _join(before: Read, now: Read, _: Rows) -> Rows:
+    new = (now[0] & now[1]) - (before[0] & before[1])
+    return Rows((file * ROWS + n,) for file in new for n in range(ROWS))
+
+
+def _count(before: Read, _: Read, seen: Rows) -> Rows:
+    """A file is a window. The newest one that was read before closes those below it."""
+    closed = (file for file in before[0] if file < max(before[0]))
+    return Rows((EVENTS + timedelta(seconds=SECONDS * file), ROWS) for file in closed) - seen
+
+
+def _totals(before: Read, now: Read, _: Rows) -> Rows:
+    """Each bucket has a row of each second."""
+    total = len(now[0]) * SECONDS
+    return Rows((bucket, total, total) for bucket in range(BUCKETS) if now != before)
+
+
+OF_OPERATOR: dict[str, tuple[Emits, tuple[str, ...]]] = {
+    "dedup": (_dedup, ("key",)),
+    "join": (_join, ("id",)),
+    "count": (_count, ("start", "count")),
+    "totals": (_totals, ("bucket", "rows", "seconds")),
+}
+"""What the batches of each operator must hold, and in which columns."""
+
+
+def check(operator: str, batches: Mapping[int, Rows], logs: list[list[Files]]) -> None:
+    """Raise unless each batch holds what it must, and the last one ends the input.
+
+    A batch goes on by at most one entry in the log of each source. Which sources it read is not known any more, so all ways are
+    followed: one of them must explain every batch.
+    """
+    emits = OF_OPERATOR[operator][0]
+    assert sorted(batches) == list(range(len(batches))), sorted(batches)
+    seen, ways = Rows(), {(0,) * len(logs)}
+    for number in range(len(batches)):
+        steps = (
+            (way, tuple(map(sum, zip(way, step, strict=True))))
+            for way in ways
+            for step in product((0, 1), repeat=len(logs))
+        )
+        known = ((way, now) for way, now in steps if all(n <= len(log) for n, log in zip(now, logs, strict=True)))
+        left = {now for way, now in known if emits(_read(logs, way), _read(logs, now), seen) == batches[number]}
+        assert left, (
+            f"batch {number} holds {_short(batches[number])}; before it, {sorted(ways)} entries of {logs} were read"
+        )
+        seen, ways = seen + batches[number], left
+    assert tuple(len(log) for log in logs) in ways, f"{logs} was read as far as {sorted(ways)}"
+
+
+def _read(logs: list[list[Files]], entries: tuple[int, ...]) -> Read:
+    return tuple(frozenset[int]().union(*log[:number]) for log, number in zip(logs, entries, strict=True))
+
+
+def _short(rows: Rows) -> str:
+    return f"{sum(rows.values())} rows: {sorted(rows.items(), key=str)[:5]}"
+
+
+# -- what the batches hold -------------------------------------------------------------------------------------------------
+
+
+def rows_of_batches(sink: Path, operator: str) -> dict[int, Rows]:
+    """Return the rows of each batch in a file sink. Its log must not have been cleaned up."""
+    columns, known = OF_OPERATOR[operator][1], set[str]()
+    batches = dict[int, Rows]()
+    for number, entry in sorted(
+        (int(file.name.removesuffix(".compact")), file) for file in (sink / "_spark_metadata").glob("[0-9]*")
+    ):
+        paths = {json.loads(line)["path"] for line in entry.read_text().splitlines()[1:]}
+        batches[number] = Rows(
+            found for path in paths - known for found in _rows(Path(unquote(urlparse(path).path)), columns)
+        )
+        known |= paths
+    return batches
+
+
+def _rows(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    table = pyarrow.parquet.ParquetFile(file).read(columns=list(columns))
+    for found in table.to_pylist():
+        values = (found[column] for column in columns)
+        yield tuple(value.replace(tzinfo=UTC) if hasattr(value, "tzinfo") else value for value in values)
+
+
+def logs_of_sources(location: Location) -> list[list[Files]]:
+    """Return the files that each file source of a query has read, by the entries of its log."""
+    sources = dict[int, dict[int, set[int]]]()
+    for name in location.sizes():
+        if name.startswith("sources/"):
+            entries = sources.setdefault(int(name.split("/")[1]), {})
+            for line in location.read(name).decode().splitlines()[1:]:
+                about = json.loads(line)
+                entries.setdefault(about["batchId"], set()).add(int(Path(about["path"]).stem))
+    return [[frozenset(entries[number]) for number in sorted(entries)] for _, entries in sorted(sources.items())]
