@@ -83,7 +83,9 @@ def check(operator: str, batches: Mapping[int, Rows], logs: list[list[Files]]) -
             f"batch {number} holds {_short(batches[number])}; before it, {sorted(ways)} entries of {logs} were read"
         )
         seen, ways = seen + batches[number], left
-    assert tuple(len(log) for log in logs) in ways, f"{logs} was read as far as {sorted(ways)}"
+    whole = tuple(map(len, logs))
+    assert whole in ways, f"{logs} was read as far as {sorted(ways)}"
+    assert not (left_out := emits(_read(logs, whole), _read(logs, whole), seen)), f"{_short(left_out)} are in no batch"
 
 
 def _read(logs: list[list[Files]], entries: tuple[int, ...]) -> Read:
