@@ -26,6 +26,8 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     stored.Seconds: st.floats(0, 1e9),
     stored.Time: st.just("2026-11-22T10:00:00.000Z"),
     stored.TimeOrEmpty: st.sampled_from(["", "2026-11-22T10:00:00.000Z"]),
+    stored.Rate: st.floats(0, 1e9),
+    stored.Uid: st.sampled_from(["orders", "ü.1"]),
     stored.JobId: st.just("flights.delays"),
     stored.JobIdOrEmpty: st.sampled_from(["", "flights.delays"]),
     stored.FileSetPath: st.sampled_from(["state/clean/1-abc", "state/~c3~bc/22-0"]),
