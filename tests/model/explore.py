@@ -485,7 +485,7 @@ def _shown(answer: Any) -> str:
     if answer is NO_ANSWER:
         return "no answer"
     if isinstance(answer, bytes):
-        return ", ".join(re.findall(r'"kind":"([a-z_]+)"', answer.decode())) or str(answer[:80])
+        return ", ".join(re.findall(r'"kind":"([a-z_]+)"', answer.decode(errors="replace"))) or str(answer[:80])
     return str(answer.name if isinstance(answer, Put) else answer)[:80]
 
 

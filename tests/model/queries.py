@@ -16,15 +16,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
-from airflow_checkpoint_provider.coordinator import garbage
+from airflow_checkpoint_provider.coordinator import garbage, query_location
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.query_location import Location, Position
-from airflow_checkpoint_provider.coordinator.sealing import is_poison, not_emptied
+from airflow_checkpoint_provider.coordinator.sealing import is_poison, newest_batch, not_emptied
 from airflow_checkpoint_provider.errors import AlreadyFinished, CheckpointError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries import locations, running, sink
 from airflow_checkpoint_provider.spark.queries import queries as queries_
@@ -40,15 +42,17 @@ from tests.model.spark import TOTAL, At, Failed, Spark, Writer
 
 UID = "q"
 NOT_LOCAL: type = type(None)
+SAVED = "saved/q"  # of this model
 TRIES = 3  # of the one that is left alone
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What query it is: with a state, and with its locations in S3."""
+    """What query it is: with a state, with its locations in S3, and whether somebody lets it go back to a batch that was saved."""
 
     stateful: bool = True
     s3: bool = False
+    goes_back: bool = False
 
     def spark(self, process: Process, epoch: int, key: str) -> Spark:
         return Spark(process, key, f"attempt-{epoch}", stateful=self.stateful, s3=self.s3)
@@ -60,7 +64,7 @@ class Attempt:
     def __init__(self, process: Process, epoch: int, memory: Memory) -> None:
         self.store, self.keys, self.epoch = process, KEYS, epoch
         self.journal = Watched(process, memory, epoch)
-        self.restored = SimpleNamespace(point=None)
+        self.restored = SimpleNamespace(point=Point(id=1))
 
     @property
     def state(self) -> State:
@@ -110,7 +114,7 @@ def take_over(process: Process, epoch: int, kind: Kind, memory: Memory) -> Next 
 
 def queries(attempt: Attempt) -> Queries:
     """Return the queries of an attempt, none of which was started."""
-    states = SimpleNamespace(claim_query=lambda uid: None)
+    states = SimpleNamespace(claim_query=lambda uid: saved(attempt.store) if attempt.state.branch.rewinds else None)
     return Queries(
         cast(Any, None), cast(Any, attempt), cast(Any, states), cast(Any, SimpleNamespace()), CheckpointConfig()
     )
@@ -181,6 +185,55 @@ def one_after_the_other(source: Any, target: Any, pairs: Any, *, linked: bool) -
         copy(source, key, target, new, linked=linked)
 
 
+# -- going back ----------------------------------------------------------------------------------------------------------
+
+
+def saver(process: Process) -> None:
+    """Save the newest committed batch."""
+    journal = Watched(process)
+    journal.catch_up()
+    query = journal.state.query(UID)
+    location = Location(cast(Any, process), KEYS.file_set(query.newest.path)) if query else None
+    if query is None or location is None or (batch := location.committed(newest_batch(location)[0])) < 0:
+        return
+    found = query_location.Found(location)
+    names = query_location.needed_files(found, Position(batch, batch))
+    with mock.patch.object(locations, "copy_all", one_after_the_other):
+        locations.copy_files(found, Location(cast(Any, process), KEYS.file_set(SAVED)), names)
+    about = {
+        "location": query.newest.path,
+        "batch": batch,
+        "file": spark.SinkLog(process).newest_file(batch),
+        "names": names,
+    }
+    process.overwrite(SAVED, json.dumps(about).encode())
+
+
+def saved(process: Process) -> Any:
+    """Return the batch that was saved, as it is restored."""
+    about = json.loads(process.read(SAVED) or b"")
+    detail = QueryDetail(
+        location=about["location"],
+        batch=about["batch"],
+        begun=about["batch"],
+        sink="parquet",
+        path="sink",
+        sources={},
+        watermark_ms=0,
+        newest_file=about["file"],
+    )
+    files = [SimpleNamespace(name=name) for name in about["names"]]
+    return SimpleNamespace(query=detail, file_sets=[SimpleNamespace(path=SAVED, files=files)])
+
+
+def person(process: Process) -> None:
+    """Let the query go back to the batch that was saved, and its sink with it."""
+    if process.read(SAVED) is not None:
+        token = Token(dag="", run="by hand", task="checkpoints restore")
+        restore = c.Restore(token=token, base=None, by="ann", reason="", rewinds=True, rewind_sink=True)
+        Watched(process).append(restore)
+
+
 # -- everybody else ------------------------------------------------------------------------------------------------------
 
 
@@ -242,8 +295,7 @@ class Rules:
         return str(claim.what[1]) if claim.what[0] == "broken" else None
 
     def settled(self, disk: Disk) -> str | None:
-        batches = _entries(disk, spark.SINK)
-        rows = sum(last - first for first, last in map(spark.range_of, batches.values()))
+        rows = sum(last - first for _, first, last in _sink_rows(disk))
         if rows != TOTAL:
             return f"Q6: {rows} of {TOTAL} rows are in the sink in the end"
         newest = self._located(disk)[-1].path.rpartition("/")[2]
@@ -266,10 +318,9 @@ class Rules:
 
     def _sink(self, disk: Disk) -> Iterator[str]:
         next_row = 0
-        for number, (batch, body) in enumerate(_entries(disk, spark.SINK).items()):
-            first, last = spark.range_of(body)
-            if (number, next_row) != (batch, first):
-                yield f"Q1: the sink's batch {batch} holds rows {first} to {last} behind row {next_row}"
+        for key, first, last in _sink_rows(disk):
+            if next_row != first:
+                yield f"Q1: {key} holds rows {first} to {last} behind row {next_row}"
             next_row = last
 
     def _offsets(self, disk: Disk, located: list[e.QueryLocated]) -> Iterator[str]:
@@ -288,8 +339,18 @@ class Rules:
         for location in located:
             if location.taken_from:
                 entries = _entries(disk, f"{KEYS.file_set(location.taken_from)}/offsets")
-                if not entries or max(entries) != location.begun + 1 or not is_poison(entries[max(entries)]):
+                known = location.gone_back or not entries or max(entries) == location.begun + 1
+                if not entries or not known or not is_poison(entries[max(entries)]):
                     yield f"Q3: {location.taken_from} is not sealed behind batch {location.begun}"
+
+
+def _sink_rows(disk: Disk) -> Iterator[tuple[str, int, int]]:
+    """Yield the rows that a reader of the sink sees, file by file."""
+    entries = spark.entries_of(key for key in disk.objects if key.startswith(f"{spark.SINK}/"))
+    for key in spark.visible(entries):
+        for line in disk.objects[key].split(b"\n"):
+            if line:
+                yield (key, *spark.range_of(line))
 
 
 def _entries(disk: Disk, log: str) -> dict[int, bytes]:
@@ -311,7 +372,8 @@ class Schedules(Explorer):
 
     def __init__(self, drivers: int, kind: Kind) -> None:
         cast_ = {f"A{number}": (driver, Try("A", number), kind) for number in range(1, drivers + 1)}
-        super().__init__({"input": (spark.feeder,), **cast_}, Rules())
+        back = {"saver": (saver,), "person": (person,)} if kind.goes_back else {}
+        super().__init__({"input": (spark.feeder,), **cast_, **back}, Rules())
         self.kind = kind
 
     def rounds(self, rounds: int, *, seed: int = 0, depth: int = 250) -> Found | int:

@@ -33,6 +33,7 @@ from tests.model.explore import Process
 from tests.model.queries import Kind
 
 STATEFUL, STATELESS, IN_S3 = Kind(), Kind(stateful=False), Kind(stateful=False, s3=True)
+BACK = Kind(goes_back=True)
 
 Schedule = tuple[tuple[str, str], ...]
 """Who goes on, and where that one stops: the beginning of its next question, or "" where it must wait or has ended."""
@@ -49,13 +50,8 @@ class Bug:
     schedule: Schedule = ()
 
 
-LOCATE, HEAL, START, STATE, NEWEST = (
-    Locations.locate,
-    Locations.heal,
-    RunningQuery.start,
-    Found.state,
-    sealing.newest_batch,
-)
+LOCATE, SEALED, TAKE_OVER, HEAL = Locations.locate, Locations._sealed, Locations._take_over, Locations.heal
+START, STATE, NEWEST = RunningQuery.start, Found.state, sealing.newest_batch
 
 
 # -- sealing -----------------------------------------------------------------------------------------------------------
@@ -231,4 +227,34 @@ NAMING = {
 }  # fmt: skip
 
 
-BUGS = SEALING | COPYING | NAMING
+# -- going back ----------------------------------------------------------------------------------------------------------
+
+
+def left_open(self: Locations, query: Query) -> tuple[int, float]:
+    """A query that goes back leaves its location open."""
+    if self._attempt.state.branch.goes_back(query):
+        return NEWEST(self._at(query.newest.path))[0], 0.0
+    return SEALED(self, query)
+
+
+def not_finished(self: Locations, query: Query, position: Position, own: Location, sink: Sink) -> tuple[Position, None]:
+    """Nobody moves a sink for an attempt that was killed before it did."""
+    return TAKE_OVER(self, replace(query, locations=(replace(query.newest, gone_back=None),)), position, own, sink)
+
+
+def next_one(self: Sink, begun: int) -> int:
+    """The numbers of the batches that were left are used again."""
+    return begun
+
+
+GOING_BACK = {
+    "not sealed": Bug("a query goes back and leaves its location open", replaced(Locations, "_sealed", left_open), "Q", BACK),
+    "not finished": Bug(
+        "nobody finishes what was killed on its way back", replaced(Locations, "_take_over", not_finished), "Q", BACK,
+        (("input", "input/2"), ("A1", ""), ("saver", ""), ("input", "input/4"), ("A1", ""), ("person", ""), ("A2", "overwrite sink")),
+    ),
+    "numbers used twice": Bug("batches get numbers that are in use", replaced(Sink, "next_number", next_one), "Q", BACK),
+}  # fmt: skip
+
+
+BUGS = SEALING | COPYING | NAMING | GOING_BACK

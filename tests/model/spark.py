@@ -7,12 +7,14 @@ An input of ``TOTAL`` rows grows meanwhile, so what a batch reads depends on whe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING
+from airflow_checkpoint_provider.coordinator.query_location import CODEC, NOTHING
+from airflow_checkpoint_provider.coordinator.renumbering import LZ4
+from airflow_checkpoint_provider.spark.queries.sink_log import COMPACT, SinkFile
 from tests.model.explore import Process
 
 TOTAL, MOST, KEPT = 5, 2, 2  # rows of the input, rows that a batch reads, batches that a purge keeps beside the newest
@@ -83,7 +85,7 @@ class Spark:
         there = len([*self.process.list("input")])
         reads = at.first, min(there, at.first + MOST)
         offsets = json.dumps({"rows": reads, "by": self.author})
-        body = f'v1\n{{"batchWatermarkMs":0}}\n{offsets}'.encode()
+        body = f"v1\n{ABOUT}\n{offsets}".encode()
         self._write_atomically(f"{self.key}/offsets", at.batch, body, "CONCURRENT_STREAM_LOG_UPDATE")
         return reads
 
@@ -110,22 +112,24 @@ class Spark:
         """Write the state, then the sink's entry."""
         if self.stateful:
             self._check_state(batch, reads)
-            if batch == 0:
+            if reads[0] == 0:
                 self.process.overwrite(f"{self.key}/state/0/_metadata/metadata", STORES)
             for partition in range(PARTITIONS):
                 self.process.overwrite(f"{self.key}/state/0/{partition}/{batch + 1}.delta", b"%d" % reads[1])
-        body = json.dumps({"rows": reads}).encode()
+        body = json.dumps({"rows": reads, "file": f"{batch}-{self.author}"}).encode()
         self._write_atomically(SINK, batch, body, f"Race while writing batch {batch}")
 
     def _check_state(self, batch: int, reads: Range) -> None:
         """Read the state that the batch changes: all parts as the batch before left them."""
         there = {listed.key for listed in self.process.list(f"{self.key}/state")}
         for partition in range(PARTITIONS):
-            for version in range(1, batch + 1):
-                name = f"{self.key}/state/0/{partition}/{version}.delta"
+            folder = f"{self.key}/state/0/{partition}"
+            empty = max((n for n in range(1, batch + 1) if f"{folder}/{n}.snapshot" in there), default=0)
+            for version in range(empty + 1, batch + 1):
+                name = f"{folder}/{version}.delta"
                 if name not in there:
                     raise Failed(f"{name} does not exist")
-            found = self.process.read(name) if batch else b"0"
+            found = self.process.read(name) if batch > empty else b"0"
             if found is None:
                 raise Failed(f"{name} does not exist")
             if found != b"%d" % reads[0]:
@@ -137,6 +141,7 @@ class Spark:
             self.process.delete(f"{self.key}/{log}/{number}" for number in old)
 
 
+ABOUT = json.dumps({"batchWatermarkMs": 0, "conf": {CODEC: LZ4}})
 STORES = b'v1\n{"stateStoreInfo":[{"storeName":"default","numPartitions":%d}]}' % PARTITIONS
 
 
@@ -158,14 +163,34 @@ def range_of(body: bytes | None) -> Range:
 
 
 class SinkLog:
-    """The log of the file sink, as the package's code reads it."""
+    """The log of the file sink, as the package's code reads and changes it."""
+
+    interval = 2
 
     def __init__(self, process: Process) -> None:
         self._process = process
 
     def newest_batch(self) -> int:
         """Return the newest batch in the sink."""
-        return max(numbers(self._process, SINK), default=NOTHING)
+        return max(self._entries(), default=NOTHING)
+
+    def newest_file(self, batch: int) -> str:
+        """Return the newest file that the sink had when ``batch`` was written."""
+        return self._read(self._entries()[batch])[-1].path
+
+    def files(self) -> list[SinkFile]:
+        """Return all files that a reader sees."""
+        return [file for key in visible(self._entries()) for file in self._read(key)]
+
+    def keep(self, files: list[SinkFile], batch: int) -> None:
+        """Let the log end with ``batch``, and hold just ``files``."""
+        for number in (batch - self.interval, batch):
+            key = f"{SINK}/{number}{COMPACT}"
+            if self._process.read(key) is None:
+                self._process.overwrite(key, "\n".join(file.line for file in files).encode())
+
+    def delete(self, files: list[SinkFile]) -> None:
+        """Do nothing: no rule looks at files that the log does not name."""
 
     def fill_up(self, behind: int) -> None:
         """Do nothing: the sink has all batches."""
@@ -174,6 +199,25 @@ class SinkLog:
     def sweep(self) -> None:
         """Delete what other drivers are about to rename in the sink."""
         self._process.delete(self._process.hidden(SINK))
+
+    def _entries(self) -> dict[int, str]:
+        return entries_of(listed.key for listed in self._process.list(SINK))
+
+    def _read(self, key: str) -> list[SinkFile]:
+        lines = (self._process.read(key) or b"").decode().split("\n")
+        return [SinkFile(json.loads(line)["file"], line) for line in lines if line]
+
+
+def entries_of(keys: Iterable[str]) -> dict[int, str]:
+    """Return the keys of the sink's entries by their numbers, lowest first."""
+    names = {key: key.rpartition("/")[2].removesuffix(COMPACT) for key in sorted(keys)}
+    return dict(sorted((int(name), key) for key, name in names.items() if name.isdecimal()))
+
+
+def visible(entries: dict[int, str]) -> list[str]:
+    """Return the keys of the entries that a reader needs: from the newest compacted one on."""
+    compacted = max((number for number, key in entries.items() if key.endswith(COMPACT)), default=0)
+    return [key for number, key in entries.items() if number >= compacted]
 
 
 # -- what PySpark gives --------------------------------------------------------------------------------------------------

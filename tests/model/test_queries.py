@@ -13,6 +13,8 @@ KINDS = {
     "without state": Kind(stateful=False),
     "in S3": Kind(s3=True),
     "without state, in S3": Kind(stateful=False, s3=True),
+    "that goes back": Kind(goes_back=True),
+    "that goes back, in S3": Kind(s3=True, goes_back=True),
 }
 
 
