@@ -48,13 +48,15 @@ def _no_offset(line: str) -> str:
 
 
 def empty_snapshots(names: Iterable[str], by: int, offsets: Offsets) -> dict[str, bytes]:
-    """Return the files that ``names`` lack when ``by`` is added to their numbers: of each state that has no snapshot.
+    """Return the files that ``names`` lack when ``by`` is added to their numbers: of each state that has no snapshot up to the batch
+    of ``offsets``, the newest one that is committed. Its number is the old one.
 
     Raises ``NotSupportedYet`` for a state whose files are not compressed by LZ4.
     """
     versions = [match for name in names if (match := VERSION.fullmatch(name))]
-    whole = {match[1] for match in versions if match[3] in ("snapshot", "zip")}
-    kinds = {match[1]: match[3] for match in versions if match[1] not in whole}
+    snapshots = [match for match in versions if match[3] in ("snapshot", "zip")]
+    whole = {match[1] for match in snapshots if int(match[2]) <= offsets.batch + 1}
+    kinds = {match[1]: match[3] for match in versions if match[1] not in whole and match not in snapshots}
     if "delta" in kinds.values() and offsets.codec != LZ4:
         raise NotSupportedYet(
             f"the state of the checkpoint has no snapshot yet, and is compressed by {offsets.codec}. This version can only go back to"

@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.errors import (
     CheckpointNotFound,
     Damaged,
     InvalidName,
+    NotSupportedYet,
     SavepointDisposed,
     SinkMoved,
     StoreError,
@@ -37,8 +38,8 @@ from airflow_checkpoint_provider.protocol.keys import (
     checkpoint_id,
     pointer_of,
 )
-from airflow_checkpoint_provider.protocol.metadata import Seal
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, FOREACH_BATCH, Seal
+from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, Query, State
 from airflow_checkpoint_provider.storage.base import Store
 
 
@@ -178,10 +179,11 @@ class RestoreTarget:
     ) -> Restore:
         """Return the command that restores the point of the last look.
 
-        Raises ``SinkMoved`` if the sink of a streaming query is ahead of it, and ``rewind_sink`` does not allow to take that back.
+        Raises ``SinkMoved`` if the sink of a streaming query is ahead of it, and ``rewind_sink`` does not allow to take that back;
+        ``NotSupportedYet`` if a query cannot go back.
         """
-        if not rewind_sink and self._where != "latest":
-            self._refuse_sinks_ahead(self.names(rename))
+        if self._where != "latest":
+            self._refuse_queries(self.names(rename), rewind_sink=rewind_sink)
         return Restore(
             token=token,
             base=self.restored.point,
@@ -194,21 +196,31 @@ class RestoreTarget:
             rewind_sink=rewind_sink,
         )
 
-    def _refuse_sinks_ahead(self, names: Mapping[str, str]) -> None:
-        """Raise ``SinkMoved`` for a query that has committed batches since, and has a file sink. The driver looks at the sink itself."""
+    def _refuse_queries(self, names: Mapping[str, str], *, rewind_sink: bool) -> None:
+        """Raise an error for a query that cannot go back, before anything is fenced. The driver looks at the sinks themselves.
+
+        A query that the checkpoint does not hold is left to the driver: the script may not start it any more.
+        """
         restored = self.restored
         if restored.point is None or restored.point.pointer is not None or restored.seal is None:
             return  # batches of another history have other numbers
         for snapshot in restored.seal.states.values():
-            uid, saved = names.get(snapshot.uid, snapshot.uid), snapshot.query
-            query = self.state.query(uid)
-            if query is None or saved is None or saved.newest_file is None:
+            query, saved = self.state.query(names.get(snapshot.uid, snapshot.uid)), snapshot.query
+            if query is None or saved is None or not (newest := self._newest_batch(query)) > saved.batch:
                 continue
-            location = Location(self._coordinator.store, self._coordinator.keys.file_set(query.newest.path))
-            newest = max(location.batches(COMMITS), default=NOTHING)
-            if newest > saved.batch:
-                why = wording.sink_is_ahead(uid, saved.path, saved.batch, newest)
+            if saved.batch == NOTHING:
+                raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
+            if saved.sink == FOREACH_BATCH:
+                raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.OWN_FUNCTION))
+            if saved.sink in FILE_SINKS and not rewind_sink:
+                why = wording.sink_is_ahead(query.uid, saved.path, saved.batch)
                 raise SinkMoved(f"{why}. Nothing was changed", sink=newest, checkpoint=saved.batch)
+
+    def _newest_batch(self, query: Query) -> int:
+        """Return the newest committed batch of a query."""
+        keys = self._coordinator.keys
+        location = Location(self._coordinator.store, keys.file_set(query.newest.path))
+        return max(location.batches(COMMITS), default=NOTHING)
 
 
 def _own_point(number: int, state: State, restore: str) -> Point:

@@ -5,11 +5,12 @@ Nothing here decides or refuses: an event in the journal has happened.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Branch, Claim, Launch, Run, State
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Branch, Claim, Launch, Query, Run, State
 from airflow_checkpoint_provider.protocol.updates import bounded, counted, merged_extra, remember, swap
 
 
@@ -207,9 +208,14 @@ def open_branch(state: State, event: e.BranchOpened) -> State:
         claims=_claims(state, event),
         current_launches=dict.fromkeys(state.current_launches),
         runs=_runs_inside(state, event),
-        queries=tuple(replace(query, uid=event.rename.get(query.uid, query.uid)) for query in state.queries),
+        queries=tuple(_renamed(query, event.rename) for query in state.queries),
         tokens=remember(state.tokens, event.token.text, state.next_launch),
     )
+
+
+def _renamed(query: Query, rename: Mapping[str, str]) -> Query:
+    new = rename.get(query.uid, query.uid)
+    return query if new == query.uid else replace(query, uid=new, was=(*query.was, query.uid))
 
 
 def _claims(state: State, event: e.BranchOpened) -> tuple[Claim, ...]:

@@ -100,6 +100,11 @@ class StageDetail(Record):
     values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
 
 
+FILE_SINKS = ("parquet", "orc", "json", "csv", "text")
+"""Sinks of streaming queries that write each batch once, and say which ones they have."""
+FOREACH_BATCH = "foreachBatch"
+
+
 @dataclass(frozen=True, kw_only=True)
 class QueryDetail(Record):
     """A streaming query at the end of batch ``batch``: the location that its files come from, its sink, and its sources' offsets.

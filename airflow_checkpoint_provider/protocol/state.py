@@ -167,10 +167,11 @@ class QueryLocation(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Query(Record):
-    """A streaming query, and its locations that may still be needed, the newest last."""
+    """A streaming query, and its locations that may still be needed, the newest last. ``was`` are its names before it was renamed."""
 
     uid: str
     locations: tuple[QueryLocation, ...]
+    was: tuple[str, ...] = added(())
 
     @property
     def newest(self) -> QueryLocation:

@@ -58,10 +58,22 @@ def superseded(state: State, run: str, launch: Launch | None = None) -> str:
     )
 
 
-def sink_is_ahead(uid: str, sink: str, batch: int, found: int) -> str:
+def sink_is_ahead(uid: str, sink: str, batch: int) -> str:
     """Say why a query does not go back: its sink holds what was written since."""
     return (
-        f"query '{uid}' would go back to batch {batch}, but its sink {sink} has batches up to {found}: {found - batch} batches would be"
-        " deleted. `checkpoints restore --rewind-sink`, or RestoreOperator(rewind_sink=True), allows that; with"
-        ' restore="latest" the query goes on; another job_id may start from the checkpoint, and write to another path'
+        f"query '{uid}' would go back to batch {batch}, and its sink {sink} has later ones, which would be deleted."
+        ' `checkpoints restore --rewind-sink`, or RestoreOperator(rewind_sink=True), allows that; with restore="latest" the query'
+        " goes on; another job_id may start from the checkpoint, and write to another path"
     )
+
+
+def cannot_go_back(uid: str, why: str) -> str:
+    """Say that a query cannot go back, whatever is allowed, and what can be done instead."""
+    return (
+        f"query '{uid}' cannot go back: {why}. With restore=\"latest\" it goes on; another job_id may start from the checkpoint, and"
+        " write elsewhere"
+    )
+
+
+BEGINS_ANEW = "it has written batches, the checkpoint holds none of it, and no number of a batch may be used twice"
+OWN_FUNCTION = "its foreachBatch may have written later batches, and nobody else knows them. A batch_sink does"

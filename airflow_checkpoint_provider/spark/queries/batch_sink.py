@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved, WrongUse
+from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
-from airflow_checkpoint_provider.spark.queries.writer import FILES, Target
+from airflow_checkpoint_provider.spark.queries.writer import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,8 +69,8 @@ def batch_sink(path: str, format: str = "parquet") -> BatchSink:  # noqa: A002 -
     """
     if not path:
         raise WrongUse("a batch_sink needs a path")
-    if format not in FILES:
-        raise NotSupportedYet(f"batch_sink cannot write {format!r}. It knows the formats {', '.join(FILES)}")
+    if format not in FILE_SINKS:
+        raise NotSupportedYet(f"batch_sink cannot write {format!r}. It knows the formats {', '.join(FILE_SINKS)}")
     return BatchSink(Target(format, path))
 
 

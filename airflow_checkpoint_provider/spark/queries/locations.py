@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from airflow_checkpoint_provider.coordinator import state_metadata
@@ -24,8 +24,9 @@ from airflow_checkpoint_provider.coordinator.query_location import (
 )
 from airflow_checkpoint_provider.coordinator.renumbering import empty_snapshots, offsets_before, renumbered
 from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, seal
-from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet
+from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, RenameConflict
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch, location_path
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
@@ -73,6 +74,7 @@ class Locations:
         if query:
             position, gone_back = self._follow(query, restored, own, sink)
         else:
+            self._refuse_old_name(uid)
             position, gone_back = self._copy_checkpoint(restored, own), None
         if not gone_back:
             sink.meet(position, restored.query.path if restored and restored.query else None)
@@ -84,6 +86,15 @@ class Locations:
         chain = self._chain(query) if query and not gone_back else ()
         older = tuple(self._at(location.path) for location in query.locations) if query else ()
         return Located(uid, path, own, chain, older, position, gone_back)
+
+    def _refuse_old_name(self, uid: str) -> None:
+        """Raise ``RenameConflict`` for a query that a restore has renamed: under the old name, its location would not be sealed."""
+        for query in self._attempt.state.queries:
+            if uid in query.was:
+                raise RenameConflict(
+                    f"query '{uid}' is called '{query.uid}' since a restore with rename=. Start it under that name, or another job_id"
+                    " from the checkpoint"
+                )
 
     def _chain(self, query: Query) -> tuple[Location, ...]:
         return tuple(self._at(location.path) for location in query.chain)
@@ -103,6 +114,8 @@ class Locations:
             begun, sealed = self._sealed(query)
             position = Position(begun, old.committed(begun))
             _refuse_loss(query, position, restored)
+            if query.newest.gone_back:  # an attempt may have been killed, or sleep, on the way
+                sink.go_back(query.newest.gone_back, query.newest.committed)
             back = self._attempt.state.branch.goes_back(query) and not self._stands_there(query, position, restored)
             following = (
                 self._go_back(query, position, restored, own, sink)
@@ -118,13 +131,11 @@ class Locations:
             self._seals.clear()
 
     def _take_over(self, query: Query, position: Position, own: Location, sink: Sink) -> tuple[Position, None]:
-        """Copy what the query needs to go on, and finish what an attempt began that went back."""
+        """Copy what the query needs to go on."""
         found = Found(*self._chain(query))
         names = needed_files(found, position)
         copy_files(found, own, names)
         name_own_files(own, names)
-        if query.newest.gone_back:
-            sink.go_back(query.newest.gone_back, query.newest.committed)
         return position, None
 
     def _go_back(
@@ -133,10 +144,7 @@ class Locations:
         """Copy the files of a query in a checkpoint, under numbers that no batch had. ``left``: where the query stands now."""
         to = position_of(restored)
         if restored is None or restored.query is None or to.committed == NOTHING:
-            raise NotSupportedYet(
-                f"query '{query.uid}' is to begin anew, but it has written batches up to {left.committed}, and no number of a batch may"
-                " be used twice. Start another job_id, which writes to another path"
-            )
+            raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
         gone_back = sink.look_back(restored.query, allowed=self._attempt.state.branch.rewind_sink)
         number = sink.next_number(left.begun)
         self._copy_checkpoint(restored, own, number - to.committed)
@@ -159,9 +167,12 @@ class Locations:
         """Return whether a query that shall go back to a checkpoint stands there, as after a stop with a savepoint.
 
         In one history no number of a batch is used twice. A savepoint that comes from elsewhere may be a copy of one of this history.
+        A batch that another version of the script has begun since does not count: the query goes back behind it.
         """
         saved, point = restored.query if restored else None, self._attempt.restored.point
         if position_of(restored).committed != position.committed:
+            return False
+        if position.begun != position.committed and not (saved and saved.location == query.newest.path):
             return False
         known = {query.newest.taken_from, *(location.path for location in query.locations)}
         return saved is None or (point is not None and point.pointer is None) or saved.location in known
@@ -179,9 +190,9 @@ class Locations:
     def _write_beginnings(self, restored: StateSnapshot, own: Location, by: int) -> None:
         """Write what has no file under the old numbers, because Spark begins with it."""
         names = [file.name for file_set in restored.file_sets for file in file_set.files]
-        newest = position_of(restored).committed + by
-        files = empty_snapshots(names, by, own.offsets(newest))
-        if newest == by:
+        committed = position_of(restored).committed
+        files = empty_snapshots(names, by, replace(own.offsets(committed + by), batch=committed))
+        if committed == 0:
             files[f"{OFFSETS}/{by - 1}"] = offsets_before(own.read(f"{OFFSETS}/{by}"))
         for name, body in files.items():
             own.store.overwrite(own.name(name), body)

@@ -145,7 +145,7 @@ class Queries:
         """Log which batch is next."""
         state, point = self._attempt.state, self._attempt.restored.point
         if located.gone_back:
-            next_number = located.position.begun + 1
+            next_number = located.position.committed + 1
             say(state_messages.query_goes_back(located.uid, located.gone_back.batch, str(point), next_number))
         elif restored and restored.query and point and not located.older:
             saved = restored.query

@@ -72,6 +72,7 @@ class RunningQuery:
             if not self.caught_up:
                 self._locations.heal(self.located)
             self._attempt.leave_if_over()
+            self._error = None
             self._query = self._writer.option(LOCATION, location).start()
         java: Any = self._query
         execution = java._jsq.streamingQuery().getClass().getSimpleName()

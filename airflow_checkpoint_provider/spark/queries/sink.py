@@ -13,10 +13,10 @@ from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Posi
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.protocol.metadata import FOREACH_BATCH, QueryDetail
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
-from airflow_checkpoint_provider.spark.queries.writer import FOREACH_BATCH, Target
+from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Sink:
         Raises ``SinkMoved`` if the sink would lose rows and that is not ``allowed``, or lacks rows that it had.
         """
         if not self._log:
-            self._refuse_function(saved.batch)
+            self._refuse_function()
             return GoneBack(batch=saved.batch)
         path, found, files = self.target.path, self._log.newest_batch(), self._log.files()
         begins = not files and path != saved.path
@@ -100,23 +100,20 @@ class Sink:
         beyond = self._beyond(files, newest)
         if beyond is None or (files and path != saved.path):
             raise SinkMoved(
-                f"query '{self._uid}' is to go back to batch {saved.batch}, but its sink {path} lacks files that it had then. Nothing"
-                " was started. Write to an empty path",
+                f"query '{self._uid}' is to go back to batch {saved.batch}, but its sink {path} lacks files that it had then. The"
+                " query was not started. Write to an empty path",
                 sink=found,
                 checkpoint=saved.batch,
             )
         if beyond and not allowed:
-            why = wording.sink_is_ahead(self._uid, path, saved.batch, found)
-            raise SinkMoved(f"{why}. Nothing was started", sink=found, checkpoint=saved.batch)
+            why = wording.sink_is_ahead(self._uid, path, saved.batch)
+            raise SinkMoved(f"{why}. The query was not started", sink=found, checkpoint=saved.batch)
         return GoneBack(batch=saved.batch, sink=path, newest_file=newest)
 
-    def _refuse_function(self, batch: int) -> None:
+    def _refuse_function(self) -> None:
         """Raise ``NotSupportedYet`` for a function of ``foreachBatch``; say what any other sink without a log gets."""
         if self.target.format == FOREACH_BATCH:
-            raise NotSupportedYet(
-                f"query '{self._uid}' is to go back to batch {batch}, and its foreachBatch may have written later ones. Nothing was"
-                " started. Start another job_id from the checkpoint, which writes elsewhere; or use batch_sink"
-            )
+            raise NotSupportedYet(wording.cannot_go_back(self._uid, wording.OWN_FUNCTION))
         say(f"query '{self._uid}' goes back, and its sink, {self.target.format}, gets the rows since then again")
 
     def _beyond(self, files: Sequence[SinkFile], newest: str | None) -> Sequence[SinkFile] | None:
@@ -127,28 +124,28 @@ class Sink:
         return files[places[-1] + 1 :] if places else None
 
     def go_back(self, gone_back: GoneBack, batch: int) -> None:
-        """Take away what the sink shall not keep, and let its log end with ``batch``. May be repeated. Raises ``SinkMoved``."""
-        if (
-            not self._log
-            or gone_back.sink != self.target.path
-            or self._log.newest_batch() >= batch
-            or gone_back.batch == NOTHING
-        ):
+        """Take away what the sink shall not keep, and let its log end with ``batch``. May be repeated. Raises ``SinkMoved``.
+
+        The journal has decided it, so an attempt that was replaced meanwhile deletes nothing else.
+        """
+        if not self._log or gone_back.sink != self.target.path:
             return
         files = self._log.files()
+        if (
+            self._log.newest_batch() >= batch
+        ):  # asked last: the files of later batches are not among those that were read
+            return
         beyond = self._beyond(files, gone_back.newest_file)
         if beyond is None:
             raise SinkMoved(
-                f"query '{self._uid}' goes back, and its sink {self.target.path} does not name {gone_back.newest_file} any more; somebody"
-                " changes it. Write to an empty path",
+                f"query '{self._uid}' goes back, and its sink {self.target.path} does not name {gone_back.newest_file} any more;"
+                " somebody changes it. Write to an empty path",
                 checkpoint=gone_back.batch,
             )
-        if not files:
-            self._log.fill_up(batch)
-            return
-        self._log.keep(files[: len(files) - len(beyond)], batch)
         self._log.delete(beyond)
-        say(f"query '{self._uid}': {plural(len(beyond), 'file')} of its sink {self.target.path} deleted: it went back")
+        self._log.keep(files[: len(files) - len(beyond)], batch)
+        if beyond:
+            say(f"query '{self._uid}' goes back: {plural(len(beyond), 'file')} of its sink {self.target.path} deleted")
 
 
 def _batches(newest: int) -> str:

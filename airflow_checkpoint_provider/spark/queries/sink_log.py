@@ -115,7 +115,7 @@ class SinkLog:
             return
         compacted = (behind + 1) // self.interval * self.interval - 1
         if compacted > newest and not self.files():
-            self._compact(compacted, ())  # Spark itself would compact the entries before
+            self.keep((), compacted)  # Spark itself would compact the entries before
         sinks = self._jvm.org.apache.spark.sql.execution.streaming.sinks
         log = sinks.FileStreamSinkLog(1, self._session, str(self._log), self._jvm.scala.Option.empty())
         for batch in range(self.newest_batch() + 1, behind + 1):
@@ -127,7 +127,8 @@ class SinkLog:
         The entry before it is written, too: of an older one, Spark would take the distance for that of all.
         """
         for number in (batch - self.interval, batch):
-            self._compact(number, files)
+            if number >= 0:
+                self._compact(number, files)
 
     def _compact(self, batch: int, files: Iterable[SinkFile]) -> None:
         """Write a compacted entry as Spark does, unless it is there."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import NotInstalled, NotSupportedYet, VersionMismatch, WrongUse
+from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, FOREACH_BATCH
 from airflow_checkpoint_provider.spark.queries.batch_function import batch_function, java_fields
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 SPARK = "4.2."
 LOCATION = "checkpointLocation"
-FILES = ("parquet", "orc", "json", "csv", "text")
-"""Sinks that write each batch once, by the log in their ``_spark_metadata``."""
-FOREACH_BATCH = "foreachBatch"
 AT_LEAST_ONCE = {
     FOREACH_BATCH: "its function gets the batch that had begun again after a restart, with the same rows",
     "foreach": "it gets the rows of the batch that had begun again after a restart",
@@ -48,7 +46,7 @@ class Target:
     @property
     def exact(self) -> bool:
         """Return whether the sink takes each batch once, and says which ones it has."""
-        return self.format in FILES
+        return self.format in FILE_SINKS
 
 
 def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
@@ -119,9 +117,9 @@ def _refuse_trigger(uid: str, trigger: Any) -> None:
 def _target(uid: str, sink: str, options: dict[str, str]) -> Target:
     if sink in AT_LEAST_ONCE:
         return Target(sink, "")
-    if sink not in FILES:
+    if sink not in FILE_SINKS:
         raise NotSupportedYet(
-            f"query '{uid}' writes to {sink!r}. This version knows the formats {', '.join((*FILES, *AT_LEAST_ONCE))}"
+            f"query '{uid}' writes to {sink!r}. This version knows the formats {', '.join((*FILE_SINKS, *AT_LEAST_ONCE))}"
         )
     if not options.get("path"):
         raise WrongUse(f"query '{uid}' has no path: write .option(\"path\", ...) before start_query")

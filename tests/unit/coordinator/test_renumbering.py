@@ -56,6 +56,11 @@ def test_state_without_a_snapshot_gets_an_empty_one() -> None:
     assert zipfile.ZipFile(io.BytesIO(archive[1])).read("metadata") == b'v1\n{"sstFiles":[],"numKeys":0}'
 
 
+def test_snapshot_of_the_batch_that_was_broken_off_does_not_count() -> None:
+    names = [*(f"state/0/0/{version}.delta" for version in range(1, 6)), "state/0/0/5.snapshot"]
+    assert list(empty_snapshots(names, 16, offsets())) == ["state/0/0/16.snapshot"]
+
+
 def test_another_compression_is_refused_only_where_a_snapshot_is_missing() -> None:
     assert empty_snapshots(["state/0/0/1.snapshot", "state/0/0/2.delta", "state/1/0/1.changelog"], 16, offsets("zstd"))
     with pytest.raises(NotSupportedYet, match="compressed by zstd"):
