@@ -50,7 +50,7 @@ class Bug:
     schedule: Schedule = ()
 
 
-LOCATE, SEALED, TAKE_OVER, HEAL = Locations.locate, Locations._sealed, Locations._take_over, Locations.heal
+LOCATE, SEALED, FOLLOW, HEAL = Locations.locate, Locations._sealed, Locations._follow, Locations.heal
 START, STATE, NEWEST = RunningQuery.start, Found.state, sealing.newest_batch
 
 
@@ -237,9 +237,12 @@ def left_open(self: Locations, query: Query) -> tuple[int, float]:
     return SEALED(self, query)
 
 
-def not_finished(self: Locations, query: Query, position: Position, own: Location, sink: Sink) -> tuple[Position, None]:
+def not_finished(
+    self: Locations, query: Query, restored: Any, own: Location, sink: Sink
+) -> tuple[Position, e.GoneBack | None]:
     """Nobody moves a sink for an attempt that was killed before it did."""
-    return TAKE_OVER(self, replace(query, locations=(replace(query.newest, gone_back=None),)), position, own, sink)
+    forgotten = replace(query, locations=(replace(query.newest, gone_back=None),))
+    return FOLLOW(self, forgotten, restored, own, sink)
 
 
 def next_one(self: Sink, begun: int) -> int:
@@ -250,7 +253,7 @@ def next_one(self: Sink, begun: int) -> int:
 GOING_BACK = {
     "not sealed": Bug("a query goes back and leaves its location open", replaced(Locations, "_sealed", left_open), "Q", BACK),
     "not finished": Bug(
-        "nobody finishes what was killed on its way back", replaced(Locations, "_take_over", not_finished), "Q", BACK,
+        "nobody finishes what was killed on its way back", replaced(Locations, "_follow", not_finished), "Q", BACK,
         (("input", "input/2"), ("A1", ""), ("saver", ""), ("input", "input/4"), ("A1", ""), ("person", ""), ("A2", "overwrite sink")),
     ),
     "numbers used twice": Bug("batches get numbers that are in use", replaced(Sink, "next_number", next_one), "Q", BACK),

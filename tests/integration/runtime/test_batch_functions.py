@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.integration.runtime.test_queries import (
     FILES,
     ending,
@@ -30,6 +32,7 @@ def test_batch_function_that_sets_a_value_fails_its_query(stream: Home) -> None:
     assert stream.coordinator().state.attempts[-1].outcome == "failed"
 
 
+@pytest.mark.slow
 def test_batch_function_with_two_sinks_goes_on_exactly_after_a_kill(stream: Home) -> None:
     stream.env["STREAM_SINK"] = "two sinks"
     hold = holding(stream)

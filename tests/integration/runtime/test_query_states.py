@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import S3Store
 from tests.integration.runtime.conftest import Script
-from tests.jobs.matrix import QUERIES, Totals
+from tests.jobs.matrix import FEW, QUERIES, Totals
 from tests.support.batches import check, logs_of_sources, rows_of_batches
 from tests.support.launches import Launches
 from tests.support.runs import Home, Running
@@ -43,9 +44,9 @@ WAKES = 30.0  # seconds, at most, from the start of the next driver until it wak
 class Rounds:
     """One job in one driver after the other. Each but the last is killed, or put to sleep until another one works."""
 
-    def __init__(self, home: Home, seed: int) -> None:
+    def __init__(self, home: Home, seed: int, queries: Sequence[tuple[str, str]] = QUERIES) -> None:
         print(f"seed {seed}")
-        self.home, self.rng = home, random.Random(seed)
+        self.home, self.rng, self.queries = home, random.Random(seed), queries
         self.launches = Launches(home.store, "matrix", of_run=False)
         self.files = self.drivers = 0
         self._alive = ExitStack()
@@ -106,7 +107,8 @@ class Rounds:
 
     def _all_wrote(self) -> bool:
         return all(
-            (self.home.out / f"{operator}-{store}" / "_spark_metadata" / "0").exists() for operator, store in QUERIES
+            (self.home.out / f"{operator}-{store}" / "_spark_metadata" / "0").exists()
+            for operator, store in self.queries
         )
 
     def _ask(self) -> None:
@@ -130,7 +132,7 @@ class Rounds:
         assert ended.code == 0, ended.log
         for timer in self._wakes:
             timer.join()
-        for operator, store in QUERIES:
+        for operator, store in self.queries:
             uid = f"{operator}-{store}"
             check(
                 operator, rows_of_batches(self.home.out / uid, operator), logs_of_sources(self._location("matrix", uid))
@@ -145,7 +147,7 @@ class Rounds:
         }
         ended = self.home.run()
         assert ended.code == 0, ended.log
-        for (number, savepoint), (operator, store) in itertools.product(enumerate(savepoints), QUERIES):
+        for (number, savepoint), (operator, store) in itertools.product(enumerate(savepoints), self.queries):
             uid = f"{operator}-{store}"
             state = coordinator.read_seal(savepoint).states.get(uid)
             last = state.query.batch if state and state.query else NOTHING
@@ -182,7 +184,8 @@ def matrix(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
 
 @pytest.mark.timeout(1800)
 def test_queries_stay_exact_through_a_kill_and_a_sleep(matrix: Home) -> None:
-    with Rounds(matrix, seed=1) as rounds:
+    matrix.env["STREAM_FEW"] = "1"
+    with Rounds(matrix, seed=1, queries=FEW) as rounds:
         rounds.hurt(signal.SIGKILL, blind=False, saved=True)
         rounds.hurt(signal.SIGSTOP, blind=False, saved=False)
         rounds.finish()
