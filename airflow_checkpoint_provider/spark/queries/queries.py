@@ -224,7 +224,8 @@ class Queries:
                 self._end_if_failed()
                 self._settle()
                 now = time.monotonic()
-                if now >= due or (now >= served and self._checkpointer.requested()):
+                wanted = now >= due or (now >= served and self._checkpointer.requested())
+                if wanted and not self._others_wait():
                     served = time.monotonic() + (0.0 if self._checkpoint(periodic=now >= due) else AFTER_FAILURE)
                     due = max(now + self._config.interval_s, time.monotonic() + self._config.min_pause_s)
         except Exception as error:  # noqa: BLE001 - without this thread, nobody would serve a stop
@@ -232,6 +233,11 @@ class Queries:
                 traceback.print_exc()
                 why = f"its queries can take no more checkpoints: {error}"
                 self._attempt.end_now("failed", ExitCode.FAILED, why)
+
+    def _others_wait(self) -> bool:
+        """Return whether a query is not started yet because another one catches up. A checkpoint would hold an old batch of it."""
+        catches_up = any(not (running.caught_up or running.handled.is_set()) for running in self._running.values())
+        return catches_up and any(query.uid not in self._running for query in self._attempt.state.queries)
 
     def _checkpoint(self, *, periodic: bool) -> bool:
         """Take a checkpoint of the queries. Return whether it is completed. The thread goes on if it is not."""

@@ -131,9 +131,10 @@ class Sink:
         if not self._log or gone_back.sink != self.target.path:
             return
         files = self._log.files()
-        if (
+        done = (
             self._log.newest_batch() >= batch
-        ):  # asked last: the files of later batches are not among those that were read
+        )  # asked last: files of later batches are not among those that were read
+        if done:
             return
         beyond = self._beyond(files, gone_back.newest_file)
         if beyond is None:

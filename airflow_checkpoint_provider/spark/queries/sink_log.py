@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG, COMPACT, HEADER = "_spark_metadata", ".compact", "v1"
+TAIL = 64 * 1024  # bytes of an entry in which its last file is looked for
 INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 
 
@@ -55,11 +56,9 @@ class SinkLog:
         """Return the newest file of the sink when ``batch`` was written; None if it had none. Raises ``Damaged``."""
         entries = {_number(name): name for name in self._entries()}
         for number in range(batch, NOTHING, -1):
-            files = self._read(self._entry(entries, number))
-            if files:
-                return files[-1].path
-            if entries[number].endswith(COMPACT):
-                return None
+            last = self._read(self._entry(entries, number), at_most=TAIL)[-1:]
+            if last or entries[number].endswith(COMPACT):
+                return last[0].path if last else None
         return None
 
     def files(self) -> list[SinkFile]:
@@ -82,13 +81,16 @@ class SinkLog:
             raise Damaged(f"{self._log}/{number} is missing; somebody or something deleted it")
         return entries[number]
 
-    def _read(self, entry: str) -> list[SinkFile]:
+    def _read(self, entry: str, at_most: int | None = None) -> list[SinkFile]:
+        """Return the files that an entry names; with ``at_most``, those in its last bytes."""
         path = self._jvm.org.apache.hadoop.fs.Path(self._log, entry)
         stream = self._files.open(path)
         try:
-            version, *lines = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")).split("\n")
-            if version != HEADER:
-                raise ValueError(f"its version is {version[:20]!r}")
+            behind = max(self._files.getFileStatus(path).getLen() - at_most, 0) if at_most else 0
+            stream.seek(behind)
+            first, *lines = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")).split("\n")
+            if not behind and first != HEADER:
+                raise ValueError(f"its version is {first[:20]!r}")
             return [SinkFile(str(json.loads(line)["path"]), line) for line in lines if line]
         except (ValueError, KeyError, TypeError) as error:
             raise Damaged(
@@ -114,8 +116,8 @@ class SinkLog:
         if newest >= behind:
             return
         compacted = (behind + 1) // self.interval * self.interval - 1
-        if compacted > newest and not self.files():
-            self.keep((), compacted)  # Spark itself would compact the entries before
+        if compacted > newest:
+            self.keep(self.files(), compacted)
         sinks = self._jvm.org.apache.spark.sql.execution.streaming.sinks
         log = sinks.FileStreamSinkLog(1, self._session, str(self._log), self._jvm.scala.Option.empty())
         for batch in range(self.newest_batch() + 1, behind + 1):

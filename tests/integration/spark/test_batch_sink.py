@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
 from airflow_checkpoint_provider.spark import batch_sink
-from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
+from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
 from tests.support.streams import sink_log
 
 
@@ -49,6 +50,15 @@ def test_log_that_was_filled_up_to_the_middle_is_filled_up_again(spark: SparkSes
     assert sorted(sink_log(tmp_path)) == [29, 30, 31, 32, 33, 34]
     batch_sink(str(tmp_path))(spark.range(2), 35)
     assert read(spark, tmp_path) == [0, 1]
+
+
+def test_newest_file_is_found_at_the_end_of_a_long_entry(spark: SparkSession, tmp_path: Path) -> None:
+    log = SinkLog(spark, str(tmp_path))
+    names = [f"file:{tmp_path}/part-{number:0100}" for number in range(1000)]
+    log.keep([SinkFile(name, json.dumps({"path": name})) for name in names], 19)
+    log.fill_up(21)
+    assert log.newest_file(21) == names[-1]
+    assert [file.path for file in log.files()] == names
 
 
 def test_format_without_a_log_is_refused() -> None:
