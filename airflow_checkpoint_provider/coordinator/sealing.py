@@ -51,6 +51,15 @@ def is_poison(body: bytes | None) -> bool:
     return isinstance(about, dict) and about.get("magic") == MAGIC
 
 
+def poison_of(location: Location) -> Poison | None:
+    """Return the poison that seals a location; None if it is not sealed. Raises ``Damaged``."""
+    begun, sealed = newest_batch(location)
+    if not sealed:
+        return None
+    about = json.loads(location.read(f"{OFFSETS}/{begun + 1}").removeprefix(POISON))
+    return Poison(*(str(about.get(name, "")) for name in ("incarnation", "uid", "nonce", "by")))
+
+
 def newest_batch(location: Location) -> tuple[int, bool]:
     """Return the newest batch that has begun, and whether the location is sealed behind it."""
     numbers = location.batches(OFFSETS)

@@ -196,6 +196,7 @@ class LocateQuery(Command):
     committed: int
     epoch: int
     gone_back: GoneBack | None = None
+    adopted: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,7 @@ def locate(state: State, command: c.LocateQuery) -> Decision:
         begun=command.begun,
         committed=command.committed,
         gone_back=command.gone_back,
+        adopted=command.adopted,
     )
     return (located,)
 
@@ -44,7 +45,7 @@ def locate(state: State, command: c.LocateQuery) -> Decision:
 def settle(state: State, command: c.SettleQuery) -> Decision:
     """Decide whether the older locations of a query may go. Only the attempt that runs in the newest one knows it."""
     query = state.query(command.uid)
-    if query and query.locations[0].path == command.path:
+    if query and query.locations[0].path == command.path and not query.newest.adopted:
         return DoneAlready(command.epoch)
     if fenced := launches.fenced(state, command.epoch):
         return fenced

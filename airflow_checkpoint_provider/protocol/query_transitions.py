@@ -17,6 +17,7 @@ def locate(state: State, event: e.QueryLocated) -> State:
         begun=event.begun,
         committed=event.committed,
         gone_back=event.gone_back,
+        adopted=event.adopted,
         extra=event.extra,
     )
     query = state.query(event.uid)
@@ -30,5 +31,6 @@ def settle(state: State, event: e.QuerySettled) -> State:
     query = state.query(event.uid)
     if query is None or query.newest.path != event.path:
         return state
-    settled = replace(query, locations=query.locations[-1:], extra=merged_extra(query, event))
+    newest = replace(query.newest, adopted=None)
+    settled = replace(query, locations=(newest,), extra=merged_extra(query, event))
     return replace(state, queries=swap(state.queries, query, settled))

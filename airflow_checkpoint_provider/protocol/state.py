@@ -163,6 +163,7 @@ class QueryLocation(Record):
     begun: Batch = -1
     committed: Batch = -1
     gone_back: GoneBack | None = None
+    adopted: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ ends by itself when all files are read, but for ``STREAM_FOREVER``. With ``STREA
 still while the file ``STREAM_HOLD`` exists; the name of a file beside it ends with the id of the query's run. If it is in the file,
 the batch fails. With ``STREAM_COPY``, another query reads what the first one writes, and writes it to ``OUT-copy``. With
 ``STREAM_BLIND``, the driver does not notice that it was replaced. ``STREAM_SINK``
-names a function of ``SINKS``, by which batches are written instead.
+names a function of ``SINKS``, by which batches are written instead. With ``STREAM_PLAIN``, the query runs
+without this package in that location, and with ``STREAM_ADOPT`` it is taken over from there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -30,14 +31,25 @@ SCHEMA = "id long, key string"
 FILES_A_BATCH = "2"
 
 
-def main(job: CheckpointedJob, out: str) -> None:
-    source = os.environ.get("STREAM_IN", f"{out}-in")
-    rows = job.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_A_BATCH).json(source)
+def source(spark: SparkSession, out: str) -> DataFrame:
+    folder = os.environ.get("STREAM_IN", f"{out}-in")
+    rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_A_BATCH).json(folder)
     if hold := os.environ.get("STREAM_HOLD"):
         rows = rows.withColumn("key", F.udf(held(hold), "string")("key"))
-    if os.environ.get("STREAM_STATE"):
-        rows = rows.dropDuplicates(["key"])
-    query = job.start_query("rows", to_sink(job, rows, out))
+    return rows.dropDuplicates(["key"]) if os.environ.get("STREAM_STATE") else rows
+
+
+def plain(out: str, location: str) -> None:
+    """Run the query without this package."""
+    spark = SparkSession.builder.getOrCreate()
+    query = to_files(source(spark, out), out).option("checkpointLocation", location).start()
+    print("STARTED", flush=True)
+    query.awaitTermination()
+
+
+def main(job: CheckpointedJob, out: str) -> None:
+    rows = source(job.spark, out)
+    query = job.start_query("rows", to_sink(job, rows, out), adopt=os.environ.get("STREAM_ADOPT"))
     if os.environ.get("STREAM_COPY"):
         job.start_query("copy", to_files(job.spark.readStream.schema(SCHEMA).parquet(out), f"{out}-copy"))
     print("STARTED", flush=True)
@@ -106,6 +118,9 @@ def held(file: str) -> Callable[[str], str]:
 
 
 if __name__ == "__main__":
+    if location := os.environ.get("STREAM_PLAIN"):
+        plain(sys.argv[1], location)
+        sys.exit()
     if os.environ.get("STREAM_BLIND"):
         attempt.POLL = 600.0
     config = CheckpointConfig(interval=os.environ.get("STREAM_INTERVAL", "10 min"))

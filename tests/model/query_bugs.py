@@ -127,7 +127,7 @@ def up_to_the_commit(self: Found, position: Position) -> tuple[str, ...]:
     return STATE(self, replace(position, begun=position.committed))
 
 
-def named_first(self: Locations, uid: str, restored: Any, sink: Sink) -> Located:
+def named_first(self: Locations, uid: str, restored: Any, sink: Sink, adopt: str | None = None) -> Located:
     """The entry is written before anything is copied."""
     with patch.object(Locations, "_take_over", sealed_and_no_more):
         located = LOCATE(self, uid, restored, sink)

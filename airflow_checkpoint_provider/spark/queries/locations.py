@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.coordinator.query_location import (
 )
 from airflow_checkpoint_provider.coordinator.renumbering import empty_snapshots, offsets_before, renumbered
 from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, seal
-from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, RenameConflict
+from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, RenameConflict, WrongUse
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.protocol.keys import file_set_epoch, location_p
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import Query
 from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.queries.adopting import adopted_location, examine_adopted, uri_of
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
@@ -62,28 +63,35 @@ class Locations:
         # uid -> newest batch in its older location, since when it is sealed
         self._seals = dict[str, tuple[int, float]]()
 
-    def locate(self, uid: str, restored: StateSnapshot | None, sink: Sink) -> Located:
+    def locate(self, uid: str, restored: StateSnapshot | None, sink: Sink, adopt: str | None = None) -> Located:
         """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
 
-        Raises ``SinkMoved`` if the query must not go on there, ``Damaged`` if the newest location lacks a file, ``StoreError``, and
-        ``QueryMoved``.
+        ``adopt`` is a location from elsewhere, which counts only for a query that has none here. Raises ``SinkMoved`` if the query must
+        not go on there, ``Damaged`` if the newest location lacks a file, ``StoreError``, and ``QueryMoved``.
         """
         query = self._attempt.state.query(uid)
         path = location_path(uid, self._attempt.epoch, secrets.token_hex(8))
-        own = self._at(path)
+        own, gone_back, adopted = self._at(path), None, None
         if query:
             position, gone_back = self._follow(query, restored, own, sink)
+        elif adopt:
+            if restored:
+                raise WrongUse(
+                    f"query '{uid}' starts from a checkpoint, and adopt={adopt!r} names another place. Leave adopt out"
+                )
+            adopted = adopted_location(self._attempt.store, adopt)
+            position = self._adopt(uid, adopted, own, sink)
         else:
             self._refuse_old_name(uid)
-            position, gone_back = self._copy_checkpoint(restored, own), None
+            position = self._copy_checkpoint(restored, own)
         if not gone_back:
             sink.meet(position, restored.query.path if restored and restored.query else None)
-        self._name(uid, path, query, position, gone_back)
+        self._name(uid, path, query, position, gone_back, adopted)
         if gone_back:
             sink.go_back(gone_back, position.committed)
         else:
             sink.fill_up(position.committed)
-        chain = self._chain(query) if query and not gone_back else ()
+        chain = (adopted,) if adopted else self._chain(query) if query and not gone_back else ()
         older = tuple(self._at(location.path) for location in query.locations) if query else ()
         return Located(uid, path, own, chain, older, position, gone_back)
 
@@ -97,7 +105,10 @@ class Locations:
                 )
 
     def _chain(self, query: Query) -> tuple[Location, ...]:
-        return tuple(self._at(location.path) for location in query.chain)
+        """Return the newest location, and those from which it was copied."""
+        adopted = query.chain[-1].adopted
+        chain = tuple(self._at(location.path) for location in query.chain)
+        return (*chain, adopted_location(self._attempt.store, adopted)) if adopted else chain
 
     def _at(self, path: str) -> Location:
         return Location(self._attempt.store, self._attempt.keys.file_set(path))
@@ -122,21 +133,26 @@ class Locations:
                 if back
                 else self._take_over(query, position, own, sink)
             )
-            if isinstance(old.store, LocalStore):
-                return following
-            time.sleep(max(sealed + LATE_COPY - time.monotonic(), 0.0))
-            if newest_batch(old) == (begun, True):
+            if stays_sealed(old, begun, sealed):
                 return following
             empty(own)
             self._seals.clear()
 
     def _take_over(self, query: Query, position: Position, own: Location, sink: Sink) -> tuple[Position, None]:
         """Copy what the query needs to go on."""
-        found = Found(*self._chain(query))
-        names = needed_files(found, position)
-        copy_files(found, own, names)
-        name_own_files(own, names)
+        copy_position(self._chain(query), position, own)
         return position, None
+
+    def _adopt(self, uid: str, old: Location, own: Location, sink: Sink) -> Position:
+        """Seal a location from elsewhere, and copy what the query needs to go on."""
+        examine_adopted(old, uid, self._attempt.state.incarnation, sink)
+        while True:
+            begun, sealed = self._seal(uid, old)
+            position = Position(begun, old.committed(begun))
+            copy_position((old,), position, own)
+            if stays_sealed(old, begun, sealed):
+                return position
+            empty(own)
 
     def _go_back(
         self, query: Query, left: Position, restored: StateSnapshot | None, own: Location, sink: Sink
@@ -158,10 +174,15 @@ class Locations:
         state, epoch = self._attempt.state, self._attempt.epoch
         older = [known for known in state.queries if file_set_epoch(known.newest.path) != epoch]
         for known in older if query.uid not in self._seals else ():
-            poison = Poison(state.incarnation, known.uid, secrets.token_hex(16), by=f"attempt {epoch} of {state.job}")
-            begun = seal(self._at(known.newest.path), poison, self._attempt.catch_up)
-            self._seals[known.uid] = begun, time.monotonic()
+            self._seals[known.uid] = self._seal(known.uid, self._at(known.newest.path))
         return self._seals[query.uid]
+
+    def _seal(self, uid: str, location: Location) -> tuple[int, float]:
+        """Seal a location. Return the newest batch that has begun there, and the time."""
+        state = self._attempt.state
+        by = f"attempt {self._attempt.epoch} of {state.job}"
+        poison = Poison(state.incarnation, uid, secrets.token_hex(16), by)
+        return seal(location, poison, self._attempt.catch_up), time.monotonic()
 
     def _stands_there(self, query: Query, position: Position, restored: StateSnapshot | None) -> bool:
         """Return whether a query that shall go back to a checkpoint stands there, as after a stop with a savepoint.
@@ -197,7 +218,15 @@ class Locations:
         for name, body in files.items():
             own.store.overwrite(own.name(name), body)
 
-    def _name(self, uid: str, path: str, query: Query | None, position: Position, gone_back: GoneBack | None) -> None:
+    def _name(
+        self,
+        uid: str,
+        path: str,
+        query: Query | None,
+        position: Position,
+        gone_back: GoneBack | None,
+        adopted: Location | None,
+    ) -> None:
         """Write the entry that makes the location count. Until then it is only a copy that nobody uses."""
         command = c.LocateQuery(
             uid=uid,
@@ -207,6 +236,7 @@ class Locations:
             committed=position.committed,
             epoch=self._attempt.epoch,
             gone_back=gone_back,
+            adopted=uri_of(adopted) if adopted else None,
         )
         self._attempt.append(command)
 
@@ -263,6 +293,25 @@ def position_of(restored: StateSnapshot | None) -> Position:
     return Position(query.begun, query.batch) if query else Position()
 
 
+def stays_sealed(location: Location, begun: int, since: float) -> bool:
+    """Return whether no batch behind ``begun`` has appeared in a location that is sealed ``since`` then.
+
+    In S3 that may happen shortly afterwards, so it waits.
+    """
+    if isinstance(location.store, LocalStore):
+        return True
+    time.sleep(max(since + LATE_COPY - time.monotonic(), 0.0))
+    return newest_batch(location) == (begun, True)
+
+
+def copy_position(chain: tuple[Location, ...], position: Position, own: Location) -> None:
+    """Copy the files with which a query goes on from ``position``, of the newest location of a chain, into its own."""
+    found = Found(*chain)
+    names = needed_files(found, position)
+    copy_files(found, own, names)
+    name_own_files(own, names)
+
+
 def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0) -> None:
     """Copy files into a location, and compare their sizes. On a local disk they become second names of the same files. ``by`` is
     added to the numbers of their batches.
@@ -270,10 +319,15 @@ def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0
     Files that name others are copied behind them: a snapshot without its parts would look whole. Raises ``Damaged`` if a file was
     changed or deleted meanwhile.
     """
-    wanted = sorted(names, key=_names_others)
-    for _, group in groupby(wanted, _names_others):
+
+    def order(name: str) -> tuple[bool, str]:
+        return _names_others(name), found.places[name].key
+
+    wanted = sorted(names, key=order)
+    for _, together in groupby(wanted, order):
+        group = list(together)
         pairs = [(found.places[name].name(name), target.name(renumbered(name, by))) for name in group]
-        copy_all(found.location.store, target.store, pairs, linked=True)
+        copy_all(found.places[group[0]].store, target.store, pairs, linked=True)
     copied = target.sizes()
     for name in wanted:
         if copied.get(renumbered(name, by)) != found.sizes[name]:

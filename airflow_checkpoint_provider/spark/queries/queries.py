@@ -98,7 +98,7 @@ class Queries:
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
-    def start(self, uid: str, writer: DataStreamWriter) -> Query:
+    def start(self, uid: str, writer: DataStreamWriter, adopt: str | None = None) -> Query:
         """Start a query where it was, and return when a batch that had begun before is committed."""
         if self._attempt.state.scope:
             raise WrongUse(
@@ -109,7 +109,7 @@ class Queries:
         if not target.exact:
             say(f"query '{uid}' writes to {target.format}: {AT_LEAST_ONCE[target.format]}.")
         with self._checkpointer.between_barriers():  # a stop must find all queries or none
-            running = self._started(uid, writer, target)
+            running = self._started(uid, writer, target, adopt)
             self._running = {**self._running, uid: running}
             if not self._thread.is_alive():
                 self._thread.start()
@@ -117,9 +117,9 @@ class Queries:
         self._settle()
         return Query(running, self._waits)
 
-    def _started(self, uid: str, writer: DataStreamWriter, target: Target) -> RunningQuery:
+    def _started(self, uid: str, writer: DataStreamWriter, target: Target, adopt: str | None = None) -> RunningQuery:
         restored, sink = self._states.claim_query(uid), Sink(self._spark, uid, target)
-        located = self._locations.locate(uid, restored, sink)
+        located = self._locations.locate(uid, restored, sink, adopt)
         if located.older:
             sink.sweep()
         self._tell(located, restored)

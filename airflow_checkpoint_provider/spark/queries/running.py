@@ -52,7 +52,7 @@ class RunningQuery:
         self._paused = threading.Event()
         self._stopped = threading.Event()  # for good
         self._caught_up = threading.Event()
-        self._settled = not located.older
+        self._settled = not (located.older or located.chain)
         self._trigger: Any = None  # of the author, while the writer has another one
         self._query: StreamingQuery | None = None
         self._error: Exception | None = None  # with which the query could not start again

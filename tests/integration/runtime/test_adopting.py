@@ -1,0 +1,74 @@
+"""Streaming queries that ran without this package, and are taken over. Runs on Linux."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.coordinator.sealing import newest_batch
+from airflow_checkpoint_provider.storage import open_store
+from tests.integration.runtime.test_queries import (
+    EVERYWHERE,
+    ending,
+    has_batches,
+    holding,
+    locations,
+    running_forever,
+    source,
+    stream,
+)
+from tests.support.runs import Home
+from tests.support.streams import add_files, expected_keys, rows_in
+from tests.support.waiting import wait_until
+
+__all__ = ["stream"]  # the fixture
+
+FILES = 12
+
+
+def location_of(home: Home) -> tuple[str, Location]:
+    """Return the location of the query without this package."""
+    if home.store.uri.startswith("s3:"):
+        return f"{home.store.uri}/plain".replace("s3:", "s3a:"), Location(home.store, "plain")
+    return str(home.folder / "plain"), Location(open_store(str(home.folder)), "plain")
+
+
+@EVERYWHERE
+def test_running_query_is_taken_over_in_the_middle_of_a_batch(stream: Home) -> None:
+    """It ends where its next batch would begin. Later attempts do not look at its location any more."""
+    uri, location = location_of(stream)
+    running_forever(stream, STREAM_STATE="1", STREAM_PLAIN=uri)
+    hold = holding(stream)
+    add_files(source(stream), 0, 1)
+    with stream.started() as plain:
+        wait_until(has_batches(stream, 1), 120, plain.said)
+        hold.touch()
+        add_files(source(stream), *range(2, 8))
+        wait_until(lambda: location.batches("offsets")[-1] == 1, 120, plain.said)
+        del stream.env["STREAM_PLAIN"]
+        stream.env["STREAM_ADOPT"] = uri
+        ending(stream)
+        mine = holding(stream)
+        mine.touch()
+        with stream.started() as taker:
+            wait_until(lambda: bool(locations(stream)), 120, taker.said)
+            hold.unlink()
+            assert plain.wait().code != 0
+            mine.unlink()
+            ended = taker.wait()
+    assert ended.code == 0, ended.log
+    assert rows_in(stream.out, "key") == expected_keys(8)
+    assert newest_batch(location) == (1, True)
+    add_files(source(stream), *range(8, FILES))
+    again = stream.run()
+    assert again.code == 0, again.log
+    assert rows_in(stream.out, "key") == expected_keys(FILES)
+
+
+def test_what_cannot_be_taken_over_is_refused_before_anything_is_changed(stream: Home, tmp_path: Path) -> None:
+    stream.env["STREAM_ADOPT"] = str(tmp_path / "nowhere")
+    add_files(source(stream), 0, 1)
+    refused = stream.run()
+    assert refused.code != 0
+    assert "is no checkpointLocation of a query that ran" in refused.log
+    assert not locations(stream)
