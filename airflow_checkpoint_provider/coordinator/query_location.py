@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +31,6 @@ from airflow_checkpoint_provider.storage.base import Store
 NOTHING = -1
 """The number of a batch where there is none."""
 OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
-CODEC = "spark.sql.streaming.stateStore.compression.codec"
 NO_OFFSET = "-"  # of a source that the batch does not read
 POISON = b"v99999\n"  # the first line of an entry that ends a log: no version of Spark reads what follows
 
@@ -50,7 +50,7 @@ class Offsets:
     batch: int
     sources: Mapping[int, str]
     watermark_ms: int
-    codec: str = ""  # that compresses the state
+    confs: Mapping[str, str] = field(default_factory=dict)  # with which the state was written
 
     @classmethod
     def parse(cls, body: bytes, batch: int, what: str) -> Offsets:
@@ -60,14 +60,14 @@ class Offsets:
             if version not in ("v1", "v2"):
                 raise ValueError(f"its version is {version[:20]!r}")
             about = json.loads(metadata or '{"batchWatermarkMs": 0}')
-            watermark, codec = int(about["batchWatermarkMs"]), str(about.get("conf", {}).get(CODEC, ""))
+            watermark, confs = int(about["batchWatermarkMs"]), dict(about.get("conf", {}))
             sources = dict(_numbered(lines))
             if not sources:
                 raise ValueError("it names no source")
             for offset in sources.values():
                 if offset != NO_OFFSET:
                     json.loads(offset)
-            return cls(batch, sources, watermark, codec)
+            return cls(batch, sources, watermark, confs)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Damaged(
                 f"{what} is not what Spark writes ({error}); somebody or something changed it, or the disk lost its end"
@@ -113,8 +113,8 @@ class Location:
             raise _missing(self, file)
         return body
 
-    def committed(self, begun: int) -> int:
-        """Return the newest committed batch when batch ``begun`` is the newest one that has begun."""
+    def committed(self, begun: float = math.inf) -> int:
+        """Return the newest committed batch, or that of the time when batch ``begun`` was the newest one that had begun."""
         return max((batch for batch in self.batches(COMMITS) if batch <= begun), default=NOTHING)
 
     def sizes(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ import re
 import zipfile
 from collections.abc import Iterable
 
-from airflow_checkpoint_provider.coordinator.query_location import NO_OFFSET, SOURCE_NAME, VERSION, Offsets
+from airflow_checkpoint_provider.coordinator.query_location import NO_OFFSET, SOURCE_NAME, VERSION
 from airflow_checkpoint_provider.errors import NotSupportedYet
 
 _BATCH = re.compile(r"(offsets|commits)/(\d+)")
@@ -24,6 +24,7 @@ EMPTY_HASH_MAP = (
     b"LZ4Block\x15\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 )
 """A snapshot of the HDFS-backed store without a key, as Spark 4.2 writes it: the number -1, compressed by LZ4."""
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
 LZ4 = "lz4"
 
 
@@ -47,19 +48,19 @@ def _no_offset(line: str) -> str:
     return f"{named[0] if named else ''}{NO_OFFSET}"
 
 
-def empty_snapshots(names: Iterable[str], by: int, offsets: Offsets) -> dict[str, bytes]:
-    """Return the files that ``names`` lack when ``by`` is added to their numbers: of each state that has no snapshot up to the batch
-    of ``offsets``, the newest one that is committed. Its number is the old one.
+def empty_snapshots(names: Iterable[str], by: int, committed: int, codec: str | None) -> dict[str, bytes]:
+    """Return the files that ``names`` lack when ``by`` is added to their numbers: of each state that has no snapshot up to batch
+    ``committed``. ``codec`` is the one that compresses the state.
 
     Raises ``NotSupportedYet`` for a state whose files are not compressed by LZ4.
     """
     versions = [match for name in names if (match := VERSION.fullmatch(name))]
     snapshots = [match for match in versions if match[3] in ("snapshot", "zip")]
-    whole = {match[1] for match in snapshots if int(match[2]) <= offsets.batch + 1}
+    whole = {match[1] for match in snapshots if int(match[2]) <= committed + 1}
     kinds = {match[1]: match[3] for match in versions if match[1] not in whole and match not in snapshots}
-    if "delta" in kinds.values() and offsets.codec != LZ4:
+    if "delta" in kinds.values() and codec != LZ4:
         raise NotSupportedYet(
-            f"the state of the checkpoint has no snapshot yet, and is compressed by {offsets.codec}. This version can only go back to"
+            f"the state of the checkpoint has no snapshot yet, and is compressed by {codec}. This version can only go back to"
             f" such a checkpoint with {LZ4}, Spark's default. Name a newer checkpoint"
         )
     bodies = {"delta": ("snapshot", EMPTY_HASH_MAP), "changelog": ("zip", _empty_rocksdb())}

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, sta
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.files import verify
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.query_location import COMMITS, NOTHING, Location
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint
 from airflow_checkpoint_provider.errors import (
@@ -182,8 +182,9 @@ class RestoreTarget:
         Raises ``SinkMoved`` if the sink of a streaming query is ahead of it, and ``rewind_sink`` does not allow to take that back;
         ``NotSupportedYet`` if a query cannot go back.
         """
-        if self._where != "latest":
-            self._refuse_queries(self.names(rename), rewind_sink=rewind_sink)
+        names, rewinds = self.names(rename), self._where != "latest"
+        if rewinds:
+            self._refuse_queries(names, rewind_sink=rewind_sink)
         return Restore(
             token=token,
             base=self.restored.point,
@@ -191,8 +192,8 @@ class RestoreTarget:
             reason=reason,
             id_floor=self.restored.id_floor,
             claimed=claim,
-            rename=self.names(rename),
-            rewinds=self._where != "latest",
+            rename=names,
+            rewinds=rewinds,
             rewind_sink=rewind_sink,
         )
 
@@ -218,9 +219,8 @@ class RestoreTarget:
 
     def _newest_batch(self, query: Query) -> int:
         """Return the newest committed batch of a query."""
-        keys = self._coordinator.keys
-        location = Location(self._coordinator.store, keys.file_set(query.newest.path))
-        return max(location.batches(COMMITS), default=NOTHING)
+        key = self._coordinator.keys.file_set(query.newest.path)
+        return Location(self._coordinator.store, key).committed()
 
 
 def _own_point(number: int, state: State, restore: str) -> Point:

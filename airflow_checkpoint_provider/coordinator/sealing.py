@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, OFFSETS, POISON, Location
 from airflow_checkpoint_provider.errors import CommitStateUnknown
@@ -40,24 +40,17 @@ class Poison:
         return POISON + canonical({"magic": MAGIC, **vars(self)}) + b"\n"
 
 
-def is_poison(body: bytes | None) -> bool:
-    """Return whether an entry of ``offsets`` is the poison of this package, of whatever history."""
+def poison_in(body: bytes | None) -> Poison | None:
+    """Return the poison of this package, of whatever history, that an entry of ``offsets`` is; None if it is another entry."""
     if body is None or not body.startswith(POISON):
-        return False
+        return None
     try:
         about = json.loads(body.removeprefix(POISON))
     except ValueError:
-        return False
-    return isinstance(about, dict) and about.get("magic") == MAGIC
-
-
-def poison_of(location: Location) -> Poison | None:
-    """Return the poison that seals a location; None if it is not sealed. Raises ``Damaged``."""
-    begun, sealed = newest_batch(location)
-    if not sealed:
         return None
-    about = json.loads(location.read(f"{OFFSETS}/{begun + 1}").removeprefix(POISON))
-    return Poison(*(str(about.get(name, "")) for name in ("incarnation", "uid", "nonce", "by")))
+    if not isinstance(about, dict) or about.get("magic") != MAGIC:
+        return None
+    return Poison(*(str(about.get(known.name, "")) for known in fields(Poison)))
 
 
 def newest_batch(location: Location) -> tuple[int, bool]:
@@ -65,7 +58,7 @@ def newest_batch(location: Location) -> tuple[int, bool]:
     numbers = location.batches(OFFSETS)
     if not numbers:
         return NOTHING, False
-    sealed = is_poison(location.store.read(location.name(f"{OFFSETS}/{numbers[-1]}")))
+    sealed = poison_in(location.store.read(location.name(f"{OFFSETS}/{numbers[-1]}"))) is not None
     return (numbers[-1] - 1 if sealed else numbers[-1]), sealed
 
 

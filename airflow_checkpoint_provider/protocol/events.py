@@ -193,9 +193,7 @@ class BranchOpened(Event):
     id_floor: Size = added(0)  # ids go on above that of a base from elsewhere
     claimed: bool = added(False)  # the base is a savepoint that belongs to this history from now on
     rename: dict[str, str] = added(factory=dict)  # uid in the base -> uid from now on
-    rewinds: Size = added(
-        0
-    )  # the branch on which streaming queries go back to the base; 0: they go on with their newest batches
+    rewinds: Size = added(0)  # the branch on which streaming queries go back to the base; 0: they go on
     rewind_sink: bool = added(False)  # their sinks may lose what was written since
 
 

@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.coordinator import garbage, query_location
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.query_location import Location, Position
-from airflow_checkpoint_provider.coordinator.sealing import is_poison, newest_batch, not_emptied
+from airflow_checkpoint_provider.coordinator.sealing import newest_batch, not_emptied, poison_in
 from airflow_checkpoint_provider.errors import AlreadyFinished, CheckpointError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
@@ -327,7 +327,7 @@ class Rules:
         ranges: dict[int, bytes] = {}
         for location in located:
             for batch, body in _entries(disk, f"{KEYS.file_set(location.path)}/offsets").items():
-                if is_poison(body):
+                if poison_in(body):
                     continue
                 if ranges.setdefault(batch, body) != body:
                     yield f"Q2: batch {batch} has two ranges of rows"
@@ -340,7 +340,7 @@ class Rules:
             if location.taken_from:
                 entries = _entries(disk, f"{KEYS.file_set(location.taken_from)}/offsets")
                 known = location.gone_back or not entries or max(entries) == location.begun + 1
-                if not entries or not known or not is_poison(entries[max(entries)]):
+                if not entries or not known or not poison_in(entries[max(entries)]):
                     yield f"Q3: {location.taken_from} is not sealed behind batch {location.begun}"
 
 

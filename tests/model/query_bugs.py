@@ -89,7 +89,7 @@ def own_poison_read_back(location: Location, poison: Poison, check: Callable[[],
             continue
         check()
         sealing.sweep(location)
-        if sealing.is_poison(location.store.read(location.name(f"{OFFSETS}/{begun + 1}"))):
+        if sealing.poison_in(location.store.read(location.name(f"{OFFSETS}/{begun + 1}"))):
             return begun
 
 
@@ -129,7 +129,7 @@ def up_to_the_commit(self: Found, position: Position) -> tuple[str, ...]:
 
 def named_first(self: Locations, uid: str, restored: Any, sink: Sink, adopt: str | None = None) -> Located:
     """The entry is written before anything is copied."""
-    with patch.object(Locations, "_take_over", sealed_and_no_more):
+    with patch.object(locations, "copy_position", nothing):
         located = LOCATE(self, uid, restored, sink)
     if located.older:
         found = Found(*located.chain)
@@ -137,10 +137,8 @@ def named_first(self: Locations, uid: str, restored: Any, sink: Sink, adopt: str
     return located
 
 
-def sealed_and_no_more(
-    self: Locations, query: Query, position: Position, own: Location, sink: Sink
-) -> tuple[Position, None]:
-    return position, None
+def nothing(*_: object) -> None:
+    """Do nothing."""
 
 
 def healed_without_commit(self: Locations, located: Located) -> bool:

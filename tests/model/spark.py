@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator.query_location import CODEC, NOTHING
-from airflow_checkpoint_provider.coordinator.renumbering import LZ4
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING
+from airflow_checkpoint_provider.coordinator.renumbering import CODEC, LZ4
 from airflow_checkpoint_provider.spark.queries.sink_log import COMPACT, SinkFile
 from tests.model.explore import Process
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
 
 from airflow_checkpoint_provider.coordinator.query_location import METADATA, NOTHING, OFFSETS, Location, Position
-from airflow_checkpoint_provider.coordinator.sealing import newest_batch, poison_of
+from airflow_checkpoint_provider.coordinator.sealing import newest_batch, poison_in
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, WrongUse
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.writer import FORMAT_VERSION
@@ -46,27 +44,24 @@ def examine_adopted(location: Location, uid: str, incarnation: str, sink: Sink) 
         raise WrongUse(
             f"query '{uid}': adopt={where!r} is no checkpointLocation of a query that ran. Nothing was changed"
         )
-    poison = poison_of(location)
+    begun, _ = newest_batch(location)
+    poison = poison_in(location.store.read(location.name(f"{OFFSETS}/{begun + 1}")))
     if poison and (poison.incarnation, poison.uid) != (incarnation, uid):
         raise WrongUse(
             f"query '{uid}': {where} was taken over before, by {poison.by} as query '{poison.uid}'. It goes on there. Nothing was changed"
         )
-    committed = max(location.batches("commits"), default=NOTHING)
-    begun, _ = newest_batch(location)
     if begun != NOTHING:
         _refuse_format(location, begun, uid)
     # The query may have begun the next batch since
-    sink.meet(Position(begun + 1, committed), None)
+    sink.meet(Position(begun + 1, location.committed()), None)
 
 
 def _refuse_format(location: Location, batch: int, uid: str) -> None:
     """Raise ``NotSupportedYet`` for a state that was written in a format that loses a query whose sink skips a batch."""
-    body = location.read(f"{OFFSETS}/{batch}")
-    try:
-        about: Any = json.loads(body.decode().split("\n")[1])
-        version = about["conf"].get(FORMAT_VERSION, "1")
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Damaged(f"{location.name(f'{OFFSETS}/{batch}')} is not what Spark writes ({error})") from None
+    confs = location.offsets(batch).confs
+    if not confs:
+        raise Damaged(f"{location.name(f'{OFFSETS}/{batch}')} names no confs; Spark writes them since release 2.3")
+    version = confs.get(FORMAT_VERSION, "1")
     if version != "1":
         raise NotSupportedYet(
             f"query '{uid}': the state in {uri_of(location)} has format {version} ({FORMAT_VERSION}), with which Spark cannot go on behind a"

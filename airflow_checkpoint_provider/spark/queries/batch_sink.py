@@ -47,7 +47,8 @@ class BatchSink:
         if newest == batch_id:
             frame.write.format("noop").mode("overwrite").save()
             return
-        log.fill_up(batch_id - 1)
+        if newest < batch_id - 1:
+            log.fill_up(batch_id - 1)
         _spark_sink(spark, self.target).addBatch(batch_id, frame._jdf)
 
     def _refuse_second(self, run: str | None, batch_id: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from airflow_checkpoint_provider.coordinator import state_metadata
@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.coordinator.query_location import (
     Position,
     needed_files,
 )
-from airflow_checkpoint_provider.coordinator.renumbering import empty_snapshots, offsets_before, renumbered
+from airflow_checkpoint_provider.coordinator.renumbering import CODEC, empty_snapshots, offsets_before, renumbered
 from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, seal
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, RenameConflict, WrongUse
 from airflow_checkpoint_provider.protocol import commands as c
@@ -71,16 +71,14 @@ class Locations:
         """
         query = self._attempt.state.query(uid)
         path = location_path(uid, self._attempt.epoch, secrets.token_hex(8))
-        own, gone_back, adopted = self._at(path), None, None
+        own, chain, gone_back, adopted = self._at(path), tuple[Location, ...](), None, None
         if query:
             position, gone_back = self._follow(query, restored, own, sink)
+            chain = () if gone_back else self._chain(query)
         elif adopt:
-            if restored:
-                raise WrongUse(
-                    f"query '{uid}' starts from a checkpoint, and adopt={adopt!r} names another place. Leave adopt out"
-                )
-            adopted = adopted_location(self._attempt.store, adopt)
-            position = self._adopt(uid, adopted, own, sink)
+            adopted = self._adoptable(uid, adopt, restored, sink)
+            position = self._adopt(uid, adopted, own)
+            chain = (adopted,)
         else:
             self._refuse_old_name(uid)
             position = self._copy_checkpoint(restored, own)
@@ -91,7 +89,6 @@ class Locations:
             sink.go_back(gone_back, position.committed)
         else:
             sink.fill_up(position.committed)
-        chain = (adopted,) if adopted else self._chain(query) if query and not gone_back else ()
         older = tuple(self._at(location.path) for location in query.locations) if query else ()
         return Located(uid, path, own, chain, older, position, gone_back)
 
@@ -128,24 +125,28 @@ class Locations:
             if query.newest.gone_back:  # an attempt may have been killed, or sleep, on the way
                 sink.go_back(query.newest.gone_back, query.newest.committed)
             back = self._attempt.state.branch.goes_back(query) and not self._stands_there(query, position, restored)
-            following = (
-                self._go_back(query, position, restored, own, sink)
-                if back
-                else self._take_over(query, position, own, sink)
-            )
+            gone_back = None
+            if back:
+                position, gone_back = self._go_back(query, position, restored, own, sink)
+            else:
+                copy_position(self._chain(query), position, own)
             if stays_sealed(old, begun, sealed):
-                return following
+                return position, gone_back
             empty(own)
             self._seals.clear()
 
-    def _take_over(self, query: Query, position: Position, own: Location, sink: Sink) -> tuple[Position, None]:
-        """Copy what the query needs to go on."""
-        copy_position(self._chain(query), position, own)
-        return position, None
+    def _adoptable(self, uid: str, uri: str, restored: StateSnapshot | None, sink: Sink) -> Location:
+        """Return the location at ``uri``, which the query may take over. Nothing is changed."""
+        if restored:
+            raise WrongUse(
+                f"query '{uid}' starts from a checkpoint, and adopt={uri!r} names another place. Leave adopt out"
+            )
+        location = adopted_location(self._attempt.store, uri)
+        examine_adopted(location, uid, self._attempt.state.incarnation, sink)
+        return location
 
-    def _adopt(self, uid: str, old: Location, own: Location, sink: Sink) -> Position:
+    def _adopt(self, uid: str, old: Location, own: Location) -> Position:
         """Seal a location from elsewhere, and copy what the query needs to go on."""
-        examine_adopted(old, uid, self._attempt.state.incarnation, sink)
         while True:
             begun, sealed = self._seal(uid, old)
             position = Position(begun, old.committed(begun))
@@ -200,23 +201,15 @@ class Locations:
 
     def _copy_checkpoint(self, restored: StateSnapshot | None, own: Location, by: int = 0) -> Position:
         """Copy the files of a query in a checkpoint. ``by`` is added to the numbers of its batches."""
-        file_sets = restored.file_sets if restored else ()
-        for file_set in file_sets:
-            copy_files(Found(self._at(file_set.path)), own, [file.name for file in file_set.files], by)
-        name_own_files(own, [file.name for file_set in file_sets for file in file_set.files])
-        if restored and by:
-            self._write_beginnings(restored, own, by)
-        return position_of(restored)
-
-    def _write_beginnings(self, restored: StateSnapshot, own: Location, by: int) -> None:
-        """Write what has no file under the old numbers, because Spark begins with it."""
-        names = [file.name for file_set in restored.file_sets for file in file_set.files]
-        committed = position_of(restored).committed
-        files = empty_snapshots(names, by, replace(own.offsets(committed + by), batch=committed))
-        if committed == 0:
-            files[f"{OFFSETS}/{by - 1}"] = offsets_before(own.read(f"{OFFSETS}/{by}"))
-        for name, body in files.items():
-            own.store.overwrite(own.name(name), body)
+        position, copied = position_of(restored), list[str]()
+        for file_set in restored.file_sets if restored else ():
+            names = [file.name for file in file_set.files]
+            copy_files(Found(self._at(file_set.path)), own, names, by)
+            copied += names
+        name_own_files(own, copied)
+        if by:
+            write_beginnings(own, copied, position.committed, by)
+        return position
 
     def _name(
         self,
@@ -310,6 +303,15 @@ def copy_position(chain: tuple[Location, ...], position: Position, own: Location
     names = needed_files(found, position)
     copy_files(found, own, names)
     name_own_files(own, names)
+
+
+def write_beginnings(own: Location, names: Collection[str], committed: int, by: int) -> None:
+    """Write what has no file under the old numbers of the copied files ``names``, because Spark begins with it."""
+    files = empty_snapshots(names, by, committed, own.offsets(committed + by).confs.get(CODEC))
+    if committed == 0:
+        files[f"{OFFSETS}/{by - 1}"] = offsets_before(own.read(f"{OFFSETS}/{by}"))
+    for name, body in files.items():
+        own.store.overwrite(own.name(name), body)
 
 
 def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0) -> None:

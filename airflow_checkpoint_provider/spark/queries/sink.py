@@ -131,10 +131,8 @@ class Sink:
         if not self._log or gone_back.sink != self.target.path:
             return
         files = self._log.files()
-        done = (
-            self._log.newest_batch() >= batch
-        )  # asked last: files of later batches are not among those that were read
-        if done:
+        # Asked behind the files: those of later batches are not among them
+        if self._log.newest_batch() >= batch:
             return
         beyond = self._beyond(files, gone_back.newest_file)
         if beyond is None:

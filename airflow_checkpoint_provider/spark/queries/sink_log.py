@@ -50,11 +50,11 @@ class SinkLog:
 
     def newest_batch(self) -> int:
         """Return the newest batch in the log, -1 if it has none."""
-        return max(map(_number, self._entries()), default=NOTHING)
+        return max(self._entries(), default=NOTHING)
 
     def newest_file(self, batch: int) -> str | None:
         """Return the newest file of the sink when ``batch`` was written; None if it had none. Raises ``Damaged``."""
-        entries = {_number(name): name for name in self._entries()}
+        entries = self._entries()
         for number in range(batch, NOTHING, -1):
             last = self._read(self._entry(entries, number), at_most=TAIL)[-1:]
             if last or entries[number].endswith(COMPACT):
@@ -63,14 +63,15 @@ class SinkLog:
 
     def files(self) -> list[SinkFile]:
         """Return all files that a reader of the sink sees, the oldest first. Raises ``Damaged``."""
-        entries = {_number(name): name for name in self._entries()}
+        entries = self._entries()
         compacted = max((number for number, name in entries.items() if name.endswith(COMPACT)), default=0)
         numbers = range(compacted, max(entries, default=NOTHING) + 1)
         return [file for number in numbers for file in self._read(self._entry(entries, number))]
 
-    def _entries(self) -> list[str]:
-        """Return the names of the entries. Where a number has two, the compacted one comes last."""
-        return sorted(name for name in self._names() if name[:1].isdecimal())
+    def _entries(self) -> dict[int, str]:
+        """Return the names of the entries by their numbers. Where a number has two, it is the compacted one."""
+        names = sorted(name for name in self._names() if name[:1].isdecimal())
+        return {int(name.removesuffix(COMPACT)): name for name in names}
 
     def _names(self) -> list[str]:
         there = self._files.listStatus(self._log) if self._files.exists(self._log) else []
@@ -151,7 +152,3 @@ class SinkLog:
                 raise Damaged(f"{self._log} names {path}, which lies outside the sink; somebody changed it")
         for path in paths:
             self._files.delete(path, False)
-
-
-def _number(entry: str) -> int:
-    return int(entry.removesuffix(COMPACT))

@@ -58,6 +58,7 @@ class QuerySnapshot:
         detail = self._detail()
         if self._before and self._before.query and self._before.query.same_point(detail):
             return self._before
+        detail = self._with_offsets(detail)
         file_sets, new_bytes = self._copied(Position(detail.begun, detail.batch))
         return StateSnapshot(
             uid=located.uid,
@@ -79,7 +80,7 @@ class QuerySnapshot:
         located, sink = self._running.located, self._running.sink
         begun = newest_batch(located.own)[0]
         batch = located.own.committed(begun)
-        detail = QueryDetail(
+        return QueryDetail(
             location=located.path,
             batch=batch,
             begun=begun if self._running.paused or not self._running.caught_up else batch,
@@ -88,11 +89,14 @@ class QuerySnapshot:
             sources={},
             watermark_ms=0,
         )
-        if batch == NOTHING:
+
+    def _with_offsets(self, detail: QueryDetail) -> QueryDetail:
+        """Return ``detail`` with what its batch has read and written."""
+        if detail.batch == NOTHING:
             return detail
-        offsets = located.own.offsets(batch)
+        offsets = self._running.located.own.offsets(detail.batch)
         sources = {str(number): offset for number, offset in offsets.sources.items()}
-        newest = sink.newest_file(batch)
+        newest = self._running.sink.newest_file(detail.batch)
         return replace(detail, sources=sources, watermark_ms=offsets.watermark_ms, newest_file=newest)
 
     def _copied(self, position: Position) -> tuple[tuple[FileSet, ...], int]:

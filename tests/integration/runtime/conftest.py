@@ -126,6 +126,13 @@ def home(tmp_path: Path, request: pytest.FixtureRequest) -> Home:
     return Home(tmp_path / "home", s3=s3)
 
 
+@pytest.fixture
+def stream(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    """A streaming job; its checkpoints are below it, or in a bucket, where a test is parametrized so."""
+    s3: S3Server | None = request.getfixturevalue("s3") if getattr(request, "param", "") == "S3" else None
+    return Home(tmp_path / "stream", "stream.py", s3=s3)
+
+
 @pytest.fixture(autouse=True)
 def _each_attempt_as_in_a_driver_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver opens one job; here all attempts of a test share a process."""

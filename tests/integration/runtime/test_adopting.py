@@ -9,21 +9,17 @@ from airflow_checkpoint_provider.coordinator.sealing import newest_batch
 from airflow_checkpoint_provider.storage import open_store
 from tests.integration.runtime.test_queries import (
     EVERYWHERE,
+    FILES,
     ending,
     has_batches,
     holding,
     locations,
     running_forever,
     source,
-    stream,
 )
 from tests.support.runs import Home
 from tests.support.streams import add_files, expected_keys, rows_in
 from tests.support.waiting import wait_until
-
-__all__ = ["stream"]  # the fixture
-
-FILES = 12
 
 
 def location_of(home: Home) -> tuple[str, Location]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,16 @@ import pytest
 from tests.integration.runtime.test_queries import (
     FILES,
     ending,
+    goes_on_behind_batch_one,
     holding,
     in_batch_one,
+    killed_in_batch_one,
     running_forever,
     source,
-    stream,
 )
 from tests.support.launches import Launches
 from tests.support.runs import Home
 from tests.support.streams import ROWS, add_files, expected, expected_keys, ids_in, rows_in, sink_log
-
-__all__ = ["stream"]  # a fixture
 
 
 def test_batch_function_that_sets_a_value_fails_its_query(stream: Home) -> None:
@@ -35,17 +33,9 @@ def test_batch_function_that_sets_a_value_fails_its_query(stream: Home) -> None:
 @pytest.mark.slow
 def test_batch_function_with_two_sinks_goes_on_exactly_after_a_kill(stream: Home) -> None:
     stream.env["STREAM_SINK"] = "two sinks"
-    hold = holding(stream)
     running_forever(stream)
-    with in_batch_one(stream, hold) as killed:
-        killed.send(signal.SIGKILL)
-        killed.wait()
-    hold.unlink()
-    add_files(source(stream), *range(4, FILES))
-    ending(stream)
-    again = stream.run()
-    assert again.code == 0, again.log
-    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    hold = killed_in_batch_one(stream)
+    again = goes_on_behind_batch_one(stream, hold)
     assert again.log.count("writes to foreachBatch: its function gets the batch that had begun again") == 1
     assert set(ids_in(sink_log(stream.out)[1])) == set(range(2 * ROWS, 4 * ROWS))
     assert rows_in(stream.out) == expected(FILES)

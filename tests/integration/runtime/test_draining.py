@@ -22,14 +22,11 @@ from tests.integration.runtime.test_queries import (
     resume,
     running_forever,
     source,
-    stream,
 )
 from tests.integration.runtime.test_stopping import ask, found
 from tests.support.runs import Home, Running
 from tests.support.streams import add_files, expected, rows_in, sink_log
 from tests.support.waiting import wait_until
-
-__all__ = ["stream"]  # the fixture
 
 
 @contextmanager

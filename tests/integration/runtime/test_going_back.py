@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol.keys import History
 from tests.integration.runtime.test_queries import (
     EVERYWHERE,
+    FILES,
     ending,
     exact,
     has_batches,
@@ -20,17 +21,12 @@ from tests.integration.runtime.test_queries import (
     locations,
     running_forever,
     source,
-    stream,
 )
 from tests.integration.runtime.test_stopping import ask, found
 from tests.support.launches import Launches
 from tests.support.runs import Home, Running
 from tests.support.streams import ROWS, add_files, expected, expected_keys, rows_in, sink_log
 from tests.support.waiting import wait_until
-
-__all__ = ["stream"]  # the fixture
-
-FILES = 12
 
 
 def saved(home: Home, running: Running) -> int:

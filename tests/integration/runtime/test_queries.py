@@ -21,18 +21,11 @@ from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from tests.integration.runtime.test_stopping import ask, found
 from tests.support.launches import Launches
-from tests.support.runs import Home, Running
-from tests.support.s3server import S3Server
+from tests.support.runs import Ended, Home, Running
 from tests.support.streams import ROWS, add_files, expected, expected_keys, ids_in, rows_in, sink_log
 from tests.support.waiting import wait_until
 
 FILES = 12
-
-
-@pytest.fixture
-def stream(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
-    s3: S3Server | None = request.getfixturevalue("s3") if getattr(request, "param", "") == "S3" else None
-    return Home(tmp_path / "stream", "stream.py", s3=s3)
 
 
 EVERYWHERE = pytest.mark.parametrize("stream", ["disk", pytest.param("S3", marks=pytest.mark.slow)], indirect=True)
@@ -118,17 +111,9 @@ def test_driver_that_is_killed_while_it_takes_over_is_followed_by_another(stream
 )
 def test_killed_query_goes_on_exactly(stream: Home, state: str) -> None:
     """The batch in which it was killed runs again with the same files, though more have arrived."""
-    hold = holding(stream)
     running_forever(stream, STREAM_STATE=state)
-    with in_batch_one(stream, hold) as killed:
-        killed.send(signal.SIGKILL)
-        killed.wait()
-    hold.unlink()
-    add_files(source(stream), *range(4, FILES))
-    ending(stream)
-    again = stream.run()
-    assert again.code == 0, again.log
-    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    hold = killed_in_batch_one(stream)
+    goes_on_behind_batch_one(stream, hold)
     assert max(ids_in(sink_log(stream.out)[1]), default=0) < 4 * ROWS
     if state:
         assert rows_in(stream.out, "key") == expected_keys(FILES)
@@ -155,6 +140,26 @@ def in_batch_one(home: Home, hold: Path, confs: dict[str, str] | None = None) ->
         begun = Location(home.store, f"{History('stream').prefix}/{location}")
         wait_until(lambda: begun.batches("offsets")[-1] == 1, 120, running.said)
         yield running
+
+
+def killed_in_batch_one(home: Home) -> Path:
+    """Kill a driver that stands still in batch 1. Return the file that holds batches."""
+    hold = holding(home)
+    with in_batch_one(home, hold) as killed:
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    return hold
+
+
+def goes_on_behind_batch_one(home: Home, hold: Path) -> Ended:
+    """Let another driver run that batch again and read all files, though more have arrived. Return how it ended."""
+    hold.unlink()
+    add_files(source(home), *range(4, FILES))
+    ending(home)
+    again = home.run()
+    assert again.code == 0, again.log
+    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    return again
 
 
 @EVERYWHERE
@@ -295,11 +300,8 @@ def test_savepoint_of_a_stop_holds_the_batch_that_it_broke_off(stream: Home, tmp
 
 def test_long_batch_that_had_begun_delays_neither_a_checkpoint_nor_a_stop(stream: Home) -> None:
     """They hold it, as the stop's savepoint would. A stop that fails lets it go on."""
-    hold = holding(stream)
     running_forever(stream)
-    with in_batch_one(stream, hold) as killed:
-        killed.send(signal.SIGKILL)
-        killed.wait()
+    hold = killed_in_batch_one(stream)
     stream.env["STREAM_INTERVAL"] = "1 s"
     with stream.started() as running:
         wait_until(lambda: bool(stream.coordinator().state.retained), 120, running.said)

@@ -17,10 +17,6 @@ from airflow_checkpoint_provider.coordinator.renumbering import (
 from airflow_checkpoint_provider.errors import NotSupportedYet
 
 
-def offsets(codec: str = "lz4") -> Offsets:
-    return Offsets(3, {0: "{}"}, 0, codec)
-
-
 @pytest.mark.parametrize(
     ("name", "later"),
     [
@@ -49,7 +45,7 @@ def test_state_without_a_snapshot_gets_an_empty_one() -> None:
         "state/1/0/1.changelog",
         "state/1/1/3.zip",
     ]
-    files = empty_snapshots(names, 16, offsets())
+    files = empty_snapshots(names, 16, 3, "lz4")
     assert files.pop("state/0/0/16.snapshot") == EMPTY_HASH_MAP
     (archive,) = files.items()
     assert archive[0] == "state/1/0/16.zip"
@@ -58,13 +54,13 @@ def test_state_without_a_snapshot_gets_an_empty_one() -> None:
 
 def test_snapshot_of_the_batch_that_was_broken_off_does_not_count() -> None:
     names = [*(f"state/0/0/{version}.delta" for version in range(1, 6)), "state/0/0/5.snapshot"]
-    assert list(empty_snapshots(names, 16, offsets())) == ["state/0/0/16.snapshot"]
+    assert list(empty_snapshots(names, 16, 3, "lz4")) == ["state/0/0/16.snapshot"]
 
 
 def test_another_compression_is_refused_only_where_a_snapshot_is_missing() -> None:
-    assert empty_snapshots(["state/0/0/1.snapshot", "state/0/0/2.delta", "state/1/0/1.changelog"], 16, offsets("zstd"))
+    assert empty_snapshots(["state/0/0/1.snapshot", "state/0/0/2.delta", "state/1/0/1.changelog"], 16, 3, "zstd")
     with pytest.raises(NotSupportedYet, match="compressed by zstd"):
-        empty_snapshots(["state/0/0/1.delta"], 16, offsets("zstd"))
+        empty_snapshots(["state/0/0/1.delta"], 16, 3, "zstd")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, POISON, Location
-from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, is_poison, newest_batch, not_emptied, seal
+from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, not_emptied, poison_in, seal
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Fenced
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store
 from airflow_checkpoint_provider.storage.base import Listed
@@ -36,7 +36,7 @@ def test_poison_takes_the_number_of_the_next_batch(batches: int, tmp_path: Path)
         sealed = location(store, batches)
         assert seal(sealed, MINE, nobody_fenced) == batches - 1
         body = store.read(sealed.name(f"offsets/{batches}"))
-        assert is_poison(body)
+        assert poison_in(body)
         assert body is not None
         assert body.startswith(POISON)
         assert newest_batch(sealed) == (batches - 1, True)
@@ -91,7 +91,7 @@ def test_poison_that_a_late_rename_has_replaced_is_put_again() -> None:
     """A zombie had looked before the poison came, and renames after that."""
     sealed = busy(begin(3), "hidden")
     assert seal(sealed, MINE, nobody_fenced) == 3
-    assert is_poison(sealed.store.read(sealed.name("offsets/4")))
+    assert poison_in(sealed.store.read(sealed.name("offsets/4")))
 
 
 def test_temporary_file_of_a_zombie_is_taken_away() -> None:
@@ -145,10 +145,10 @@ def test_lost_answer_is_no_seal() -> None:
 
 
 def test_foreign_entry_is_no_poison() -> None:
-    assert not is_poison(None)
-    assert not is_poison(b"v1\n{}\n-")
-    assert not is_poison(POISON + b"{}")
-    assert not is_poison(POISON + b"{")
+    assert not poison_in(None)
+    assert not poison_in(b"v1\n{}\n-")
+    assert not poison_in(POISON + b"{}")
+    assert not poison_in(POISON + b"{")
 
 
 def test_emptied_location_keeps_its_poison(tmp_path: Path) -> None:
