@@ -103,6 +103,13 @@ def restore(store: Store, options: Namespace) -> Report:
     return change.restore(store, options.job, options.run, source, _approval(options))
 
 
+def release(store: Store, options: Namespace) -> Report:
+    """Let a streaming query go on without this package, in a folder that gets a copy of its newest location."""
+    from airflow_checkpoint_provider.cli import release
+
+    return release.release(store, options.job, options.query, options.folder, options.adopted, _approval(options))
+
+
 def dispose(store: Store, options: Namespace) -> Report:
     """Delete a savepoint; refused while its job may still start from it."""
     from airflow_checkpoint_provider.cli import change
@@ -215,6 +222,19 @@ _REWIND_SINK = _argument(
     action="store_true",
     help="let the file sink of a streaming query lose what it has got since that checkpoint",
 )
+_QUERY = _argument("query", metavar="QUERY", help="uid of the query, as start_query takes it")
+_FOLDER = _argument(
+    "--to",
+    dest="folder",
+    required=True,
+    metavar="FOLDER",
+    help="path or URI of a new folder, the next checkpointLocation",
+)
+_ADOPTED = _argument(
+    "--adopted",
+    metavar="LOCATION",
+    help="what adopt= named; needed if the query was sealed there and never started here",
+)
 _FORGET = _argument(
     "--forget",
     action="store_true",
@@ -242,6 +262,7 @@ VERBS: dict[Verb, tuple[Argument, ...]] = {
     savepoint: (_JOB, _RUN, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
     stop: (_JOB, _RUN, _TO, _DRAIN, _TIMEOUT, _REQUEST_ID, _DRY_RUN, _YES, _OUTPUT),
     restore: (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _REWIND_SINK, _DRY_RUN, _YES, _OUTPUT),
+    release: (_JOB, _QUERY, _FOLDER, _ADOPTED, _DRY_RUN, _YES, _OUTPUT),
     dispose: (_POINTER, _FORGET, _DRY_RUN, _YES, _OUTPUT),
     prune: (_JOB, _RUNS, _DRY_RUN, _YES, _OUTPUT),
 }

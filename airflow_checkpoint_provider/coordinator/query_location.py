@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from airflow_checkpoint_provider.coordinator import state_metadata
-from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.errors import Damaged, WrongUse
 from airflow_checkpoint_provider.storage.base import Store
 
 NOTHING = -1
@@ -36,6 +36,8 @@ POISON = b"v99999\n"  # the first line of an entry that ends a log: no version o
 
 VERSION = re.compile(r"(state/\d+/\d+(?:/[^/]+)?)/(\d+)\.(delta|changelog|snapshot|zip)")
 SOURCE_NAME = re.compile(r'(\d+):(?=[{\d"-])')  # of offset log format 2, which names the source
+_LOCAL = re.compile(r"^file:/(?://)?(?=[^/])", re.IGNORECASE)  # Hadoop writes one slash, a URI has three
+_S3 = re.compile(r"s3[an]?://[^/]", re.IGNORECASE)
 _SOURCE = re.compile(r"sources/(\d+)/(\d+)(\.compact)?")
 _SCHEMA = re.compile(r"state/\d+/(?:_stateSchema/.+|\d+/(?:[^/]+/)?_metadata/schema)")  # of the rows in the state
 
@@ -93,6 +95,11 @@ class Location:
     store: Store
     key: str
 
+    @property
+    def uri(self) -> str:
+        """Return the URI of the location, as the journal names it."""
+        return f"{self.store.uri}/{self.key}"
+
     def name(self, file: str) -> str:
         """Return the key of a file of the location."""
         return f"{self.key}/{file}"
@@ -120,6 +127,28 @@ class Location:
     def sizes(self) -> dict[str, int]:
         """Return the sizes in bytes of the files, by their names below the location. Cost: a listing."""
         return {listed.key.removeprefix(f"{self.key}/"): listed.size for listed in self.store.list(self.key)}
+
+
+def hadoop_uri(uri: str) -> str:
+    """Return the URI as Spark needs it: Hadoop's scheme for S3 is ``s3a``."""
+    return f"s3a://{uri.removeprefix('s3://')}" if uri.startswith("s3://") else uri
+
+
+def location_at(store: Store, uri: str) -> Location:
+    """Return the checkpoint location at ``uri``, a path or URI as Spark takes it. ``store`` holds the checkpoints of a job.
+
+    Raises ``WrongUse`` for a location that cannot be reached like ``store``, and ``StoreMisconfigured``.
+    """
+    place = _LOCAL.sub("/", uri).rstrip("/")
+    folder, _, name = place.rpartition("/")
+    if not name or not (place.startswith("/") or _S3.match(place)):
+        raise WrongUse(f"{uri!r} is no place of a checkpointLocation: write an absolute path, or a URI of file or S3")
+    if place.startswith("/") != store.uri.startswith("file:"):
+        raise WrongUse(
+            f"{uri!r} cannot be reached like {store.uri}, where the job keeps its checkpoints: both must be local, or both in S3. Give"
+            " the job a root of the same kind"
+        )
+    return Location(store.beside(folder or "/", limited=False), name)
 
 
 def _missing(location: Location, file: str) -> Damaged:

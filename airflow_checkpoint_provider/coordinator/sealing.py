@@ -14,6 +14,7 @@ The poison is never deleted, also not with the location: a driver that sleeps fo
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
@@ -24,6 +25,7 @@ from airflow_checkpoint_provider.storage.base import Put, Store, put
 
 MAGIC = "sealed by airflow-checkpoint-provider"
 TEMPORARY = ".tmp"  # how the names of Spark's temporary files end
+LATE_COPY = 10.0  # seconds for which S3 may still carry out a copy that it had begun before the location was sealed
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,21 @@ def seal(location: Location, poison: Poison, check: Callable[[], object]) -> int
         sweep(location)
         if newest_batch(location) == (begun, True):
             return begun
+
+
+def stays_sealed(location: Location, begun: int, since: float) -> bool:
+    """Return whether no batch behind ``begun`` has appeared in a location that is sealed ``since`` then.
+
+    In S3 that may happen shortly afterwards, so it waits.
+    """
+    if not _copies_late(location.store):
+        return True
+    time.sleep(max(since + LATE_COPY - time.monotonic(), 0.0))
+    return newest_batch(location) == (begun, True)
+
+
+def _copies_late(store: Store) -> bool:
+    return store.uri.startswith("s3:")
 
 
 def _put(location: Location, number: int, poison: Poison) -> bool:

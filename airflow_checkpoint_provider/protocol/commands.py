@@ -209,6 +209,19 @@ class SettleQuery(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReleaseQuery(Command):
+    """The command to let a query go on without this package, in the location at the URI ``to``. Its sender has sealed ``path``, its
+    newest location, and copied it there; None: the query has none yet.
+    """
+
+    uid: str
+    path: str | None
+    to: str
+    begun: int
+    committed: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Restore(Command):
     """The command to go back: whatever runs is fenced, and the next attempt starts from ``base``, a verified
     checkpoint or None.

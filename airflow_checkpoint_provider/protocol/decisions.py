@@ -54,6 +54,7 @@ HANDLERS: dict[type[c.Command], Callable[[State, Any], Decision]] = {
     c.ConfirmPublished: completion.confirm_published,
     c.LocateQuery: queries.locate,
     c.SettleQuery: queries.settle,
+    c.ReleaseQuery: queries.release,
     c.Restore: restores.restore,
     c.Condemn: deletion.condemn,
     c.Forget: deletion.forget,

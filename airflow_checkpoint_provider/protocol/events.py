@@ -25,6 +25,8 @@ from airflow_checkpoint_provider.protocol.fields import (
     Size,
     Time,
     TimeOrEmpty,
+    Uid,
+    Uri,
 )
 from airflow_checkpoint_provider.protocol.keys import check_savepoint_target
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
@@ -302,7 +304,7 @@ class QueryLocated(Event):
     begun: Batch
     committed: Batch
     gone_back: GoneBack | None = added(None)
-    adopted: str | None = added(None)
+    adopted: Uri | None = added(None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +313,20 @@ class QuerySettled(Event):
 
     uid: str
     path: LocationPath
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryReleased(Event):
+    """The streaming query ``uid`` goes on without this package, in the location at the URI ``to``. That is a copy of ``path``, which was
+    its newest location and is sealed; if ``path`` is None, of the one from which it was to be adopted. ``begun`` and ``committed``
+    are the newest batches there.
+    """
+
+    uid: Uid
+    path: LocationPath | None
+    to: Uri
+    begun: Batch
+    committed: Batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,6 +90,7 @@ JobIdOrEmpty = Annotated[str, Check(lambda text: not text or is_job_id(text), "j
 Uid = Annotated[str, Check(_is_uid, "name of a state")]
 FileSetPath = Annotated[str, Check(lambda text: _is_folder(text, STATE), "path of a file set")]
 LocationPath = Annotated[str, Check(lambda text: _is_folder(text, QUERY), "path of a query's location")]
+Uri = Annotated[str, Check(lambda text: ":" in text, "URI")]
 Batch = Annotated[int, Check(lambda number: number >= -1, "number of a batch, or -1 for none")]
 FileName = Annotated[str, Check(_is_file_name, "name of a file")]
 Outcome = Annotated[str, Check(OUTCOMES.__contains__, "outcome")]

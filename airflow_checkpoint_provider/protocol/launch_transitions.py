@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Branch, Claim, Launch, Query, Run, State
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Branch, Claim, Launch, Query, Released, Run, State
 from airflow_checkpoint_provider.protocol.updates import bounded, counted, merged_extra, remember, swap
+
+_Query = TypeVar("_Query", Query, Released)
 
 
 def open_history(state: State, event: e.HistoryOpened) -> State:
@@ -209,11 +211,12 @@ def open_branch(state: State, event: e.BranchOpened) -> State:
         current_launches=dict.fromkeys(state.current_launches),
         runs=_runs_inside(state, event),
         queries=tuple(_renamed(query, event.rename) for query in state.queries),
+        released=tuple(_renamed(query, event.rename) for query in state.released),
         tokens=remember(state.tokens, event.token.text, state.next_launch),
     )
 
 
-def _renamed(query: Query, rename: Mapping[str, str]) -> Query:
+def _renamed(query: _Query, rename: Mapping[str, str]) -> _Query:
     new = rename.get(query.uid, query.uid)
     return query if new == query.uid else replace(query, uid=new, was=(*query.was, query.uid))
 

@@ -56,3 +56,33 @@ def settle(state: State, command: c.SettleQuery) -> Decision:
             )
         )
     return (e.QuerySettled(uid=command.uid, path=command.path),)
+
+
+def release(state: State, command: c.ReleaseQuery) -> Decision:
+    """Decide whether a query may go on without this package. No attempt may run: it could start the query meanwhile."""
+    query, released = state.query(command.uid), state.released_query(command.uid)
+    if query is None and released and released.to == command.to:
+        return DoneAlready(state.last_epoch)
+    if attempt := next(state.living(), None):
+        return Refusal(
+            errors.JobAlreadyRunning(
+                f"attempt {attempt.epoch} of {state.job} runs, or nobody has said how it ended; query '{command.uid}' was not released."
+                f" Stop the job: `checkpoints stop {state.job}`. If its driver is gone: `checkpoints restore {state.job} --from latest`"
+            )
+        )
+    newest = query.newest.path if query else None
+    if command.path != newest:
+        return Refusal(
+            errors.QueryMoved(
+                f"query '{command.uid}' runs in {newest or 'no location'} by now; it was not released. Try again",
+                uid=command.uid,
+            )
+        )
+    if query is None and released:
+        return Refusal(
+            errors.QueryMoved(f"query '{command.uid}' was released to {released.to} already", uid=command.uid)
+        )
+    event = e.QueryReleased(
+        uid=command.uid, path=newest, to=command.to, begun=command.begun, committed=command.committed
+    )
+    return (event,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.state import Query, QueryLocation, State
+from airflow_checkpoint_provider.protocol.state import Query, QueryLocation, Released, State
 from airflow_checkpoint_provider.protocol.updates import merged_extra, swap
 
 
@@ -22,7 +22,9 @@ def locate(state: State, event: e.QueryLocated) -> State:
     )
     query = state.query(event.uid)
     if query is None:
-        return replace(state, queries=(*state.queries, Query(uid=event.uid, locations=(location,))))
+        released = tuple(query for query in state.released if event.uid not in (query.uid, *query.was))
+        begun = Query(uid=event.uid, locations=(location,))
+        return replace(state, queries=(*state.queries, begun), released=released)
     moved = replace(query, locations=(*query.locations, location))
     return replace(state, queries=swap(state.queries, query, moved))
 
@@ -34,3 +36,19 @@ def settle(state: State, event: e.QuerySettled) -> State:
     newest = replace(query.newest, adopted=None)
     settled = replace(query, locations=(newest,), extra=merged_extra(query, event))
     return replace(state, queries=swap(state.queries, query, settled))
+
+
+def release(state: State, event: e.QueryReleased) -> State:
+    query = state.query(event.uid)
+    released = Released(
+        uid=event.uid,
+        to=event.to,
+        begun=event.begun,
+        committed=event.committed,
+        locations=query.locations if query else (),
+        was=query.was if query else (),
+        extra=event.extra,
+    )
+    others = tuple(query for query in state.queries if query.uid != event.uid)
+    before = tuple(query for query in state.released if query.uid != event.uid)
+    return replace(state, queries=others, released=(*before, released))

@@ -29,6 +29,8 @@ from airflow_checkpoint_provider.protocol.fields import (
     Size,
     Time,
     TimeOrEmpty,
+    Uid,
+    Uri,
 )
 from airflow_checkpoint_provider.protocol.keys import check_savepoint_target, file_set_epoch
 from airflow_checkpoint_provider.protocol.kinds import counts_as_failure, is_savepoint, kind_named
@@ -163,7 +165,13 @@ class QueryLocation(Record):
     begun: Batch = -1
     committed: Batch = -1
     gone_back: GoneBack | None = None
-    adopted: str | None = None
+    adopted: Uri | None = None
+
+
+def chain_of(locations: tuple[QueryLocation, ...]) -> tuple[QueryLocation, ...]:
+    """Return the newest location and those from which it was copied, the newest first."""
+    gone_back = (n for n, location in enumerate(reversed(locations), 1) if location.gone_back)
+    return locations[::-1][: next(gone_back, None)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,12 +189,25 @@ class Query(Record):
     @property
     def chain(self) -> tuple[QueryLocation, ...]:
         """Return the newest location and those from which it was copied, the newest first."""
-        gone_back = (n for n, location in enumerate(reversed(self.locations), 1) if location.gone_back)
-        return self.locations[::-1][: next(gone_back, None)]
+        return chain_of(self.locations)
 
     def check(self) -> None:
         if not self.locations:
             raise ValueError(f"query {self.uid!r} without a location is no query")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released(Record):
+    """A streaming query that goes on without this package, in the location at the URI ``to``. ``locations`` are those that it had
+    here: what an older driver still writes there may be needed. ``was`` are its names before it was renamed.
+    """
+
+    uid: Uid
+    to: Uri
+    begun: Batch
+    committed: Batch
+    locations: tuple[QueryLocation, ...] = ()
+    was: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +293,7 @@ class State(Record):
     closing_reason: str | None = added(None)  # why, from *closing* until it is opened again
     closed: bool = added(False)
     queries: tuple[Query, ...] = added(factory=tuple)
+    released: tuple[Released, ...] = added(factory=tuple)
 
     def check(self) -> None:
         for records in (self.launches, self.attempts, self.runs):
@@ -304,6 +326,10 @@ class State(Record):
 
     def query(self, uid: str) -> Query | None:
         return next((query for query in self.queries if query.uid == uid), None)
+
+    def released_query(self, uid: str) -> Released | None:
+        """Return the query that was released under ``uid``, or was called so before."""
+        return next((query for query in self.released if uid in (query.uid, *query.was)), None)
 
     def with_status(self, *status: str) -> tuple[Checkpoint, ...]:
         return tuple(checkpoint for checkpoint in self.checkpoints if checkpoint.status in status)
@@ -434,7 +460,9 @@ class State(Record):
 
     def locations(self) -> frozenset[str]:
         """Return the paths of the locations of queries that may still be needed. Any other one is an orphan, as a file set is."""
-        return frozenset(location.path for query in self.queries for location in query.locations)
+        here = (location for query in self.queries for location in query.locations)
+        released = (location for query in self.released for location in query.locations)
+        return frozenset(location.path for location in (*here, *released))
 
     def deletable(self, path: str) -> bool:
         """Return whether the file set at ``path``, to which no checkpoint refers, is an orphan: its attempt is over."""

@@ -52,5 +52,6 @@ TRANSITIONS: dict[type[e.Event], Callable[[State, Any], State]] = {
     e.CheckpointsForgotten: checkpoints.forget,
     e.QueryLocated: queries.locate,
     e.QuerySettled: queries.settle,
+    e.QueryReleased: queries.release,
     e.Resumed: launches.resume,
 }

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.coordinator.query_location import hadoop_uri
 from airflow_checkpoint_provider.storage import S3Store, Store
 from airflow_checkpoint_provider.storage.directories import opened
 from airflow_checkpoint_provider.storage.s3_credentials import Access
@@ -61,11 +62,6 @@ RENEWING = {  # boto3's name of a source of credentials -> the class that reads 
 }
 PROVIDER, ACCESS_KEY = "aws.credentials.provider", "access.key"
 _NOT_LINKED = ("NoClassDefFoundError", "ClassNotFoundException", "NoSuchMethodError", "NoSuchFieldError")
-
-
-def hadoop_uri(uri: str) -> str:
-    """Return the URI as Spark needs it: Hadoop's scheme for S3 is ``s3a``."""
-    return f"s3a://{uri.removeprefix('s3://')}" if uri.startswith("s3://") else uri
 
 
 def spark_uri(store: Store, folder: str) -> str:

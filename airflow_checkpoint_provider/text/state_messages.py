@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
@@ -59,6 +60,15 @@ def query_restored(uid: str, batch: int, begun: int, where: str) -> str:
     """Say from which batch of a checkpoint a query goes on."""
     again = f"; batch {begun} had begun, and runs again with the same offsets" if begun > batch else ""
     return coded(f"query '{uid}' goes on behind batch {batch} of {where}{again}", "CKP125")
+
+
+def query_adopted(uid: str, uri: str, job: str) -> str:
+    """Say that a query is taken over from a location of its own, and what leads back."""
+    back = f"`checkpoints release {shlex.quote(job)} {shlex.quote(uid)} --to FOLDER --adopted {shlex.quote(uri)}` leads back"
+    return coded(
+        f"query '{uid}' is taken over from {uri}. If it still runs there, it ends before its next batch. {back}",
+        "CKP125",
+    )
 
 
 def query_goes_back(uid: str, batch: int, where: str, next_number: int) -> str:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
-from airflow_checkpoint_provider.coordinator import garbage, query_location
+from airflow_checkpoint_provider.coordinator import copying, garbage, query_location, sealing
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.query_location import Location, Position
@@ -41,7 +41,6 @@ from tests.model.explore import CLOCK, Claim, Disk, Explorer, Found, Move, Next,
 from tests.model.spark import TOTAL, At, Failed, Spark, Writer
 
 UID = "q"
-NOT_LOCAL: type = type(None)
 SAVED = "saved/q"  # of this model
 TRIES = 3  # of the one that is left alone
 
@@ -164,8 +163,9 @@ def surroundings(attempt: Attempt, kind: Kind) -> Iterator[None]:
     with (
         mock.patch.object(locations, "secrets", nonces),
         mock.patch.object(locations, "time", sleep),
-        mock.patch.object(locations, "copy_all", one_after_the_other),
-        mock.patch.object(locations, "LocalStore", NOT_LOCAL if kind.s3 else Process),
+        mock.patch.object(sealing, "time", sleep),
+        mock.patch.object(copying, "copy_all", one_after_the_other),
+        mock.patch.object(sealing, "_copies_late", return_value=kind.s3),
         mock.patch.object(running, "say", print_nothing),
         mock.patch.object(queries_, "say", print_nothing),
         mock.patch.object(sink, "say", print_nothing),
@@ -198,8 +198,8 @@ def saver(process: Process) -> None:
         return
     found = query_location.Found(location)
     names = query_location.needed_files(found, Position(batch, batch))
-    with mock.patch.object(locations, "copy_all", one_after_the_other):
-        locations.copy_files(found, Location(cast(Any, process), KEYS.file_set(SAVED)), names)
+    with mock.patch.object(copying, "copy_all", one_after_the_other):
+        copying.copy_files(found, Location(cast(Any, process), KEYS.file_set(SAVED)), names)
     about = {
         "location": query.newest.path,
         "batch": batch,

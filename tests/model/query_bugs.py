@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.coordinator import garbage, sealing
+from airflow_checkpoint_provider.coordinator import copying, garbage, sealing
 from airflow_checkpoint_provider.coordinator.query_location import (
     COMMITS,
     NOTHING,
@@ -27,9 +27,7 @@ from airflow_checkpoint_provider.spark.queries import locations, running
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sink import Sink
-from tests.model import queries
 from tests.model.bugs import Patch, decided, replaced
-from tests.model.explore import Process
 from tests.model.queries import Kind
 
 STATEFUL, STATELESS, IN_S3 = Kind(), Kind(stateful=False), Kind(stateful=False, s3=True)
@@ -114,7 +112,7 @@ SEALING = {
         "the poison of another taker counts as a batch", replaced(locations, "seal", sealed_once(known=False)), "Q"
     ),
     "one look in S3": Bug(
-        "no second look, though the service may still carry out a copy", replaced(queries, "NOT_LOCAL", Process), "Q", IN_S3,
+        "no second look, though the service may still carry out a copy", replaced(locations, "stays_sealed", lambda *_: True), "Q", IN_S3,
         (("input", "input/2"), ("A1", "landed"), ("A2", "hidden sink"), ("input", "")),
     ),
 }  # fmt: skip
@@ -133,8 +131,17 @@ def named_first(self: Locations, uid: str, restored: Any, sink: Sink, adopt: str
         located = LOCATE(self, uid, restored, sink)
     if located.older:
         found = Found(*located.chain)
-        locations.copy_files(found, located.own, needed_files(found, located.position))
+        copying.copy_files(found, located.own, needed_files(found, located.position))
     return located
+
+
+@contextmanager
+def newest_alone() -> Iterator[None]:
+    def found(location: Location, *_: Location) -> Found:
+        return Found(location)
+
+    with patch.object(locations, "Found", found), patch.object(copying, "Found", found):
+        yield
 
 
 def nothing(*_: object) -> None:
@@ -159,7 +166,7 @@ FINISHED_BY_ANOTHER = (
 COPYING = {
     "sealed location alone": Bug(
         "what the sealed location lacks is not taken from those before it",
-        replaced(locations, "Found", lambda location, *older: Found(location)), "Q",
+        newest_alone, "Q",
     ),
     "parent alone": Bug(
         "the state is fetched from the newest of the older locations alone", replaced(Locations, "heal", parent_alone), "Q", STATEFUL,

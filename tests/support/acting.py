@@ -42,6 +42,15 @@ class Job:
 
     def start(self, try_number: int = 1, generation: int = 0, run: str = RUN, **checkpointing: Any) -> None:
         """A launch, and its driver attaches."""
+        asks = self.plan(try_number, generation, run)
+        config = CheckpointConfig(**checkpointing).to_json()
+        self.coordinator.journal.append(
+            c.StartAttempt(token=asks, try_number=try_number, driver=f"{try_number}", checkpointing=config)
+        )
+        self.coordinator.epoch = self.state.last_epoch
+
+    def plan(self, try_number: int = 1, generation: int = 0, run: str = RUN) -> Token:
+        """A launch, whose driver has not attached yet."""
         asks = Token(dag="etl", run=run, task="job", generation=generation)
         self.coordinator.journal.append(
             c.PlanLaunch(
@@ -58,11 +67,7 @@ class Job:
                 scope=self.scope or "",
             )
         )
-        config = CheckpointConfig(**checkpointing).to_json()
-        self.coordinator.journal.append(
-            c.StartAttempt(token=asks, try_number=try_number, driver=f"{try_number}", checkpointing=config)
-        )
-        self.coordinator.epoch = self.state.last_epoch
+        return asks
 
     def beat(self, process: Process | None = None) -> None:
         """One of the newest driver; by default it is this process, which lives as long as the test."""

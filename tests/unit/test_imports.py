@@ -29,7 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "policies": ("errors",),
     "protocol": ("errors", "policies"),
     "storage": ("errors",),
-    "coordinator": ("errors", "policies", "protocol", "storage.base"),
+    "coordinator": ("errors", "policies", "protocol", "storage.base", "storage.copy"),
     "text": ("errors", "policies", "protocol", "coordinator"),
     "checkpoint": ("errors", "policies", "protocol"),
     "spark": ("errors", "policies", "protocol", "storage", "coordinator", "text", "checkpoint"),

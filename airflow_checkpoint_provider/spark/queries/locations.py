@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from itertools import groupby
 
-from airflow_checkpoint_provider.coordinator import state_metadata
+from airflow_checkpoint_provider.coordinator.copying import (
+    copy_files,
+    copy_position,
+    fetch_state,
+    has_state,
+    name_own_files,
+    write_beginnings,
+)
 from airflow_checkpoint_provider.coordinator.query_location import (
     NOTHING,
-    OFFSETS,
     Found,
     Location,
     Position,
-    needed_files,
+    location_at,
 )
-from airflow_checkpoint_provider.coordinator.renumbering import CODEC, empty_snapshots, offsets_before, renumbered
-from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, seal
+from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, seal, stays_sealed
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, RenameConflict, WrongUse
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import wording
@@ -32,12 +35,10 @@ from airflow_checkpoint_provider.protocol.keys import file_set_epoch, location_p
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import Query
 from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.queries.adopting import adopted_location, examine_adopted, uri_of
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_sealed
 from airflow_checkpoint_provider.spark.queries.sink import Sink
-from airflow_checkpoint_provider.spark.s3a import spark_uri
-from airflow_checkpoint_provider.storage import LocalStore, copy_all
-
-LATE_COPY = 10.0  # seconds for which S3 may still carry out a copy that it had begun before the location was sealed
+from airflow_checkpoint_provider.text import state_messages
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,12 @@ class Locations:
         if query:
             position, gone_back = self._follow(query, restored, own, sink)
             chain = () if gone_back else self._chain(query)
-        elif adopt:
+        elif adopt is not None:
             adopted = self._adoptable(uid, adopt, restored, sink)
             position = self._adopt(uid, adopted, own)
             chain = (adopted,)
         else:
-            self._refuse_old_name(uid)
+            self._refuse_another_place(uid)
             position = self._copy_checkpoint(restored, own)
         if not gone_back:
             sink.meet(position, restored.query.path if restored and restored.query else None)
@@ -92,9 +93,17 @@ class Locations:
         older = tuple(self._at(location.path) for location in query.locations) if query else ()
         return Located(uid, path, own, chain, older, position, gone_back)
 
-    def _refuse_old_name(self, uid: str) -> None:
-        """Raise ``RenameConflict`` for a query that a restore has renamed: under the old name, its location would not be sealed."""
-        for query in self._attempt.state.queries:
+    def _refuse_another_place(self, uid: str) -> None:
+        """Raise an error for a query that runs elsewhere, where it would not be sealed: under another name, since a restore has renamed
+        it, or without this package, since it was released.
+        """
+        state = self._attempt.state
+        if released := state.released_query(uid):
+            raise WrongUse(
+                f"query '{uid}' was released to {released.to}, and goes on there without this package. adopt={released.to!r} takes it"
+                " over again; another uid may write to another path"
+            )
+        for query in state.queries:
             if uid in query.was:
                 raise RenameConflict(
                     f"query '{uid}' is called '{query.uid}' since a restore with rename=. Start it under that name, or another job_id"
@@ -105,7 +114,7 @@ class Locations:
         """Return the newest location, and those from which it was copied."""
         adopted = query.chain[-1].adopted
         chain = tuple(self._at(location.path) for location in query.chain)
-        return (*chain, adopted_location(self._attempt.store, adopted)) if adopted else chain
+        return (*chain, location_at(self._attempt.store, adopted)) if adopted else chain
 
     def _at(self, path: str) -> Location:
         return Location(self._attempt.store, self._attempt.keys.file_set(path))
@@ -137,18 +146,26 @@ class Locations:
 
     def _adoptable(self, uid: str, uri: str, restored: StateSnapshot | None, sink: Sink) -> Location:
         """Return the location at ``uri``, which the query may take over. Nothing is changed."""
-        if restored:
+        released = self._attempt.state.released_query(uid)
+        if restored and not released:
             raise WrongUse(
                 f"query '{uid}' starts from a checkpoint, and adopt={uri!r} names another place. Leave adopt out"
             )
-        location = adopted_location(self._attempt.store, uri)
+        location = location_at(self._attempt.store, uri)
+        if released and location.uri != released.to:
+            raise WrongUse(
+                f"query '{uid}' was released to {released.to}, and goes on there. Write adopt={released.to!r}"
+            )
         examine_adopted(location, uid, self._attempt.state.incarnation, sink)
         return location
 
     def _adopt(self, uid: str, old: Location, own: Location) -> Position:
         """Seal a location from elsewhere, and copy what the query needs to go on."""
+        state = self._attempt.state
+        say(state_messages.query_adopted(uid, old.uri, state.job))
         while True:
             begun, sealed = self._seal(uid, old)
+            refuse_sealed(old, uid, state.incarnation)  # another job may have been faster
             position = Position(begun, old.committed(begun))
             copy_position((old,), position, own)
             if stays_sealed(old, begun, sealed):
@@ -229,7 +246,7 @@ class Locations:
             committed=position.committed,
             epoch=self._attempt.epoch,
             gone_back=gone_back,
-            adopted=uri_of(adopted) if adopted else None,
+            adopted=adopted.uri if adopted else None,
         )
         self._attempt.append(command)
 
@@ -237,25 +254,13 @@ class Locations:
         """Fetch the state of the batch that had begun from the older locations, as far as this location lacks it.
 
         Another driver may have finished the batch in the sink after this location was copied. Then the sink skips it here, and
-        nobody else writes its state. Checksums of half-written files are deleted: they are not those of the fetched files.
+        nobody else writes its state.
         """
-        if self.has_state(located):
-            return
-        found, own = Found(located.own, *located.chain), located.own
-        missing = [name for name in found.state(located.position) if found.places[name] is not own]
-        above = ((own.name(name).rpartition("/")) for name in missing)
-        own.store.delete([f"{folder}/{hidden}{name}.crc" for folder, _, name in above for hidden in ("", ".")])
-        copy_files(found, own, missing)
+        fetch_state(located.own, located.chain, located.position)
 
     def has_state(self, located: Located) -> bool:
-        """Return whether the state of the batch that had begun is whole in the query's own location.
-
-        Of a first batch that the sink has already, only the older locations may name the state's stores.
-        """
-        begun, committed = located.position.begun, located.position.committed
-        if begun == committed:
-            return True
-        return Found(located.own).has_state(begun + 1, Found(located.own, *located.chain).stores)
+        """Return whether the state of the batch that had begun is whole in the query's own location."""
+        return has_state(located.own, located.chain, located.position)
 
     def settle(self, located: Located) -> None:
         """Give up the older locations: this one holds all that they held."""
@@ -284,68 +289,3 @@ def position_of(restored: StateSnapshot | None) -> Position:
     """Return the position of a query in a checkpoint."""
     query = restored.query if restored else None
     return Position(query.begun, query.batch) if query else Position()
-
-
-def stays_sealed(location: Location, begun: int, since: float) -> bool:
-    """Return whether no batch behind ``begun`` has appeared in a location that is sealed ``since`` then.
-
-    In S3 that may happen shortly afterwards, so it waits.
-    """
-    if isinstance(location.store, LocalStore):
-        return True
-    time.sleep(max(since + LATE_COPY - time.monotonic(), 0.0))
-    return newest_batch(location) == (begun, True)
-
-
-def copy_position(chain: tuple[Location, ...], position: Position, own: Location) -> None:
-    """Copy the files with which a query goes on from ``position``, of the newest location of a chain, into its own."""
-    found = Found(*chain)
-    names = needed_files(found, position)
-    copy_files(found, own, names)
-    name_own_files(own, names)
-
-
-def write_beginnings(own: Location, names: Collection[str], committed: int, by: int) -> None:
-    """Write what has no file under the old numbers of the copied files ``names``, because Spark begins with it."""
-    files = empty_snapshots(names, by, committed, own.offsets(committed + by).confs.get(CODEC))
-    if committed == 0:
-        files[f"{OFFSETS}/{by - 1}"] = offsets_before(own.read(f"{OFFSETS}/{by}"))
-    for name, body in files.items():
-        own.store.overwrite(own.name(name), body)
-
-
-def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0) -> None:
-    """Copy files into a location, and compare their sizes. On a local disk they become second names of the same files. ``by`` is
-    added to the numbers of their batches.
-
-    Files that name others are copied behind them: a snapshot without its parts would look whole. Raises ``Damaged`` if a file was
-    changed or deleted meanwhile.
-    """
-
-    def order(name: str) -> tuple[bool, str]:
-        return _names_others(name), found.places[name].key
-
-    wanted = sorted(names, key=order)
-    for _, together in groupby(wanted, order):
-        group = list(together)
-        pairs = [(found.places[name].name(name), target.name(renumbered(name, by))) for name in group]
-        copy_all(found.places[group[0]].store, target.store, pairs, linked=True)
-    copied = target.sizes()
-    for name in wanted:
-        if copied.get(renumbered(name, by)) != found.sizes[name]:
-            raise Damaged(
-                f"{found.places[name].name(name)} had {found.sizes[name]} bytes, and {copied.get(renumbered(name, by))} were copied; somebody"
-                " changes it"
-            )
-
-
-def _names_others(name: str) -> bool:
-    return name.endswith(".zip")
-
-
-def name_own_files(own: Location, names: Collection[str]) -> None:
-    """Write those of the copied files anew that name others by their whole paths: they name the copies. Raises ``Damaged``."""
-    uri = spark_uri(own.store, own.key)
-    for name in filter(state_metadata.names_paths, names):
-        body = state_metadata.at(uri, own.read(name), name, names, own.name(name))
-        own.store.overwrite(own.name(name), body)

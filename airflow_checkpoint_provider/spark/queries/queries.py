@@ -120,7 +120,7 @@ class Queries:
     def _started(self, uid: str, writer: DataStreamWriter, target: Target, adopt: str | None = None) -> RunningQuery:
         restored, sink = self._states.claim_query(uid), Sink(self._spark, uid, target)
         located = self._locations.locate(uid, restored, sink, adopt)
-        if located.older:
+        if located.older or located.chain:
             sink.sweep()
         self._tell(located, restored)
         running = RunningQuery(self._attempt, self._locations, located, writer, sink)
@@ -147,7 +147,7 @@ class Queries:
         if located.gone_back:
             next_number = located.position.committed + 1
             say(state_messages.query_goes_back(located.uid, located.gone_back.batch, str(point), next_number))
-        elif restored and restored.query and point and not located.older:
+        elif restored and restored.query and point and not (located.older or located.chain):
             saved = restored.query
             say(state_messages.query_restored(located.uid, saved.batch, saved.begun, str(point)))
         else:

@@ -33,6 +33,7 @@ CONFS = {
     "spark.sql.streaming.checkpointLocation": "each attempt has a location of its own",
 }
 RETAINED, LEAST_RETAINED = "spark.sql.streaming.minBatchesToRetain", 10
+NAMED_SOURCES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
@@ -84,6 +85,10 @@ def _refuse_confs(spark: SparkSession, uid: str) -> None:
     if int(spark.conf.get(RETAINED, "100") or 100) < LEAST_RETAINED:
         raise WrongUse(
             f"query '{uid}': with {RETAINED} below {LEAST_RETAINED}, Spark deletes files while a checkpoint copies them. Leave it out"
+        )
+    if spark.conf.get(NAMED_SOURCES, "false") == "true":
+        raise NotSupportedYet(
+            f"query '{uid}': with {NAMED_SOURCES} sources have names, which this version cannot read. Leave it out"
         )
     if spark.conf.get(FORMAT_VERSION, "1") != "1":
         raise NotSupportedYet(

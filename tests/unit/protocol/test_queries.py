@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.commands import DoneAlready
+from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import location_path
-from airflow_checkpoint_provider.protocol.state import Query, State
+from airflow_checkpoint_provider.protocol.state import Query, Released, State
 from tests.support.histories import History, launch, refusal, start
 
 UID = "orders"
+ELSEWHERE = "file:///elsewhere/orders"
 
 
 def at(epoch: int, nonce: str = "abc") -> str:
@@ -73,6 +77,48 @@ def test_settled_location_needs_no_older_one() -> None:
     refusal(history.ask(c.SettleQuery(uid=UID, path=at(2), epoch=3)), errors.QueryMoved)
     history.do(c.SettleQuery(uid=UID, path=at(3), epoch=3))
     assert history.state.locations() == {at(3)}
+
+
+def release(path: str | None) -> c.ReleaseQuery:
+    return c.ReleaseQuery(uid=UID, path=path, to=ELSEWHERE, begun=2, committed=1)
+
+
+def test_released_query_is_no_query_of_the_job_until_it_is_adopted_again() -> None:
+    history = located(2)
+    refusal(history.ask(release(at(2))), errors.JobAlreadyRunning)
+    history.do(c.EndAttempt(epoch=2, outcome="failed", exit_code=1))
+    refusal(history.ask(release(at(1))), errors.QueryMoved)
+    query = history.state.query(UID)
+    assert query
+    history.do(release(at(2)))
+    released = Released(uid=UID, to=ELSEWHERE, begun=2, committed=1, locations=query.locations)
+    assert (history.state.queries, history.state.released) == ((), (released,))
+    assert State.from_json(history.state.to_json()) == history.state
+    assert history.ask(release(None)) == DoneAlready(2)
+    refusal(history.ask(c.SettleQuery(uid=UID, path=at(2), epoch=2)), errors.Fenced)
+    history.do(launch(try_number=3))
+    history.do(start(try_number=3))
+    history.do(locate(3))
+    assert (paths(history.state), history.state.released) == ([at(3)], ())
+
+
+def test_query_that_was_never_located_is_released() -> None:
+    history = History()
+    history.started()
+    history.do(c.EndAttempt(epoch=1, outcome="failed", exit_code=1))
+    history.do(release(None))
+    assert history.state.released
+    refusal(history.ask(replace(release(None), to="file:///another")), errors.QueryMoved)
+
+
+def test_released_query_is_known_by_its_old_name_too() -> None:
+    history = located(1)
+    history.do(c.EndAttempt(epoch=1, outcome="failed", exit_code=1))
+    history.do(release(at(1)))
+    rename = c.Restore(token=Token(dag="d", run="r", task="t"), base=None, by="ann", reason="", rename={UID: "sales"})
+    history.do(rename)
+    assert history.state.released_query("sales")
+    assert history.state.released_query(UID) == history.state.released_query("sales")
 
 
 def test_snapshot_of_the_state_holds_the_queries() -> None:

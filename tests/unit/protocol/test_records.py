@@ -123,7 +123,7 @@ def test_kinds_of_this_version() -> None:
         *("checkpoints_condemned", "checkpoints_forgotten", "resumed"),
         *("request_queued", "request_dropped", "queue_dropped", "savepoint_published", "commits_confirmed"),
         *("history_closing", "history_closed", "launch_ended"),
-        *("query_located", "query_settled"),
+        *("query_located", "query_settled", "query_released"),
     }
 
 

@@ -136,7 +136,7 @@ CHANGED: dict[str, tuple[e.Event, str]] = {
     "query_settled": (e.QuerySettled(uid="orders", path=PATHS[1]), "queries 0"),
 }
 NO_RECORD = {  # these events set a flag or a text and leave no record
-    *("checkpoints_condemned", "checkpoints_forgotten", "resumed")
+    *("checkpoints_condemned", "checkpoints_forgotten", "query_released", "resumed")
 }
 
 

@@ -1,0 +1,155 @@
+"""The way out of this package: a query goes on in a location of its own, by Spark alone. Runs anywhere.
+
+A release is a take-over by somebody else, in the same order. Given again with the same folder, it goes on where it was killed, but for
+a copy that nobody needs.
+
+1. The newest location here is sealed, and copied into the folder, with the batch that had begun.
+2. An entry of the journal names the folder: no attempt starts the query any more, but with ``adopt=``.
+3. An older driver that still ran may have finished that batch in the sink. Then its state is fetched.
+
+Of a query that was adopted and has no location here yet, it is the adopted one that is copied. What seals it is never deleted.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.copying import copy_position, fetch_state
+from airflow_checkpoint_provider.coordinator.liveness import Liveness
+from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, Location, Position, location_at
+from airflow_checkpoint_provider.coordinator.sealing import Poison, newest_batch, poison_in, seal, stays_sealed
+from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, JobAlreadyRunning, Refused
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, QueryLocation, State, chain_of
+
+DRIVER = "driver"  # that has said itself how its attempt ended
+
+
+@dataclass(frozen=True)
+class Going:
+    """A query that is to go on in ``to``: a copy of the newest of ``chain``, at ``position``. ``done``: the journal says so already."""
+
+    uid: str
+    to: Location
+    chain: tuple[Location, ...]
+    position: Position
+    path: str | None
+    done: bool = False
+
+
+class Release:
+    """The release of the query ``uid`` into the folder ``to``, a path or URI.
+
+    ``coordinator`` is that of its history. ``adopted`` is what ``adopt=`` named: it is needed where the query was sealed there, and has
+    no location here yet.
+    """
+
+    def __init__(self, coordinator: Coordinator, uid: str, to: str, adopted: str | None = None) -> None:
+        self._coordinator, self._uid = coordinator, uid
+        self._to = location_at(coordinator.store, to)
+        self._adopted = location_at(coordinator.store, adopted) if adopted else None
+
+    def look(self) -> Going:
+        """Return what would be released. Nothing is changed.
+
+        Raises ``CheckpointNotFound``, ``Refused``, ``Damaged``, and ``JobAlreadyRunning``.
+        """
+        state = self._coordinator.journal.catch_up()
+        going = self._released(state) or self._here(state) or self._sealed_elsewhere(state)
+        self._coordinator.journal.foresee(_command(going))
+        if not going.done:
+            self._refuse_living(state)
+            if going.to.sizes():
+                raise Refused(f"{going.to.uri} is not empty. Name a new folder; nothing was changed")
+        return going
+
+    def carry_out(self, by: str) -> Going:
+        """Release the query. Raises what ``look`` raises, ``QueryMoved`` and ``StoreError``."""
+        going = self.look()
+        if not going.done:
+            if going.path is not None:
+                self._seal(going, by)
+                going = self.look()  # a batch may have begun in between
+            copy_position(going.chain, going.position, going.to)
+            self._coordinator.journal.append(_command(going))
+        fetch_state(going.to, going.chain, going.position)
+        return going
+
+    def _released(self, state: State) -> Going | None:
+        """Return a query that was released to this folder before. Raises ``Refused`` if it was released to another one."""
+        released = None if state.query(self._uid) else state.released_query(self._uid)
+        if released is None:
+            return None
+        if released.to != self._to.uri:
+            raise Refused(f"query '{self._uid}' was released to {released.to}, and goes on there. Nothing was changed")
+        chain = self._chain(released.locations)
+        return Going(released.uid, self._to, chain, Position(released.begun, released.committed), None, done=True)
+
+    def _here(self, state: State) -> Going | None:
+        """Return a query that has a location here. Raises ``Damaged`` if batches are missing there."""
+        query = state.query(self._uid)
+        if query is None:
+            return None
+        chain = self._chain(query.locations)
+        position = _position(chain[0])
+        if position.begun < query.newest.begun or position.committed < query.newest.committed:
+            raise Damaged(
+                f"query '{query.uid}': its location {chain[0].uri} lacks batches that were there; somebody or something deleted files."
+                " Start the old script with a copy of a savepoint"
+            )
+        return Going(query.uid, self._to, chain, position, query.newest.path)
+
+    def _sealed_elsewhere(self, state: State) -> Going:
+        """Return a query that was sealed in the adopted location, and got no further."""
+        if self._adopted is None:
+            raise CheckpointNotFound(
+                f"query '{self._uid}' has no location in the history of {state.job or 'this job'}. If adopt= has sealed its old one, name"
+                " that with --adopted"
+            )
+        begun, _ = newest_batch(self._adopted)
+        poison = poison_in(self._adopted.store.read(self._adopted.name(f"{OFFSETS}/{begun + 1}")))
+        if poison is None or (poison.incarnation, poison.uid) != (state.incarnation, self._uid):
+            by = f"sealed by {poison.by} for query '{poison.uid}'" if poison else "not sealed: the query can run there"
+            raise Refused(f"{self._adopted.uri} is {by}. Nothing was changed")
+        return Going(self._uid, self._to, (self._adopted,), _position(self._adopted), None)
+
+    def _refuse_living(self, state: State) -> None:
+        """Raise ``JobAlreadyRunning`` if an older driver may still write the batch that had begun."""
+        living = Liveness(self._coordinator.store)
+        for attempt in _not_heard_of(state):
+            if living.wait([self._coordinator.keys.attempt_beat(attempt.epoch)]):
+                raise JobAlreadyRunning(
+                    f"the driver of attempt {attempt.epoch} of {state.job} still lives; query '{self._uid}' was not released. Wait until"
+                    " it has ended, or end it"
+                )
+
+    def _seal(self, going: Going, by: str) -> None:
+        incarnation = self._coordinator.state.incarnation
+        poison = Poison(incarnation, going.uid, secrets.token_hex(16), by)
+        while not stays_sealed(going.chain[0], seal(going.chain[0], poison, lambda: None), time.monotonic()):
+            pass
+
+    def _chain(self, locations: tuple[QueryLocation, ...]) -> tuple[Location, ...]:
+        store, keys = self._coordinator.store, self._coordinator.keys
+        chain = chain_of(locations)
+        own = tuple(Location(store, keys.file_set(location.path)) for location in chain)
+        return (*own, location_at(store, chain[-1].adopted)) if chain and chain[-1].adopted else own
+
+
+def _position(location: Location) -> Position:
+    begun, _ = newest_batch(location)
+    return Position(begun, location.committed(begun))
+
+
+def _not_heard_of(state: State) -> Iterator[AttemptRecord]:
+    """Yield the attempts that are over, and whose drivers did not say so themselves."""
+    return (attempt for attempt in state.attempts if attempt.reported_by != DRIVER)
+
+
+def _command(going: Going) -> c.ReleaseQuery:
+    begun, committed = going.position.begun, going.position.committed
+    return c.ReleaseQuery(uid=going.uid, path=going.path, to=going.to.uri, begun=begun, committed=committed)

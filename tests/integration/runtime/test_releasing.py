@@ -1,0 +1,84 @@
+"""Streaming queries that leave this package again, and go on exactly. Runs on Linux."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.cli import change, release
+from airflow_checkpoint_provider.coordinator.sealing import newest_batch
+from tests.integration.runtime.test_adopting import location_of
+from tests.integration.runtime.test_queries import (
+    EVERYWHERE,
+    FILES,
+    ending,
+    has_batches,
+    holding,
+    killed_in_batch_one,
+    running_forever,
+    source,
+)
+from tests.support.runs import Home
+from tests.support.streams import add_files, expected_keys, rows_in
+from tests.support.waiting import wait_until
+
+
+@EVERYWHERE
+def test_released_query_goes_on_without_this_package_and_comes_back(stream: Home) -> None:
+    """Released in the middle of a batch, and adopted again behind others."""
+    running_forever(stream, STREAM_STATE="1")
+    hold = killed_in_batch_one(stream)
+    hold.unlink()
+    ending(stream)
+    change.restore(stream.store, "stream", None, change.Source("latest"), change.Approval(yes=True))
+    uri, location = location_of(stream)
+    release.release(stream.store, "stream", "rows", uri, None, change.Approval(yes=True))
+    add_files(source(stream), *range(4, 8))
+    refused = stream.run()
+    assert refused.code != 0
+    assert f"adopt='{location.uri}' takes it over again" in refused.log
+    stream.env["STREAM_PLAIN"] = uri
+    plain = stream.run()
+    assert plain.code == 0, plain.log
+    assert rows_in(stream.out, "key") == expected_keys(8)
+    del stream.env["STREAM_PLAIN"]
+    stream.env["STREAM_ADOPT"] = uri
+    add_files(source(stream), *range(8, FILES))
+    again = stream.run()
+    assert again.code == 0, again.log
+    assert rows_in(stream.out, "key") == expected_keys(FILES)
+
+
+@pytest.mark.slow
+def test_query_that_was_sealed_and_never_started_is_released(stream: Home, tmp_path: Path) -> None:
+    """The batch in which the old application was runs again."""
+    uri, location = location_of(stream)
+    running_forever(stream, STREAM_STATE="1", STREAM_PLAIN=uri)
+    hold = holding(stream)
+    add_files(source(stream), 0, 1)
+    with stream.started() as plain:
+        wait_until(has_batches(stream, 1), 120, plain.said)
+        hold.touch()
+        add_files(source(stream), 2, 3)
+        wait_until(lambda: location.batches("offsets")[-1] == 1, 120, plain.said)
+        plain.send(signal.SIGKILL)
+        plain.wait()
+    hold.unlink()
+    del stream.env["STREAM_PLAIN"]
+    stream.env["STREAM_ADOPT"] = uri
+    killed = stream.run(("kill", "query/before-location"))
+    assert killed.code == -9, killed.log
+    new = tmp_path / "new"
+    assert f"checkpoints release stream rows --to FOLDER --adopted {location.uri}" in killed.log
+    change.restore(stream.store, "stream", None, change.Source("latest"), change.Approval(yes=True))
+    release.release(stream.store, "stream", "rows", str(new), location.uri, change.Approval(yes=True))
+    assert newest_batch(location) == (1, True)
+    add_files(source(stream), *range(4, FILES))
+    ending(stream)
+    del stream.env["STREAM_ADOPT"]
+    stream.env["STREAM_PLAIN"] = str(new)
+    ended = stream.run()
+    assert ended.code == 0, ended.log
+    assert rows_in(stream.out, "key") == expected_keys(FILES)
