@@ -94,6 +94,21 @@ def test_poison_that_a_late_rename_has_replaced_is_put_again() -> None:
     assert poison_in(sealed.store.read(sealed.name("offsets/4")))
 
 
+def went_on_and_was_purged(store: Busy) -> None:
+    """Do what Spark does while a sealer sleeps: it begins batches 3 to 9, and deletes all but the newest two."""
+    for batch in range(3, 10):
+        begin(batch)(store)
+    store.delete([f"{KEY}/offsets/{batch}" for batch in range(8)])
+
+
+def test_sealer_that_slept_while_the_log_was_purged_past_it_seals_again() -> None:
+    """Its number is free again, so its poison stands, behind nothing. The batches went on."""
+    sealed = busy(went_on_and_was_purged, "create")
+    assert seal(sealed, MINE, nobody_fenced) == 9
+    assert sealed.batches(OFFSETS) == [3, 8, 9, 10]
+    assert newest_batch(sealed) == (9, True)
+
+
 def test_temporary_file_of_a_zombie_is_taken_away() -> None:
     store = MemoryStore()
     sealed = location(store, 3)
