@@ -43,7 +43,7 @@ class SinkLog:
         self._conf = session.sessionState().newHadoopConf()
         self._log = jvm.org.apache.hadoop.fs.Path(path, LOG)
         self._files = self._log.getFileSystem(self._conf)
-        self._folder = str(self._files.makeQualified(self._log.getParent()).toUri())
+        self._folder = self._place(self._log.getParent())
         self.interval = int(str(spark.conf.get(INTERVAL, "10")))
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -148,7 +148,12 @@ class SinkLog:
         """Delete files that the log names no more. Raises ``Damaged`` for a path outside the sink; nothing is deleted then."""
         paths = [self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(file.path)) for file in files]
         for path in paths:
-            if not str(self._files.makeQualified(path).toUri()).startswith(f"{self._folder}/"):
+            if not self._place(path).startswith(f"{self._folder}/"):
                 raise Damaged(f"{self._log} names {path}, which lies outside the sink; somebody changed it")
         for path in paths:
             self._files.delete(path, False)
+
+    def _place(self, path: Any) -> str:
+        """Return a path in one spelling: Spark's log begins with ``file:///``, and the author may write ``file:/`` or leave it out."""
+        uri = self._files.makeQualified(path).toUri()
+        return str(self._jvm.org.apache.hadoop.fs.Path(uri.getScheme(), uri.getAuthority(), uri.getPath()))

@@ -1,0 +1,129 @@
+"""A file sink that goes back while an older driver still writes there. Runs on Linux, with a Spark session."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.errors import Damaged, SinkMoved
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.spark import batch_sink
+from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
+from airflow_checkpoint_provider.spark.queries.writer import Target
+from tests.support.streams import sink_log
+
+SAVED, ZOMBIE = 4, 9  # the batch of the checkpoint; the one in which the older driver is, which compacts the log
+
+
+class Disturbed(SinkLog):
+    """A log in which the older driver publishes its batch at one moment: right before the call of this name."""
+
+    def __init__(self, spark: SparkSession, path: Path, moment: str, act: Callable[[], object]) -> None:
+        super().__init__(spark, str(path))
+        self._moment, self._act = moment, act
+
+    def _before(self, moment: str) -> None:
+        if moment == self._moment:
+            self._moment = ""
+            self._act()
+
+    def files(self) -> list[SinkFile]:
+        self._before("files")
+        return super().files()
+
+    def delete(self, files: Sequence[SinkFile]) -> None:  # type: ignore[override]
+        self._before("delete")
+        super().delete(files)
+
+    def keep(self, files: Sequence[SinkFile], batch: int) -> None:
+        self._before("keep")
+        super().keep(files, batch)
+        self._before("end")
+
+
+def publishes(spark: SparkSession, path: Path) -> Callable[[], object]:
+    """Return what the older driver still does when it has passed its last look at the log: it adds its batch."""
+    jvm = spark._jvm
+    sinks = jvm.org.apache.spark.sql.execution.streaming.sinks  # type: ignore[union-attr]
+    spark.range(ZOMBIE, ZOMBIE + 1, 1, 1).write.mode("append").parquet(f"{path}-written")
+    (written,) = Path(f"{path}-written").glob("*.parquet")
+    file = Path(shutil.move(written, path / written.name))
+
+    def act() -> None:
+        log = sinks.FileStreamSinkLog(1, spark._jsparkSession, f"{path}/_spark_metadata", jvm.scala.Option.empty())  # type: ignore[union-attr]
+        status = sinks.SinkFileStatus(f"file:{file}", file.stat().st_size, False, 0, 1, 1, "add")
+        files = spark.sparkContext._gateway.new_array(sinks.SinkFileStatus, 1)  # type: ignore[union-attr]
+        files[0] = status
+        assert log.add(ZOMBIE, files)
+
+    return act
+
+
+def saved(spark: SparkSession, path: Path) -> QueryDetail:
+    """Return the query as a checkpoint behind batch ``SAVED`` holds it."""
+    return QueryDetail(
+        location="query/rows/1-abc",
+        batch=SAVED,
+        begun=SAVED,
+        sink="parquet",
+        path=str(path),
+        sources={},
+        watermark_ms=0,
+        newest_file=SinkLog(spark, str(path)).newest_file(SAVED),
+    )
+
+
+def read(spark: SparkSession, path: Path) -> list[int]:
+    return sorted(row.id for row in spark.read.parquet(str(path)).collect())
+
+
+@pytest.mark.parametrize("moment", ["files", "delete", "keep", "end"])
+def test_log_that_is_compacted_while_the_sink_goes_back_names_only_what_is_kept(
+    spark: SparkSession, tmp_path: Path, moment: str
+) -> None:
+    write = batch_sink(str(tmp_path))
+    for batch in range(ZOMBIE):
+        write(spark.range(batch, batch + 1, 1, 1), batch)
+    sink, detail = Sink(spark, "rows", Target("parquet", str(tmp_path))), saved(spark, tmp_path)
+    with pytest.raises(SinkMoved, match="would go back to batch 4"):
+        sink.look_back(detail, allowed=False)
+    gone_back, number = sink.look_back(detail, allowed=True), sink.next_number(ZOMBIE)
+    sink._log = Disturbed(spark, tmp_path, moment, publishes(spark, tmp_path))
+    sink.go_back(gone_back, number)
+    assert (tmp_path / "_spark_metadata" / f"{ZOMBIE}.compact").exists(), "the older driver was there"
+    assert read(spark, tmp_path) == list(range(SAVED + 1))
+    for batch in range(number + 1, number + 12):  # further than to the next compaction
+        batch_sink(str(tmp_path))(spark.range(batch, batch + 1, 1, 1), batch)
+    assert read(spark, tmp_path) == [*range(SAVED + 1), *range(number + 1, number + 12)]
+    assert not set(sink_log(tmp_path)) & set(range(ZOMBIE + 1))
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+@pytest.mark.parametrize("end", ["", "/"])
+def test_sink_goes_back_however_its_path_is_written(spark: SparkSession, tmp_path: Path, scheme: str, end: str) -> None:
+    path = f"{scheme}{tmp_path}/a b%20c/out{end}"
+    for batch in range(2):
+        batch_sink(path)(spark.range(batch, batch + 1, 1, 1), batch)
+    log = SinkLog(spark, path)
+    first, second = log.files()
+    log.delete([second])
+    log.keep([first], 19)
+    assert read(spark, tmp_path / "a b%20c" / "out") == [0]
+    assert len(list((tmp_path / "a b%20c" / "out").glob("*.parquet"))) == 1
+
+
+@pytest.mark.parametrize("outside", ["out2/file", "out/../file", "out/%2e%2e/file", "out"])
+def test_file_outside_the_sink_is_not_deleted(spark: SparkSession, tmp_path: Path, outside: str) -> None:
+    """Whoever changed the log may have named it."""
+    log, path = SinkLog(spark, f"{tmp_path}/out"), f"file://{tmp_path}/{outside}"
+    for file in (tmp_path / "file", tmp_path / "out2" / "file", tmp_path / "out" / "kept"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("kept")
+    with pytest.raises(Damaged, match="lies outside the sink"):
+        log.delete([SinkFile(f"file://{tmp_path}/out/kept", ""), SinkFile(path, "")])
+    assert all(file.exists() for file in (tmp_path / "file", tmp_path / "out2" / "file", tmp_path / "out" / "kept"))
