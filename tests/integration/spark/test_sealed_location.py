@@ -1,0 +1,65 @@
+"""Spark's own query in a location that was sealed. Runs on Linux, with a Spark session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.coordinator.query_location import COMMITS, OFFSETS, Location
+from airflow_checkpoint_provider.coordinator.sealing import Poison, newest_batch, seal
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.streams import add_files, expected, rows_in
+
+POISON = Poison("1ncarnation", "rows", "nonce", "attempt 2 of rows")
+
+
+def run(spark: SparkSession, folder: Path, **options: str) -> None:
+    """Run a query from ``in`` to ``out`` to the end of what is there, a file a batch, in the location ``location``."""
+    rows = spark.readStream.schema("id long, key string").option("maxFilesPerTrigger", "1").json(f"{folder}/in")
+    writer = rows.writeStream.format("parquet").option("path", f"{folder}/out").options(**options)
+    writer.option("checkpointLocation", f"{folder}/location").trigger(availableNow=True).start().awaitTermination()
+
+
+def nobody_fenced() -> None:
+    """Let the sealer go on."""
+
+
+@pytest.mark.parametrize("committed", [2, 1], ids=["behind a commit", "in the middle of a batch"])
+def test_query_that_starts_again_in_a_sealed_location_reads_the_poison_and_fails(
+    spark: SparkSession, tmp_path: Path, committed: int
+) -> None:
+    """So does the next one: nobody takes the poison away."""
+    location = Location(LocalStore(tmp_path), "location")
+    add_files(tmp_path / "in", *range(3))
+    run(spark, tmp_path)
+    for batch in range(committed + 1, 3):
+        location.store.delete([location.name(f"{COMMITS}/{batch}"), location.name(f"{COMMITS}/.{batch}.crc")])
+    assert seal(location, POISON, nobody_fenced) == 2
+    add_files(tmp_path / "in", 3)
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="INVALID_LOG_VERSION"):
+            run(spark, tmp_path)
+        assert newest_batch(location) == (2, True)
+        assert location.batches(COMMITS)[-1] == committed
+    assert rows_in(tmp_path / "out") == expected(3)
+
+
+def test_poison_below_the_log_that_went_on_is_no_harm(spark: SparkSession, tmp_path: Path) -> None:
+    """A sealer may have slept while the log was purged past its number. Spark does not read that entry, and purges it."""
+    location = Location(LocalStore(tmp_path), "location")
+    add_files(tmp_path / "in", *range(4))
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "1")
+    try:
+        run(spark, tmp_path)
+        assert location.batches(OFFSETS) == [2, 3]
+        location.store.create(location.name(f"{OFFSETS}/0"), POISON.to_bytes())
+        assert newest_batch(location) == (3, False)
+        add_files(tmp_path / "in", *range(4, 6))
+        run(spark, tmp_path)
+    finally:
+        spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
+    assert location.batches(OFFSETS) == [4, 5]
+    assert rows_in(tmp_path / "out") == expected(6)
