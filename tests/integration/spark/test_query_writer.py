@@ -1,0 +1,87 @@
+"""What is refused of a query before it starts: what could not go on exactly. Runs on Linux, with a Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.errors import NotSupportedYet, WrongUse
+from airflow_checkpoint_provider.spark.queries.writer import Target, examine
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+
+
+def writer(spark: SparkSession, format: str = "parquet", **options: str) -> DataStreamWriter:  # noqa: A002 - Spark's own name
+    rows = spark.readStream.format("rate").load()
+    return rows.writeStream.format(format).options(**{"path": "/data/out", **options}).trigger(availableNow=True)
+
+
+@contextmanager
+def session_conf(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(name)
+
+
+def test_file_sink_is_known_by_its_format_and_path(spark: SparkSession) -> None:
+    assert examine(spark, "rows", writer(spark)) == Target("parquet", "/data/out")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "says"),
+    [
+        (
+            "spark.sql.streaming.stateStore.checkpointFormatVersion",
+            "2",
+            NotSupportedYet,
+            "loses a query whose sink skips a batch",
+        ),
+        (
+            "spark.sql.streaming.checkpointFileManagerClass",
+            ABORTABLE,
+            WrongUse,
+            "an older driver could go on",
+        ),
+        ("spark.sql.streaming.checkpointLocation", "/data/ckp", WrongUse, "each attempt has a location of its own"),
+        ("spark.sql.streaming.minBatchesToRetain", "9", WrongUse, "deletes files while a checkpoint copies them"),
+    ],
+)
+def test_conf_with_which_a_query_could_not_go_on_exactly_is_refused(
+    spark: SparkSession, name: str, value: str, error: type[Exception], says: str
+) -> None:
+    with session_conf(spark, name, value), pytest.raises(error, match=says):
+        examine(spark, "rows", writer(spark))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (lambda query: query.option("checkpointLocation", "/data/ckp"), WrongUse, "has the option checkpointLocation"),
+        (
+            lambda query: query.option("asyncProgressTrackingEnabled", "true"),
+            NotSupportedYet,
+            "writes no offsets before",
+        ),
+        (lambda query: query.trigger(continuous="1 second"), NotSupportedYet, "a ContinuousTrigger has no batches"),
+        (lambda query: query.trigger(realTime="1 minute"), NotSupportedYet, "a RealTimeTrigger has no batches"),
+        (lambda query: query.format("memory"), NotSupportedYet, "writes to 'memory'"),
+        (lambda query: query.format("delta"), NotSupportedYet, "writes to 'delta'"),
+        (lambda query: query.format("iceberg"), NotSupportedYet, "writes to 'iceberg'"),
+        (lambda query: query.option("path", ""), WrongUse, "has no path"),
+    ],
+    ids=["location", "async", "continuous", "real-time", "memory", "delta", "iceberg", "no path"],
+)
+def test_writer_with_which_a_query_could_not_go_on_exactly_is_refused(
+    spark: SparkSession, change: Callable[[DataStreamWriter], DataStreamWriter], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        examine(spark, "rows", change(writer(spark)))
