@@ -20,7 +20,7 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -35,7 +35,6 @@ NO_OFFSET = "-"  # of a source that the batch does not read
 POISON = b"v99999\n"  # the first line of an entry that ends a log: no version of Spark reads what follows
 
 VERSION = re.compile(r"(state/\d+/\d+(?:/[^/]+)?)/(\d+)\.(delta|changelog|snapshot|zip)")
-SOURCE_NAME = re.compile(r'(\d+):(?=[{\d"-])')  # of offset log format 2, which names the source
 _LOCAL = re.compile(r"^file:/(?://)?(?=[^/])", re.IGNORECASE)  # Hadoop writes one slash, a URI has three
 _S3 = re.compile(r"s3[an]?://[^/]", re.IGNORECASE)
 _SOURCE = re.compile(r"sources/(\d+)/(\d+)(\.compact)?")
@@ -59,11 +58,11 @@ class Offsets:
         """Return the offsets in ``body``. Raises ``Damaged``, naming ``what``, for a file that Spark could not read either."""
         try:
             version, metadata, *lines = body.decode().split("\n")
-            if version not in ("v1", "v2"):
+            if version != "v1":  # version 2 loses queries in Spark 4.2 itself, and is refused where it is set
                 raise ValueError(f"its version is {version[:20]!r}")
             about = json.loads(metadata or '{"batchWatermarkMs": 0}')
             watermark, confs = int(about["batchWatermarkMs"]), dict(about.get("conf", {}))
-            sources = dict(_numbered(lines))
+            sources = dict(enumerate(lines))
             if not sources:
                 raise ValueError("it names no source")
             for offset in sources.values():
@@ -80,12 +79,6 @@ class Offsets:
         text = self.sources.get(source, NO_OFFSET)
         offset = None if text == NO_OFFSET else json.loads(text)
         return offset.get("logOffset") if isinstance(offset, dict) else None
-
-
-def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(lines):
-        named = SOURCE_NAME.match(line)
-        yield (int(named[1]), line[named.end() :]) if named else (number, line)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import re
 import zipfile
 from collections.abc import Iterable
 
-from airflow_checkpoint_provider.coordinator.query_location import NO_OFFSET, SOURCE_NAME, VERSION
+from airflow_checkpoint_provider.coordinator.query_location import NO_OFFSET, VERSION
 from airflow_checkpoint_provider.errors import NotSupportedYet
 
 _BATCH = re.compile(r"(offsets|commits)/(\d+)")
@@ -40,12 +40,7 @@ def renumbered(name: str, by: int) -> str:
 def offsets_before(body: bytes) -> bytes:
     """Return the offsets before batch 0, whose offsets are ``body``: no source was read."""
     version, metadata, *sources = body.decode().split("\n")
-    return "\n".join((version, metadata, *(_no_offset(source) for source in sources))).encode()
-
-
-def _no_offset(line: str) -> str:
-    named = SOURCE_NAME.match(line)
-    return f"{named[0] if named else ''}{NO_OFFSET}"
+    return "\n".join((version, metadata, *(NO_OFFSET for _ in sources))).encode()
 
 
 def empty_snapshots(names: Iterable[str], by: int, committed: int, codec: str | None) -> dict[str, bytes]:

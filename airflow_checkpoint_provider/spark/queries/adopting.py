@@ -49,7 +49,12 @@ def refuse_sealed(location: Location, uid: str, incarnation: str) -> None:
 
 
 def _refuse_format(location: Location, batch: int, uid: str) -> None:
-    """Raise ``NotSupportedYet`` for a state that was written in a format that loses a query whose sink skips a batch."""
+    """Raise ``NotSupportedYet`` for offsets and state in formats that lose queries. Spark goes on in the format that it finds."""
+    if location.read(f"{OFFSETS}/{batch}").startswith(b"v2\n"):
+        raise NotSupportedYet(
+            f"query '{uid}': the offsets in {location.uri} have format 2, with which Spark cannot go on in the middle of a batch. Nothing"
+            " was changed"
+        )
     confs = location.offsets(batch).confs
     if not confs:
         raise Damaged(

@@ -33,8 +33,12 @@ CONFS = {
     "spark.sql.streaming.checkpointLocation": "each attempt has a location of its own",
 }
 RETAINED, LEAST_RETAINED = "spark.sql.streaming.minBatchesToRetain", 10
-NAMED_SOURCES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+FORMATS = {
+    FORMAT_VERSION: "a query whose sink skips a batch",
+    "spark.sql.streaming.offsetLog.formatVersion": "a query that ends in the middle of a batch",
+}
+"""Confs whose version 2 loses queries in Spark 4.2 itself, and which ones. Version 1 is the default of both."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +90,9 @@ def _refuse_confs(spark: SparkSession, uid: str) -> None:
         raise WrongUse(
             f"query '{uid}': with {RETAINED} below {LEAST_RETAINED}, Spark deletes files while a checkpoint copies them. Leave it out"
         )
-    if spark.conf.get(NAMED_SOURCES, "false") == "true":
-        raise NotSupportedYet(
-            f"query '{uid}': with {NAMED_SOURCES} sources have names, which this version cannot read. Leave it out"
-        )
-    if spark.conf.get(FORMAT_VERSION, "1") != "1":
-        raise NotSupportedYet(
-            f"query '{uid}': {FORMAT_VERSION}=2 loses a query whose sink skips a batch, in Spark itself. Leave it out"
-        )
+    for name, lost in FORMATS.items():
+        if spark.conf.get(name, "1") != "1":
+            raise NotSupportedYet(f"query '{uid}': {name}=2 loses {lost}, in Spark itself. Leave it out")
 
 
 def _need_protobuf(uid: str, writer: DataStreamWriter) -> None:

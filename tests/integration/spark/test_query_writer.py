@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, WrongUse
 from airflow_checkpoint_provider.spark.queries.writer import Target, examine
+from tests.integration.spark.test_sealed_location import run
+from tests.support.streams import add_files
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -44,6 +48,12 @@ def test_file_sink_is_known_by_its_format_and_path(spark: SparkSession) -> None:
             "2",
             NotSupportedYet,
             "loses a query whose sink skips a batch",
+        ),
+        (
+            "spark.sql.streaming.offsetLog.formatVersion",
+            "2",
+            NotSupportedYet,
+            "loses a query that ends in the middle of a batch",
         ),
         (
             "spark.sql.streaming.checkpointFileManagerClass",
@@ -85,3 +95,16 @@ def test_writer_with_which_a_query_could_not_go_on_exactly_is_refused(
 ) -> None:
     with pytest.raises(error, match=says):
         examine(spark, "rows", change(writer(spark)))
+
+
+def test_spark_cannot_go_on_in_the_middle_of_a_batch_whose_offsets_have_format_2(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """If a later Spark can, it need not be refused any more."""
+    add_files(tmp_path / "in", *range(2))
+    with session_conf(spark, "spark.sql.streaming.offsetLog.formatVersion", "2"):
+        run(spark, tmp_path)
+        (tmp_path / "location" / "commits" / "1").unlink()
+        (tmp_path / "location" / "commits" / ".1.crc").unlink()
+        with pytest.raises(StreamingQueryException, match=r"None\.get"):
+            run(spark, tmp_path)

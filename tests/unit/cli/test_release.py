@@ -14,10 +14,9 @@ from airflow_checkpoint_provider.coordinator import releasing
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.query_location import Location, location_at
 from airflow_checkpoint_provider.coordinator.sealing import Poison, newest_batch, seal
-from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.keys import location_path
-from airflow_checkpoint_provider.storage import LocalStore, open_store
+from airflow_checkpoint_provider.storage import open_store
 from tests.support.acting import Job
 from tests.support.faults import Killed
 from tests.unit.cli.conftest import Command
@@ -197,19 +196,3 @@ def test_release_that_is_killed_is_given_again(
     releasing.Release(job.coordinator, UID, folder).carry_out("ann")
     assert set(elsewhere(Path(folder)).sizes()) == set(NEEDED)
     assert newest_batch(own(job)) == (7, True)
-
-
-@pytest.mark.parametrize("place", ["", "orders", "/", "file://host/orders", "hdfs://host/orders", "s3a:///orders"])
-def test_place_that_is_none_is_refused(place: str, tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="write an absolute path"):
-        location_at(LocalStore(tmp_path), place)
-
-
-@pytest.mark.parametrize("place", ["/data/orders", "/data/orders/", "file:/data/orders", "file:///data/orders"])
-def test_spellings_of_a_local_place(place: str, tmp_path: Path) -> None:
-    assert location_at(LocalStore(tmp_path), place).uri == "file:///data/orders"
-
-
-def test_place_in_another_kind_of_storage_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="both must be local, or both in S3"):
-        location_at(LocalStore(tmp_path), "s3a://lake/orders")

@@ -22,11 +22,11 @@ from airflow_checkpoint_provider.storage import MemoryStore
 KEY = "query/orders/1-abc"
 
 
-def offsets(log_offset: int | None = None, *, version: str = "v1", watermark: int = 0) -> bytes:
+def offsets(log_offset: int | None = None, *, watermark: int = 0) -> bytes:
     """Return the content of ``offsets/N`` of a query with one source."""
     about = {"batchWatermarkMs": watermark, "batchTimestampMs": 1, "conf": {"spark.sql.shuffle.partitions": "2"}}
     offset = json.dumps({"logOffset": log_offset}) if log_offset is not None else '{"orders":{"0":17}}'
-    return "\n".join([version, json.dumps(about), f"0:{offset}" if version == "v2" else offset]).encode()
+    return "\n".join(["v1", json.dumps(about), offset]).encode()
 
 
 def rocksdb(*parts: str) -> bytes:
@@ -192,14 +192,13 @@ def test_missing_file_is_damage(gone: str) -> None:
         needed(found, 3, 2)
 
 
-@pytest.mark.parametrize("body", [b"", b"v1", b"v1\n{", b"v9\n{}", b"\xff", b"v1\n[]"])
+@pytest.mark.parametrize("body", [b"", b"v1", b"v1\n{", b"v2\n{}\n0:-", b"\xff", b"v1\n[]"])
 def test_torn_offsets_are_damage(body: bytes) -> None:
     with pytest.raises(Damaged, match="offsets/3 is not what Spark writes"):
         Offsets.parse(body, 3, "offsets/3")
 
 
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_both_formats_of_offsets_are_read(version: str) -> None:
-    found = Offsets.parse(offsets(11, version=version, watermark=60_000), 14, "offsets/14")
+def test_offsets_name_the_entry_of_the_log_of_a_file_source() -> None:
+    found = Offsets.parse(offsets(11, watermark=60_000), 14, "offsets/14")
     assert (found.newest_log_entry(0), found.watermark_ms) == (11, 60_000)
     assert found.newest_log_entry(1) is None
