@@ -4,9 +4,9 @@
 ends by itself when all files are read, but for ``STREAM_FOREVER``. With ``STREAM_STATE``, each key is written once. A batch stands
 still while the file ``STREAM_HOLD`` exists; the name of a file beside it ends with the id of the query's run. If it is in the file,
 the batch fails. With ``STREAM_COPY``, another query reads what the first one writes, and writes it to ``OUT-copy``. With
-``STREAM_BLIND``, the driver does not notice that it was replaced. ``STREAM_SINK``
-names a function of ``SINKS``, by which batches are written instead. With ``STREAM_PLAIN``, the query runs
-without this package in that location, and with ``STREAM_ADOPT`` it is taken over from there.
+``STREAM_BLIND``, the driver does not notice that it was replaced. ``STREAM_SINK`` names a function of ``SINKS``, by which batches are
+written instead; some of them stand still behind the rows while the file ``STREAM_WRITTEN`` exists. With ``STREAM_PLAIN``, the query
+runs without this package in that location, and with ``STREAM_ADOPT`` it is taken over from there.
 """
 
 from __future__ import annotations
@@ -89,6 +89,28 @@ def two_sinks(_: CheckpointedJob, out: str) -> Batch:
     return write
 
 
+def stands_still(_: CheckpointedJob, out: str) -> Batch:
+    """Return a function that writes all rows to ``OUT``, and then stands still in a job of Spark, which a stop breaks off."""
+    write, hold = batch_sink(out), F.udf(held(os.environ["STREAM_WRITTEN"]), "string")
+
+    def write_and_compute(frame: DataFrame, batch: int) -> None:
+        write(frame, batch)
+        frame.sparkSession.range(1).select(hold(F.lit(""))).collect()
+
+    return write_and_compute
+
+
+def waits(_: CheckpointedJob, out: str) -> Batch:
+    """Return a function that writes all rows to ``OUT``, and then waits in Python, for which a stop waits, too."""
+    write, hold = batch_sink(out), held(os.environ["STREAM_WRITTEN"])
+
+    def write_and_wait(frame: DataFrame, batch: int) -> None:
+        write(frame, batch)
+        hold("")
+
+    return write_and_wait
+
+
 def sets_a_value(job: CheckpointedJob, _: str) -> Batch:
     newest = job.value("newest", -1)
     return lambda frame, batch: newest.set(batch)
@@ -97,6 +119,8 @@ def sets_a_value(job: CheckpointedJob, _: str) -> Batch:
 SINKS: dict[str, Callable[[CheckpointedJob, str], Batch]] = {
     "batch_sink": lambda job, out: batch_sink(out),
     "two sinks": two_sinks,
+    "stands still": stands_still,
+    "waits": waits,
     "sets a value": sets_a_value,
 }
 

@@ -157,6 +157,7 @@ class Steps:
         self._wrap(locations, "copy_files", lambda *_: "query", "before-copy", "copied")
         self._wrap(sink_log.SinkLog, "keep", lambda *_: "query", "before-rewinding", "rewound")
         self._wrap(running.RunningQuery, "_await_batch", lambda *_: "query", "started", "caught-up")
+        self._wrap(running.RunningQuery, "pause", lambda *_: "query", "before-pause", "paused")
         self._wrap_entries()
         self._wrap_writing()
         self._wrap_values()

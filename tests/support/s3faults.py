@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
-from threading import Lock, Thread, Timer
+from threading import Event, Lock, Thread, Timer
 from typing import Any, Self
 
 ONE_HOP = {"connection", "keep-alive", "te", "trailers", "transfer-encoding", "upgrade", "expect", "content-length"}
@@ -36,6 +36,7 @@ class Harm(enum.Enum):
     RESET_AFTER = "applied, then the connection is reset"
     SILENT_AFTER = "applied, and no answer until the client goes"
     LATE = "the connection is reset; applied after the rule's seconds, or by ``land()``"
+    HELD = "applied and answered after the rule's seconds, or by ``land()``"
     TWICE = "delivered twice; the second answer comes back"
     CUT = "half of the answer's body, then the end"
     FLIPPED_BEFORE = "one bit of the request's body is another"
@@ -138,7 +139,10 @@ class FaultProxy:
         if harm in (Harm.ERROR_BEFORE, Harm.ANSWERED):
             return Reply(rule.status, [("Content-Type", "application/xml")], rule.body or _error(rule.code))
         if harm is Harm.LATE:
-            self._postpone(request, rule.seconds)
+            self._postpone(lambda: self.forward(request), rule.seconds)
+        if harm is Harm.HELD:
+            self._hold(rule.seconds)
+            return self.forward(request)
         if harm in (Harm.RESET_BEFORE, Harm.LATE):
             return None
         if harm is Harm.FLIPPED_BEFORE:
@@ -174,8 +178,13 @@ class FaultProxy:
                         return rule
         return None
 
-    def _postpone(self, request: Request, seconds: float) -> None:
-        late = _Late(lambda: self.forward(request), seconds)
+    def _hold(self, seconds: float) -> None:
+        landed = Event()
+        self._postpone(landed.set, seconds)
+        landed.wait()
+
+    def _postpone(self, act: Callable[[], object], seconds: float) -> None:
+        late = _Late(act, seconds)
         with self._lock:
             self._late.append(late)
         late.timer.start()

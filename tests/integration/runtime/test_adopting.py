@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.sealing import newest_batch
 from airflow_checkpoint_provider.storage import open_store
@@ -18,7 +20,7 @@ from tests.integration.runtime.test_queries import (
     source,
 )
 from tests.support.runs import Home
-from tests.support.streams import add_files, expected_keys, rows_in
+from tests.support.streams import add_files, expected_keys, rows_in, sink_log
 from tests.support.waiting import wait_until
 
 
@@ -59,6 +61,45 @@ def test_running_query_is_taken_over_in_the_middle_of_a_batch(stream: Home) -> N
     again = stream.run()
     assert again.code == 0, again.log
     assert rows_in(stream.out, "key") == expected_keys(FILES)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "located",
+        *(
+            pytest.param(step, marks=pytest.mark.slow)
+            for step in ("before-poison", "poisoned", "copied", "before-location")
+        ),
+    ],
+)
+def test_driver_that_is_killed_while_it_adopts_is_followed_by_another(stream: Home, step: str) -> None:
+    """The query outside finishes its batch meanwhile, and ends where its next one would begin; without a poison, it goes on."""
+    uri, location = location_of(stream)
+    running_forever(stream, STREAM_STATE="1", STREAM_PLAIN=uri)
+    hold = holding(stream)
+    add_files(source(stream), 0, 1)
+    with stream.started() as plain:
+        wait_until(has_batches(stream, 1), 120, plain.said)
+        hold.touch()
+        add_files(source(stream), *range(2, FILES))
+        wait_until(lambda: location.batches("offsets")[-1] == 1, 120, plain.said)
+        for name in ("STREAM_PLAIN", "STREAM_HOLD"):
+            del stream.env[name]
+        stream.env["STREAM_ADOPT"] = uri
+        ending(stream)
+        killed = stream.run(("kill", f"query/{step}"))
+        assert killed.code == -9, killed.log
+        assert newest_batch(location) == (1, step != "before-poison")
+        hold.unlink()
+        if step != "before-poison":
+            assert plain.wait().code != 0
+            assert max(sink_log(stream.out)) == 1
+        again = stream.run()
+        assert again.code == 0, again.log
+    assert rows_in(stream.out, "key") == expected_keys(FILES)
+    assert len(locations(stream)) == 1
+    assert location.read("metadata"), "a location from elsewhere is never deleted"
 
 
 def test_what_cannot_be_taken_over_is_refused_before_anything_is_changed(stream: Home, tmp_path: Path) -> None:
