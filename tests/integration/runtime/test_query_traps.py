@@ -220,13 +220,15 @@ def test_driver_that_is_held_between_its_last_look_and_its_rename_begins_no_batc
             wait_until(lambda: any(request.harm for request in proxy.requests), 120, zombie.said)
             add_files(source(stream), *range(6, FILES))
             taking_over(stream)
-            ended = stream.run(confs=tries.plan(2))
-            assert ended.code == 0, ended.log
-            published = sink_log(stream.out)
-            proxy.land()
-            assert zombie.wait().code == 79, zombie.said()
-    assert newest_batch(sealed) == (1, True)
-    assert sink_log(stream.out) == published
+            with stream.started(("stop", "query/located"), confs=tries.plan(2)) as taker:
+                wait_until(lambda: asleep(taker), 120, taker.said)
+                proxy.land()
+                assert zombie.wait().code == 79, zombie.said()
+                assert newest_batch(sealed) == (1, True)
+                assert max(sink_log(stream.out)) == 1
+                taker.send(signal.SIGCONT)
+                ended = taker.wait()
+    assert ended.code == 0, ended.log
     assert once_each(stream)
 
 
