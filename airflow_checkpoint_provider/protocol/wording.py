@@ -62,16 +62,16 @@ def sink_is_ahead(uid: str, sink: str, batch: int) -> str:
     """Say why a query does not go back: its sink holds what was written since."""
     return (
         f"query '{uid}' would go back to batch {batch}, and its sink {sink} has later ones, which would be deleted."
-        ' `checkpoints restore --rewind-sink`, or RestoreOperator(rewind_sink=True), allows that; with restore="latest" the query'
-        " goes on; another job_id may start from the checkpoint, and write to another path"
+        " `checkpoints restore --rewind-sink`, or RestoreOperator(rewind_sink=True), allows that; `checkpoints restore --from latest`"
+        " lets the query go on; another job_id may start from the checkpoint, and write to another path"
     )
 
 
 def cannot_go_back(uid: str, why: str) -> str:
     """Say that a query cannot go back, whatever is allowed, and what can be done instead."""
     return (
-        f"query '{uid}' cannot go back: {why}. With restore=\"latest\" it goes on; another job_id may start from the checkpoint, and"
-        " write elsewhere"
+        f"query '{uid}' cannot go back: {why}. `checkpoints restore --from latest` lets it go on; another job_id may start from the"
+        " checkpoint, and write elsewhere"
     )
 
 

@@ -1,0 +1,104 @@
+"""Starts of a query that would lose or double rows are refused, and the query goes on as before. Runs on Linux."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_checkpoint_provider.cli import change
+from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, SinkMoved, WrongUse
+from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.integration.runtime.conftest import Script
+from tests.support.streams import add_files, expected, rows_in
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+def run(script: Script, folder: Path, *, adopt: str | None = None, **options: str) -> None:
+    """Run a query from ``in`` to ``out``, a file a batch, to the end of what is there."""
+    with script.attempt(**options) as job:
+        job.start_query("rows", writer(job, folder), adopt=adopt)
+
+
+def writer(job: CheckpointedJob, folder: Path) -> DataStreamWriter:
+    rows = job.spark.readStream.schema("id long, key string").option("maxFilesPerTrigger", "1").json(f"{folder}/in")
+    return rows.writeStream.format("parquet").option("path", f"{folder}/out").trigger(availableNow=True)
+
+
+@pytest.fixture
+def oldest(script: Script, tmp_path: Path) -> str:
+    """Return the checkpoint behind file 1 of a query that has read four files."""
+    for files in (range(2), range(2, 4)):
+        add_files(tmp_path / "in", *files)
+        run(script, tmp_path)
+    return str(script.coordinator().state.newest_first()[-1].id)
+
+
+def goes_on_exactly(script: Script, folder: Path) -> None:
+    assert rows_in(folder / "out") == expected(4)
+    add_files(folder / "in", 4, 5)
+    run(script, folder)
+    assert rows_in(folder / "out") == expected(6)
+
+
+def location(script: Script) -> Path:
+    """Return the location of the query."""
+    coordinator = script.coordinator()
+    query = coordinator.state.query("rows")
+    assert query
+    return script.root / coordinator.keys.file_set(query.newest.path)
+
+
+def test_query_does_not_go_back_where_its_sink_has_later_batches(script: Script, tmp_path: Path, oldest: str) -> None:
+    """It stays so until a person says where it goes on."""
+    for restore in (oldest, "latest"):
+        with pytest.raises(SinkMoved, match=r"would be deleted.*`checkpoints restore --from latest`"):
+            run(script, tmp_path, restore=restore)
+    from_latest(script)
+    goes_on_exactly(script, tmp_path)
+
+
+def test_query_that_has_written_batches_does_not_begin_anew(script: Script, tmp_path: Path, oldest: str) -> None:
+    for restore in ("none", "latest"):
+        with pytest.raises(NotSupportedYet, match=r"no number of a batch may.*`checkpoints restore --from latest`"):
+            run(script, tmp_path, restore=restore)
+    from_latest(script)
+    goes_on_exactly(script, tmp_path)
+
+
+def from_latest(script: Script) -> None:
+    """As ``checkpoints restore job --from latest``."""
+    change.restore(LocalStore(script.root), "job", None, change.Source("latest"), change.Approval(yes=True))
+
+
+def test_query_whose_newest_offsets_are_torn_is_refused(script: Script, tmp_path: Path, oldest: str) -> None:
+    """It is not taken for one that has begun a batch less."""
+    torn = location(script) / "offsets" / "3"
+    whole = torn.read_bytes()
+    torn.unlink()  # a checkpoint has the same file under another name
+    torn.write_bytes(whole[:30])
+    add_files(tmp_path / "in", 4)
+    with pytest.raises(Damaged, match="offsets/3 is not what Spark writes"):
+        run(script, tmp_path)
+    torn.write_bytes(whole)
+    goes_on_exactly(script, tmp_path)
+
+
+def test_query_whose_newest_batch_is_gone_is_refused(script: Script, tmp_path: Path, oldest: str) -> None:
+    for log in ("offsets", "commits"):
+        (location(script) / log / "3").unlink()
+    with pytest.raises(Damaged, match="has batches up to 2, and had 3"):
+        run(script, tmp_path)
+    assert rows_in(tmp_path / "out") == expected(4)
+
+
+def test_query_that_starts_from_a_checkpoint_adopts_no_other_location(
+    script: Script, tmp_path: Path, oldest: str
+) -> None:
+    pointer = f"{script.root.as_uri()}/{script.coordinator().keys.prefix}/chk-{oldest}"
+    with pytest.raises(WrongUse, match="Leave adopt out"):
+        run(script, tmp_path, adopt=str(tmp_path / "plain"), job_id="other", restore=pointer)
