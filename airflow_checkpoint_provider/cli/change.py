@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import Garbage
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
-from airflow_checkpoint_provider.coordinator.restore import RestoreTarget
+from airflow_checkpoint_provider.coordinator.restore_target import RestoreTarget
 from airflow_checkpoint_provider.coordinator.savepoint import Disposed, target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import (

@@ -7,29 +7,24 @@ used. "Denied", "absent" and "damaged" are three errors; none of them means "not
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from airflow_checkpoint_provider.coordinator.assignment import renamed
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, state_entries
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.files import verify
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint
 from airflow_checkpoint_provider.errors import (
     CheckpointNotFound,
     Damaged,
     InvalidName,
-    NotSupportedYet,
     SavepointDisposed,
-    SinkMoved,
     StoreError,
 )
 from airflow_checkpoint_provider.protocol import wording
-from airflow_checkpoint_provider.protocol.commands import Restore
-from airflow_checkpoint_provider.protocol.events import Point, Request, Token
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import (
     History,
     Keys,
@@ -38,8 +33,8 @@ from airflow_checkpoint_provider.protocol.keys import (
     checkpoint_id,
     pointer_of,
 )
-from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, FOREACH_BATCH, Seal
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, Query, State
+from airflow_checkpoint_provider.protocol.metadata import Seal
+from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Store
 
 
@@ -129,100 +124,6 @@ def _savepoint_point(pointer: SavepointPointer, state: State, store: Store) -> P
     return Point(id=listed.id) if listed else Point(pointer=where)
 
 
-def _named_point(where: str, state: State, run: str, store: Store) -> tuple[Point | None, dict[str, str]]:
-    """Return the point that a deliberate restore names, and the new names of its states.
-
-    Besides the texts of ``resolve``, it accepts "latest" and "run-start" of a run. These bring the names under which
-    the job knows the states.
-    """
-    if where == "latest":
-        point = state.restore_point()
-        return point, state.branch.rename if point == state.branch.base else {}
-    if where != "run-start":
-        return resolve(where, state, store), {}
-    listed = state.run(run)
-    if listed is None:
-        raise CheckpointNotFound(
-            f"run {run!r} is not listed any more, so the checkpoint from which it started is unknown; name a checkpoint"
-        )
-    return listed.started_from, listed.rename
-
-
-class RestoreTarget:
-    """The target of a deliberate restore: resolved in the state on which the journal decides, and verified there."""
-
-    def __init__(self, coordinator: Coordinator, where: str, run: str) -> None:
-        self._coordinator, self._where, self._run = coordinator, where, run
-        self.state = State()
-        self.restored = Restored()
-        self._names: dict[str, str] = {}
-
-    def look(self, state: State) -> Point | None:
-        """Return the verified point. Raises ``CheckpointNotFound``, ``Damaged``."""
-        base, self._names = _named_point(self._where, state, self._run, self._coordinator.store)
-        if self.state.n < 0 or base != self.restored.point:
-            self.restored = examine(self._coordinator, state, base)
-        self.state = state
-        return base
-
-    def names(self, rename: Mapping[str, str]) -> dict[str, str]:
-        """Return all new names of the point's states, by their stored names; ``rename`` holds the additional names.
-
-        Raises ``StateNotFound``, ``RenameConflict``.
-        """
-        names = {**self._names, **rename}
-        renamed(self.restored.seal.states if self.restored.seal else {}, names)
-        return names
-
-    def command(
-        self, token: Token, by: str, reason: str, *, claim: bool, rename: Mapping[str, str], rewind_sink: bool
-    ) -> Restore:
-        """Return the command that restores the point of the last look.
-
-        Raises ``SinkMoved`` if the sink of a streaming query is ahead of it, and ``rewind_sink`` does not allow to take that back;
-        ``NotSupportedYet`` if a query cannot go back.
-        """
-        names, rewinds = self.names(rename), self._where != "latest"
-        if rewinds:
-            self._refuse_queries(names, rewind_sink=rewind_sink)
-        return Restore(
-            token=token,
-            base=self.restored.point,
-            by=by,
-            reason=reason,
-            id_floor=self.restored.id_floor,
-            claimed=claim,
-            rename=names,
-            rewinds=rewinds,
-            rewind_sink=rewind_sink,
-        )
-
-    def _refuse_queries(self, names: Mapping[str, str], *, rewind_sink: bool) -> None:
-        """Raise an error for a query that cannot go back, before anything is fenced. The driver looks at the sinks themselves.
-
-        A query that the checkpoint does not hold is left to the driver: the script may not start it any more.
-        """
-        restored = self.restored
-        if restored.point is None or restored.point.pointer is not None or restored.seal is None:
-            return  # batches of another history have other numbers
-        for snapshot in restored.seal.states.values():
-            query, saved = self.state.query(names.get(snapshot.uid, snapshot.uid)), snapshot.query
-            if query is None or saved is None or not (newest := self._newest_batch(query)) > saved.batch:
-                continue
-            if saved.batch == NOTHING:
-                raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
-            if saved.sink == FOREACH_BATCH:
-                raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.OWN_FUNCTION))
-            if saved.sink in FILE_SINKS and not rewind_sink:
-                why = wording.sink_is_ahead(query.uid, saved.path, saved.batch)
-                raise SinkMoved(f"{why}. Nothing was changed", sink=newest, checkpoint=saved.batch)
-
-    def _newest_batch(self, query: Query) -> int:
-        """Return the newest committed batch of a query."""
-        key = self._coordinator.keys.file_set(query.newest.path)
-        return Location(self._coordinator.store, key).committed()
-
-
 def _own_point(number: int, state: State, restore: str) -> Point:
     checkpoint = state.checkpoint(number)
     if checkpoint is None or checkpoint.status != RETAINED:
@@ -263,8 +164,11 @@ def _absence(state: State, checkpoint: Checkpoint | None) -> str:
     return f"{when}; retention=KeepWithin(days=7) keeps it next time"
 
 
-def examine(coordinator: Coordinator, state: State, point: Point | None) -> Restored:
-    """Verify ``point`` and return each candidate, newest first, with the reason. Raises ``Damaged``."""
+def examine(coordinator: Coordinator, state: State, point: Point | None, *, named: bool = False) -> Restored:
+    """Verify ``point`` and return each candidate, newest first, with the reason. Raises ``Damaged``.
+
+    A point that nobody has ``named`` may be damaged if nothing is restored from it.
+    """
     if point is None:
         return Restored(candidates=_unsealed(state.checkpoints[::-1], 0))
     if point.pointer is not None:
@@ -272,10 +176,25 @@ def examine(coordinator: Coordinator, state: State, point: Point | None) -> Rest
     chosen = state.checkpoint(point.id)
     if chosen is None or chosen.status != RETAINED:
         raise Damaged(f"chk-{point.id} is the restore point, but the journal does not list it any more")
-    seal, files = verified(coordinator, chosen)
     older = [Candidate(checkpoint, "older") for checkpoint in _older(state, chosen.id)]
-    candidates = (*_unsealed(state.checkpoints[::-1], chosen.id), Candidate(chosen, "chosen", "", files), *older)
-    return Restored(point, seal, *place(coordinator, chosen), candidates)
+    unsealed = _unsealed(state.checkpoints[::-1], chosen.id)
+    try:
+        seal, files = verified(coordinator, chosen)
+    except Damaged as damage:
+        if named or not _is_passed(state, chosen):
+            raise
+        why = f"and not needed, because its queries go on behind it ({damage.message})"
+        return Restored(point, candidates=(*unsealed, Candidate(chosen, "chosen", why, None), *older))
+    return Restored(
+        point, seal, *place(coordinator, chosen), (*unsealed, Candidate(chosen, "chosen", "", files), *older)
+    )
+
+
+def _is_passed(state: State, checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint holds nothing but streaming queries that go on with their newest batches, wherever it stands."""
+    names = state.branch.rename if state.branch.base == Point(id=checkpoint.id) else {}
+    queries = [state.query(names.get(entry.uid, entry.uid)) for entry in checkpoint.states]
+    return bool(queries) and all(query and not state.branch.goes_back(query) for query in queries)
 
 
 @dataclass(frozen=True)

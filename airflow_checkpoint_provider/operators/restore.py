@@ -8,7 +8,7 @@ from typing import Any
 from airflow_checkpoint_provider.coordinator.assignment import check_rename
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.coordinator.restore import RestoreTarget
+from airflow_checkpoint_provider.coordinator.restore_target import RestoreTarget
 from airflow_checkpoint_provider.coordinator.savepoint import claim_before_restore
 from airflow_checkpoint_provider.coordinator.savepoint_target import CLAIM, NO_CLAIM
 from airflow_checkpoint_provider.coordinator.savepoint_target import claim_mode as known_claim_mode

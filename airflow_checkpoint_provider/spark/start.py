@@ -146,7 +146,7 @@ def _where_to_start(journal: Journal, state: State, settings: Settings) -> tuple
     if not new_run or settings.restore == "latest":
         return None, examine(Coordinator(journal), state, state.restore_point())
     base = resolve(settings.restore, state, journal.store)
-    return base, examine(Coordinator(journal), state, base)
+    return base, examine(Coordinator(journal), state, base, named=True)
 
 
 def _alone_launch(state: State, settings: Settings, now: str) -> LaunchSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run
@@ -131,7 +132,7 @@ def _changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     changed = [name for name in sorted(before.keys() & now.keys()) if before[name] != now[name]]
     added = [f"{name} (new)" for name in sorted(now.keys() - before.keys())]
     removed = [f"{name} (no longer used)" for name in sorted(before.keys() - now.keys())]
-    return f": {some([*changed, *added, *removed])}"
+    return printable(f": {some([*changed, *added, *removed])}")
 
 
 def computed_imports(computed: str, folder: str) -> str:

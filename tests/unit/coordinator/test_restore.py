@@ -11,12 +11,12 @@ import pytest
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.restore import (
     Restored,
-    RestoreTarget,
     examine,
     locate_checkpoint,
     resolve,
     verified,
 )
+from airflow_checkpoint_provider.coordinator.restore_target import RestoreTarget
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     CheckpointNotFound,

@@ -8,12 +8,12 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.restore import (
     Restored,
-    RestoreTarget,
     candidates_at_start,
     examine,
     id_floor_of,
     locate_checkpoint,
 )
+from airflow_checkpoint_provider.coordinator.restore_target import RestoreTarget
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c

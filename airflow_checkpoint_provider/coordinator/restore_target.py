@@ -1,0 +1,111 @@
+"""The target of a deliberate restore: what a person or a task names. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_checkpoint_provider.coordinator.assignment import renamed
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
+from airflow_checkpoint_provider.coordinator.restore import Restored, examine, resolve
+from airflow_checkpoint_provider.errors import CheckpointNotFound, NotSupportedYet, SinkMoved
+from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.commands import Restore
+from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, FOREACH_BATCH
+from airflow_checkpoint_provider.protocol.state import Query, State
+from airflow_checkpoint_provider.storage.base import Store
+
+
+def _named_point(where: str, state: State, run: str, store: Store) -> tuple[Point | None, dict[str, str]]:
+    """Return the point that a deliberate restore names, and the new names of its states.
+
+    Besides the texts of ``resolve``, it accepts "latest" and "run-start" of a run. These bring the names under which
+    the job knows the states.
+    """
+    if where == "latest":
+        point = state.restore_point()
+        return point, state.branch.rename if point == state.branch.base else {}
+    if where != "run-start":
+        return resolve(where, state, store), {}
+    listed = state.run(run)
+    if listed is None:
+        raise CheckpointNotFound(
+            f"run {run!r} is not listed any more, so the checkpoint from which it started is unknown; name a checkpoint"
+        )
+    return listed.started_from, listed.rename
+
+
+class RestoreTarget:
+    """The target of a deliberate restore: resolved in the state on which the journal decides, and verified there."""
+
+    def __init__(self, coordinator: Coordinator, where: str, run: str) -> None:
+        self._coordinator, self._where, self._run = coordinator, where, run
+        self.state = State()
+        self.restored = Restored()
+        self._names: dict[str, str] = {}
+
+    def look(self, state: State) -> Point | None:
+        """Return the verified point. Raises ``CheckpointNotFound``, ``Damaged``."""
+        base, self._names = _named_point(self._where, state, self._run, self._coordinator.store)
+        if self.state.n < 0 or base != self.restored.point:
+            self.restored = examine(self._coordinator, state, base, named=self._where != "latest")
+        self.state = state
+        return base
+
+    def names(self, rename: Mapping[str, str]) -> dict[str, str]:
+        """Return all new names of the point's states, by their stored names; ``rename`` holds the additional names.
+
+        Raises ``StateNotFound``, ``RenameConflict``.
+        """
+        names = {**self._names, **rename}
+        renamed(self.restored.seal.states if self.restored.seal else {}, names)
+        return names
+
+    def command(
+        self, token: Token, by: str, reason: str, *, claim: bool, rename: Mapping[str, str], rewind_sink: bool
+    ) -> Restore:
+        """Return the command that restores the point of the last look.
+
+        Raises ``SinkMoved`` if the sink of a streaming query is ahead of it, and ``rewind_sink`` does not allow to take that back;
+        ``NotSupportedYet`` if a query cannot go back.
+        """
+        names, rewinds = self.names(rename), self._where != "latest"
+        if rewinds:
+            self._refuse_queries(names, rewind_sink=rewind_sink)
+        return Restore(
+            token=token,
+            base=self.restored.point,
+            by=by,
+            reason=reason,
+            id_floor=self.restored.id_floor,
+            claimed=claim,
+            rename=names,
+            rewinds=rewinds,
+            rewind_sink=rewind_sink,
+        )
+
+    def _refuse_queries(self, names: Mapping[str, str], *, rewind_sink: bool) -> None:
+        """Raise an error for a query that cannot go back, before anything is fenced. The driver looks at the sinks themselves.
+
+        A query that the checkpoint does not hold is left to the driver: the script may not start it any more.
+        """
+        restored = self.restored
+        if restored.point is None or restored.point.pointer is not None or restored.seal is None:
+            return  # batches of another history have other numbers
+        for snapshot in restored.seal.states.values():
+            query, saved = self.state.query(names.get(snapshot.uid, snapshot.uid)), snapshot.query
+            if query is None or saved is None or not (newest := self._newest_batch(query)) > saved.batch:
+                continue
+            if saved.batch == NOTHING:
+                raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
+            if saved.sink == FOREACH_BATCH:
+                raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.OWN_FUNCTION))
+            if saved.sink in FILE_SINKS and not rewind_sink:
+                why = wording.sink_is_ahead(query.uid, saved.path, saved.batch)
+                raise SinkMoved(f"{why}. Nothing was changed", sink=newest, checkpoint=saved.batch)
+
+    def _newest_batch(self, query: Query) -> int:
+        """Return the newest committed batch of a query."""
+        key = self._coordinator.keys.file_set(query.newest.path)
+        return Location(self._coordinator.store, key).committed()
