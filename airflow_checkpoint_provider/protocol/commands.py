@@ -197,6 +197,7 @@ class LocateQuery(Command):
     epoch: int
     gone_back: GoneBack | None = None
     adopted: str | None = None
+    sink: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

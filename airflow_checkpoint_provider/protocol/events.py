@@ -295,7 +295,7 @@ class QueryLocated(Event):
     """The streaming query ``uid`` runs in the location ``path`` from now on. ``taken_from`` was its newest one, and is sealed; None:
     there was none. ``begun`` and ``committed`` are the newest batches in the new one, which is a copy of ``taken_from``, unless the
     query went back to a checkpoint. ``adopted`` is the URI of a location from which it was copied: of a query that ran without this
-    package.
+    package. ``sink`` is the path of its file sink, None for another kind.
     """
 
     uid: str
@@ -305,6 +305,7 @@ class QueryLocated(Event):
     committed: Batch
     gone_back: GoneBack | None = added(None)
     adopted: Uri | None = added(None)
+    sink: str | None = added(None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ def locate(state: State, command: c.LocateQuery) -> Decision:
         committed=command.committed,
         gone_back=command.gone_back,
         adopted=command.adopted,
+        sink=command.sink,
     )
     return (located,)
 

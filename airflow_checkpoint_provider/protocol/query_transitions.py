@@ -18,6 +18,7 @@ def locate(state: State, event: e.QueryLocated) -> State:
         committed=event.committed,
         gone_back=event.gone_back,
         adopted=event.adopted,
+        sink=event.sink,
         extra=event.extra,
     )
     query = state.query(event.uid)

@@ -166,6 +166,7 @@ class QueryLocation(Record):
     committed: Batch = -1
     gone_back: GoneBack | None = None
     adopted: Uri | None = None
+    sink: str | None = None
 
 
 def chain_of(locations: tuple[QueryLocation, ...]) -> tuple[QueryLocation, ...]:

@@ -165,7 +165,7 @@ def range_of(body: bytes | None) -> Range:
 class SinkLog:
     """The log of the file sink, as the package's code reads and changes it."""
 
-    interval = 2
+    interval, folder = 2, "sink"
 
     def __init__(self, process: Process) -> None:
         self._process = process

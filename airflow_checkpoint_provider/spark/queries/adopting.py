@@ -34,7 +34,7 @@ def examine_adopted(location: Location, uid: str, incarnation: str, sink: Sink) 
         _refuse_format(location, begun, uid)
     needed_files(Found(location), position)
     # The query may have begun the next batch since
-    sink.meet(Position(begun + 1, location.committed()), None)
+    sink.meet(Position(begun + 1, location.committed()), ())
 
 
 def refuse_sealed(location: Location, uid: str, incarnation: str) -> None:

@@ -84,12 +84,11 @@ class Locations:
             self._refuse_another_place(uid)
             position = self._copy_checkpoint(restored, own)
         if not gone_back:
-            sink.meet(position, restored.query.path if restored and restored.query else None)
-        self._name(uid, path, query, position, gone_back, adopted)
+            sink.meet(position, _known_sinks(query, restored))
+            sink.fill_up(position.committed)
+        self._name(uid, path, query, position, gone_back, adopted, sink.path)
         if gone_back:
             sink.go_back(gone_back, position.committed)
-        else:
-            sink.fill_up(position.committed)
         older = tuple(self._at(location.path) for location in query.locations) if query else ()
         return Located(uid, path, own, chain, older, position, gone_back)
 
@@ -236,6 +235,7 @@ class Locations:
         position: Position,
         gone_back: GoneBack | None,
         adopted: Location | None,
+        sink: str | None,
     ) -> None:
         """Write the entry that makes the location count. Until then it is only a copy that nobody uses."""
         command = c.LocateQuery(
@@ -247,6 +247,7 @@ class Locations:
             epoch=self._attempt.epoch,
             gone_back=gone_back,
             adopted=adopted.uri if adopted else None,
+            sink=sink,
         )
         self._attempt.append(command)
 
@@ -283,6 +284,11 @@ def _refuse_loss(query: Query, position: Position, restored: StateSnapshot | Non
             " somebody or something deleted files there. Nothing was started. Start another job_id with restore=<pointer> of a"
             " checkpoint, which writes to another path"
         )
+
+
+def _known_sinks(query: Query | None, restored: StateSnapshot | None) -> set[str | None]:
+    """Return the paths of file sinks to which the query has written."""
+    return {query.newest.sink if query else None, restored.query.path if restored and restored.query else None}
 
 
 def position_of(restored: StateSnapshot | None) -> Position:

@@ -6,7 +6,7 @@ that went back would not write again what it had written since.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
@@ -31,6 +31,7 @@ class Sink:
     def __init__(self, spark: SparkSession, uid: str, target: Target) -> None:
         self._uid, self.target = uid, target
         self._log = SinkLog(spark, target.path) if target.exact else None
+        self.path = self._log.folder if self._log else None
 
     # -- going on ----------------------------------------------------------------------------------------------------
 
@@ -48,10 +49,10 @@ class Sink:
         if self._log:
             self._log.fill_up(behind)
 
-    def meet(self, position: Position, before: str | None) -> None:
+    def meet(self, position: Position, known: Collection[str | None]) -> None:
         """Make sure that the query can go on at ``position``: the sink has the batches up to there, or is empty.
 
-        It may have the begun batch, too. ``before`` is the path in the restored checkpoint: there, the sink must not be empty.
+        It may have the begun batch, too. ``known`` are the paths to which the query has written: there, the sink must not be empty.
         Raises ``SinkMoved``.
         """
         if not self._log:
@@ -59,17 +60,15 @@ class Sink:
         found, committed = self._log.newest_batch(), position.committed
         if committed <= found <= position.begun or found == committed:
             return
-        if found < committed and self.target.path != before and not self._log.files():
-            say(
-                f"query '{self._uid}' goes on behind batch {committed} and writes to {self.target.path}, which is empty"
-            )
+        if found < committed and self.path not in known and not self._log.files():
+            say(f"query '{self._uid}' goes on behind batch {committed} and writes to {self.path}, which is empty")
             return
         begins = "begins anew" if committed == NOTHING else f"would go on behind batch {committed}"
         effect = (
             f"skip {found - committed} of the new ones" if found > committed else f"lack {committed - found} of them"
         )
         raise SinkMoved(
-            f"query '{self._uid}' {begins}, but its sink {self.target.path} has {_batches(found)}: it would {effect}. Nothing was started."
+            f"query '{self._uid}' {begins}, but its sink {self.path} has {_batches(found)}: it would {effect}. Nothing was started."
             " Write to another path, or restore the checkpoint with which these batches were written",
             sink=found,
             checkpoint=committed,
@@ -91,10 +90,10 @@ class Sink:
 
         Raises ``SinkMoved`` if the sink would lose rows and that is not ``allowed``, or lacks rows that it had.
         """
-        if not self._log:
+        if not self._log or not self.path:
             self._refuse_function()
             return GoneBack(batch=saved.batch)
-        path, found, files = self.target.path, self._log.newest_batch(), self._log.files()
+        path, found, files = self.path, self._log.newest_batch(), self._log.files()
         begins = not files and path != saved.path
         newest = None if begins else saved.newest_file
         beyond = self._beyond(files, newest)
@@ -128,7 +127,7 @@ class Sink:
 
         The journal has decided it, so an attempt that was replaced meanwhile deletes nothing else.
         """
-        if not self._log or gone_back.sink != self.target.path:
+        if not self._log or gone_back.sink != self.path:
             return
         files = self._log.files()
         # Asked behind the files: those of later batches are not among them
@@ -137,14 +136,14 @@ class Sink:
         beyond = self._beyond(files, gone_back.newest_file)
         if beyond is None:
             raise SinkMoved(
-                f"query '{self._uid}' goes back, and its sink {self.target.path} does not name {gone_back.newest_file} any more;"
+                f"query '{self._uid}' goes back, and its sink {self.path} does not name {gone_back.newest_file} any more;"
                 " somebody changes it. Write to an empty path",
                 checkpoint=gone_back.batch,
             )
         self._log.delete(beyond)
         self._log.keep(files[: len(files) - len(beyond)], batch)
         if beyond:
-            say(f"query '{self._uid}' goes back: {plural(len(beyond), 'file')} of its sink {self.target.path} deleted")
+            say(f"query '{self._uid}' goes back: {plural(len(beyond), 'file')} of its sink {self.path} deleted")
 
 
 def _batches(newest: int) -> str:

@@ -43,7 +43,7 @@ class SinkLog:
         self._conf = session.sessionState().newHadoopConf()
         self._log = jvm.org.apache.hadoop.fs.Path(path, LOG)
         self._files = self._log.getFileSystem(self._conf)
-        self._folder = self._place(self._log.getParent())
+        self.folder = self._place(self._log.getParent())
         self.interval = int(str(spark.conf.get(INTERVAL, "10")))
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class SinkLog:
         """Delete files that the log names no more. Raises ``Damaged`` for a path outside the sink; nothing is deleted then."""
         paths = [self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(file.path)) for file in files]
         for path in paths:
-            if not self._place(path).startswith(f"{self._folder}/"):
+            if not self._place(path).startswith(f"{self.folder}/"):
                 raise Damaged(f"{self._log} names {path}, which lies outside the sink; somebody changed it")
         for path in paths:
             self._files.delete(path, False)

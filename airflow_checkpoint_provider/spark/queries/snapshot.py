@@ -85,7 +85,7 @@ class QuerySnapshot:
             batch=batch,
             begun=begun if self._running.paused or not self._running.caught_up else batch,
             sink=sink.target.format,
-            path=sink.target.path,
+            path=sink.path or "",
             sources={},
             watermark_ms=0,
         )

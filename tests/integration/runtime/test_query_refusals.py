@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_checkpoint_provider.cli import change
+from airflow_checkpoint_provider.coordinator.restore import verified
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, SinkMoved, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore
@@ -94,6 +96,38 @@ def test_query_whose_newest_batch_is_gone_is_refused(script: Script, tmp_path: P
     with pytest.raises(Damaged, match="has batches up to 2, and had 3"):
         run(script, tmp_path)
     assert rows_in(tmp_path / "out") == expected(4)
+
+
+def test_query_whose_sink_was_emptied_before_its_first_checkpoint_is_refused(script: Script, tmp_path: Path) -> None:
+    """Another path may be empty, as that of a fork."""
+    add_files(tmp_path / "in", 0, 1)
+    with script.failing() as job:
+        job.start_query("rows", writer(job, tmp_path)).awaitTermination()
+    assert not script.coordinator().state.retained
+    shutil.move(tmp_path / "out", tmp_path / "moved")
+    with pytest.raises(SinkMoved, match="has no batches any more: it would lack 2 of them"):
+        run(script, tmp_path)
+    shutil.move(tmp_path / "moved", tmp_path / "out")
+    run(script, tmp_path)
+    assert rows_in(tmp_path / "out") == expected(2)
+
+
+def test_damaged_checkpoint_stops_no_query_that_goes_on_behind_it(
+    script: Script, tmp_path: Path, oldest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next checkpoint is a whole one again. Named by a person, it is refused."""
+    newest = script.coordinator().state.newest_first()[0]
+    seal = script.coordinator().read_seal(newest)
+    (file_set, *_) = seal.states["rows"].file_sets
+    torn = script.root / script.coordinator().keys.file_set(file_set.path) / file_set.files[0].name
+    torn.unlink()  # the location has the same file under another name
+    torn.write_bytes(b"torn")
+    with pytest.raises(Damaged):
+        change.restore(LocalStore(script.root), "job", None, change.Source(str(newest.id)), change.Approval(yes=True))
+    goes_on_exactly(script, tmp_path)
+    assert "CHOSEN, and not needed, because its queries go on behind it" in capsys.readouterr().out
+    coordinator = script.coordinator()
+    assert verified(coordinator, coordinator.state.newest_first()[0])
 
 
 def test_query_that_starts_from_a_checkpoint_adopts_no_other_location(

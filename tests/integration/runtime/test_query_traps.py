@@ -30,7 +30,6 @@ from tests.integration.runtime.test_queries import (
     saved_query,
     source,
     stop_with_savepoint,
-    stream,
 )
 from tests.integration.runtime.test_stopping import ask, found
 from tests.support.launches import Launches
@@ -39,8 +38,6 @@ from tests.support.s3faults import FaultProxy, Harm
 from tests.support.s3server import S3Server
 from tests.support.streams import ROWS, add_files, expected_keys, ids_in, rows_in, sink_log
 from tests.support.waiting import wait_until
-
-__all__ = ["stream"]  # the fixture
 
 S3 = pytest.mark.parametrize("stream", ["S3"], indirect=True)
 

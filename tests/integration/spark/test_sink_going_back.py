@@ -71,7 +71,7 @@ def saved(spark: SparkSession, path: Path) -> QueryDetail:
         batch=SAVED,
         begun=SAVED,
         sink="parquet",
-        path=str(path),
+        path=f"file:{path}",
         sources={},
         watermark_ms=0,
         newest_file=SinkLog(spark, str(path)).newest_file(SAVED),

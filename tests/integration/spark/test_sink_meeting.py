@@ -29,7 +29,7 @@ def sink(spark: SparkSession, path: Path, newest: int = NOTHING) -> Sink:
 def test_sink_may_have_the_batch_that_had_begun_or_not(
     spark: SparkSession, tmp_path: Path, newest: int, begun: int, committed: int
 ) -> None:
-    sink(spark, tmp_path, newest).meet(Position(begun, committed), str(tmp_path))
+    sink(spark, tmp_path, newest).meet(Position(begun, committed), {f"file:{tmp_path}"})
 
 
 @pytest.mark.parametrize(
@@ -44,15 +44,15 @@ def test_sink_may_have_the_batch_that_had_begun_or_not(
 def test_query_whose_rows_would_be_skipped_or_missing_is_refused(
     spark: SparkSession, tmp_path: Path, newest: int, begun: int, committed: int, says: str
 ) -> None:
-    before = str(tmp_path) if committed != NOTHING else None
+    known = {f"file:{tmp_path}"} if committed != NOTHING else set()
     with pytest.raises(SinkMoved, match=says):
-        sink(spark, tmp_path, newest).meet(Position(begun, committed), before)
+        sink(spark, tmp_path, newest).meet(Position(begun, committed), known)
 
 
 def test_fork_goes_on_in_an_empty_path_alone(spark: SparkSession, tmp_path: Path) -> None:
-    sink(spark, tmp_path / "empty").meet(Position(3, 3), "/data/original")
+    sink(spark, tmp_path / "empty").meet(Position(3, 3), {"file:/data/original"})
     with pytest.raises(SinkMoved, match="it would lack 3 of them"):
-        sink(spark, tmp_path / "used", 0).meet(Position(3, 3), "/data/original")
+        sink(spark, tmp_path / "used", 0).meet(Position(3, 3), {"file:/data/original"})
 
 
 def detail(path: Path, newest_file: str | None) -> QueryDetail:
@@ -62,7 +62,7 @@ def detail(path: Path, newest_file: str | None) -> QueryDetail:
         batch=1,
         begun=1,
         sink="parquet",
-        path=str(path),
+        path=f"file:{path}",
         sources={},
         watermark_ms=0,
         newest_file=newest_file,
@@ -80,7 +80,7 @@ def test_query_does_not_go_back_where_rows_that_it_had_written_are_gone(spark: S
 
 def test_query_goes_back_into_another_path_that_is_empty(spark: SparkSession, tmp_path: Path) -> None:
     gone_back = sink(spark, tmp_path / "new").look_back(detail(tmp_path / "was", "file:/was/part-1"), allowed=False)
-    assert (gone_back.batch, gone_back.sink, gone_back.newest_file) == (1, str(tmp_path / "new"), None)
+    assert (gone_back.batch, gone_back.sink, gone_back.newest_file) == (1, f"file:{tmp_path}/new", None)
 
 
 def test_query_with_a_function_of_its_own_does_not_go_back(spark: SparkSession, tmp_path: Path) -> None:

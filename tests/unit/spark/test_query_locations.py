@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.copying import copy_files, copy_position
 from airflow_checkpoint_provider.coordinator.query_location import Found, Location, Position, needed_files
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import location_path
-from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, copy_files, copy_position
+from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.snapshot import TRIES, QuerySnapshot
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store
@@ -103,7 +104,7 @@ def snapshot(driver: Driver, key: str) -> QuerySnapshot:
     """Return the snapshot of a query that runs in the location ``key`` of a driver's history."""
     own = Location(driver.attempt.store, driver.attempt.keys.file_set(key))
     located = Located(UID, key, own, (), (), Position())
-    sink = SimpleNamespace(target=SimpleNamespace(format="parquet", path="/out"), newest_file=lambda _: None)
+    sink = SimpleNamespace(target=SimpleNamespace(format="parquet"), path="file:/out", newest_file=lambda _: None)
     running = RunningQuery(driver.attempt, Locations(driver.attempt), located, cast(Any, None), cast(Any, sink))
     return QuerySnapshot(driver.attempt, running, "run", "queries", None)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.query_location import hadoop_uri
 from airflow_checkpoint_provider.errors import NotSupportedYet
 from airflow_checkpoint_provider.spark.s3a import (
     ACCELERATOR,
@@ -16,7 +17,6 @@ from airflow_checkpoint_provider.spark.s3a import (
     NEEDED,
     advice,
     credential_options,
-    hadoop_uri,
     service_options,
 )
 from airflow_checkpoint_provider.storage.s3_credentials import Access
