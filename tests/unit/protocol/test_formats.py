@@ -33,6 +33,7 @@ from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support import query_lives
 from tests.support.acknowledgements import acknowledgement, file_set, stage, value
 from tests.support.garbage import expire
 from tests.support.histories import at, clear, launch, start
@@ -41,7 +42,7 @@ GOLDEN = Path(__file__).parent / "golden" / "v1"
 KEYS = Keys(History("flights.delays", "scheduled__2026-11-20").prefix)
 SAVEPOINTS_BOUNDARY = 19
 BOUNDARY = 18  # of a short segment, so that the files stay short, too
-NOT_FROZEN = {"query_located", "query_settled"}  # what is stored of queries may still change
+QUERIES_BOUNDARY = 18
 VERSIONS = Versions(package="0.1.0", spark="4.2.0")
 PROCESS = Process(host="worker-3", boot_id="b4f0c2", pid_namespace="pid:[4026531836]", pid=4711, start_ticks="123456")
 
@@ -176,6 +177,13 @@ def short_life(store: MemoryStore) -> None:
     journal.append(c.FinishClosing())
 
 
+@cache
+def with_queries() -> MemoryStore:
+    store = MemoryStore()
+    query_lives.live(repeatable(store, QUERIES_BOUNDARY))
+    return store
+
+
 APPLICATION_BOUNDARY = 4
 
 
@@ -257,6 +265,11 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "events-savepoints": lambda: canonical(
         [json.loads(with_savepoints().objects[KEYS.entry(n)])["events"] for n in range(SAVEPOINTS_BOUNDARY + 1)]
     ),
+    "entry-boundary-queries": lambda: with_queries().objects[KEYS.entry(QUERIES_BOUNDARY)],
+    "events-queries": lambda: canonical(
+        [json.loads(with_queries().objects[KEYS.entry(n)])["events"] for n in range(QUERIES_BOUNDARY + 1)]
+    ),
+    "acknowledgement-query": lambda: with_queries().objects[KEYS.acknowledgement(1, "")],
     "entry-stub": stub,
     "acknowledgement": lambda: lived().objects[KEYS.acknowledgement(2, "")],
     "acknowledgement-footers": lambda: with_footers().to_bytes(),
@@ -287,6 +300,9 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "entry-boundary-application": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "entry-boundary-launch-end": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "entry-launch-end": lambda body: Entry.from_bytes(body, "entry 1").to_bytes(),
+    "entry-boundary-queries": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
+    "events-queries": rewritten,
+    "acknowledgement-query": lambda body: Acknowledgement.from_bytes(body).to_bytes(),
     "entry-stub": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
     "entry-closing": lambda body: Entry.from_bytes(body, "entry 4").to_bytes(),
     "entry-closed": lambda body: Entry.from_bytes(body, "entry 64").to_bytes(),
@@ -331,10 +347,11 @@ def test_golden_files_hold_every_kind_of_event() -> None:
     entries = [
         *json.loads(golden("events")),
         *json.loads(golden("events-savepoints")),
+        *json.loads(golden("events-queries")),
         *(json.loads(golden(f"entry-{name}"))["events"] for name in ("closing", "closed", "launch-end")),
     ]
     kinds = {event["kind"] for entry in entries for event in entry}
-    assert kinds == set(e.KINDS) - NOT_FROZEN
+    assert kinds == set(e.KINDS)
 
 
 def fields(data: object) -> Iterator[str]:
@@ -417,15 +434,22 @@ def test_closed_history_is_equal_from_its_boundary_and_its_stub() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "boundary"), [("", BOUNDARY), ("-savepoints", SAVEPOINTS_BOUNDARY)])
+def without_ends(state: State) -> State:
+    """Leave out which entries ended the checkpoints: the oldest golden files do not hold it."""
+    return replace(state, checkpoints=tuple(replace(checkpoint, ended_n=0) for checkpoint in state.checkpoints))
+
+
+@pytest.mark.parametrize(
+    ("kind", "boundary"), [("", BOUNDARY), ("-savepoints", SAVEPOINTS_BOUNDARY), ("-queries", QUERIES_BOUNDARY)]
+)
 def test_events_fold_to_the_state_of_the_boundary(kind: str, boundary: int) -> None:
     """Replay golden histories with the code of today."""
     state = State()
     for n, entry in enumerate(json.loads(golden(f"events{kind}"))[:boundary]):
         state = fold(state, n, at(n), (e.event_from_json(event) for event in entry))
-    written_before = tuple(replace(checkpoint, ended_n=0) for checkpoint in state.checkpoints)
-    before = replace(state, checkpoints=written_before)
-    assert before == Entry.from_bytes(golden(f"entry-boundary{kind}"), "a boundary").snapshot
+    snapshot = Entry.from_bytes(golden(f"entry-boundary{kind}"), "a boundary").snapshot
+    assert snapshot
+    assert without_ends(state) == without_ends(snapshot)
 
 
 def test_boundary_holds_the_entries_that_ended_its_checkpoints() -> None:
@@ -460,6 +484,28 @@ def test_boundary_holds_dropped_requests_savepoints_and_claims() -> None:
     waited = state.checkpoint(3)
     assert waited
     assert (waited.request.token, waited.request.owner, waited.queued_at != "") == ("two", "ops.checkpoint", True)
+
+
+def test_boundary_holds_queries_and_those_that_were_released() -> None:
+    state = Entry.from_bytes(golden("entry-boundary-queries"), "a boundary").snapshot
+    assert state
+    assert [(query.uid, query.was, len(query.locations)) for query in state.queries] == [
+        ("sales", ("orders",), 2),
+        ("views", (), 1),
+    ]
+    (visits,) = state.released
+    assert (visits.uid, visits.was, visits.to) == ("visits", ("clicks",), "s3://lake/checkpoints/clicks-again")
+    assert [location.path for location in visits.locations] == ["query/clicks/2-n0nce"]
+    sales, views = (query.newest for query in state.queries)
+    assert sales.gone_back == e.GoneBack(batch=411, sink=query_lives.SINK, newest_file=query_lives.NEWEST_FILE)
+    assert (views.begun, views.committed, views.adopted) == (7, 6, "s3://lake/checkpoints/views")
+    assert (state.branch.rewinds, state.branch.rewind_sink) == (1, True)
+    assert [entry.batch for checkpoint in state.checkpoints for entry in checkpoint.states] == [411]
+
+
+def test_acknowledgement_holds_where_a_query_stood() -> None:
+    ack = Acknowledgement.from_bytes(golden("acknowledgement-query"))
+    assert ack == query_lives.saved(1, 411, 412)
 
 
 def test_files_have_the_checksums_of_their_footers() -> None:
@@ -526,7 +572,7 @@ def test_markers_beside_a_savepoint_are_read() -> None:
     assert DisposedStub.from_json(stub) == DisposedStub(by="task savepoint", at=at(5), stub=True)
 
 
-@pytest.mark.parametrize("name", sorted(set(WRITERS) - {"events", "events-savepoints"}))
+@pytest.mark.parametrize("name", sorted(name for name in WRITERS if not name.startswith("events")))
 def test_golden_file_has_its_version_and_no_secret(name: str) -> None:
     data = json.loads(golden(name))
     assert data["v"] == 1
