@@ -89,9 +89,9 @@ class Running:
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def wait(self) -> Ended:
+    def wait(self, patience: float = PATIENCE) -> Ended:
         """Until it ended, and all that it started with it: no JVM and no Python is left alive, whoever was killed."""
-        code = self.process.wait(PATIENCE)
+        code = self.process.wait(patience)
         wait_until(lambda: not self._left(), GONE, lambda: f"{[command(pid) for pid in self._left()]}\n{self.said()}")
         return Ended(code, self.said(), self.events)
 

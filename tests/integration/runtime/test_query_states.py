@@ -36,6 +36,7 @@ from tests.support.streams import add_files
 from tests.support.waiting import wait_until
 
 PATIENCE = 300  # seconds until a driver with all queries is where it shall be
+FORKS = 1800  # seconds for a driver with all queries of all savepoints
 FILES = 4  # of the input, that each driver finds anew
 HURT = 6.0  # seconds, at most, that a driver works until it is killed or put to sleep
 WAKES = 30.0  # seconds, at most, from the start of the next driver until it wakes
@@ -145,7 +146,8 @@ class Rounds:
             "STREAM_IN": f"{self.home.out}-in",
             "STREAM_FORKS": " ".join(one.target or "" for one in savepoints),
         }
-        ended = self.home.run()
+        with self.home.started() as forks:
+            ended = forks.wait(FORKS)
         assert ended.code == 0, ended.log
         for (number, savepoint), (operator, store) in itertools.product(enumerate(savepoints), self.queries):
             uid = f"{operator}-{store}"
