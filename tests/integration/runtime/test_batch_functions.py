@@ -42,6 +42,7 @@ def test_batch_function_with_two_sinks_goes_on_exactly_after_a_kill(stream: Home
     assert rows_in(Path(f"{stream.out}-late")) == expected(FILES)[2 * ROWS :]
 
 
+@pytest.mark.slow
 def test_zombie_finds_its_batch_published(stream: Home) -> None:
     """It wakes when the next driver has written that batch and all others."""
     launches = Launches(stream.store, "stream", of_run=False)

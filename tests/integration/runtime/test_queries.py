@@ -354,6 +354,7 @@ def resume(coordinator: Coordinator) -> None:
     coordinator.journal.append(c.Restore(token=token, base=base, by="ann", reason="to go on", rewinds=True))
 
 
+@pytest.mark.slow
 def test_query_does_not_begin_anew_in_front_of_a_sink_that_has_batches(stream: Home, tmp_path: Path) -> None:
     add_files(source(stream), *range(4))
     assert stream.run().code == 0

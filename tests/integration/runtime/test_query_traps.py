@@ -133,6 +133,7 @@ def test_driver_that_sleeps_between_sink_and_commit_is_no_harm(stream: Home) -> 
     assert once_each(stream)
 
 
+@pytest.mark.slow
 def test_idle_driver_that_sleeps_while_files_arrive_begins_no_batch(stream: Home) -> None:
     """Where its next batch would begin, it finds the poison."""
     tries = launches(stream)
@@ -232,13 +233,8 @@ def test_driver_that_is_held_between_its_last_look_and_its_rename_begins_no_batc
 # -- several takers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        "before-location",
-        *(pytest.param(step, marks=pytest.mark.slow) for step in ("before-poison", "copied", "located")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["before-location", "before-poison", "copied", "located"])
 def test_taker_that_sleeps_while_another_one_takes_over_takes_nothing(stream: Home, step: str) -> None:
     tries = launches(stream)
     blind(stream)
