@@ -101,6 +101,10 @@ class Release:
                 f"query '{query.uid}': its location {chain[0].uri} lacks batches that were there; somebody or something deleted files."
                 " Start the old script with a copy of a savepoint"
             )
+        if query.newest.gone_back and position.committed == query.newest.committed:  # only the driver reaches the sink
+            raise Refused(
+                f"query '{query.uid}' goes back, and nobody knows whether its sink has done so. Start the job once, then release the query"
+            )
         return Going(query.uid, self._to, chain, position, query.newest.path)
 
     def _sealed_elsewhere(self, state: State) -> Going:

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.query_location import Location, location_at
 from airflow_checkpoint_provider.coordinator.sealing import Poison, newest_batch, seal
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.keys import location_path
 from airflow_checkpoint_provider.storage import open_store
 from tests.support.acting import Job
@@ -128,19 +129,34 @@ def batches_are_missing(job: Job, _: Path) -> None:
     own(job).store.delete([own(job).name("offsets/7")])
 
 
+def goes_back(job: Job, _: Path) -> None:
+    """Its next attempt was killed behind the entry."""
+    path = location_path(UID, 1, "b")
+    command = c.LocateQuery(
+        uid=UID, path=path, taken_from=PATH, begun=7, committed=6, epoch=1, gone_back=GoneBack(batch=3)
+    )
+    job.coordinator.journal.append(command)
+    written(Location(job.store, job.keys.file_set(path)), *NEEDED)
+
+
 def folder_is_used(_: Job, folder: Path) -> None:
     written(elsewhere(folder / "new"), "metadata")
 
 
 @pytest.mark.parametrize(
-    ("happens", "said"), [(batches_are_missing, "lacks batches that were there"), (folder_is_used, "is not empty")]
+    ("happens", "said"),
+    [
+        (batches_are_missing, "lacks batches that were there"),
+        (goes_back, "Start the job once, then release the query"),
+        (folder_is_used, "is not empty"),
+    ],
 )
 def test_what_cannot_be_released_is_refused_before_anything_is_changed(
     job: Job, tmp_path: Path, checkpoints: Command, happens: Callable[[Job, Path], None], said: str
 ) -> None:
     located(job)
-    job.end("failed")
     happens(job, tmp_path)
+    job.end("failed")
     refused = checkpoints("release", "orders", UID, "--to", str(tmp_path / "new"), "--yes")
     assert refused.code != 0
     assert said in refused.err
