@@ -17,8 +17,11 @@ TERMINAL = (sys.executable, str(ROOT / "tests" / "support" / "terminal.py"))
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("below", "conf", "shown"),
-    [(TERMINAL, None, True), (TERMINAL, "false", False), ((), None, False)],
-    ids=["in a terminal", "in a terminal, but switched off", "without a terminal"],
+    [
+        pytest.param(TERMINAL, None, True, id="in a terminal"),
+        pytest.param(TERMINAL, "false", False, id="in a terminal, but switched off", marks=pytest.mark.slow),
+        pytest.param((), None, False, id="without a terminal", marks=pytest.mark.slow),
+    ],
 )
 def test_bar_is_shown_only_in_a_terminal_while_a_stage_is_computed(
     tmp_path: Path, below: tuple[str, ...], conf: str | None, shown: bool

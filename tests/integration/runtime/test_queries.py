@@ -298,6 +298,7 @@ def test_savepoint_of_a_stop_holds_the_batch_that_it_broke_off(stream: Home, tmp
     assert rows_in(fork.out) == expected(8)[2 * ROWS :]
 
 
+@pytest.mark.slow
 def test_long_batch_that_had_begun_delays_neither_a_checkpoint_nor_a_stop(stream: Home) -> None:
     """They hold it, as the stop's savepoint would. A stop that fails lets it go on."""
     running_forever(stream)

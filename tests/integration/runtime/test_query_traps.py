@@ -177,6 +177,7 @@ def test_driver_that_works_on_while_it_is_replaced_is_no_harm(stream: Home) -> N
             assert rows_in(stream.out, "key") == everything
 
 
+@pytest.mark.slow
 def test_driver_whose_query_ends_in_a_sealed_location_does_not_finish_the_run(stream: Home) -> None:
     """It was sealed in its last batch, so it never meets the poison, and its script goes on as after a success."""
     tries, zombies = launches(stream), holding(stream)

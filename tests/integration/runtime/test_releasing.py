@@ -25,6 +25,7 @@ from tests.support.streams import add_files, expected_keys, rows_in
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.slow
 @EVERYWHERE
 def test_released_query_goes_on_without_this_package_and_comes_back(stream: Home) -> None:
     """Released in the middle of a batch, and adopted again behind others."""

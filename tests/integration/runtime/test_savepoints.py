@@ -49,6 +49,11 @@ def found(script: Script, number: int) -> Checkpoint:
     return checkpoint
 
 
+def await_completed(script: Script, number: int) -> None:
+    """A script that fails meanwhile breaks the copy of its savepoint off."""
+    wait_until(lambda: found(script, number).completed_at, 60, lambda: f"nobody completes chk-{number}")
+
+
 def place(script: Script, number: int) -> str:
     return found(script, number).target or ""
 
@@ -339,6 +344,7 @@ def test_driver_that_cannot_read_its_states_ends_its_attempt(
     with script.failing() as job:
         number = ask(script, tmp_path / "saved")
         stage(job, "first")
+        await_completed(script, number)
     script.lose_beats()
     go_back(script, Point(id=number))
 
@@ -381,6 +387,7 @@ def test_completed_savepoint_is_published_by_the_next_attempt(
         with script.failing() as job:
             number = ask(script, tmp_path / "saved")
             stage(job, "first")
+            await_completed(script, number)
     assert not found(script, number).published
     script.lose_beats()
     with script.attempt() as job:

@@ -9,8 +9,9 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_checkpoint_provider.coordinator import restore as restoring
+from airflow_checkpoint_provider.coordinator import restore_target as restoring
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.coordinator.savepoint import dispose, publish_due
 from airflow_checkpoint_provider.errors import (
     AlreadyClaimed,
@@ -154,11 +155,11 @@ def test_latest_is_decided_when_the_entry_is_written(job: Job, monkeypatch: pyte
     verify = restoring.examine
     verified: list[str] = []
 
-    def slowly(coordinator: Coordinator, state: State, point: Point | None) -> restoring.Restored:
+    def slowly(coordinator: Coordinator, state: State, point: Point | None, *, named: bool) -> Restored:
         if not verified:
             job.complete(job.coordinator.trigger(Request(token="three")))
         verified.append(str(point))
-        return verify(coordinator, state, point)
+        return verify(coordinator, state, point, named=named)
 
     monkeypatch.setattr(restoring, "examine", slowly)
     assert run(restore("latest"))["next_start"] == "chk-3"
