@@ -63,16 +63,8 @@ def test_running_query_is_taken_over_in_the_middle_of_a_batch(stream: Home) -> N
     assert rows_in(stream.out, "key") == expected_keys(FILES)
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        "located",
-        *(
-            pytest.param(step, marks=pytest.mark.slow)
-            for step in ("before-poison", "poisoned", "copied", "before-location")
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["before-poison", "poisoned", "copied", "before-location", "located"])
 def test_driver_that_is_killed_while_it_adopts_is_followed_by_another(stream: Home, step: str) -> None:
     """The query outside finishes its batch meanwhile, and ends where its next one would begin; without a poison, it goes on."""
     uri, location = location_of(stream)

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider.coordinator import restore_target as restoring
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.restore import Restored
+from airflow_checkpoint_provider.coordinator.restore import Restored, examine
 from airflow_checkpoint_provider.coordinator.savepoint import dispose, publish_due
 from airflow_checkpoint_provider.errors import (
     AlreadyClaimed,
@@ -152,7 +152,7 @@ def test_invalid_claim_mode_is_refused(mode: str) -> None:
 
 def test_latest_is_decided_when_the_entry_is_written(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job completes chk-3 while chk-2 is verified: the restore takes chk-3, so no work is lost unseen."""
-    verify = restoring.examine
+    verify = examine
     verified: list[str] = []
 
     def slowly(coordinator: Coordinator, state: State, point: Point | None, *, named: bool) -> Restored:
