@@ -95,7 +95,7 @@ def ours(spark: SparkSession, root: str, out: str, inbox: str) -> None:
 
 def observed() -> dict[str, float]:
     """Return what is noted from now on: the seconds of checkpoints and of the parts of taking over, and what that copies."""
-    from airflow_checkpoint_provider.coordinator.copying import copy_files
+    from airflow_checkpoint_provider.coordinator import copying
     from airflow_checkpoint_provider.coordinator.sealing import seal
     from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
     from airflow_checkpoint_provider.spark.queries import locations
@@ -118,11 +118,12 @@ def observed() -> dict[str, float]:
         costs["files"] += len(wanted)
         costs["bytes"] += sum(found.sizes[name] for name in wanted)
 
+    copy_files = copying.copy_files
     for owner, name, call in (
         (Checkpointer, "checkpoint", Checkpointer.checkpoint),
         (locations.Locations, "heal", locations.Locations.heal),
         (locations, "seal", seal),
-        (locations, "copy_files", counted),
+        (copying, "copy_files", counted),
     ):
         setattr(owner, name, timed(name, call))
     return costs

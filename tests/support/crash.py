@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator import garbage, savepoint_target, sealing
+from airflow_checkpoint_provider.coordinator import copying, garbage, savepoint_target, sealing
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol import commands as c
@@ -154,7 +154,8 @@ class Steps:
         self._wrap(sealing, "_put", lambda *_: "query", "before-poison", "poisoned")
         self._wrap(sealing, "sweep", lambda *_: "query", "", "swept")
         self._wrap(locations, "empty", lambda *_: "query", "before-emptying", "emptied")
-        self._wrap(locations, "copy_files", lambda *_: "query", "before-copy", "copied")
+        for place in (copying, locations):  # of an older location, of a checkpoint
+            self._wrap(place, "copy_files", lambda *_: "query", "before-copy", "copied")
         self._wrap(sink_log.SinkLog, "keep", lambda *_: "query", "before-rewinding", "rewound")
         self._wrap(running.RunningQuery, "_await_batch", lambda *_: "query", "started", "caught-up")
         self._wrap(running.RunningQuery, "pause", lambda *_: "query", "before-pause", "paused")
