@@ -12,10 +12,14 @@ from airflow_checkpoint_provider.coordinator.query_location import (
     Location,
     Position,
     hadoop_uri,
+    location_at,
     needed_files,
 )
 from airflow_checkpoint_provider.coordinator.renumbering import CODEC, empty_snapshots, offsets_before, renumbered
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.protocol.keys import Keys
+from airflow_checkpoint_provider.protocol.state import QueryLocation, chain_of
+from airflow_checkpoint_provider.storage.base import Store
 from airflow_checkpoint_provider.storage.copy import copy_all
 
 
@@ -54,6 +58,13 @@ def copy_position(chain: tuple[Location, ...], position: Position, own: Location
     names = needed_files(found, position)
     copy_files(found, own, names)
     name_own_files(own, names)
+
+
+def chain_at(store: Store, keys: Keys, locations: tuple[QueryLocation, ...]) -> tuple[Location, ...]:
+    """Return the newest of a query's locations, and those from which it was copied, the adopted one too."""
+    chain = chain_of(locations)
+    own = tuple(Location(store, keys.file_set(location.path)) for location in chain)
+    return (*own, location_at(store, chain[-1].adopted)) if chain and chain[-1].adopted else own
 
 
 def write_beginnings(own: Location, names: Collection[str], committed: int, by: int) -> None:

@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.copying import copy_position, fetch_state
+from airflow_checkpoint_provider.coordinator.copying import chain_at, copy_position, fetch_state
 from airflow_checkpoint_provider.coordinator.liveness import Liveness
-from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, Location, Position, location_at
-from airflow_checkpoint_provider.coordinator.sealing import Poison, newest_batch, poison_in, seal, stays_sealed
+from airflow_checkpoint_provider.coordinator.query_location import Location, Position, location_at
+from airflow_checkpoint_provider.coordinator.sealing import Poison, poison_of, reached, seal, stays_sealed
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, JobAlreadyRunning, Refused
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, QueryLocation, State, chain_of
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, QueryLocation, State
 
 DRIVER = "driver"  # that has said itself how its attempt ended
 
@@ -50,6 +50,7 @@ class Release:
 
     def __init__(self, coordinator: Coordinator, uid: str, to: str, adopted: str | None = None) -> None:
         self._coordinator, self._uid = coordinator, uid
+        self._liveness = Liveness(coordinator.store)  # what it has seen shortens the next look
         self._to = location_at(coordinator.store, to)
         self._adopted = location_at(coordinator.store, adopted) if adopted else None
 
@@ -95,7 +96,7 @@ class Release:
         if query is None:
             return None
         chain = self._chain(query.locations)
-        position = _position(chain[0])
+        position = reached(chain[0])
         if position.begun < query.newest.begun or position.committed < query.newest.committed:
             raise Damaged(
                 f"query '{query.uid}': its location {chain[0].uri} lacks batches that were there; somebody or something deleted files."
@@ -114,18 +115,16 @@ class Release:
                 f"query '{self._uid}' has no location in the history of {state.job or 'this job'}. If adopt= has sealed its old one, name"
                 " that with --adopted"
             )
-        begun, _ = newest_batch(self._adopted)
-        poison = poison_in(self._adopted.store.read(self._adopted.name(f"{OFFSETS}/{begun + 1}")))
+        poison = poison_of(self._adopted)
         if poison is None or (poison.incarnation, poison.uid) != (state.incarnation, self._uid):
             by = f"sealed by {poison.by} for query '{poison.uid}'" if poison else "not sealed: the query can run there"
             raise Refused(f"{self._adopted.uri} is {by}. Nothing was changed")
-        return Going(self._uid, self._to, (self._adopted,), _position(self._adopted), None)
+        return Going(self._uid, self._to, (self._adopted,), reached(self._adopted), None)
 
     def _refuse_living(self, state: State) -> None:
         """Raise ``JobAlreadyRunning`` if an older driver may still write the batch that had begun."""
-        living = Liveness(self._coordinator.store)
         for attempt in _not_heard_of(state):
-            if living.wait([self._coordinator.keys.attempt_beat(attempt.epoch)]):
+            if self._liveness.wait([self._coordinator.keys.attempt_beat(attempt.epoch)]):
                 raise JobAlreadyRunning(
                     f"the driver of attempt {attempt.epoch} of {state.job} still lives; query '{self._uid}' was not released. Wait until"
                     " it has ended, or end it"
@@ -138,15 +137,7 @@ class Release:
             pass
 
     def _chain(self, locations: tuple[QueryLocation, ...]) -> tuple[Location, ...]:
-        store, keys = self._coordinator.store, self._coordinator.keys
-        chain = chain_of(locations)
-        own = tuple(Location(store, keys.file_set(location.path)) for location in chain)
-        return (*own, location_at(store, chain[-1].adopted)) if chain and chain[-1].adopted else own
-
-
-def _position(location: Location) -> Position:
-    begun, _ = newest_batch(location)
-    return Position(begun, location.committed(begun))
+        return chain_at(self._coordinator.store, self._coordinator.keys, locations)
 
 
 def _not_heard_of(state: State) -> Iterator[AttemptRecord]:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, OFFSETS, POISON, Location
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, OFFSETS, POISON, Location, Position
 from airflow_checkpoint_provider.errors import CommitStateUnknown
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage.base import Put, Store, put
@@ -62,6 +62,18 @@ def newest_batch(location: Location) -> tuple[int, bool]:
         return NOTHING, False
     sealed = poison_in(location.store.read(location.name(f"{OFFSETS}/{numbers[-1]}"))) is not None
     return (numbers[-1] - 1 if sealed else numbers[-1]), sealed
+
+
+def poison_of(location: Location) -> Poison | None:
+    """Return the poison behind the newest batch; None if the location is not sealed."""
+    begun, _ = newest_batch(location)
+    return poison_in(location.store.read(location.name(f"{OFFSETS}/{begun + 1}")))
+
+
+def reached(location: Location) -> Position:
+    """Return how far the query has come in a location."""
+    begun, _ = newest_batch(location)
+    return Position(begun, location.committed(begun))
 
 
 def seal(location: Location, poison: Poison, check: Callable[[], object]) -> int:

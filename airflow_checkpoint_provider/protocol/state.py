@@ -187,11 +187,6 @@ class Query(Record):
     def newest(self) -> QueryLocation:
         return self.locations[-1]
 
-    @property
-    def chain(self) -> tuple[QueryLocation, ...]:
-        """Return the newest location and those from which it was copied, the newest first."""
-        return chain_of(self.locations)
-
     def check(self) -> None:
         if not self.locations:
             raise ValueError(f"query {self.uid!r} without a location is no query")

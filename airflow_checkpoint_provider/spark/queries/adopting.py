@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.coordinator.query_location import (
     Position,
     needed_files,
 )
-from airflow_checkpoint_provider.coordinator.sealing import newest_batch, poison_in
+from airflow_checkpoint_provider.coordinator.sealing import poison_of, reached
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, WrongUse
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.writer import FORMAT_VERSION
@@ -28,19 +28,17 @@ def examine_adopted(location: Location, uid: str, incarnation: str, sink: Sink) 
             f"query '{uid}': adopt={where!r} is no checkpointLocation of a query that ran. Nothing was changed"
         )
     refuse_sealed(location, uid, incarnation)
-    begun, _ = newest_batch(location)
-    position = Position(begun, location.committed(begun))
-    if begun != NOTHING:
-        _refuse_format(location, begun, uid)
+    position = reached(location)
+    if position.begun != NOTHING:
+        _refuse_format(location, position.begun, uid)
     needed_files(Found(location), position)
     # The query may have begun the next batch since
-    sink.meet(Position(begun + 1, location.committed()), ())
+    sink.meet(Position(position.begun + 1, location.committed()), ())
 
 
 def refuse_sealed(location: Location, uid: str, incarnation: str) -> None:
     """Raise ``WrongUse`` if another query than ``uid`` of this history has sealed the location."""
-    begun, _ = newest_batch(location)
-    poison = poison_in(location.store.read(location.name(f"{OFFSETS}/{begun + 1}")))
+    poison = poison_of(location)
     if poison and (poison.incarnation, poison.uid) != (incarnation, uid):
         raise WrongUse(
             f"query '{uid}': {location.uri} was taken over by {poison.by} as query '{poison.uid}'. If that job is to give it up,"

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.copying import (
+    chain_at,
     copy_files,
     copy_position,
     fetch_state,
@@ -111,9 +112,7 @@ class Locations:
 
     def _chain(self, query: Query) -> tuple[Location, ...]:
         """Return the newest location, and those from which it was copied."""
-        adopted = query.chain[-1].adopted
-        chain = tuple(self._at(location.path) for location in query.chain)
-        return (*chain, location_at(self._attempt.store, adopted)) if adopted else chain
+        return chain_at(self._attempt.store, self._attempt.keys, query.locations)
 
     def _at(self, path: str) -> Location:
         return Location(self._attempt.store, self._attempt.keys.file_set(path))

@@ -31,7 +31,11 @@ class Sink:
     def __init__(self, spark: SparkSession, uid: str, target: Target) -> None:
         self._uid, self.target = uid, target
         self._log = SinkLog(spark, target.path) if target.exact else None
-        self.path = self._log.folder if self._log else None
+
+    @property
+    def path(self) -> str | None:
+        """Return the path of a file sink, in one spelling; None for another kind."""
+        return self._log.folder if self._log else None
 
     # -- going on ----------------------------------------------------------------------------------------------------
 
@@ -90,10 +94,10 @@ class Sink:
 
         Raises ``SinkMoved`` if the sink would lose rows and that is not ``allowed``, or lacks rows that it had.
         """
-        if not self._log or not self.path:
+        if not self._log:
             self._refuse_function()
             return GoneBack(batch=saved.batch)
-        path, found, files = self.path, self._log.newest_batch(), self._log.files()
+        path, found, files = self._log.folder, self._log.newest_batch(), self._log.files()
         begins = not files and path != saved.path
         newest = None if begins else saved.newest_file
         beyond = self._beyond(files, newest)

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider.coordinator.copying import copy_files
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position, needed_files
-from airflow_checkpoint_provider.coordinator.sealing import newest_batch
+from airflow_checkpoint_provider.coordinator.sealing import reached
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, QueryDetail, StateSnapshot
@@ -78,12 +78,11 @@ class QuerySnapshot:
         then would skip it: that of this query, which goes on with its location, and not with a checkpoint.
         """
         located, sink = self._running.located, self._running.sink
-        begun = newest_batch(located.own)[0]
-        batch = located.own.committed(begun)
+        position = reached(located.own)
         return QueryDetail(
             location=located.path,
-            batch=batch,
-            begun=begun if self._running.paused or not self._running.caught_up else batch,
+            batch=position.committed,
+            begun=position.begun if self._running.paused or not self._running.caught_up else position.committed,
             sink=sink.target.format,
             path=sink.path or "",
             sources={},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from tests.integration.runtime.test_queries import (
     running_forever,
     source,
 )
-from tests.support.runs import Home
+from tests.support.runs import Home, Running
 from tests.support.streams import add_files, expected_keys, rows_in, sink_log
 from tests.support.waiting import wait_until
 
@@ -31,18 +33,26 @@ def location_of(home: Home) -> tuple[str, Location]:
     return str(home.folder / "plain"), Location(open_store(str(home.folder)), "plain")
 
 
+@contextmanager
+def plain_in_batch_one(home: Home, files: int) -> Iterator[tuple[Running, Path]]:
+    """Yield a driver without this package that stands still in batch 1, and the file that holds it. There are so many files."""
+    uri, location = location_of(home)
+    running_forever(home, STREAM_STATE="1", STREAM_PLAIN=uri)
+    hold = holding(home)
+    add_files(source(home), 0, 1)
+    with home.started() as plain:
+        wait_until(has_batches(home, 1), 120, plain.said)
+        hold.touch()
+        add_files(source(home), *range(2, files))
+        wait_until(lambda: location.batches("offsets")[-1] == 1, 120, plain.said)
+        yield plain, hold
+
+
 @EVERYWHERE
 def test_running_query_is_taken_over_in_the_middle_of_a_batch(stream: Home) -> None:
     """It ends where its next batch would begin. Later attempts do not look at its location any more."""
     uri, location = location_of(stream)
-    running_forever(stream, STREAM_STATE="1", STREAM_PLAIN=uri)
-    hold = holding(stream)
-    add_files(source(stream), 0, 1)
-    with stream.started() as plain:
-        wait_until(has_batches(stream, 1), 120, plain.said)
-        hold.touch()
-        add_files(source(stream), *range(2, 8))
-        wait_until(lambda: location.batches("offsets")[-1] == 1, 120, plain.said)
+    with plain_in_batch_one(stream, 8) as (plain, hold):
         del stream.env["STREAM_PLAIN"]
         stream.env["STREAM_ADOPT"] = uri
         ending(stream)
@@ -68,14 +78,7 @@ def test_running_query_is_taken_over_in_the_middle_of_a_batch(stream: Home) -> N
 def test_driver_that_is_killed_while_it_adopts_is_followed_by_another(stream: Home, step: str) -> None:
     """The query outside finishes its batch meanwhile, and ends where its next one would begin; without a poison, it goes on."""
     uri, location = location_of(stream)
-    running_forever(stream, STREAM_STATE="1", STREAM_PLAIN=uri)
-    hold = holding(stream)
-    add_files(source(stream), 0, 1)
-    with stream.started() as plain:
-        wait_until(has_batches(stream, 1), 120, plain.said)
-        hold.touch()
-        add_files(source(stream), *range(2, FILES))
-        wait_until(lambda: location.batches("offsets")[-1] == 1, 120, plain.said)
+    with plain_in_batch_one(stream, FILES) as (plain, hold):
         for name in ("STREAM_PLAIN", "STREAM_HOLD"):
             del stream.env[name]
         stream.env["STREAM_ADOPT"] = uri

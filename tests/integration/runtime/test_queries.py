@@ -142,10 +142,10 @@ def in_batch_one(home: Home, hold: Path, confs: dict[str, str] | None = None) ->
         yield running
 
 
-def killed_in_batch_one(home: Home) -> Path:
+def killed_in_batch_one(home: Home, confs: dict[str, str] | None = None) -> Path:
     """Kill a driver that stands still in batch 1. Return the file that holds batches."""
     hold = holding(home)
-    with in_batch_one(home, hold) as killed:
+    with in_batch_one(home, hold, confs) as killed:
         killed.send(signal.SIGKILL)
         killed.wait()
     return hold

@@ -24,6 +24,7 @@ from tests.integration.runtime.test_queries import (
     has_batches,
     holding,
     in_batch_one,
+    killed_in_batch_one,
     locations,
     resume,
     running_forever,
@@ -239,9 +240,7 @@ def test_driver_that_is_held_between_its_last_look_and_its_rename_begins_no_batc
 def test_taker_that_sleeps_while_another_one_takes_over_takes_nothing(stream: Home, step: str) -> None:
     tries = launches(stream)
     blind(stream)
-    with in_batch_one(stream, holding(stream), tries.plan()) as killed:
-        killed.send(signal.SIGKILL)
-        killed.wait()
+    killed_in_batch_one(stream, tries.plan())
     add_files(source(stream), *range(4, FILES))
     taking_over(stream)
     with stream.started(("stop", f"query/{step}"), confs=tries.plan(2)) as sleeper:
@@ -283,9 +282,7 @@ def test_state_is_fetched_from_two_locations_back(stream: Home) -> None:
 def test_driver_that_is_killed_around_its_second_look_is_followed_by_another(stream: Home, step: str) -> None:
     """In S3, a location is looked at once more before the new one is named."""
     blind(stream)
-    with in_batch_one(stream, holding(stream)) as first:
-        first.send(signal.SIGKILL)
-        first.wait()
+    killed_in_batch_one(stream)
     add_files(source(stream), *range(4, FILES))
     taking_over(stream)
     killed = stream.run(("kill", f"query/{step}"))

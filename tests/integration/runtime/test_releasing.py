@@ -9,20 +9,17 @@ import pytest
 
 from airflow_checkpoint_provider.cli import change, release
 from airflow_checkpoint_provider.coordinator.sealing import newest_batch
-from tests.integration.runtime.test_adopting import location_of
+from tests.integration.runtime.test_adopting import location_of, plain_in_batch_one
 from tests.integration.runtime.test_queries import (
     EVERYWHERE,
     FILES,
     ending,
-    has_batches,
-    holding,
     killed_in_batch_one,
     running_forever,
     source,
 )
 from tests.support.runs import Home
 from tests.support.streams import add_files, expected_keys, rows_in
-from tests.support.waiting import wait_until
 
 
 @pytest.mark.slow
@@ -56,14 +53,7 @@ def test_released_query_goes_on_without_this_package_and_comes_back(stream: Home
 def test_query_that_was_sealed_and_never_started_is_released(stream: Home, tmp_path: Path) -> None:
     """The batch in which the old application was runs again."""
     uri, location = location_of(stream)
-    running_forever(stream, STREAM_STATE="1", STREAM_PLAIN=uri)
-    hold = holding(stream)
-    add_files(source(stream), 0, 1)
-    with stream.started() as plain:
-        wait_until(has_batches(stream, 1), 120, plain.said)
-        hold.touch()
-        add_files(source(stream), 2, 3)
-        wait_until(lambda: location.batches("offsets")[-1] == 1, 120, plain.said)
+    with plain_in_batch_one(stream, 4) as (plain, hold):
         plain.send(signal.SIGKILL)
         plain.wait()
     hold.unlink()
