@@ -90,7 +90,8 @@ def _moment(at: str) -> datetime:
 
 
 def plural(count: int, thing: str) -> str:
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+    several = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
+    return f"{count} {thing if count == 1 else several}"
 
 
 def some(names: Sequence[str], at_most: int = 10) -> str:
