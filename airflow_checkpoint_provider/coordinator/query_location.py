@@ -20,7 +20,7 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -79,6 +79,16 @@ class Offsets:
         text = self.sources.get(source, NO_OFFSET)
         offset = None if text == NO_OFFSET else json.loads(text)
         return offset.get("logOffset") if isinstance(offset, dict) else None
+
+    def newest_in_folder(self, folder: int, entries: Collection[int]) -> int | None:
+        """Return the newest of the ``entries`` in ``sources/<folder>`` that the batch needs; None if no offset names one.
+
+        A source that a query reads in several places has one folder, and an offset for each place. So the offset of a folder is that
+        of its number, or a later one. More entries than needed do no harm: the next batch reads what they name.
+        """
+        newest = [self.newest_log_entry(source) for source in self.sources if source >= folder]
+        named = max((entry for entry in newest if entry is not None), default=None)
+        return None if named is None else max((entry for entry in entries if entry <= named), default=NOTHING)
 
 
 @dataclass(frozen=True)
@@ -287,9 +297,14 @@ def _last_two(batch: int) -> range:
 def _of_sources(found: Found, offsets: Offsets) -> Iterator[str]:
     """Yield the log of each file source: from its last compacted entry up to the one that the batch needs, without a gap."""
     entries = [match for name in found.sizes if (match := _SOURCE.fullmatch(name))]
+    one_each = max((int(entry[1]) for entry in entries), default=NOTHING) == max(offsets.sources)
     for source in sorted({int(entry[1]) for entry in entries}):
         own = [entry for entry in entries if int(entry[1]) == source]
-        newest = offsets.newest_log_entry(source)
+        newest = (
+            offsets.newest_log_entry(source)
+            if one_each
+            else offsets.newest_in_folder(source, [int(entry[2]) for entry in own])
+        )
         if newest is None:
             yield from (entry[0] for entry in own)
             continue
