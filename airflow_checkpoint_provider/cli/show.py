@@ -213,12 +213,21 @@ def _statistics_of(found: FoundHistory, checkpoint: Checkpoint) -> Report:
             "sync": round(state.measures.sync_s * 1000) if state.new else 0,
             "checkpointed_size": state.measures.new_bytes if state.new else 0,
             "state_size": state.bytes,
+            "alignment": {
+                "duration": round(state.measures.alignment_s * 1000),
+                "persisted": state.measures.in_flight_bytes,
+            },
         }
         for state in checkpoint.states
     }
     rows = [
-        (uid, duration(task["sync"] / 1000), size(task["checkpointed_size"]), size(task["state_size"]))
-        for uid, task in tasks.items()
+        (
+            state.uid,
+            duration(state.measures.sync_s if state.new else 0),
+            size(state.measures.new_bytes if state.new else 0),
+            size(state.bytes),
+        )
+        for state in checkpoint.states
     ]
     lines = [
         *messages.checkpoint_lines(found.state, checkpoint),

@@ -180,7 +180,11 @@ def _under(state: StateSnapshot, name: str, rename: Mapping[str, str]) -> StateS
         detail = replace(
             detail, earlier_stages=_keys(detail.earlier_stages, rename), values=_keys(detail.values, rename)
         )
-    return replace(state, uid=name, stage=detail)
+    query = state.query
+    if query is not None:
+        edges = (replace(edge, upstream=rename.get(edge.upstream, edge.upstream)) for edge in query.edges)
+        query = replace(query, edges=tuple(edges))
+    return replace(state, uid=name, stage=detail, query=query)
 
 
 def _keys(by_uid: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:

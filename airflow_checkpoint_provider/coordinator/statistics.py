@@ -63,10 +63,11 @@ def entry(checkpoint: Checkpoint) -> Answer:
     """Return one line of the history."""
     triggered, ended = timestamp(checkpoint.triggered_at), timestamp(checkpoint.ended_at)
     suspends = kind_named(checkpoint.kind).suspends
+    plain = "UNALIGNED_CHECKPOINT" if checkpoint.in_flight_bytes else "CHECKPOINT"
     line: Answer = {
         "id": checkpoint.id,
         "status": {PENDING: IN_PROGRESS, ABORTED: FAILED}.get(checkpoint.status, COMPLETED),
-        "checkpoint_type": "SYNC_SAVEPOINT" if suspends else "SAVEPOINT" if checkpoint.savepoint else "CHECKPOINT",
+        "checkpoint_type": "SYNC_SAVEPOINT" if suspends else "SAVEPOINT" if checkpoint.savepoint else plain,
         "is_savepoint": checkpoint.savepoint,
         "trigger_timestamp": triggered,
         "latest_ack_timestamp": timestamp(checkpoint.completed_at),
@@ -74,6 +75,7 @@ def entry(checkpoint: Checkpoint) -> Answer:
         "time_in_queue": max(0, triggered - timestamp(checkpoint.queued_at)) if checkpoint.queued_at else 0,
         "checkpointed_size": checkpoint.new_bytes,
         "state_size": checkpoint.bytes,
+        "persisted_data": checkpoint.in_flight_bytes,
         "metadata_size": -1 if checkpoint.metadata_bytes is None else checkpoint.metadata_bytes,
     }
     if checkpoint.status == ABORTED:

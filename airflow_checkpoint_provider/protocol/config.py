@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
 
-from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
+from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.policies.retention import LONGEST, KeepLatest, Retention, retention_from_json
 
 _UNITS = {
@@ -45,7 +45,7 @@ def seconds(value: str | float | timedelta, name: str) -> float:
 SHORTEST = 0.01  # seconds, of an interval and of a timeout
 LONGEST_PAUSE = 365 * 86400.0  # seconds
 MOST_FAILURES = 100  # the number of aborted checkpoints that are remembered
-MODES = ("exactly_once", "at_least_once")
+MODES = EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once", "at_least_once"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,12 @@ class CheckpointConfig:
     before it can acknowledge. ``max_concurrent`` limits how many requested checkpoints may be pending; the next request waits
     in a queue. ``tolerable_failures`` is how many checkpoints in a row may fail before the job fails; with None the job
     continues and logs a warning. ``retention`` is the policy while a history lives; after its end only its age part (or
-    ``KeepAll()``) applies. ``mode`` and ``aligned_timeout`` concern records in flight between tasks; a barrier here has none.
+    ``KeepAll()``) applies.
+
+    ``mode`` and ``aligned_timeout`` concern rows in flight, which only streaming queries have that read what others write
+    (``start_query(after=...)``). With ``"exactly_once"``, a checkpoint waits until each has read what the one before it has written.
+    With ``aligned_timeout``, it waits at most so long, and then holds the rows in flight. With ``"at_least_once"``, it does not wait,
+    and a restore may write rows twice.
     """
 
     interval: str | float | timedelta = "10 min"
@@ -65,7 +70,7 @@ class CheckpointConfig:
     timeout: str | float | timedelta = "10 min"
     max_concurrent: int = 1
     tolerable_failures: int | None = None
-    mode: str = "exactly_once"
+    mode: str = EXACTLY_ONCE
     aligned_timeout: str | float | timedelta | None = None
     retention: Retention = field(default_factory=lambda: KeepLatest(2))
 
@@ -89,20 +94,14 @@ class CheckpointConfig:
 
     def _check_mode(self) -> None:
         if self.mode not in MODES:
-            raise InvalidConfig(f"mode={self.mode!r}: write 'exactly_once'")
-        unaligned = self.aligned_timeout is not None
-        if unaligned and self.mode == "at_least_once":
+            raise InvalidConfig(f"mode={self.mode!r}: write {' or '.join(map(repr, MODES))}")
+        unaligned = self.aligned_timeout_s is not None
+        if unaligned and self.mode == AT_LEAST_ONCE:
             raise InvalidConfig(
                 "aligned_timeout= needs mode='exactly_once': unaligned barriers cannot be at least once"
             )
         if unaligned and self.max_concurrent > 1:
             raise InvalidConfig("aligned_timeout= needs max_concurrent=1: unaligned checkpoints do not overlap")
-        for name, default in (("mode", "exactly_once"), ("aligned_timeout", None)):
-            if getattr(self, name) != default:
-                raise NotSupportedYet(
-                    f"CheckpointConfig({name}={getattr(self, name)!r}) does nothing: a barrier is the end of a stage, where no"
-                    " record is in flight; leave it out"
-                )
 
     @property
     def timeout_s(self) -> float:
@@ -118,6 +117,11 @@ class CheckpointConfig:
         """Return the interval in seconds; never shorter than the pause."""
         return max(seconds(self.interval, "interval"), self.min_pause_s)
 
+    @property
+    def aligned_timeout_s(self) -> float | None:
+        """Return the seconds that a checkpoint waits until nothing is in flight; None if it waits until it expires."""
+        return None if self.aligned_timeout is None else seconds(self.aligned_timeout, "aligned_timeout")
+
     def to_json(self) -> dict[str, Any]:
         """Return the options, durations in seconds. An option with its default is left out."""
         changed = {
@@ -125,6 +129,8 @@ class CheckpointConfig:
             "min_pause_s": self.min_pause_s,
             "max_concurrent": self.max_concurrent,
             "tolerable_failures": self.tolerable_failures,
+            "mode": self.mode,
+            "aligned_timeout_s": self.aligned_timeout_s,
         }
         options = {name: value for name, value in changed.items() if value != _DEFAULTS[name]}
         return {"timeout_s": self.timeout_s, "retention": self.retention.to_json(), **options}
@@ -138,7 +144,14 @@ class CheckpointConfig:
         return cls(timeout=data["timeout_s"], retention=retention_from_json(data["retention"]), **options)
 
 
-_DEFAULTS: dict[str, Any] = {"interval_s": 600.0, "min_pause_s": 0.0, "max_concurrent": 1, "tolerable_failures": None}
+_DEFAULTS: dict[str, Any] = {
+    "interval_s": 600.0,
+    "min_pause_s": 0.0,
+    "max_concurrent": 1,
+    "tolerable_failures": None,
+    "mode": EXACTLY_ONCE,
+    "aligned_timeout_s": None,
+}
 
 
 def _whole(name: str, value: object, *, least: int) -> None:

@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Plan,
     Seconds,
     Size,
+    Uid,
 )
 from airflow_checkpoint_provider.protocol.records import DEEPEST, VERSION, Record, Shared, added, checked
 
@@ -73,13 +74,18 @@ class FileSet(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Measures(Record):
-    """Barrier of a state's snapshot, the first checkpoint that held it, and seconds of the work and its synchronous part."""
+    """Barrier of a state's snapshot, the first checkpoint that held it, and seconds of the work and its synchronous part.
+
+    Of a query that reads what others write: the seconds until a common cut was found, and the bytes in flight to it there.
+    """
 
     checkpoint: Size = 0
     barrier: str = ""
     work_s: Seconds = 0.0
     sync_s: Seconds = 0.0
     new_bytes: Size = 0
+    alignment_s: Seconds = added(0.0)
+    in_flight_bytes: Size = added(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +112,20 @@ FOREACH_BATCH = "foreachBatch"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Edge(Record):
+    """What a streaming query reads of another one's file sink, in one checkpoint.
+
+    ``path`` is the sink of the query ``upstream``. ``in_flight`` are the files that ``upstream`` has committed there and this query has
+    not, by their paths below the sink. ``ahead`` is the number of files that this query has read and ``upstream`` has not committed.
+    """
+
+    upstream: Uid
+    path: str
+    in_flight: tuple[File, ...] = ()
+    ahead: Size = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class QueryDetail(Record):
     """A streaming query at the end of batch ``batch``: the location that its files come from, its sink, and its sources' offsets.
 
@@ -121,6 +141,7 @@ class QueryDetail(Record):
     sources: dict[str, str]  # number of the source -> its offset as Spark wrote it
     watermark_ms: Size
     newest_file: str | None = added(None)  # in a file sink, by the end of the batch
+    edges: tuple[Edge, ...] = added(factory=tuple)  # from the queries that are declared with ``after``
 
     def same_point(self, other: QueryDetail) -> bool:
         """Return whether nothing was committed between the two."""

@@ -255,6 +255,11 @@ class Checkpoint(Shared):
         """Return the bytes of the states that were snapshotted for this checkpoint."""
         return sum(state.measures.new_bytes for state in self.states if state.new)
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """Return the bytes that some queries had written and others had yet to read. If there are any, the checkpoint is unaligned."""
+        return sum(state.measures.in_flight_bytes for state in self.states)
+
 
 @dataclass(frozen=True, kw_only=True)
 class State(Record):

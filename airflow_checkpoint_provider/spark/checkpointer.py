@@ -65,7 +65,7 @@ class Checkpointer:
         # Let the streaming queries read to their end if a stop drains; stop them before its savepoint; and start them again if
         # it fails
         self.drain_queries: Callable[[Check], object] = lambda check: None
-        self.pause_queries: Callable[[], object] = lambda: None
+        self.pause_queries: Callable[[Check], object] = lambda check: None
         self.resume_queries: Callable[[], object] = lambda: None
 
     def checkpoint(self, barrier: str, *, wait: bool = False, of_script: bool = True) -> bool:
@@ -127,8 +127,7 @@ class Checkpointer:
         """
         declined = None
         try:
-            if self.savepoints.drained(savepoint, self.drain_queries):
-                self.pause_queries()
+            if self.savepoints.brought_to_rest(savepoint, self.drain_queries, self.pause_queries):
                 declined = self._save_stop(savepoint, barrier)
             self.savepoints.stop(savepoint, barrier)
         except CommitStateUnknown:  # the job may be suspended by now: no batch may begin

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -260,16 +260,22 @@ class CheckpointedJob:
         self._attempt.check_not_fenced()
         self._registered.add(uid, obj)
 
-    def start_query(self, uid: str, writer: DataStreamWriter, *, adopt: str | None = None) -> Query:
+    def start_query(
+        self, uid: str, writer: DataStreamWriter, *, after: Sequence[str] = (), adopt: str | None = None
+    ) -> Query:
         """Start a streaming query where it was, and return when a batch that had begun before is committed.
 
         ``writer`` is a ``DataStreamWriter`` with format, path, trigger and output mode, without ``checkpointLocation``, and not
         started. A retry and the next run go on with the next batch; no row is lost or doubled in a file sink. While the query runs,
-        checkpoints are taken at the pace of ``interval``. ``adopt`` is the ``checkpointLocation`` of the query if it ran without this
-        package; it is looked at until the query has a location here. Leaving ``with`` waits for the query; a query that fails fails the attempt.
+        checkpoints are taken at the pace of ``interval``. Leaving ``with`` waits for the query; a query that fails fails the attempt.
+
+        :param after: uids of queries whose file sinks this one reads. They are started before, and a checkpoint holds all of them at
+            batches that fit together.
+        :param adopt: the ``checkpointLocation`` of the query if it ran without this package. It is looked at until the query has a
+            location here.
         """
         self._claim(uid)
-        return self._queries.start(uid, writer, adopt)
+        return self._queries.start(uid, writer, after=after, adopt=adopt)
 
     def await_queries(self) -> None:
         """Wait until every query has ended. Raises the error of the first one that failed."""

@@ -150,13 +150,16 @@ class Savepoints:
 
     # -- stopping ----------------------------------------------------------------------------------------------------
 
-    def drained(self, savepoint: Checkpoint, drain: Callable[[Check], object]) -> bool:
-        """Call ``drain`` if the stop ends the data first. If that fails, abort the savepoint and return False."""
-        if not kind_named(savepoint.kind).drains:
-            return True
+    def brought_to_rest(
+        self, savepoint: Checkpoint, drain: Callable[[Check], object], pause: Callable[[Check], object]
+    ) -> bool:
+        """Call ``drain`` if the stop ends the data first, then ``pause``. If that fails, abort the savepoint and return False."""
         deadline = time.monotonic() + savepoint.timeout_s
+        check = functools.partial(copies.still_wanted, self._attempt, savepoint.id, self._closing, deadline)
         with self._or_aborted(savepoint):
-            drain(functools.partial(copies.still_wanted, self._attempt, savepoint.id, self._closing, deadline))
+            if kind_named(savepoint.kind).drains:
+                drain(check)
+            pause(check)
             return True
         return False
 

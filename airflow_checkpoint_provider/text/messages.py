@@ -101,9 +101,11 @@ def checkpoint_line(checkpoint: Checkpoint, took: float | None = None) -> str:
     added = f", {size(checkpoint.new_bytes)} new" if checkpoint.new_bytes else ""
     held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}{added}"
     time = f", {duration(took)}" if took is not None else ""
+    in_flight = f"; unaligned, {size(checkpoint.in_flight_bytes)} in flight" if checkpoint.in_flight_bytes else ""
     place = f"; target {checkpoint.target}" if checkpoint.target else ""
     return coded(
-        f"chk-{checkpoint.id} completed at {at_barrier(checkpoint.request.barrier)}: {held}{time}{place}", "CKP200"
+        f"chk-{checkpoint.id} completed at {at_barrier(checkpoint.request.barrier)}: {held}{time}{in_flight}{place}",
+        "CKP200",
     )
 
 

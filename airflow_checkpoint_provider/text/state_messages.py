@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, kind_in_words
+from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run
 from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
 
@@ -70,6 +70,12 @@ def query_adopted(uid: str, uri: str, job: str) -> str:
         f"query '{uid}' is taken over from {uri}. If it still runs there, it ends before its next batch. {back}",
         "CKP125",
     )
+
+
+def query_reads_again(uid: str, edge: Edge) -> str:
+    """Say that rows will be doubled, because the checkpoint was taken at least once."""
+    text = f"query '{uid}' had read {plural(edge.ahead, 'file')} of '{edge.upstream}' that are not in the checkpoint (mode=\"at_least_once\")."
+    return coded(f"{text} '{edge.upstream}' writes their rows again, and '{uid}' reads them twice", "CKP125")
 
 
 def query_goes_back(uid: str, batch: int, where: str, next_number: int) -> str:

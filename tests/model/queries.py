@@ -99,7 +99,7 @@ def take_over(process: Process, epoch: int, kind: Kind, memory: Memory) -> Next 
     with surroundings(attempt, kind):
         try:
             query = mine._started(
-                UID, cast(Any, Writer(lambda key: kind.spark(process, epoch, key))), Target("parquet", "sink")
+                UID, cast(Any, Writer(lambda key: kind.spark(process, epoch, key))), Target("parquet", "sink"), {}, None
             )
             mine._catch_up(query)
             at = kind.spark(process, epoch, query.located.own.key).start()
@@ -113,7 +113,8 @@ def take_over(process: Process, epoch: int, kind: Kind, memory: Memory) -> Next 
 
 def queries(attempt: Attempt) -> Queries:
     """Return the queries of an attempt, none of which was started."""
-    states = SimpleNamespace(claim_query=lambda uid: saved(attempt.store) if attempt.state.branch.rewinds else None)
+    restored = saved(attempt.store) if attempt.state.branch.rewinds else None
+    states = SimpleNamespace(claim_query=lambda uid: restored, snapshots={})
     return Queries(
         cast(Any, None), cast(Any, attempt), cast(Any, states), cast(Any, SimpleNamespace()), CheckpointConfig()
     )

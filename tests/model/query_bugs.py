@@ -125,10 +125,10 @@ def up_to_the_commit(self: Found, position: Position) -> tuple[str, ...]:
     return STATE(self, replace(position, begun=position.committed))
 
 
-def named_first(self: Locations, uid: str, restored: Any, sink: Sink, adopt: str | None = None) -> Located:
+def named_first(self: Locations, *query: Any) -> Located:
     """The entry is written before anything is copied."""
     with patch.object(locations, "copy_position", nothing):
-        located = LOCATE(self, uid, restored, sink)
+        located = LOCATE(self, *query)
     if located.older:
         found = Found(*located.chain)
         copying.copy_files(found, located.own, needed_files(found, located.position))
@@ -243,11 +243,11 @@ def left_open(self: Locations, query: Query) -> tuple[int, float]:
 
 
 def not_finished(
-    self: Locations, query: Query, restored: Any, own: Location, sink: Sink
+    self: Locations, query: Query, restored: Any, own: Location, sink: Sink, links: Any
 ) -> tuple[Position, e.GoneBack | None]:
     """Nobody moves a sink for an attempt that was killed before it did."""
     forgotten = replace(query, locations=(replace(query.newest, gone_back=None),))
-    return FOLLOW(self, forgotten, restored, own, sink)
+    return FOLLOW(self, forgotten, restored, own, sink, links)
 
 
 def next_one(self: Sink, begun: int) -> int:

@@ -27,6 +27,7 @@ class Launches:
         self.history = History(job, RUN if of_run else None)
         self.store, self.keys = store, Keys(self.history.prefix)
         self.number = 0
+        self.checkpointing = CheckpointConfig()  # of the task
 
     def plan(self, try_number: int = 1, *, run: str = RUN, seen_alive: bool = False, **wishes: Any) -> dict[str, str]:
         """One more try; the Spark confs with which its driver is submitted. ``wishes`` are fields of ``PlanLaunch``."""
@@ -60,7 +61,7 @@ class Launches:
             job=self.history.job,
             token=token,
             try_number=try_number,
-            checkpointing=CheckpointConfig(),
+            checkpointing=self.checkpointing,
         )
         return settings.to_confs()
 

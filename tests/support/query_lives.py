@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -11,6 +12,7 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.keys import location_path
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
+    Edge,
     File,
     FileSet,
     Measures,
@@ -31,6 +33,21 @@ def at(uid: str, epoch: int) -> str:
 
 def saved(epoch: int, batch: int, begun: int) -> Acknowledgement:
     """Return an acknowledgement of a query ``orders`` in the middle of batch ``begun``."""
+    return acknowledgement(epoch, _orders(epoch, batch, begun), epoch=epoch, run=RUN)
+
+
+def chained() -> Acknowledgement:
+    """Return an acknowledgement of a query ``orders`` that has yet to read a file of ``clean``, and has read two too many."""
+    snapshot, file = _orders(2, 411, 411), File(name="day=1/part-00000-5d1e-c000.snappy.parquet", bytes=1944, rows=0)
+    assert snapshot.query
+    edge = Edge(upstream="clean", path=SINK, in_flight=(file,), ahead=2)
+    measures = replace(snapshot.measures, alignment_s=0.75, in_flight_bytes=1944)
+    return acknowledgement(
+        2, replace(snapshot, measures=measures, query=replace(snapshot.query, edges=(edge,))), epoch=2, run=RUN
+    )
+
+
+def _orders(epoch: int, batch: int, begun: int) -> StateSnapshot:
     names = (
         "metadata",
         f"offsets/{batch}",
@@ -43,11 +60,10 @@ def saved(epoch: int, batch: int, begun: int) -> Acknowledgement:
         location=at("orders", epoch), batch=batch, begun=begun, sink="parquet", path=SINK, sources={"0": '{"logOffset":3}', "1": "-"},
         watermark_ms=1_763_000_000_000, newest_file=NEWEST_FILE,
     )  # fmt: skip
-    snapshot = StateSnapshot(
+    return StateSnapshot(
         uid="orders", kind="query", run=RUN, file_sets=(FileSet(path=f"state/orders/{epoch}-n0nce", files=files),),
         measures=Measures(checkpoint=epoch, barrier="queries", work_s=0.5, sync_s=0.25, new_bytes=360), query=detail,
     )  # fmt: skip
-    return acknowledgement(epoch, snapshot, epoch=epoch, run=RUN)
 
 
 def live(journal: Journal) -> None:

@@ -38,6 +38,7 @@ from airflow_checkpoint_provider.protocol.state import Query
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_sealed
+from airflow_checkpoint_provider.spark.queries.links import Links, is_copy
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.text import state_messages
 
@@ -65,17 +66,25 @@ class Locations:
         # uid -> newest batch in its older location, since when it is sealed
         self._seals = dict[str, tuple[int, float]]()
 
-    def locate(self, uid: str, restored: StateSnapshot | None, sink: Sink, adopt: str | None = None) -> Located:
+    def locate(
+        self,
+        uid: str,
+        restored: StateSnapshot | None,
+        sink: Sink,
+        adopt: str | None,
+        links: Links,
+    ) -> Located:
         """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
 
-        ``adopt`` is a location from elsewhere, which counts only for a query that has none here. Raises ``SinkMoved`` if the query must
+        ``adopt`` is a location from elsewhere, which counts only for a query that has none here. ``links`` are those of the checkpoint.
+        Raises ``SinkMoved`` if the query must
         not go on there, ``Damaged`` if the newest location lacks a file, ``StoreError``, and ``QueryMoved``.
         """
         query = self._attempt.state.query(uid)
         path = location_path(uid, self._attempt.epoch, secrets.token_hex(8))
         own, chain, gone_back, adopted = self._at(path), tuple[Location, ...](), None, None
         if query:
-            position, gone_back = self._follow(query, restored, own, sink)
+            position, gone_back = self._follow(query, restored, own, sink, links)
             chain = () if gone_back else self._chain(query)
         elif adopt is not None:
             adopted = self._adoptable(uid, adopt, restored, sink)
@@ -83,10 +92,10 @@ class Locations:
             chain = (adopted,)
         else:
             self._refuse_another_place(uid)
-            position = self._copy_checkpoint(restored, own)
+            position = self._copy_checkpoint(restored, own, links)
         if not gone_back:
             sink.meet(position, _known_sinks(query, restored))
-            sink.fill_up(position.committed)
+            sink.fill_up(position.committed, None if query else links.in_flight)
         self._name(uid, path, query, position, gone_back, adopted, sink.path)
         if gone_back:
             sink.go_back(gone_back, position.committed)
@@ -118,7 +127,7 @@ class Locations:
         return Location(self._attempt.store, self._attempt.keys.file_set(path))
 
     def _follow(
-        self, query: Query, restored: StateSnapshot | None, own: Location, sink: Sink
+        self, query: Query, restored: StateSnapshot | None, own: Location, sink: Sink, links: Links
     ) -> tuple[Position, GoneBack | None]:
         """Seal the newest location, so that no driver begins another batch there, and copy what the query needs to go on or back.
 
@@ -134,7 +143,7 @@ class Locations:
             back = self._attempt.state.branch.goes_back(query) and not self._stands_there(query, position, restored)
             gone_back = None
             if back:
-                position, gone_back = self._go_back(query, position, restored, own, sink)
+                position, gone_back = self._go_back(query, position, restored, own, sink, links)
             else:
                 copy_position(self._chain(query), position, own)
             if stays_sealed(old, begun, sealed):
@@ -171,15 +180,23 @@ class Locations:
             empty(own)
 
     def _go_back(
-        self, query: Query, left: Position, restored: StateSnapshot | None, own: Location, sink: Sink
+        self,
+        query: Query,
+        left: Position,
+        restored: StateSnapshot | None,
+        own: Location,
+        sink: Sink,
+        links: Links,
     ) -> tuple[Position, GoneBack]:
         """Copy the files of a query in a checkpoint, under numbers that no batch had. ``left``: where the query stands now."""
         to = position_of(restored)
         if restored is None or restored.query is None or to.committed == NOTHING:
             raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
         gone_back = sink.look_back(restored.query, allowed=self._attempt.state.branch.rewind_sink)
+        if sink.path and sink.path != restored.query.path:
+            links.in_flight.refuse_elsewhere(sink.path)
         number = sink.next_number(left.begun)
-        self._copy_checkpoint(restored, own, number - to.committed)
+        self._copy_checkpoint(restored, own, links, number - to.committed)
         return Position(number + to.begun - to.committed, number), gone_back
 
     def _sealed(self, query: Query) -> tuple[int, float]:
@@ -214,16 +231,18 @@ class Locations:
         known = {query.newest.taken_from, *(location.path for location in query.locations)}
         return saved is None or (point is not None and point.pointer is None) or saved.location in known
 
-    def _copy_checkpoint(self, restored: StateSnapshot | None, own: Location, by: int = 0) -> Position:
+    def _copy_checkpoint(self, restored: StateSnapshot | None, own: Location, links: Links, by: int = 0) -> Position:
         """Copy the files of a query in a checkpoint. ``by`` is added to the numbers of its batches."""
         position, copied = position_of(restored), list[str]()
         for file_set in restored.file_sets if restored else ():
-            names = [file.name for file in file_set.files]
+            names = [file.name for file in file_set.files if not is_copy(file.name)]
             copy_files(Found(self._at(file_set.path)), own, names, by)
             copied += names
         name_own_files(own, copied)
         if by:
             write_beginnings(own, copied, position.committed, by)
+        for move in links.moves:
+            move.carry_out(own)
         return position
 
     def _name(

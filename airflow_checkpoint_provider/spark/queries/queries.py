@@ -13,13 +13,13 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.liveness import QueryProgress
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
-from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
@@ -27,11 +27,15 @@ from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries import progress
+from airflow_checkpoint_provider.spark.queries.cut import Cut, await_committed, linked_queries
+from airflow_checkpoint_provider.spark.queries.edges import upstreams
+from airflow_checkpoint_provider.spark.queries.links import restored_links
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
+from airflow_checkpoint_provider.spark.queries.sources import Source
 from airflow_checkpoint_provider.spark.queries.writer import AT_LEAST_ONCE, Target, examine
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
@@ -98,8 +102,10 @@ class Queries:
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
-    def start(self, uid: str, writer: DataStreamWriter, adopt: str | None = None) -> Query:
-        """Start a query where it was, and return when a batch that had begun before is committed."""
+    def start(
+        self, uid: str, writer: DataStreamWriter, *, after: Sequence[str] = (), adopt: str | None = None
+    ) -> Query:
+        """Start a query where it was, and return when a batch that had begun before is committed. It reads what ``after`` write."""
         if self._attempt.state.scope:
             raise WrongUse(
                 f"query '{uid}' needs a history that all runs share, and this job has one for each run. Set"
@@ -108,8 +114,9 @@ class Queries:
         target = examine(self._spark, uid, writer)
         if not target.exact:
             say(f"query '{uid}' writes to {target.format}: {AT_LEAST_ONCE[target.format]}.")
+        reads = upstreams(self._spark, uid, writer, after, self._running)
         with self._checkpointer.between_barriers():  # a stop must find all queries or none
-            running = self._started(uid, writer, target, adopt)
+            running = self._started(uid, writer, target, reads, adopt)
             self._running = {**self._running, uid: running}
             if not self._thread.is_alive():
                 self._thread.start()
@@ -117,13 +124,21 @@ class Queries:
         self._settle()
         return Query(running, self._waits)
 
-    def _started(self, uid: str, writer: DataStreamWriter, target: Target, adopt: str | None = None) -> RunningQuery:
+    def _started(
+        self,
+        uid: str,
+        writer: DataStreamWriter,
+        target: Target,
+        reads: Mapping[str, Sequence[Source]],
+        adopt: str | None,
+    ) -> RunningQuery:
         restored, sink = self._states.claim_query(uid), Sink(self._spark, uid, target)
-        located = self._locations.locate(uid, restored, sink, adopt)
+        links = restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads)
+        located = self._locations.locate(uid, restored, sink, adopt, links)
         if located.older or located.chain:
             sink.sweep()
         self._tell(located, restored)
-        running = RunningQuery(self._attempt, self._locations, located, writer, sink)
+        running = RunningQuery(self._attempt, self._locations, located, writer, sink, reads)
         try:
             running.start()
         except BaseException:
@@ -151,8 +166,12 @@ class Queries:
             saved = restored.query
             say(state_messages.query_restored(located.uid, saved.batch, saved.begun, str(point)))
         else:
-            newest = next(iter(state.newest_first()), None)
+            newest, restored = next(iter(state.newest_first()), None), None
             say(state_messages.query_begins(located.uid, located.position.begun, located.position.committed, newest))
+
+        for edge in restored.query.edges if restored and restored.query else ():
+            if edge.ahead:
+                say(state_messages.query_reads_again(located.uid, edge))
 
     # -- waiting and ending ------------------------------------------------------------------------------------------
 
@@ -196,9 +215,14 @@ class Queries:
         finally:
             self._attempt.draining = None
 
-    def _pause(self) -> None:
-        """Stop the queries for the savepoint with which the job stops. To the script they still run."""
-        for running in self._running.values():
+    def _pause(self, check: Check) -> None:
+        """Stop the queries for the savepoint with which the job stops. To the script they still run.
+
+        A query stops before those whose rows it reads. They stop when they have committed what it has read.
+        """
+        for running in reversed(self._running.values()):
+            if self._config.mode == EXACTLY_ONCE:
+                await_committed(running, self._running.values(), check)
             running.pause()
 
     def _resume(self) -> None:
@@ -209,9 +233,13 @@ class Queries:
     # -- checkpoints, in a thread --------------------------------------------------------------------------------------
 
     def _snapshots(self, barrier: str) -> dict[str, Snapshot]:
-        """Return a snapshot of each query that was started, by uid."""
+        """Return a snapshot of each query that was started, by uid. Those that read what others write are cut together."""
+        before, linked = self._states.snapshots, linked_queries(self._running)
+        cut = Cut(linked, self._config) if linked else None
         return {
-            uid: QuerySnapshot(self._attempt, running, self._states.run, barrier, self._states.snapshots.get(uid))
+            uid: QuerySnapshot(
+                self._attempt, running, self._states.run, barrier, before.get(uid), cut if uid in linked else None
+            )
             for uid, running in self._running.items()
         }
 

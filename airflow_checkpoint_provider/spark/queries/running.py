@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.coordinator.query_location import COMMITS, NOTHING
@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sources import Source
 from airflow_checkpoint_provider.spark.queries.writer import LOCATION, set_trigger, trigger_of
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.state.registered import words
@@ -42,10 +43,17 @@ class RunningQuery:
     """A query that runs in this attempt. Its methods may be called from any thread."""
 
     def __init__(
-        self, attempt: Attempt, locations: Locations, located: Located, writer: DataStreamWriter, sink: Sink
+        self,
+        attempt: Attempt,
+        locations: Locations,
+        located: Located,
+        writer: DataStreamWriter,
+        sink: Sink,
+        upstreams: Mapping[str, Sequence[Source]] | None = None,
     ) -> None:
         self._attempt, self._locations, self._writer = attempt, locations, writer
         self.uid, self.located, self.sink = located.uid, located, sink
+        self.upstreams = upstreams or {}  # uid of a query -> what this one reads of its sink
         self.file_sets: dict[str, int] = {}  # of its checkpoints: path -> bytes; the checkpoint thread alone uses it
         self.handled = threading.Event()  # the script has dealt with its failure
         self._lock = threading.RLock()  # one thread starts or stops Spark's query

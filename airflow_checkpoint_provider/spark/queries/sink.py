@@ -6,15 +6,16 @@ that went back would not write again what it had written since.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location, Position
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import FOREACH_BATCH, QueryDetail
+from airflow_checkpoint_provider.protocol.metadata import FOREACH_BATCH, File, QueryDetail
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.queries.links import InFlight, bring, save
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.text.units import plural
@@ -29,7 +30,7 @@ class Sink:
     """The sink of the query ``uid``. Of one that does not say which batches it has, nothing is known."""
 
     def __init__(self, spark: SparkSession, uid: str, target: Target) -> None:
-        self._uid, self.target = uid, target
+        self._spark, self._uid, self.target = spark, uid, target
         self._log = SinkLog(spark, target.path) if target.exact else None
 
     @property
@@ -48,10 +49,28 @@ class Sink:
         """Return the newest file that the sink had when ``batch`` was written. Raises ``Damaged``."""
         return self._log.newest_file(batch) if self._log else None
 
-    def fill_up(self, behind: int) -> None:
-        """Put empty entries into its log for the batches up to ``behind``, which an empty sink does not have."""
+    def fill_up(self, behind: int, in_flight: InFlight | None = None) -> None:
+        """Put entries into its log for the batches up to ``behind``, which an empty sink does not have. Of what they wrote, they hold only
+        what is in flight. Raises ``SinkMoved`` if it cannot be brought there.
+        """
+        if self._log and self._log.newest_batch() < behind:
+            copies = in_flight.copies(self._log.folder) if in_flight else {}
+            self._log.fill_up(behind, bring(self._spark, copies, self._log.folder))
+
+    # -- what its batches wrote --------------------------------------------------------------------------------------
+
+    def written(self, since: int) -> list[tuple[int, SinkFile]]:
+        """Return all files, and the batches that wrote them. Batches up to ``since`` may count as one. Raises ``Damaged``."""
+        return self._log.written(since) if self._log else []
+
+    def named(self, files: Iterable[SinkFile]) -> tuple[File, ...]:
+        """Return files of the sink by their paths below it. Raises ``Damaged`` for a path outside of it."""
+        return tuple(File(name=self._log.below(file), bytes=file.bytes, rows=0) for file in files) if self._log else ()
+
+    def save(self, files: Iterable[File], target: Location) -> None:
+        """Copy files of the sink into a file set."""
         if self._log:
-            self._log.fill_up(behind)
+            save(self._spark, self._log.folder, files, target)
 
     def meet(self, position: Position, known: Collection[str | None]) -> None:
         """Make sure that the query can go on at ``position``: the sink has the batches up to there, or is empty.

@@ -8,6 +8,7 @@ it. Where the log has two of them, their distance is taken for that of all.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LOG, COMPACT, HEADER = "_spark_metadata", ".compact", "v1"
 TAIL = 64 * 1024  # bytes of an entry in which its last file is looked for
+ONE_SLASH = re.compile("^file:/(?=[^/])")
 INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 
 
@@ -31,19 +33,41 @@ class SinkFile:
     path: str
     line: str
 
+    @classmethod
+    def of(cls, status: Any) -> SinkFile:
+        """Return a file as the log names it; ``status`` is Hadoop's."""
+        path = logged(status.getPath())
+        about = {
+            "path": path,
+            "size": status.getLen(),
+            "isDir": False,
+            "modificationTime": status.getModificationTime(),
+            "blockReplication": status.getReplication(),
+            "blockSize": status.getBlockSize(),
+            "action": "add",
+        }
+        return cls(path, json.dumps(about))
+
+    @property
+    def bytes(self) -> int:
+        """Return its size. Raises ``Damaged``."""
+        size = json.loads(self.line).get("size")
+        if not isinstance(size, int):
+            raise Damaged(f"the log of a sink does not say how large {self.path} is; somebody changed it")
+        return size
+
 
 class SinkLog:
     """The log of the file sink that writes to ``path``."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
-        gateway: Any = spark.sparkContext._gateway
         session: Any = spark._jsparkSession
-        self._jvm, self._gateway, self._session = jvm, gateway, session
+        self._jvm = jvm
         self._conf = session.sessionState().newHadoopConf()
         self._log = jvm.org.apache.hadoop.fs.Path(path, LOG)
         self._files = self._log.getFileSystem(self._conf)
-        self.folder = self._place(self._log.getParent())
+        self.folder = _in_one_spelling(jvm, self._files, self._log.getParent())
         self.interval = int(str(spark.conf.get(INTERVAL, "10")))
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -67,6 +91,17 @@ class SinkLog:
         compacted = max((number for number, name in entries.items() if name.endswith(COMPACT)), default=0)
         numbers = range(compacted, max(entries, default=NOTHING) + 1)
         return [file for number in numbers for file in self._read(self._entry(entries, number))]
+
+    def written(self, since: int) -> list[tuple[int, SinkFile]]:
+        """Return all files, and the batches that wrote them. Batches up to ``since`` may count as one. Raises ``Damaged``."""
+        entries = self._entries()
+        compacted = (number for number, name in entries.items() if name.endswith(COMPACT) and number <= since)
+        first = max(compacted, default=min(entries, default=0))
+        found: dict[str, tuple[int, SinkFile]] = {}
+        for number in range(first, max(entries, default=NOTHING) + 1):
+            for file in self._read(self._entry(entries, number)):
+                found.setdefault(file.path, (number, file))
+        return list(found.values())
 
     def _entries(self) -> dict[int, str]:
         """Return the names of the entries by their numbers. Where a number has two, it is the compacted one."""
@@ -108,8 +143,8 @@ class SinkLog:
             if name.startswith(".") and name.endswith(TEMPORARY):
                 self._files.delete(self._jvm.org.apache.hadoop.fs.Path(self._log, name), False)
 
-    def fill_up(self, behind: int) -> None:
-        """Put empty entries for the batches up to ``behind`` that the sink does not have.
+    def fill_up(self, behind: int, files: Sequence[SinkFile] = ()) -> None:
+        """Put entries for the batches up to ``behind`` that the sink does not have. The first one names ``files``, the others none.
 
         A query may come to a new path in its middle, or leave out a batch. But Spark reads and compacts only a log without gaps.
         """
@@ -118,11 +153,11 @@ class SinkLog:
             return
         compacted = (behind + 1) // self.interval * self.interval - 1
         if compacted > newest:
-            self.keep(self.files(), compacted)
-        sinks = self._jvm.org.apache.spark.sql.execution.streaming.sinks
-        log = sinks.FileStreamSinkLog(1, self._session, str(self._log), self._jvm.scala.Option.empty())
-        for batch in range(self.newest_batch() + 1, behind + 1):
-            log.add(batch, self._gateway.new_array(sinks.SinkFileStatus, 0))
+            self.keep([*self.files(), *files], compacted)
+            newest, files = compacted, ()
+        for batch in range(newest + 1, behind + 1):
+            self._put(str(batch), files)
+            files = ()
 
     def keep(self, files: Sequence[SinkFile], batch: int) -> None:
         """Let the log end with ``batch``, and hold just ``files``. ``batch`` is one that is compacted.
@@ -131,11 +166,11 @@ class SinkLog:
         """
         for number in (batch - self.interval, batch):
             if number >= 0:
-                self._compact(number, files)
+                self._put(f"{number}{COMPACT}", files)
 
-    def _compact(self, batch: int, files: Iterable[SinkFile]) -> None:
-        """Write a compacted entry as Spark does, unless it is there."""
-        path = self._jvm.org.apache.hadoop.fs.Path(self._log, f"{batch}{COMPACT}")
+    def _put(self, entry: str, files: Iterable[SinkFile]) -> None:
+        """Write an entry as Spark does, unless it is there."""
+        path = self._jvm.org.apache.hadoop.fs.Path(self._log, entry)
         if self._files.exists(path):
             return
         checkpointing = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
@@ -146,14 +181,36 @@ class SinkLog:
 
     def delete(self, files: Iterable[SinkFile]) -> None:
         """Delete files that the log names no more. Raises ``Damaged`` for a path outside the sink; nothing is deleted then."""
-        paths = [self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(file.path)) for file in files]
-        for path in paths:
-            if not self._place(path).startswith(f"{self.folder}/"):
-                raise Damaged(f"{self._log} names {path}, which lies outside the sink; somebody changed it")
-        for path in paths:
-            self._files.delete(path, False)
+        doomed = {file: self.below(file) for file in files}
+        for file in doomed:
+            self._files.delete(self._path(file), False)
 
-    def _place(self, path: Any) -> str:
-        """Return a path in one spelling: Spark's log begins with ``file:///``, and the author may write ``file:/`` or leave it out."""
-        uri = self._files.makeQualified(path).toUri()
-        return str(self._jvm.org.apache.hadoop.fs.Path(uri.getScheme(), uri.getAuthority(), uri.getPath()))
+    def below(self, file: SinkFile) -> str:
+        """Return the path of a file below the sink. Raises ``Damaged`` for a path outside of it."""
+        path = self._path(file)
+        found, folder = _in_one_spelling(self._jvm, self._files, path), f"{self.folder}/"
+        if not found.startswith(folder):
+            raise Damaged(f"{self._log} names {path}, which lies outside the sink; somebody changed it")
+        return found.removeprefix(folder)
+
+    def _path(self, file: SinkFile) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(file.path))
+
+
+def _in_one_spelling(jvm: Any, files: Any, path: Any) -> str:
+    """Return a path in one spelling: Spark's log begins with ``file:///``, and the author may write ``file:/`` or leave it out."""
+    uri = files.makeQualified(path).toUri()
+    return str(jvm.org.apache.hadoop.fs.Path(uri.getScheme(), uri.getAuthority(), uri.getPath()))
+
+
+def place(spark: SparkSession, path: str) -> str:
+    """Return the path of a source or a sink as ``SinkLog.folder`` is spelled."""
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    folder = jvm.org.apache.hadoop.fs.Path(path)
+    return _in_one_spelling(jvm, folder.getFileSystem(session.sessionState().newHadoopConf()), folder)
+
+
+def logged(path: Any) -> str:
+    """Return a path as Spark's logs spell it: encoded, and with three slashes behind ``file:``. A source takes another one for new."""
+    return ONE_SLASH.sub("file:///", str(path.toUri()))

@@ -19,8 +19,10 @@ from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Foun
 from airflow_checkpoint_provider.coordinator.sealing import reached
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Edge, File, FileSet, Measures, QueryDetail, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.queries.cut import Cut
+from airflow_checkpoint_provider.spark.queries.links import copy_of
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import QUERY
@@ -31,46 +33,95 @@ OLDER = 16
 
 
 class QuerySnapshot:
-    """A query at one barrier. ``before`` is its record in the checkpoint before, if there is one."""
+    """A query at one barrier. ``before`` is its record in the checkpoint before, if there is one. ``cut`` says at which batch it is
+    taken if it reads what others write, or they read what it writes.
+    """
 
     def __init__(
-        self, attempt: Attempt, running: RunningQuery, run: str, barrier: str, before: StateSnapshot | None
+        self,
+        attempt: Attempt,
+        running: RunningQuery,
+        run: str,
+        barrier: str,
+        before: StateSnapshot | None,
+        cut: Cut | None = None,
     ) -> None:
         self._attempt, self._running, self._run, self._barrier, self._before = attempt, running, run, barrier, before
+        self._cut = cut
         self._record: StateSnapshot | None = None
 
     def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
-        """Copy the files of the newest committed batch, once, and return their record."""
+        """Copy the files of a committed batch, once, and return their record. A copy at a ``place`` holds what is in flight, too."""
         tries = 0
         while self._record is None:
             check()
             tries += 1
             try:
-                self._record = self._taken()
+                self._record = self._taken(check)
             except Damaged:  # Spark has deleted a file meanwhile
                 if tries == TRIES:
                     raise
-        return StoredSnapshot(self._record).write(check, place)
+        record = self._with_in_flight(self._record) if place else self._record
+        return StoredSnapshot(record).write(check, place)
 
-    def _taken(self) -> StateSnapshot:
-        """Copy the files of the newest committed batch. If no batch was committed since, return the record from before."""
-        began, located = time.monotonic(), self._running.located
-        detail = self._detail()
-        if self._before and self._before.query and self._before.query.same_point(detail):
-            return self._before
+    def _taken(self, check: Check) -> StateSnapshot:
+        """Copy the files of a committed batch. If no batch was committed since, refer to those from before."""
+        cut = self._cut.of(self._running.uid, check) if self._cut else None
+        began, edges = time.monotonic(), cut.edges if cut else ()
+        measures = Measures(
+            barrier=self._barrier,
+            alignment_s=cut.alignment_s if cut and edges else 0.0,
+            in_flight_bytes=sum(file.bytes for edge in edges for file in edge.in_flight),
+        )
+        detail = replace(self._detail(cut.position if cut else self._position()), edges=edges)
+        before = self._before
+        if before and before.query and before.query.same_point(detail):
+            return before if before.query.edges == edges else self._with_edges(before, edges, measures)
         detail = self._with_offsets(detail)
         file_sets, new_bytes = self._copied(Position(detail.begun, detail.batch))
         return StateSnapshot(
-            uid=located.uid,
+            uid=self._running.uid,
             kind=QUERY,
             run=self._run,
             file_sets=file_sets,
-            measures=Measures(barrier=self._barrier, work_s=time.monotonic() - began, new_bytes=new_bytes),
+            measures=replace(measures, work_s=time.monotonic() - began, new_bytes=new_bytes),
             query=detail,
         )
 
-    def _detail(self) -> QueryDetail:
-        """Return where the query stands now.
+    def _with_edges(self, before: StateSnapshot, edges: tuple[Edge, ...], measures: Measures) -> StateSnapshot:
+        """Return the record from before: the query stands where it stood, and others have written more for it to read."""
+        query = replace(before.query, edges=edges) if before.query else None
+        return replace(
+            before,
+            query=query,
+            measures=replace(
+                before.measures, alignment_s=measures.alignment_s, in_flight_bytes=measures.in_flight_bytes
+            ),
+        )
+
+    def _with_in_flight(self, record: StateSnapshot) -> StateSnapshot:
+        """Return the record with copies of what is in flight, which another history would not find."""
+        edges = [edge for edge in record.query.edges if edge.in_flight] if record.query else []
+        if not self._cut or not edges:
+            return record
+        path = file_set_path(self._running.uid, self._attempt.epoch, secrets.token_hex(8))
+        self._attempt.file_sets.copy(path)
+        for edge in edges:
+            self._cut.save(edge, Location(self._attempt.store, self._attempt.keys.file_set(path)))
+        files = (replace(file, name=copy_of(file.name)) for edge in edges for file in edge.in_flight)
+        return replace(record, file_sets=(*record.file_sets, FileSet(path=path, files=tuple(files))))
+
+    def _position(self) -> Position:
+        """Return where a query is taken on which no other one depends."""
+        position = reached(self._running.located.own)
+        return (
+            position
+            if self._running.paused or not self._running.caught_up
+            else replace(position, begun=position.committed)
+        )
+
+    def _detail(self, position: Position) -> QueryDetail:
+        """Return what is stored of the query at ``position``.
 
         Until the batch that had begun is committed, the snapshot holds it as that of a stop does: the location is a copy that has no
         more than this batch needs, so nothing could go on from the committed batch alone. Of its state, the snapshot holds what is
@@ -78,11 +129,10 @@ class QuerySnapshot:
         then would skip it: that of this query, which goes on with its location, and not with a checkpoint.
         """
         located, sink = self._running.located, self._running.sink
-        position = reached(located.own)
         return QueryDetail(
             location=located.path,
             batch=position.committed,
-            begun=position.begun if self._running.paused or not self._running.caught_up else position.committed,
+            begun=position.begun,
             sink=sink.target.format,
             path=sink.path or "",
             sources={},

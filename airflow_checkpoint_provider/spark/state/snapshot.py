@@ -100,4 +100,4 @@ class BarrierSnapshots:
 
 
 def _same_content(known: StateSnapshot, record: StateSnapshot) -> bool:
-    return known.file_sets == record.file_sets and known.value == record.value
+    return (known.file_sets, known.value, known.query) == (record.file_sets, record.value, record.query)

@@ -136,3 +136,57 @@ def test_query_that_starts_from_a_checkpoint_adopts_no_other_location(
     pointer = f"{script.root.as_uri()}/{script.coordinator().keys.prefix}/chk-{oldest}"
     with pytest.raises(WrongUse, match="Leave adopt out"):
         run(script, tmp_path, adopt=str(tmp_path / "plain"), job_id="other", restore=pointer)
+
+
+def reader(job: CheckpointedJob, folder: str, out: Path) -> DataStreamWriter:
+    rows = job.spark.readStream.schema("id long, key string").parquet(folder)
+    return rows.writeStream.format("parquet").option("path", str(out)).trigger(availableNow=True)
+
+
+def test_query_after_another_one_must_read_what_that_writes(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_files(tmp_path / "in", 0, 1)
+    (tmp_path / "elsewhere").mkdir()
+    with script.attempt() as job:
+        out = f"file:{tmp_path}/out"  # another spelling than the writer's
+        with pytest.raises(WrongUse, match=r"is to read what 'rows' writes, which is not started. Start 'rows' first"):
+            job.start_query("early", reader(job, f"{tmp_path}/elsewhere", tmp_path / "early"), after=["rows"])
+        job.start_query("rows", writer(job, tmp_path)).awaitTermination()
+        with pytest.raises(
+            WrongUse, match=r"query 'other' reads file:.*/elsewhere, and 'rows' writes to file:.*/out. Read that"
+        ):
+            job.start_query("other", reader(job, f"{tmp_path}/elsewhere", tmp_path / "other"), after=["rows"])
+        shown = job.start_query("shown", writer(job, tmp_path).format("console"))
+        shown.awaitTermination()
+        with pytest.raises(NotSupportedYet, match=r"is to read what 'shown' writes to console. Nobody can tell"):
+            job.start_query("late", reader(job, out, tmp_path / "late"), after=["shown"])
+        assert "reads what" not in capsys.readouterr().out
+        job.start_query("undeclared", reader(job, out, tmp_path / "undeclared")).awaitTermination()
+        assert (
+            "query 'undeclared' reads what 'rows' writes. Write start_query(..., after=['rows'])"
+            in capsys.readouterr().out
+        )
+        job.start_query("copy", reader(job, out, tmp_path / "copy"), after=["rows"]).awaitTermination()
+    assert rows_in(tmp_path / "copy") == rows_in(tmp_path / "undeclared") == expected(2)
+
+
+def test_source_in_several_places_of_a_plan_is_read_once_by_each(script: Script, tmp_path: Path) -> None:
+    """It has one log and several offsets, so the log of the other source has not the number of its offset."""
+    for files in (range(2), range(2, 6)):
+        add_files(tmp_path / "in", *files)
+        add_files(tmp_path / "more", *files)
+        with script.attempt() as job:
+            read = job.spark.readStream.schema("id long, key string")
+            twice = read.option("maxFilesPerTrigger", "2").json(f"{tmp_path}/in")
+            other = read.option("maxFilesPerTrigger", "1").json(f"{tmp_path}/more")
+            rows = twice.where("id % 2 = 0").union(twice.where("id % 2 = 1")).union(other)
+            query = rows.writeStream.format("parquet").option("path", f"{tmp_path}/out").trigger(availableNow=True)
+            job.start_query("rows", query)
+            job.checkpoint()
+        seal = script.coordinator().read_seal(script.coordinator().state.newest_first()[0])
+        (state,) = seal.states.values()
+        names = [file.name for file_set in state.file_sets for file in file_set.files]
+        logs = {folder: sum(name.startswith(f"sources/{folder}/") for name in names) for folder in (0, 1)}
+        assert logs == {0: files.stop // 2, 1: files.stop}
+    assert rows_in(tmp_path / "out") == sorted([*expected(6), *expected(6)])

@@ -35,7 +35,7 @@ from tests.support.s3server import S3Server
 from tests.support.streams import add_files
 from tests.support.waiting import wait_until
 
-PATIENCE = 300  # seconds until a driver with all queries is where it shall be
+PATIENCE = 900  # seconds until a driver with all queries is where it shall be
 FORKS = 1800  # seconds for a driver with all queries of all savepoints
 FILES = 4  # of the input, that each driver finds anew
 HURT = 6.0  # seconds, at most, that a driver works until it is killed or put to sleep

@@ -12,6 +12,9 @@ from tests.support.recorded import RUN, Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
 from tests.unit.cli.driver import savepoint
 
+NONE = {"duration": 0, "persisted": 0}
+"""Nothing is in flight between stages."""
+
 
 def test_statistics_prints_a_table(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("show", FLIGHTS, RUN, "--statistics")
@@ -53,8 +56,8 @@ def test_statistics_of_a_checkpoint_as_json(lake: LocalStore, checkpoints: Comma
     found = json.loads(checkpoints("show", ORDERS, "2", "--statistics", "-o", "json").out)
     assert (found["id"], found["status"]) == (2, "COMPLETED")
     assert found["tasks"] == {
-        "clean": {"sync": 300, "checkpointed_size": 4096, "state_size": 4096},
-        "high_water": {"sync": 0, "checkpointed_size": 0, "state_size": 0},
+        "clean": {"sync": 300, "checkpointed_size": 4096, "state_size": 4096, "alignment": NONE},
+        "high_water": {"sync": 0, "checkpointed_size": 0, "state_size": 0, "alignment": NONE},
     }
 
 
@@ -70,8 +73,10 @@ def test_statistics_of_a_checkpoint_print_its_states(lake: LocalStore, checkpoin
 
 def test_reused_state_has_no_new_bytes(lake: LocalStore, checkpoints: Command) -> None:
     found = json.loads(checkpoints("show", FLIGHTS, RUN, "chk-5", "--statistics", "-o", "json").out)
-    assert found["tasks"]["clean"] == {"sync": 0, "checkpointed_size": 0, "state_size": 18 * 1024}
-    assert found["tasks"]["delays"] == {"sync": 200, "checkpointed_size": 1944, "state_size": 1944}
+    assert found["tasks"]["clean"] == {"sync": 0, "checkpointed_size": 0, "state_size": 18 * 1024, "alignment": NONE}
+    assert found["tasks"]["delays"] == {
+        "sync": 200, "checkpointed_size": 1944, "state_size": 1944, "alignment": NONE,
+    }  # fmt: skip
 
 
 def test_aborted_checkpoint_has_no_states(lake: LocalStore, checkpoints: Command) -> None:

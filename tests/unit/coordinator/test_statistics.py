@@ -32,7 +32,7 @@ SPREAD = {"min", "max", "avg", "p50", "p90", "p99"}
 MEASURED = {"checkpointed_size", "state_size", "end_to_end_duration"}
 ENTRY = MEASURED | {
     "id", "status", "is_savepoint", "checkpoint_type", "trigger_timestamp", "latest_ack_timestamp", "time_in_queue",
-    "metadata_size",
+    "persisted_data", "metadata_size",
 }  # fmt: skip
 ENDS = {
     "IN_PROGRESS": set(),
@@ -144,7 +144,7 @@ def test_entry_of_a_completed_checkpoint(answer: dict[str, Any]) -> None:
     assert answer["history"][4] == {
         "id": 3, "status": "COMPLETED", "is_savepoint": False, "checkpoint_type": "CHECKPOINT",
         "trigger_timestamp": 1795227266000, "latest_ack_timestamp": 1795227273000, "end_to_end_duration": 7000,
-        "time_in_queue": 0, "checkpointed_size": 14438, "state_size": 62668, "metadata_size": 1505,
+        "time_in_queue": 0, "checkpointed_size": 14438, "state_size": 62668, "persisted_data": 0, "metadata_size": 1505,
         "external_path": None, "discarded": True,
     }  # fmt: skip
     assert [entry["discarded"] for entry in answer["history"] if entry["status"] == "COMPLETED"] == [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll, KeepLatest, KeepWithin
-from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
+from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.protocol.config import seconds
 from airflow_checkpoint_provider.protocol.records import canonical
 from tests.support.histories import History
@@ -93,7 +93,7 @@ def test_defaults_are_those_of_flink_except_retention() -> None:
         ({"tolerable_failures": -1}, "0 or more"),
         ({"tolerable_failures": 1.5}, "0 or more"),
         ({"tolerable_failures": 2**31 - 1}, "write None"),
-        ({"mode": "once"}, "'exactly_once'"),
+        ({"mode": "once"}, "'exactly_once' or 'at_least_once'"),
         ({"aligned_timeout": "10 s", "mode": "at_least_once"}, "mode='exactly_once'"),
         ({"aligned_timeout": "10 s", "max_concurrent": 2}, "max_concurrent=1"),
     ],
@@ -111,17 +111,17 @@ def test_min_pause_raises_the_interval_and_is_at_most_a_year() -> None:
     assert CheckpointConfig(min_pause=timedelta(days=5000)).min_pause_s == 365 * 86400.0
 
 
-@pytest.mark.parametrize(("name", "value"), [("mode", "at_least_once"), ("aligned_timeout", "10 s")])
-def test_option_without_effect_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(NotSupportedYet, match=rf"CheckpointConfig\({name}={value!r}\).*leave it out") as caught:
-        CheckpointConfig(**{name: value})
-    assert caught.value.permanent
+def test_aligned_timeout_is_a_duration_or_none() -> None:
+    assert CheckpointConfig().aligned_timeout_s is None
+    assert CheckpointConfig(aligned_timeout="0 s").aligned_timeout_s == 0.0
+    with pytest.raises(InvalidConfig, match="aligned_timeout='soon' is no duration"):
+        CheckpointConfig(aligned_timeout="soon")
 
 
 @pytest.mark.parametrize(
     "name", ["interval", "min_pause", "max_concurrent", "tolerable_failures", "mode", "aligned_timeout"]
 )
-def test_default_of_an_option_without_effect_is_accepted(name: str) -> None:
+def test_default_of_an_option_may_be_written(name: str) -> None:
     default = getattr(CheckpointConfig(), name)
     assert CheckpointConfig(**{name: default}) == CheckpointConfig()
 
@@ -147,6 +147,8 @@ def test_unknown_option_raises_a_type_error() -> None:
     "config",
     [
         CheckpointConfig(),
+        CheckpointConfig(mode="at_least_once"),
+        CheckpointConfig(aligned_timeout="0 s"),
         CheckpointConfig(timeout="1 h", retention=KeepLatest(5) | KeepWithin(days=7)),
         CheckpointConfig(timeout=0.5, retention=KeepAll() & KeepWithin(hours=1)),
     ],

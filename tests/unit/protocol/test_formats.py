@@ -270,6 +270,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
         [json.loads(with_queries().objects[KEYS.entry(n)])["events"] for n in range(QUERIES_BOUNDARY + 1)]
     ),
     "acknowledgement-query": lambda: with_queries().objects[KEYS.acknowledgement(1, "")],
+    "acknowledgement-edges": lambda: query_lives.chained().to_bytes(),
     "entry-stub": stub,
     "acknowledgement": lambda: lived().objects[KEYS.acknowledgement(2, "")],
     "acknowledgement-footers": lambda: with_footers().to_bytes(),
@@ -303,6 +304,7 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "entry-boundary-queries": lambda body: Entry.from_bytes(body, "a boundary").to_bytes(),
     "events-queries": rewritten,
     "acknowledgement-query": lambda body: Acknowledgement.from_bytes(body).to_bytes(),
+    "acknowledgement-edges": lambda body: Acknowledgement.from_bytes(body).to_bytes(),
     "entry-stub": lambda body: Entry.from_bytes(body, "entry 0").to_bytes(),
     "entry-closing": lambda body: Entry.from_bytes(body, "entry 4").to_bytes(),
     "entry-closed": lambda body: Entry.from_bytes(body, "entry 64").to_bytes(),
@@ -506,6 +508,10 @@ def test_boundary_holds_queries_and_those_that_were_released() -> None:
 def test_acknowledgement_holds_where_a_query_stood() -> None:
     ack = Acknowledgement.from_bytes(golden("acknowledgement-query"))
     assert ack == query_lives.saved(1, 411, 412)
+
+
+def test_acknowledgement_holds_what_a_query_had_read_of_another_one() -> None:
+    assert Acknowledgement.from_bytes(golden("acknowledgement-edges")) == query_lives.chained()
 
 
 def test_files_have_the_checksums_of_their_footers() -> None:

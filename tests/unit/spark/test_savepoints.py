@@ -367,7 +367,7 @@ class Queries:
         self._error, self._endless = error, endless
         checkpointer = running.checkpointer
         checkpointer.drain_queries = self._drain
-        checkpointer.pause_queries = lambda: self.calls.append("pause")
+        checkpointer.pause_queries = lambda check: self.calls.append("pause")
         checkpointer.resume_queries = lambda: self.calls.append("resume")
 
     def _drain(self, check: Check) -> None:

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, StoreUnavailable
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
-from airflow_checkpoint_provider.protocol.metadata import StateEntry, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Edge, StateEntry, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Launch, Run, State
 from airflow_checkpoint_provider.text import (
     manual_restore,
@@ -89,6 +89,7 @@ def values(hint: Any, state: State) -> list[Any]:
         restore_story.Seen: [restore_story.Seen(HOSTILE, BEAT, alive, state.at) for alive in (True, False, None)],
         StateEntry: [StateEntry(uid=HOSTILE, kind=HOSTILE, run=HOSTILE, batch=batch) for batch in (-1, 7)],
         StateSnapshot: [StateSnapshot(uid=HOSTILE, kind=HOSTILE, run=HOSTILE)],
+        Edge: [Edge(upstream=HOSTILE, path=HOSTILE, ahead=2)],
         OlderRun: [OlderRun(HOSTILE, (1,), 1, closed=True), OlderRun(HOSTILE, error=ERROR)],
         CheckpointConfig: [CheckpointConfig(interval=1)],
         CheckpointError: [ERROR],

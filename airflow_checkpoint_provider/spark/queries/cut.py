@@ -1,0 +1,173 @@
+"""A cut over queries that read what others write: one batch of each, which fit together. Runs in the Spark driver.
+
+A query must not have read what its upstream, in the same checkpoint, has yet to write: after a restore the upstream writes these rows
+again into other files, and the query would read them twice. So only batches are taken where that is not so. What the upstream has
+written and the query has not read is *in flight*. A checkpoint is aligned if nothing is.
+
+No query stands still for that. Each goes on, and the batches that it has committed since the trigger are looked at until some fit.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_checkpoint_provider.coordinator.query_location import COMMITS, NOTHING, Location, Position
+from airflow_checkpoint_provider.coordinator.sealing import reached
+from airflow_checkpoint_provider.errors import Declined
+from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
+from airflow_checkpoint_provider.protocol.metadata import Edge
+from airflow_checkpoint_provider.spark.copies import TooLate
+from airflow_checkpoint_provider.spark.queries.edges import Flow
+from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.state.snapshot import Check
+
+LOOK = 0.1  # seconds between two looks at what was committed
+NEWEST = 16  # batches of a query that are looked at: an older one was looked at when it was new
+
+Positions = Mapping[str, Position]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a query is cut, what it had read by then of the queries before it, and the seconds until the cut was found."""
+
+    position: Position
+    edges: tuple[Edge, ...]
+    alignment_s: float
+
+
+def linked_queries(queries: Mapping[str, RunningQuery]) -> dict[str, RunningQuery]:
+    """Return the queries that read what others write, and those others."""
+    read = {upstream for query in queries.values() for upstream in query.upstreams}
+    return {uid: query for uid, query in queries.items() if query.upstreams or uid in read}
+
+
+def await_committed(upstream: RunningQuery, queries: Iterable[RunningQuery], check: Check) -> None:
+    """Wait until a query has committed all that others have read of it, which stand still. Raises what ``check`` raises."""
+    for downstream in queries:
+        if upstream.uid not in downstream.upstreams:
+            continue
+        flow, read = Flow(upstream, downstream), reached(downstream.located.own)
+        while upstream.runs():
+            committed = reached(upstream.located.own)
+            flow.look([committed], [read])
+            if flow.consistent(committed, read):
+                break
+            _check(check, f"query '{upstream.uid}' did not commit what '{downstream.uid}' had read")
+            time.sleep(LOOK)
+
+
+def _check(check: Check, not_done: str) -> None:
+    try:
+        check()
+    except TooLate:
+        raise TooLate(not_done) from None
+
+
+class Cut:
+    """The cut of one checkpoint over ``queries``, which are in the order of their starts: an upstream comes first."""
+
+    def __init__(self, queries: Mapping[str, RunningQuery], config: CheckpointConfig) -> None:
+        self._queries, self._config, self._began = queries, config, time.monotonic()
+        self._flows = [Flow(queries[upstream], query) for query in queries.values() for upstream in query.upstreams]
+        # A checkpoint holds no batch that is older than those of its trigger
+        self._oldest = {uid: reached(query.located.own).committed for uid, query in queries.items()}
+        self._lock = threading.Lock()
+        self._places: Mapping[str, Place] | None = None
+
+    def of(self, uid: str, check: Check) -> Place:
+        """Return where the query is cut. The first caller looks for the cut, the others wait. Raises what ``check`` raises, and
+        ``Declined`` if there is none.
+        """
+        with self._lock:
+            if self._places is None:
+                self._places = self._found(check)
+            return self._places[uid]
+
+    def _found(self, check: Check) -> Mapping[str, Place]:
+        found = self._aligned(check) or self._consistent(check)
+        took = time.monotonic() - self._began
+        return {uid: self._place(uid, found, took) for uid in found}
+
+    def _place(self, uid: str, found: Positions, took: float) -> Place:
+        flows = [flow for flow in self._flows if flow.downstream.uid == uid]
+        return Place(found[uid], tuple(flow.edge(found[flow.upstream.uid], found[uid]) for flow in flows), took)
+
+    def save(self, edge: Edge, target: Location) -> None:
+        """Copy the files in flight of an edge into a file set."""
+        self._queries[edge.upstream].sink.save(edge.in_flight, target)
+
+    # -- looking for it ----------------------------------------------------------------------------------------------
+
+    def _aligned(self, check: Check) -> Positions | None:
+        """Wait for a cut with nothing in flight. Return None if it shall not be waited for, or can no longer come."""
+        limit = self._config.aligned_timeout_s if self._config.mode == EXACTLY_ONCE else 0.0
+        while True:
+            ended = any(not flow.downstream.runs() or flow.downstream.paused for flow in self._flows)  # asked first
+            if found := self._look(Flow.aligned):
+                return found
+            if ended or (limit is not None and time.monotonic() >= self._began + limit):
+                return None
+            _check(
+                check,
+                f"the queries {', '.join(self._queries)} were not aligned: one had yet to read what another one writes",
+            )
+            time.sleep(LOOK)
+
+    def _consistent(self, check: Check) -> Positions:
+        """Wait for a cut in which no query has read what is yet to be written; with ``at_least_once``, take the newest batches."""
+        fits = Flow.consistent if self._config.mode == EXACTLY_ONCE else lambda *_: True
+        while True:
+            ended = not any(query.runs() and not query.paused for query in self._queries.values())
+            if found := self._look(fits):
+                return found
+            if ended:
+                raise Declined(
+                    f"one of the queries {', '.join(self._queries)} has read what another one has written and not committed, and"
+                    " that one has ended. Start it again"
+                )
+            _check(check, f"of the queries {', '.join(self._queries)}, one did not commit what another one had read")
+            time.sleep(LOOK)
+
+    def _look(self, fits: Callable[[Flow, Position, Position], bool]) -> Positions | None:
+        """Return committed batches of the queries that fit, the newest there are; None if there are none."""
+        # Downstream first: what a query has read by then, its upstream has written
+        there = {uid: self._committed(uid) for uid in reversed(list(self._queries))}
+        for flow in self._flows:
+            flow.look(there[flow.upstream.uid], there[flow.downstream.uid])
+        return chosen(there, {uid: self._fits(uid, fits) for uid in self._queries})
+
+    def _fits(self, uid: str, fits: Callable[[Flow, Position, Position], bool]) -> Fits:
+        flows = [flow for flow in self._flows if flow.downstream.uid == uid]
+        return lambda position, before: all(fits(flow, before[flow.upstream.uid], position) for flow in flows)
+
+    def _committed(self, uid: str) -> Sequence[Position]:
+        """Return where the query may be cut, the newest first. If it stands still, or catches up, there is one place."""
+        query = self._queries[uid]
+        own = query.located.own
+        if query.paused or not query.caught_up:
+            return (reached(own),)
+        batches = [batch for batch in own.batches(COMMITS) if batch >= self._oldest[uid]] or [NOTHING]
+        return [Position(batch, batch) for batch in batches[: -NEWEST - 1 : -1]]
+
+
+Fits = Callable[[Position, Positions], bool]
+"""Whether a query may be cut at a position, if those before it are cut at these."""
+
+
+def chosen(there: Mapping[str, Sequence[Position]], fits: Mapping[str, Fits]) -> Positions | None:
+    """Return a position of each query, so that all fit; None if there are none. ``fits`` names an upstream first."""
+
+    def further(uids: Sequence[str], before: Positions) -> Positions | None:
+        if not uids:
+            return before
+        uid, *rest = uids
+        for position in there[uid]:
+            if fits[uid](position, before) and (found := further(rest, {**before, uid: position})):
+                return found
+        return None
+
+    return further(list(fits), {})

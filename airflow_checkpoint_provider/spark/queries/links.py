@@ -1,0 +1,159 @@
+"""What queries of a checkpoint had to do with each other, where they begin in other places. Runs in the Spark driver.
+
+A checkpoint names the files in flight where they are: in the sink of the query that wrote them. In a fork, that query writes to
+another path, where its downstream would not find them. So a savepoint holds copies, which are brought there. And what the downstream
+has read already is named there, too: else its source would take its last files for lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkFile, logged
+from airflow_checkpoint_provider.spark.queries.sources import Source, parsed_file
+from airflow_checkpoint_provider.spark.s3a import spark_uri
+from airflow_checkpoint_provider.text.units import plural
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOLDER = "in_flight/"
+
+
+def copy_of(name: str) -> str:
+    """Return the name of the copy of a file in flight. It is none of Parquet: its rows are not those of the state."""
+    return f"{FOLDER}{name.rpartition('/')[2]}.copy"
+
+
+def is_copy(name: str) -> bool:
+    """Return whether a file of a query's file sets is the copy of a file in flight."""
+    return name.startswith(FOLDER)
+
+
+class InFlight:
+    """The files of the query ``upstream`` that others have yet to read, in the checkpoint from which it starts."""
+
+    def __init__(self, attempt: Attempt, upstream: str, restored: Iterable[StateSnapshot]) -> None:
+        self._attempt, self._upstream = attempt, upstream
+        self._edges = [
+            (state, edge)
+            for state in restored
+            for edge in (state.query.edges if state.query else ())
+            if edge.upstream == upstream
+        ]
+
+    def copies(self, path: str) -> dict[str, Location]:
+        """Return the names of the files below the sink, and the file sets that hold their copies. ``path`` is the empty sink where they are
+        needed. Raises ``SinkMoved`` if there are no copies.
+        """
+        found: dict[str, Location] = {}
+        for state, edge in self._edges:
+            folders = {file.name: file_set.path for file_set in state.file_sets for file in file_set.files}
+            for file in edge.in_flight:
+                if copy_of(file.name) not in folders:
+                    raise SinkMoved(
+                        f"query '{self._upstream}' would begin in {path}, which is empty. The checkpoint is unaligned: '{state.uid}' had"
+                        f" yet to read {plural(len(edge.in_flight), 'file')} of '{self._upstream}', and only a savepoint holds copies of"
+                        " them. Nothing was started. Start from a savepoint, or from an aligned checkpoint"
+                    )
+                folder = self._attempt.keys.file_set(folders[copy_of(file.name)])
+                found[file.name] = Location(self._attempt.store, folder)
+        return found
+
+    def refuse_elsewhere(self, path: str) -> None:
+        """Raise ``SinkMoved`` if files are in flight, and the query goes back to the checkpoint and writes to another ``path`` now."""
+        if any(edge.in_flight for _, edge in self._edges):
+            readers = " and ".join(f"'{state.uid}'" for state, _ in self._edges)
+            raise SinkMoved(
+                f"query '{self._upstream}' goes back to an unaligned checkpoint: {readers} had yet to read files of it, and would not find"
+                f" them in {path}, which is empty. The query was not started. Write to {self._edges[0][1].path}, or start another job_id"
+                " from a savepoint"
+            )
+
+
+@dataclass(frozen=True)
+class Move:
+    """A file source whose files lie elsewhere now: the number of its folder, and the old and new place, encoded as in Spark's logs."""
+
+    folder: int
+    old: str
+    new: str
+
+    def carry_out(self, own: Location) -> None:
+        """Let the log of the source in a location name its files in the new place. Raises ``Damaged``."""
+        prefix = f"{self.old}/"
+        for listed in own.store.list(own.name(f"sources/{self.folder}")):
+            version, *lines = own.read(listed.key.removeprefix(f"{own.key}/")).decode().split("\n")
+            files = [parsed_file(line, listed.key) for line in lines if line]
+            for file in files:
+                if (path := ONE_SLASH.sub("file:///", file["path"])).startswith(prefix):
+                    file["path"] = f"{self.new}/{path.removeprefix(prefix)}"
+            own.store.overwrite(listed.key, "\n".join((version, *map(json.dumps, files))).encode())
+
+
+@dataclass(frozen=True)
+class Links:
+    """What a query of a checkpoint had to do with others: files in flight from it, and sources that read from them."""
+
+    in_flight: InFlight
+    moves: tuple[Move, ...] = ()
+
+
+def restored_links(
+    spark: SparkSession,
+    attempt: Attempt,
+    uid: str,
+    restored: Mapping[str, StateSnapshot],
+    upstreams: Mapping[str, Sequence[Source]],
+) -> Links:
+    """Return what the query had to do with others in the checkpoint whose states are ``restored``. ``upstreams``: what it reads now."""
+    query = restored[uid].query if uid in restored else None
+    moves = [
+        Move(source.folder, logged(_path(spark, edge.path)), logged(_path(spark, source.path)))
+        for edge in (query.edges if query else ())
+        for source in upstreams.get(edge.upstream, ())
+        if source.path != edge.path
+    ]
+    return Links(InFlight(attempt, uid, restored.values()), tuple(moves))
+
+
+def save(spark: SparkSession, folder: str, files: Iterable[File], target: Location) -> None:
+    """Copy files of the sink ``folder`` into a file set."""
+    for file in files:
+        _copy(
+            spark,
+            _path(spark, folder, file.name),
+            _path(spark, spark_uri(target.store, target.key), copy_of(file.name)),
+        )
+
+
+def bring(spark: SparkSession, copies: Mapping[str, Location], folder: str) -> list[SinkFile]:
+    """Copy files in flight into the sink ``folder``. Return them as its log names them. May be repeated."""
+    found = []
+    for name, place in copies.items():
+        source = _path(spark, spark_uri(place.store, place.key), copy_of(name))
+        found.append(SinkFile.of(_copy(spark, source, _path(spark, folder, name))))
+    return found
+
+
+def _path(spark: SparkSession, folder: str, name: str | None = None) -> Any:
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    return path if name is None else jvm.org.apache.hadoop.fs.Path(path, name)
+
+
+def _copy(spark: SparkSession, source: Any, target: Any) -> Any:
+    """Copy a file, which may replace an earlier copy. Return the status of the copy."""
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    conf = session.sessionState().newHadoopConf()
+    files = target.getFileSystem(conf)
+    jvm.org.apache.hadoop.fs.FileUtil.copy(source.getFileSystem(conf), source, files, target, False, True, conf)
+    return files.getFileStatus(target)

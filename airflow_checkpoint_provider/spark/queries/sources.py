@@ -1,0 +1,101 @@
+"""The file sources of a query: where they read, and which files they have read. Runs in the Spark driver.
+
+The log of a file source lies in the location of its query. An entry names the files that one batch, or more, have read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
+from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.spark.queries.sink_log import COMPACT, place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file source of a query: the number of its offset, the number of its folder below ``sources``, and the path that it reads."""
+
+    offset: int
+    folder: int
+    path: str
+
+
+def file_sources(spark: SparkSession, writer: DataStreamWriter) -> list[Source]:
+    """Return the file sources of a query, as its plan names them."""
+    rows: Any = writer._df
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    streaming = [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
+    distinct: list[Any] = []  # a source that is read in several places has one folder
+    found = []
+    for number, leaf in enumerate(streaming):
+        if leaf not in distinct:
+            distinct.append(leaf)
+            if path := _path(leaf):
+                found.append(Source(number, len(distinct) - 1, place(spark, path)))
+    return found
+
+
+def _path(leaf: Any) -> str | None:
+    """Return the path of a leaf of a plan, if it is a file source."""
+    if leaf.getClass().getSimpleName() != "StreamingRelation":
+        return None
+    options = leaf.dataSource().options()
+    return str(options.apply("path")) if options.contains("path") else None
+
+
+class SourceLog:
+    """The log of a file source: which entry of it names a file first. An entry is read once."""
+
+    def __init__(self, location: Location, folder: int) -> None:
+        self._location, self._folder = location, f"sources/{folder}"
+        self._newest = NOTHING
+        self._entries: dict[str, int] = {}
+
+    def read(self, newest: int) -> Mapping[str, int]:
+        """Return the names of the files up to entry ``newest``, and perhaps of later ones. Raises ``Damaged``."""
+        if newest > self._newest:
+            for entry in self._unread(newest):
+                self._entries |= self._parsed(entry)
+            self._newest = newest
+        return self._entries
+
+    def _parsed(self, entry: str) -> dict[str, int]:
+        name = f"{self._folder}/{entry}"
+        _, *lines = self._location.read(name).decode().split("\n")
+        files = [parsed_file(line, self._location.name(name)) for line in lines if line]
+        return {name_of(file["path"]): file["batchId"] for file in files}
+
+    def _unread(self, newest: int) -> Iterator[str]:
+        """Yield the entries that are not read yet. A compacted one holds all before it."""
+        folder = self._location.name(self._folder)
+        there = {listed.key.rpartition("/")[2] for listed in self._location.store.list(folder)}
+        numbers = range(newest, self._newest, -1)
+        compacted = next((number for number in numbers if f"{number}{COMPACT}" in there), None)
+        if compacted is not None:
+            yield f"{compacted}{COMPACT}"
+        first = self._newest if compacted is None else compacted
+        yield from map(str, range(first + 1, newest + 1))
+
+
+def parsed_file(line: str, entry: str) -> dict[str, Any]:
+    """Return what a line of a file source's log says of a file. Raises ``Damaged``, naming the ``entry``."""
+    try:
+        file: dict[str, Any] = json.loads(line)
+        if isinstance(file["path"], str) and isinstance(file["batchId"], int):
+            return file
+        raise TypeError("it has no path, or no batch")
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{entry} is not what Spark writes ({error}); somebody or something changed it") from None
+
+
+def name_of(path: str) -> str:
+    """Return the name of a file of a sink. Spark gives each file a name that no other one has."""
+    return path.rpartition("/")[2]

@@ -1,0 +1,309 @@
+"""Savepoints of queries that read what others write: each is restored elsewhere and run to the end. Runs on Linux."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow.parquet
+import pytest
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig
+from airflow_checkpoint_provider.cli import change
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.protocol.state import ABORTED, Checkpoint
+from airflow_checkpoint_provider.text.units import plural
+from tests.integration.runtime.test_stopping import ask, found, resume
+from tests.support.launches import Launches
+from tests.support.runs import Home, Running
+from tests.support.s3server import S3Server
+from tests.support.streams import add_files, expected, expected_keys, rows_in
+from tests.support.waiting import wait_until
+
+COLUMNS = {"first": "id", "second": "id", "third": "key"}
+PATIENCE = 120  # seconds
+
+
+@pytest.fixture
+def chain(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    s3: S3Server | None = request.getfixturevalue("s3") if getattr(request, "param", "") == "S3" else None
+    return Home(tmp_path / "chain", "chain.py", s3=s3)
+
+
+def source(home: Home) -> Path:
+    return Path(f"{home.out}-in")
+
+
+def written(out: Path) -> dict[int, list[Path]]:
+    """Return the files of each batch of a sink. A compacted entry counts with what it adds."""
+    batches, seen = dict[int, list[Path]](), set[Path]()
+    entries = (out / "_spark_metadata").glob("[0-9]*")
+    for entry in sorted(entries, key=lambda file: (int(file.name.removesuffix(".compact")), len(file.name))):
+        _, *lines = entry.read_text().splitlines()
+        paths = [Path(unquote(urlparse(json.loads(line)["path"]).path)) for line in lines]
+        batches.setdefault(int(entry.name.removesuffix(".compact")), []).extend(p for p in paths if p not in seen)
+        seen.update(paths)
+    return batches
+
+
+def values(out: Path, uid: str, batches: range | None = None) -> list[Any]:
+    """Return what a query wrote, in these batches."""
+    found = written(out / uid)
+    files = [file for number, paths in found.items() if batches is None or number in batches for file in paths]
+    return [value for file in files for value in pyarrow.parquet.ParquetFile(file).read()[COLUMNS[uid]].to_pylist()]
+
+
+def goal(uid: str, files: int) -> list[Any]:
+    return list(expected_keys(files)) if uid == "third" else list(expected(files))
+
+
+def queries(home: Home, checkpoint: Checkpoint) -> Mapping[str, QueryDetail]:
+    states = home.coordinator().read_seal(checkpoint).states.values()
+    return {state.uid: state.query for state in states if state.query}
+
+
+def savepoint(home: Home, running: Running, token: str) -> Checkpoint:
+    """Ask for a savepoint, and wait until it is there."""
+    number = ask(home, running, "savepoint", lambda _: True, token=token)
+    wait_until(lambda: (one := found(home, number)).published or one.status == ABORTED, PATIENCE, running.said)
+    taken = found(home, number)
+    assert taken.published, (taken, running.said())
+    return taken
+
+
+def cut_again_and_again(home: Home, rounds: int) -> tuple[list[Checkpoint], int]:
+    """Return savepoints that were taken while files arrived, and the number of files. The driver is killed in the end."""
+    home.env["CHAIN_FOREVER"] = "1"
+    add_files(source(home), 0, 1, 2)
+    with home.started() as running:
+        wait_until(lambda: written(home.out / "third"), PATIENCE, running.said)
+        taken, files = [], 3
+        for number in range(rounds):
+            add_files(source(home), *range(files, files + 4))
+            files += 4
+            taken.append(savepoint(home, running, f"savepoint {number}"))
+        running.send(signal.SIGKILL)
+        running.wait()
+    for name in ("CHAIN_FOREVER", "CHAIN_LATE"):
+        home.env.pop(name, None)
+    return taken, files
+
+
+def run_to_the_end(home: Home, files: int) -> None:
+    ended = home.run()
+    assert ended.code == 0, ended.log
+    for uid in COLUMNS:
+        assert sorted(values(home.out, uid)) == goal(uid, files), uid
+
+
+def forked(home: Home, taken: list[Checkpoint]) -> list[dict[str, Counter[Any]]]:
+    """Let a job start from each savepoint, and run to its end. Return, of each, what it wrote behind what the original had written."""
+    home.env |= {"CHAIN_IN": str(source(home)), "CHAIN_FORKS": " ".join(one.target or "" for one in taken)}
+    ended = home.run()
+    assert ended.code == 0, ended.log
+    found = []
+    for number, one in enumerate(taken):
+        of_fork = {}
+        for uid, query in queries(home, one).items():
+            before = values(home.out, uid, range(query.batch + 1))
+            after = values(home.out / str(number), uid, range(query.batch + 1, 10_000))
+            of_fork[uid] = Counter([*before, *after])
+        found.append(of_fork)
+    return found
+
+
+def once(files: int) -> dict[str, list[Any]]:
+    return {uid: goal(uid, files) for uid in COLUMNS}
+
+
+def in_order(fork: dict[str, Counter[Any]]) -> dict[str, list[Any]]:
+    return {uid: sorted(rows.elements()) for uid, rows in fork.items()}
+
+
+def in_flight(home: Home, checkpoint: Checkpoint) -> int:
+    """Return the number of files in flight."""
+    edges = [edge for query in queries(home, checkpoint).values() for edge in query.edges]
+    assert not any(edge.ahead for edge in edges)
+    return sum(len(edge.in_flight) for edge in edges)
+
+
+EVERYWHERE = pytest.mark.parametrize("chain", ["disk", pytest.param("S3", marks=pytest.mark.slow)], indirect=True)
+
+
+def newest_log(home: Home) -> str:
+    return max(
+        home.folder.glob("driver-*/log"), key=lambda log: int(log.parent.name.removeprefix("driver-"))
+    ).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chain", ["disk", "S3"], indirect=True)
+def test_aligned_savepoints_hold_each_row_once(chain: Home) -> None:
+    taken, files = cut_again_and_again(chain, 3)
+    run_to_the_end(chain, files)
+    assert [in_flight(chain, one) for one in taken] == [0, 0, 0]
+    for fork in forked(chain, taken):
+        assert in_order(fork) == once(files)
+
+
+@EVERYWHERE
+def test_unaligned_savepoints_hold_the_rows_in_flight(chain: Home) -> None:
+    """The second query reads half as fast as the first one writes."""
+    chain.env |= {"CHAIN_FILES": "1", "CHAIN_ALIGNED": "0 s"}
+    taken, files = cut_again_and_again(chain, 2)
+    run_to_the_end(chain, files)
+    assert all(in_flight(chain, one) for one in taken)
+    for fork in forked(chain, taken):
+        assert in_order(fork) == once(files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["suspend_savepoint", "terminate_savepoint"])
+@pytest.mark.parametrize("limit", ["1", "1000"])
+def test_savepoint_of_a_stop_is_consistent(chain: Home, kind: str, limit: str) -> None:
+    """Whatever batches the stop has broken off. After a drain, nothing is in flight."""
+    chain.env |= {"CHAIN_FILES": limit, "CHAIN_FOREVER": "1"}
+    add_files(source(chain), *range(3))
+    with chain.started() as running:
+        wait_until(lambda: written(chain.out / "third"), PATIENCE, running.said)
+        add_files(source(chain), *range(3, 12))
+        number = ask(chain, running, kind, lambda _: True)
+        ended = running.wait()
+    assert ended.code == 79, ended.log
+    taken = found(chain, number)
+    assert taken.published, ended.log
+    if kind == "terminate_savepoint":
+        assert not in_flight(chain, taken)
+    del chain.env["CHAIN_FOREVER"]
+    resume(chain)
+    run_to_the_end(chain, 12)
+    (fork,) = forked(chain, [taken])
+    assert in_order(fork) == once(12)
+
+
+@pytest.mark.slow
+def test_chain_goes_back_in_place(chain: Home) -> None:
+    """What was in flight is still in the sink, and is read again from there. So a plain checkpoint will do."""
+    chain.env |= {"CHAIN_FILES": "1", "CHAIN_ALIGNED": "0 s"}
+    taken, files = cut_again_and_again(chain, 2)
+    source_of = change.Source(f"chk-{taken[0].id}", rewind_sink=True)
+    change.restore(chain.store, "chain", None, source_of, change.Approval(yes=True))
+    ended = chain.run()
+    assert ended.code == 0, ended.log
+    for uid, column in COLUMNS.items():
+        assert rows_in(chain.out / uid, column) == goal(uid, files), uid
+
+
+@pytest.mark.slow
+def test_fork_of_an_unaligned_checkpoint_is_refused(chain: Home) -> None:
+    """Only a savepoint holds copies of what was in flight."""
+    chain.env |= {"CHAIN_FILES": "1", "CHAIN_ALIGNED": "0 s"}
+    cut_again_and_again(chain, 2)
+    coordinator = chain.coordinator()
+    unaligned = next(one for one in coordinator.state.retained if not one.savepoint and one.in_flight_bytes)
+    pointer = str(coordinator.keys.pointer(chain.store.uri, unaligned.id))
+    chain.env |= {"CHAIN_IN": str(source(chain)), "CHAIN_FORKS": pointer}
+    refused = chain.run()
+    assert refused.code == 1, refused.log
+    assert "The checkpoint is unaligned: 'second' had yet to read" in refused.log
+    assert "[CKP401]" in refused.log
+    assert not written(chain.out / "0" / "first")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["cut/before", "cut/found", "in-flight/copied", "in-flight/before-copy"])
+@pytest.mark.parametrize("aligned", [None, "0 s"])
+def test_driver_that_is_killed_at_a_cut_is_followed_by_another(chain: Home, point: str, aligned: str | None) -> None:
+    if aligned:
+        chain.env |= {"CHAIN_FILES": "1", "CHAIN_ALIGNED": aligned}
+    elif point.startswith("in-flight"):
+        pytest.skip("nothing is in flight")
+    chain.env["CHAIN_FOREVER"] = "1"
+    add_files(source(chain), *range(4))
+    with chain.started(("kill", point)) as killed:
+        wait_until(lambda: written(chain.out / "second"), PATIENCE, killed.said)
+        add_files(source(chain), *range(4, 8))
+        ask(chain, killed, "savepoint", lambda _: True)
+        assert killed.wait().code == -9, killed.said()
+    with chain.started() as running:
+        taken = savepoint(chain, running, "savepoint of the next driver")
+    del chain.env["CHAIN_FOREVER"]
+    run_to_the_end(chain, 8)
+    (fork,) = forked(chain, [taken])
+    assert in_order(fork) == once(8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aligned", [None, "0 s"])
+def test_driver_that_sleeps_at_a_cut_saves_nothing_when_it_wakes(chain: Home, aligned: str | None) -> None:
+    launches = Launches(chain.store, "chain", of_run=False)
+    launches.checkpointing = CheckpointConfig(aligned_timeout=aligned)
+    chain.env |= {"CHAIN_FILES": "1" if aligned else "1000", "CHAIN_FOREVER": "1"}
+    add_files(source(chain), *range(4))
+    with chain.started(("stop", "cut/found"), confs=launches.plan()) as zombie:
+        wait_until(lambda: written(chain.out / "second"), PATIENCE, zombie.said)
+        add_files(source(chain), *range(4, 8))
+        number = ask(chain, zombie, "savepoint", lambda _: True)
+        wait_until(lambda: is_asleep(zombie), PATIENCE, zombie.said)
+        with chain.started(confs=launches.plan(2)) as taker:
+            taken = savepoint(chain, taker, "savepoint of the next driver")
+            zombie.send(signal.SIGCONT)
+            assert zombie.wait().code == 79, zombie.said()
+            add_files(source(chain), *range(8, 10))
+            wait_until(lambda: sorted(values(chain.out, "third")) == goal("third", 10), PATIENCE, taker.said)
+    assert found(chain, number).status == ABORTED
+    del chain.env["CHAIN_FOREVER"]
+    (fork,) = forked(chain, [taken])
+    assert in_order(fork) == once(10)
+
+
+def is_asleep(running: Running) -> bool:
+    return Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["in-flight/before-bringing", "in-flight/brought", "query/before-location"])
+def test_fork_that_is_killed_while_files_in_flight_are_brought_begins_again(chain: Home, point: str) -> None:
+    chain.env |= {"CHAIN_FILES": "1", "CHAIN_ALIGNED": "0 s"}
+    (taken,), files = cut_again_and_again(chain, 1)
+    run_to_the_end(chain, files)
+    chain.env |= {"CHAIN_IN": str(source(chain)), "CHAIN_FORKS": taken.target or ""}
+    killed = chain.run(("kill", point))
+    assert killed.code == -9, killed.log
+    (fork,) = forked(chain, [taken])
+    assert in_order(fork) == once(files)
+
+
+@pytest.mark.slow
+def test_batches_that_do_not_fit_are_not_taken(chain: Home) -> None:
+    """The first look sees a downstream that has come further than its upstream."""
+    chain.env |= {"CHAIN_LATE": "1", "CHAIN_ALIGNED": "0 s"}
+    (taken,), files = cut_again_and_again(chain, 1)
+    run_to_the_end(chain, files)
+    in_flight(chain, taken)
+    (fork,) = forked(chain, [taken])
+    assert in_order(fork) == once(files)
+
+
+@pytest.mark.slow
+def test_at_least_once_doubles_what_a_query_had_read_ahead(chain: Home) -> None:
+    """The same look without the comparison."""
+    chain.env |= {"CHAIN_LATE": "1", "CHAIN_MODE": "at_least_once"}
+    (taken,), files = cut_again_and_again(chain, 1)
+    run_to_the_end(chain, files)
+    (edge,) = queries(chain, taken)["second"].edges
+    assert edge.ahead
+    (fork,) = forked(chain, [taken])
+    assert (
+        f"query 'second' had read {plural(edge.ahead, 'file')} of 'first' that are not in the checkpoint"
+        in newest_log(chain)
+    )
+    twice = [row for row, times in fork["second"].items() if times == 2]
+    assert twice
+    assert fork["second"] - Counter(twice) == Counter(goal("second", files))
+    assert in_order({"first": fork["first"]}) == {"first": goal("first", files)}

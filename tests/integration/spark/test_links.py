@@ -1,0 +1,83 @@
+"""Files in flight are copied out of a sink and brought into another one, and a source's log is moved. Runs on Linux."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.spark.queries.links import Move, bring, copy_of
+from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
+from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.storage import LocalStore
+
+SCHEMA = "id long, half string"
+HALF = "id", "concat('a b/', id % 2) AS half"
+
+
+def stream(spark: SparkSession, source: Path, out: Path, location: Path) -> None:
+    """Copy the rows that are there, in batches of one file."""
+    read = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").parquet(f"file:{source}")
+    writer = read.writeStream.partitionBy("half").format("parquet").option("path", str(out))
+    writer.option("checkpointLocation", str(location)).trigger(availableNow=True).start().awaitTermination()
+
+
+def ids(spark: SparkSession, folder: Path) -> list[int]:
+    return sorted(row.id for row in spark.read.schema(SCHEMA).parquet(str(folder)).collect())
+
+
+@pytest.mark.parametrize("behind", [3, 21])
+def test_files_in_flight_are_read_from_the_sink_to_which_they_were_brought(
+    spark: SparkSession, tmp_path: Path, behind: int
+) -> None:
+    """Behind batch 9, the log of that sink begins with a compacted entry."""
+    old, new, store = tmp_path / "old out", tmp_path / "new out", LocalStore(str(tmp_path / "root"))
+    spark.range(6).selectExpr(*HALF).repartition(1).write.parquet(str(tmp_path / "in"))
+    stream(spark, tmp_path / "in", old, tmp_path / "first")
+    sink, target = Sink(spark, "rows", Target("parquet", f"file:{old}")), Location(store, "state/rows/1-abc")
+    files = sink.named(file for _, file in sink.written(0))
+    assert sorted(file.name.partition("/")[0] for file in files) == ["half=a b%2F0", "half=a b%2F1"]
+    for _ in range(2):  # the first driver was killed before the savepoint was completed
+        sink.save(files, target)
+    copies = {file.name: target for file in files}
+    assert {name for name in target.sizes() if name in map(copy_of, copies)} == set(map(copy_of, copies))
+    for _ in range(2):  # the first driver was killed before the log named them
+        brought = bring(spark, copies, f"file:{new}")
+    SinkLog(spark, str(new)).fill_up(behind, brought)
+    assert ids(spark, new) == [*range(6)]
+    stream(spark, new, tmp_path / "out", tmp_path / "second")
+    assert ids(spark, tmp_path / "out") == [*range(6)]
+
+
+def test_source_whose_log_was_moved_does_not_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Its files lie elsewhere now, and are named as Spark names them there. One that it has not read is new."""
+    old, new, location = tmp_path / "old out", tmp_path / "new out", tmp_path / "query"
+    spark.range(6).selectExpr(*HALF).repartition(1).write.parquet(str(tmp_path / "in"))
+    stream(spark, tmp_path / "in", old, tmp_path / "first")
+    stream(spark, old, tmp_path / "out", location)
+    old.rename(new)
+    for checksum in [*new.rglob(".*.crc"), *location.rglob(".*.crc")]:  # a copied location has none
+        checksum.unlink()
+    log = SinkLog(spark, str(new))
+    own = Location(LocalStore(str(tmp_path)), "query")
+    before = own.read("sources/0/0")
+    Move(0, f"file://{tmp_path}/old%20out", f"file://{tmp_path}/new%20out").carry_out(own)
+    assert own.read("sources/0/0") == before.replace(b"/old%20out/", b"/new%20out/").replace(b'":', b'": ').replace(
+        b',"', b', "'
+    )
+    for entry in (new / "_spark_metadata").glob("[0-9]*"):
+        entry.write_text(entry.read_text().replace("/old%20out/", "/new%20out/"))
+    assert len(log.files()) == 2
+    stream(spark, new, tmp_path / "out", location)
+    assert ids(spark, tmp_path / "out") == [*range(6)]
+
+
+def test_damaged_log_of_a_source_is_named(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.overwrite("query/sources/0/0", b'v1\n{"path":7}')
+    with pytest.raises(Damaged, match="query/sources/0/0 is not what Spark writes"):
+        Move(0, "file:///a", "file:///b").carry_out(Location(store, "query"))

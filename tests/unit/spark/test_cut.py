@@ -1,0 +1,287 @@
+"""Cuts over a chain of queries whose steps hypothesis mixes: run on from any cut, each row is there once. Runs anywhere.
+
+The queries are played here, and what they leave behind is as Spark writes it: logs of offsets, commits, sources and sinks. ``Cut`` is
+the real one. While it waits, the queries take their next steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location, Position
+from airflow_checkpoint_provider.errors import Declined
+from airflow_checkpoint_provider.protocol.metadata import Edge, File
+from airflow_checkpoint_provider.spark.copies import TooLate
+from airflow_checkpoint_provider.spark.queries import cut
+from airflow_checkpoint_provider.spark.queries.cut import Cut, Place, chosen
+from airflow_checkpoint_provider.spark.queries.edges import Flow
+from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile
+from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.storage.memory import MemoryStore
+
+Rows = tuple[int, ...]
+
+
+@dataclass
+class PlayedSink:
+    """A sink: the files of each batch."""
+
+    path: str
+    batches: list[list[SinkFile]] = field(default_factory=list)
+
+    def written(self, since: int) -> list[tuple[int, SinkFile]]:
+        return [(number, file) for number, files in enumerate(self.batches) for file in files]
+
+    def named(self, files: Iterable[SinkFile]) -> tuple[File, ...]:
+        return tuple(File(name=file.path.rpartition("/")[2], bytes=1, rows=0) for file in files)
+
+
+class Played:
+    """A query: each batch reads what is there, at most ``limit`` files, in one step; writes it in the next one; and then commits."""
+
+    def __init__(self, uid: str, upstream: Played | None, store: MemoryStore, limit: int) -> None:
+        self.uid, self._upstream, self._limit = uid, upstream, limit
+        self.located = SimpleNamespace(own=Location(store, uid))
+        self.sink = PlayedSink(f"memory:/{uid}")
+        self.upstreams = {upstream.uid: [Source(0, 0, upstream.sink.path)]} if upstream else {}
+        self.paused, self.caught_up, self.alive = False, True, True
+        self.rows: dict[str, Rows] = {}  # file -> what is in it
+        self.read: list[list[str]] = []  # the files of each batch
+        self._steps = 0
+
+    def runs(self) -> bool:
+        return self.alive
+
+    @property
+    def in_a_batch(self) -> bool:
+        return self._steps % 3 > 0
+
+    def step(self) -> None:
+        if self.alive:
+            batch, part = divmod(self._steps, 3)
+            self._steps += (self._read, self._write, self._commit)[part](batch)
+
+    def _put(self, name: str, *lines: str) -> None:
+        self.located.own.store.overwrite(self.located.own.name(name), "\n".join(("v1", *lines)).encode())
+
+    def _read(self, batch: int) -> bool:
+        """Begin a batch. A query that has nothing to read begins none; the first query always finds a row."""
+        known = {name for names in self.read for name in names}
+        there = [file for files in self._upstream.sink.batches for file in files] if self._upstream else []
+        new = [file.path for file in there if file.path not in known][: self._limit]
+        if self._upstream and not new:
+            return False
+        self.read.append(new)
+        self._put(f"sources/0/{batch}", *(json.dumps({"path": path, "batchId": batch}) for path in new))
+        self._put(f"offsets/{batch}", '{"batchWatermarkMs": 0}', json.dumps({"logOffset": batch}))
+        return True
+
+    def _write(self, batch: int) -> bool:
+        """Write a row of each file that was read: two files at once, if there are more."""
+        rows = [row for path in self.read[batch] for row in self.found(path)] if self._upstream else [batch]
+        half = (len(rows) + 1) // 2
+        files = [SinkFile(f"{self.sink.path}/part-{batch}-{n}", "") for n in range(2 if rows[half:] else 1)]
+        self.rows |= {file.path: tuple(part) for file, part in zip(files, (rows[:half], rows[half:]), strict=False)}
+        self.sink.batches.append(files)
+        return True
+
+    def _commit(self, batch: int) -> bool:
+        self._put(f"commits/{batch}")
+        return True
+
+    def found(self, path: str) -> Rows:
+        assert self._upstream
+        return self._upstream.rows[path]
+
+    def up_to(self, batch: int) -> Counter[int]:
+        """Return the rows that the query has read by the end of a batch."""
+        if not self._upstream:
+            return Counter(range(batch + 1))
+        return Counter(row for names in self.read[: batch + 1] for path in names for row in self.found(path))
+
+
+class Chain:
+    """Three queries, each of which reads what the one before writes, and the steps that they have yet to take."""
+
+    def __init__(self, steps: Sequence[int], limits: Sequence[int]) -> None:
+        store, before = MemoryStore(), None
+        self.queries: dict[str, Any] = {}
+        for uid, limit in zip("abc", limits, strict=True):
+            self.queries[uid] = before = Played(uid, before, store, limit)
+        self._steps = list(steps)
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Take the next steps. When none are left, the first query ends its batch, and the others read to the end."""
+        self.now += seconds
+        for _ in range(3):
+            self.step()
+
+    def step(self) -> None:
+        queries = list(self.queries.values())
+        if self._steps:
+            queries[self._steps.pop()].step()
+        else:
+            for query in queries if queries[0].in_a_batch else queries[1:]:
+                query.step()
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def places(chain: Chain, before: int, config: CheckpointConfig) -> dict[str, Place]:
+    """Return where the queries are cut, when the trigger comes after some of their steps."""
+    for _ in range(before):
+        chain.step()
+
+    def check() -> None:
+        if chain.now > 500:
+            raise TooLate
+
+    taken = Cut(chain.queries, config)
+    return {uid: taken.of(uid, check) for uid in chain.queries}
+
+
+def run_on(chain: Chain, found: dict[str, Place]) -> dict[str, Counter[int]]:
+    """Return what each query has read in all if all are restored at their places, and the first one reads rows up to 99."""
+    rows: dict[str, Counter[int]] = {}
+    later = Counter(range(found["a"].position.committed + 1, 100))  # what the query before writes from there on
+    for uid, query in chain.queries.items():
+        edges = {edge.upstream: edge for edge in found[uid].edges}
+        for upstream, edge in edges.items():
+            other = chain.queries[upstream]
+            later += Counter(row for file in edge.in_flight for row in other.rows[f"{other.sink.path}/{file.name}"])
+        rows[uid] = query.up_to(found[uid].position.committed) + later
+    return rows
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=10, max_size=40).map(
+    lambda turns: [query for query, times in turns for _ in range(times)]
+)
+"""A query takes some steps, then another one."""
+LIMITS = st.tuples(st.just(0), st.sampled_from([1, 2, 99]), st.sampled_from([1, 3, 99]))
+CONFIGS = st.sampled_from(
+    [CheckpointConfig(), CheckpointConfig(aligned_timeout="0 s"), CheckpointConfig(aligned_timeout="2 s")]
+)
+EACH_ROW_ONCE = Counter(range(100))
+
+
+def look(patch: pytest.MonkeyPatch, examples: int) -> None:
+    """Raise ``AssertionError`` for a cut from which a row is lost or doubled."""
+
+    @settings(max_examples=examples, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
+    @given(STEPS, st.integers(5, 60), LIMITS, CONFIGS)
+    def cuts(steps: list[int], before: int, limits: tuple[int, ...], config: CheckpointConfig) -> None:
+        chain = Chain(steps, limits)
+        patch.setattr(cut, "time", chain)
+        found = places(chain, before, config)
+        assert run_on(chain, found) == dict.fromkeys(chain.queries, EACH_ROW_ONCE)
+        if config.aligned_timeout is None:
+            assert not any(edge.in_flight for place in found.values() for edge in place.edges)
+
+    cuts()
+
+
+def test_each_row_is_there_once_from_any_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    look(monkeypatch, 300)
+
+
+def _newest_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Flow, "consistent", lambda *_: True)
+
+
+def _begun_of_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    consistent = Flow.consistent
+    monkeypatch.setattr(
+        Flow, "consistent", lambda flow, up, down: consistent(flow, Position(up.begun, up.committed + 1), down)
+    )
+
+
+def _nothing_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    edge = Flow.edge
+
+    def empty(*at: Any) -> Edge:
+        found = edge(*at)
+        return Edge(upstream=found.upstream, path=found.path, ahead=found.ahead)
+
+    monkeypatch.setattr(Flow, "edge", empty)
+
+
+def _log_of_the_sink_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a later look did not see what the upstream has written since."""
+    look_first = Flow.look
+
+    def stale(flow: Flow, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
+        before = flow._written
+        look_first(flow, upstream, downstream)
+        flow._written = before or flow._written
+        flow._counts.clear()
+
+    monkeypatch.setattr(Flow, "look", stale)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [_newest_of_all, _begun_of_the_upstream, _nothing_in_flight, _log_of_the_sink_read_once],
+    ids=lambda bug: bug.__name__,
+)
+def test_a_bug_in_the_cut_is_seen(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, KeyError)):
+        look(monkeypatch, 300)
+
+
+def test_query_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It will never read what is in flight, so a cut without that never comes."""
+    chain = Chain([2] * 3 + [1] * 3 + [0] * 6, (0, 1, 1))
+    monkeypatch.setattr(cut, "time", chain)
+    chain.queries["b"].alive = False
+    found = places(chain, 6, CheckpointConfig())
+    assert (chain.now, len(found["b"].edges[0].in_flight)) == (0.0, 2)
+
+
+def test_query_that_has_read_what_never_will_be_committed_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain([1, 1, 1, 0, 0], (0, 1, 1))
+    monkeypatch.setattr(cut, "time", chain)
+    for query in chain.queries.values():
+        query.alive = query.uid != "c"
+    for _ in range(5):
+        chain.step()
+    for query in chain.queries.values():
+        query.alive = False
+    with pytest.raises(Declined, match="has read what another one has written and not committed"):
+        places(chain, 0, CheckpointConfig())
+
+
+def test_expired_checkpoint_says_what_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain([0, 0, 0] * 3, (0, 1, 1))
+    monkeypatch.setattr(cut, "time", chain)
+    chain.queries["b"].step = lambda: None
+
+    def late() -> None:
+        raise TooLate("it was not copied")
+
+    for _ in range(9):
+        chain.step()
+    with pytest.raises(
+        TooLate, match="the queries a, b, c were not aligned: one had yet to read what another one writes"
+    ):
+        Cut(chain.queries, CheckpointConfig()).of("a", late)
+
+
+def test_newest_positions_that_fit_are_chosen() -> None:
+    there = {"a": [Position(3, 3), Position(2, 2)], "b": [Position(9, 9), Position(8, 8)]}
+    fits = {"a": lambda *_: True, "b": lambda at, before: at.committed == 6 + before["a"].committed}
+    assert chosen(there, fits) == {"a": Position(3, 3), "b": Position(9, 9)}
+    assert chosen(there | {"a": [Position(2, 2)]}, fits) == {"a": Position(2, 2), "b": Position(8, 8)}
+    assert chosen(there | {"a": [Position(NOTHING, NOTHING)]}, fits) is None
