@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint
 from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from tests.e2e.lab import PATIENCE, Lab
@@ -22,6 +22,7 @@ from tests.support.streams import rows_in
 
 pytestmark = pytest.mark.timeout(1800)
 DAG, SAVEPOINTS = "clean_orders", "clean_orders_savepoints"
+CUSTOMERS, CUSTOMERS_SAVEPOINTS = "new_customers", "new_customers_savepoints"
 DEPLOYED, UPGRADE = "clean_orders_deployed", "clean_orders_upgrade"
 CLEAN_ORDERS = PROJECT / "dags" / "jobs" / "clean_orders.py"
 
@@ -96,17 +97,40 @@ def test_stream_goes_on_after_a_kill_and_is_saved(lab: Lab, report: Callable[[],
         put(inbox(lab), number)
     lab.wait_until(lambda: written(out) == wanted(5), report)
     assert len(lab.journal(History(DAG)).catch_up().attempts) == 2
-    paused(lab, SAVEPOINTS, False)
-    with lab.writing:
-        saving = lab.stack.client.trigger(SAVEPOINTS)
-    assert lab.stack.client.wait_for_run(SAVEPOINTS, saving, PATIENCE) == "success", report()
-    paused(lab, SAVEPOINTS, True)
-    found: Any = lab.stack.client.xcom(SAVEPOINTS, saving, "savepoint")
-    saved = json.loads(found) if isinstance(found, str) else found
-    lies = open_savepoint(SavepointPointer.parse(saved["pointer"]), lab.store(History(DAG)))
+    lies = saved(lab, SAVEPOINTS, DAG, report)
     assert lies.verify() > 0
     assert {uid: snapshot.kind for uid, snapshot in lies.seal.states.items()} == {"orders": "query"}
     assert written(out) == wanted(5)
+
+
+def saved(lab: Lab, dag: str, job: str, report: Callable[[], str]) -> Savepoint:
+    """Run a DAG that takes a savepoint. Return the savepoint."""
+    paused(lab, dag, False)
+    with lab.writing:
+        saving = lab.stack.client.trigger(dag)
+    assert lab.stack.client.wait_for_run(dag, saving, PATIENCE) == "success", report()
+    paused(lab, dag, True)
+    found: Any = lab.stack.client.xcom(dag, saving, "savepoint")
+    answer = json.loads(found) if isinstance(found, str) else found
+    return open_savepoint(SavepointPointer.parse(answer["pointer"]), lab.store(History(job)))
+
+
+@pytest.mark.slow
+def test_two_streams_are_saved_together(lab: Lab) -> None:
+    folder = inbox(lab, "customers")
+    out = folder.with_name("customers")
+    folder.mkdir(parents=True)
+    put(folder, 0)
+    with running(lab, CUSTOMERS) as report:
+        lab.wait_until(lambda: rows_in(out, "customer") == ["ann"], report)
+        put(folder, 1)
+        lies = saved(lab, CUSTOMERS_SAVEPOINTS, CUSTOMERS, report)
+        assert lies.verify() > 0
+        queries = {uid: snapshot.query for uid, snapshot in lies.seal.states.items()}
+        assert queries.keys() == {"orders", "customers"}
+        assert queries["customers"]
+        (edge,) = queries["customers"].edges
+        assert (edge.upstream, edge.ahead) == ("orders", 0)
 
 
 def version(lab: Lab, name: str, query: str) -> Path:
