@@ -6,7 +6,9 @@ still while the file ``STREAM_HOLD`` exists; the name of a file beside it ends w
 the batch fails. With ``STREAM_COPY``, another query reads what the first one writes, and writes it to ``OUT-copy``. With
 ``STREAM_BLIND``, the driver does not notice that it was replaced. ``STREAM_SINK`` names a function of ``SINKS``, by which batches are
 written instead; some of them stand still behind the rows while the file ``STREAM_WRITTEN`` exists. With ``STREAM_PLAIN``, the query
-runs without this package in that location, and with ``STREAM_ADOPT`` it is taken over from there.
+runs without this package in that location, and with ``STREAM_ADOPT`` it is taken over from there. With ``STREAM_KAFKA``, the address
+of a broker, the rows come from its topic ``STREAM_TOPIC``; the sink ``kafka`` writes them to its topic ``STREAM_TOPIC-out``. With
+``STREAM_HOLD_PARTITION``, the file ``STREAM_HOLD`` holds one task of a batch.
 """
 
 from __future__ import annotations
@@ -29,14 +31,31 @@ from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, batch_si
 
 SCHEMA = "id long, key string"
 FILES_A_BATCH = "2"
+ROWS_A_BATCH = "60"  # of Kafka: as many as in two files
 
 
 def source(spark: SparkSession, out: str) -> DataFrame:
-    folder = os.environ.get("STREAM_IN", f"{out}-in")
-    rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_A_BATCH).json(folder)
+    rows = from_kafka(spark, servers) if (servers := os.environ.get("STREAM_KAFKA")) else from_files(spark, out)
     if hold := os.environ.get("STREAM_HOLD"):
-        rows = rows.withColumn("key", F.udf(held(hold), "string")("key"))
+        rows = rows.withColumn("key", F.udf(held(hold, os.environ.get("STREAM_HOLD_PARTITION")), "string")("key"))
     return rows.dropDuplicates(["key"]) if os.environ.get("STREAM_STATE") else rows
+
+
+def from_files(spark: SparkSession, out: str) -> DataFrame:
+    folder = os.environ.get("STREAM_IN", f"{out}-in")
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_A_BATCH).json(folder)
+
+
+def from_kafka(spark: SparkSession, servers: str) -> DataFrame:
+    options = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": os.environ["STREAM_TOPIC"],
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": ROWS_A_BATCH,
+        **json.loads(os.environ.get("STREAM_KAFKA_OPTIONS", "{}")),
+    }
+    rows = spark.readStream.format("kafka").options(**options).load()
+    return rows.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("row")).select("row.*")
 
 
 def plain(out: str, location: str) -> None:
@@ -54,18 +73,27 @@ def main(job: CheckpointedJob, out: str) -> None:
         job.start_query("copy", to_files(job.spark.readStream.schema(SCHEMA).parquet(out), f"{out}-copy"))
     print("STARTED", flush=True)
     query.awaitTermination()
-    progress, seen = query.lastProgress, job.spark.read.parquet(out).count()
+    progress = query.lastProgress
+    seen = job.spark.read.parquet(out).count() if Path(out).is_dir() else None
     result = {"attempt": job.attempt, "batch": progress.batchId if progress else None, "rows": seen}
     print("RESULT", json.dumps(result), flush=True)
 
 
 def to_sink(job: CheckpointedJob, rows: DataFrame, out: str) -> DataStreamWriter:
     name = os.environ.get("STREAM_SINK")
+    if name == "kafka":
+        return to_kafka(rows)
     return triggered(rows.writeStream.foreachBatch(SINKS[name](job, out))) if name else to_files(rows, out)
 
 
 def to_files(rows: DataFrame, folder: str) -> DataStreamWriter:
     return triggered(rows.writeStream.format("parquet").option("path", folder))
+
+
+def to_kafka(rows: DataFrame) -> DataStreamWriter:
+    lines = rows.select(F.to_json(F.struct("*")).alias("value"))
+    writer = lines.writeStream.format("kafka").option("kafka.bootstrap.servers", os.environ["STREAM_KAFKA"])
+    return triggered(writer.option("topic", f"{os.environ['STREAM_TOPIC']}-out"))
 
 
 def triggered(writer: DataStreamWriter) -> DataStreamWriter:
@@ -125,11 +153,13 @@ SINKS: dict[str, Callable[[CheckpointedJob, str], Batch]] = {
 }
 
 
-def held(file: str) -> Callable[[str], str]:
-    """Return a function that returns its argument when ``file`` is gone."""
+def held(file: str, partition: str | None = None) -> Callable[[str], str]:
+    """Return a function that returns its argument when ``file`` is gone; for tasks of another partition at once."""
 
     def wait(key: str) -> str:
         context = TaskContext.get()
+        if partition is not None and context and context.partitionId() != int(partition):
+            return key
         run = str(context and context.getLocalProperty("spark.jobGroup.id"))
         with contextlib.suppress(FileNotFoundError):
             while run not in Path(file).read_text():
