@@ -301,6 +301,17 @@ class SinkMoved(Refused, code="CKP401", permanent=True):
     """The sink of a query has other batches than the state of the query, so rows would be skipped or missing."""
 
 
+class SourceMoved(Refused, code="CKP405", permanent=True):
+    """Kafka no longer has all rows that a query reads next, so rows would be missing.
+
+    ``about`` has them by topic and partition.
+    """
+
+
+class SourceUnavailable(CheckpointError, ConnectionError, code="CKP406"):
+    """Kafka does not answer, so nobody knows whether it has the rows that a query reads next. Another try may help."""
+
+
 class RenameConflict(Refused, ValueError, code="CKP421", permanent=True):
     """A renaming would give two states the same name."""
 

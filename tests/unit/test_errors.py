@@ -37,7 +37,7 @@ PERMANENT = {
         "CheckpointNotFound",
     ),
     *("Aborted", "EndedAfterStop", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
-    *("SinkMoved", "RenameConflict", "StateNotFound", "KindChanged", "NonRestoredState"),
+    *("SinkMoved", "SourceMoved", "RenameConflict", "StateNotFound", "KindChanged", "NonRestoredState"),
     *("AlreadyClaimed", "OrphanSavepoint", "OtherSavepoint", "SavepointDisposed"),
 }
 

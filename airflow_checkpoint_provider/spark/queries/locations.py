@@ -38,6 +38,7 @@ from airflow_checkpoint_provider.protocol.state import Query
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_sealed
+from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
 from airflow_checkpoint_provider.spark.queries.links import Links, is_copy
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.text import state_messages
@@ -71,14 +72,15 @@ class Locations:
         uid: str,
         restored: StateSnapshot | None,
         sink: Sink,
+        sources: KafkaSources,
         adopt: str | None,
         links: Links,
     ) -> Located:
         """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
 
         ``adopt`` is a location from elsewhere, which counts only for a query that has none here. ``links`` are those of the checkpoint.
-        Raises ``SinkMoved`` if the query must
-        not go on there, ``Damaged`` if the newest location lacks a file, ``StoreError``, and ``QueryMoved``.
+        Raises ``SinkMoved`` if the query must not go on there, ``SourceMoved`` if Kafka lacks rows that it reads next, ``Damaged`` if the
+        newest location lacks a file, ``StoreError``, ``SourceUnavailable``, and ``QueryMoved``.
         """
         query = self._attempt.state.query(uid)
         path = location_path(uid, self._attempt.epoch, secrets.token_hex(8))
@@ -93,6 +95,7 @@ class Locations:
         else:
             self._refuse_another_place(uid)
             position = self._copy_checkpoint(restored, own, links)
+        sources.meet(own, position, gone_back.batch if gone_back else position.committed)
         if not gone_back:
             sink.meet(position, _known_sinks(query, restored))
             sink.fill_up(position.committed, None if query else links.in_flight)

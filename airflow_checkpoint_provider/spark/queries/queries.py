@@ -29,6 +29,7 @@ from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries import progress
 from airflow_checkpoint_provider.spark.queries.cut import Cut, await_committed, linked_queries
 from airflow_checkpoint_provider.spark.queries.edges import upstreams
+from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
 from airflow_checkpoint_provider.spark.queries.links import restored_links
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
@@ -133,8 +134,9 @@ class Queries:
         adopt: str | None,
     ) -> RunningQuery:
         restored, sink = self._states.claim_query(uid), Sink(self._spark, uid, target)
+        sources = KafkaSources(self._spark, uid, writer)
         links = restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads)
-        located = self._locations.locate(uid, restored, sink, adopt, links)
+        located = self._locations.locate(uid, restored, sink, sources, adopt, links)
         if located.older or located.chain:
             sink.sweep()
         self._tell(located, restored)

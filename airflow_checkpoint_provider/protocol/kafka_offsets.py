@@ -1,0 +1,88 @@
+"""Offsets of Kafka as Spark writes them, and the rows that a broker does not have any more. Runs anywhere.
+
+``{"orders": {"0": 120}}`` says by topic and partition which offset a query reads next.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Partition = tuple[str, int]
+"""A topic, and the number of a partition."""
+GREATEST = 2**63  # Kafka counts below it
+
+
+def kafka_offsets(text: str | None) -> dict[Partition, int] | None:
+    """Return the offsets by partition; None if ``text`` is not what Spark writes for Kafka."""
+    try:
+        return dict(_each(json.loads(text or "")))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _each(topics: Any) -> Iterator[tuple[Partition, int]]:
+    for topic, partitions in topics.items():
+        for number, offset in partitions.items():
+            if type(offset) is not int or not 0 <= offset < GREATEST:
+                raise ValueError(f"{offset!r} is no offset")
+            yield (topic, int(number)), offset
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A partition in which a query would read on at ``offset``, and which has no rows there. It has those from ``earliest`` up to
+    before ``latest``; None: it is not there, or its end is not known.
+    """
+
+    partition: Partition
+    offset: int
+    earliest: int | None
+    latest: int | None = None
+
+    def __str__(self) -> str:
+        topic, number = self.partition
+        name = f"{topic}-{number}"
+        if self.earliest is None:
+            return f"{name} is not there (the query reads on at offset {self.offset})"
+        if self.offset < self.earliest:
+            lost = self.earliest - self.offset
+            return (
+                f"{name} begins with offset {self.earliest}, and the query reads on at {self.offset}: {lost} are gone"
+            )
+        return (
+            f"{name} ends before offset {self.latest}, and the query reads up to {self.offset}: the topic was made anew"
+        )
+
+
+def gaps(
+    needed: Mapping[Partition, int],
+    earliest: Mapping[Partition, int],
+    latest: Mapping[Partition, int] | None = None,
+    until: Mapping[Partition, int] | None = None,
+) -> list[Gap]:
+    """Return the partitions that do not have all rows from ``needed`` on, in their order.
+
+    ``latest`` is where they end, if that is known. ``until`` is the end of a batch that begins at ``needed``, if one has begun.
+    """
+    return [
+        gap
+        for partition, offset in sorted(needed.items())
+        if (gap := _gap(partition, offset, earliest, latest, (until or {}).get(partition, offset)))
+    ]
+
+
+def _gap(
+    partition: Partition,
+    offset: int,
+    earliest: Mapping[Partition, int],
+    latest: Mapping[Partition, int] | None,
+    until: int,
+) -> Gap | None:
+    begins = earliest.get(partition)
+    ends = latest.get(partition) if latest is not None else None
+    if begins is None or offset < begins:
+        return Gap(partition, offset, begins, ends)
+    return Gap(partition, until, begins, ends) if ends is not None and ends < until else None

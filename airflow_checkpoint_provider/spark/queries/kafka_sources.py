@@ -1,0 +1,115 @@
+"""The Kafka sources of a query: whether the brokers still have the rows that it reads next. Runs in the Spark driver.
+
+Kafka deletes rows by their age, whoever still needs them. Without this look Spark begins a batch with offsets that nobody can read,
+and the query can never go on behind it.
+
+The brokers are asked by Spark's own connector, as the query asks them: the same options, and so the same topics and credentials,
+which stay in the JVM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location, Position
+from airflow_checkpoint_provider.errors import SourceMoved, SourceUnavailable
+from airflow_checkpoint_provider.protocol.kafka_offsets import Gap, Partition, gaps, kafka_offsets
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.text.units import some
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+RELATION = "StreamingRelationV2"
+TABLE = "org.apache.spark.sql.kafka010.KafkaSourceProvider$KafkaTable"
+NO_TOPIC = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
+LOSS_ALLOWED = "failOnDataLoss"
+NO_LOCATION = "unused"  # a source writes there only when its query begins
+
+Offsets = dict[Partition, int]
+
+
+class KafkaSources:
+    """The sources of the query ``uid`` that read Kafka, by their numbers in its offsets."""
+
+    def __init__(self, spark: SparkSession, uid: str, writer: DataStreamWriter) -> None:
+        self._jvm: Any = spark._jvm
+        self._uid = uid
+        rows: Any = writer._df
+        leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+        streams = [leaf for number in range(leaves.size()) if (leaf := leaves.apply(number)).isStreaming()]
+        self._sources = {number: leaf for number, leaf in enumerate(streams) if _reads_kafka(leaf)}
+
+    def meet(self, own: Location, position: Position, batch: int) -> None:
+        """Make sure that the brokers have all rows that the query reads behind ``position`` of its location.
+
+        ``batch`` is the number that its newest committed batch had before the query went back.
+        Raises ``SourceMoved`` if some are gone, unless the source has ``failOnDataLoss=false``, and ``SourceUnavailable``.
+        """
+        if not self._sources or position.committed == NOTHING:
+            return
+        needed, until = own.offsets(position.committed).sources, own.offsets(position.begun).sources
+        for number, source in self._sources.items():
+            wanted = kafka_offsets(needed.get(number))
+            lost = self._lost(source, wanted, kafka_offsets(until.get(number))) if wanted else ()
+            if lost:
+                self._refuse(lost, batch, allowed=not source.extraOptions().getBoolean(LOSS_ALLOWED, True))
+
+    def _lost(self, source: Any, wanted: Offsets, until: Offsets | None) -> Sequence[Gap]:
+        """Return the partitions that lack rows."""
+        with self._reader(source) as reader:
+            try:
+                earliest = reader.fetchEarliestOffsets()
+                latest = reader.fetchLatestOffsets(self._jvm.scala.Option.empty())
+            except Py4JJavaError as error:
+                if _root(error).getClass().getName() != NO_TOPIC:
+                    raise
+                topics = set(reader.admin().listTopics().names().get())
+                return [Gap(place, offset, None) for place, offset in sorted(wanted.items()) if place[0] not in topics]
+            return gaps(wanted, self._offsets(earliest), self._offsets(latest), until)
+
+    def _refuse(self, lost: Sequence[Gap], batch: int, *, allowed: bool) -> None:
+        which = some([str(gap) for gap in lost])
+        begins = f"query '{self._uid}' goes on behind batch {batch}, but Kafka does not have all rows since: {which}"
+        if allowed:
+            say(f"{begins}. Spark leaves them out, as {LOSS_ALLOWED}=false says")
+            return
+        raise SourceMoved(
+            f"{begins}. The query was not started. A newer checkpoint may still have all its rows."
+            f' To go on without these rows, write .option("{LOSS_ALLOWED}", "false") at the source',
+            checkpoint=batch,
+            gaps=lost,
+        )
+
+    @contextlib.contextmanager
+    def _reader(self, source: Any) -> Iterator[Any]:
+        """Yield what Spark asks the brokers of a source with. Raises ``SourceUnavailable`` if they do not answer."""
+        stream = source.table().newScanBuilder(source.extraOptions()).build().toMicroBatchStream(NO_LOCATION)
+        try:
+            yield stream.kafkaOffsetReader()
+        except Py4JJavaError as error:
+            raise SourceUnavailable(
+                f"query '{self._uid}': Kafka does not say which rows it has ({_root(error).toString()}). The query was not started"
+            ) from None
+        finally:
+            stream.stop()
+
+    def _offsets(self, found: Any) -> Offsets:
+        return kafka_offsets(str(self._jvm.org.apache.spark.sql.kafka010.JsonUtils.partitionOffsets(found))) or {}
+
+
+def _reads_kafka(leaf: Any) -> bool:
+    return bool(leaf.getClass().getSimpleName() == RELATION and leaf.table().getClass().getName() == TABLE)
+
+
+def _root(error: Py4JJavaError) -> Any:
+    """Return the Java error that caused the others."""
+    cause = error.java_exception
+    while deeper := cause.getCause():
+        cause = deeper
+    return cause

@@ -1,0 +1,196 @@
+"""Queries that read Kafka or write to it, with a broker that is killed, and one that has forgotten rows. Runs on Linux."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.protocol.keys import History
+from tests.integration.runtime.test_going_back import restore
+from tests.integration.runtime.test_queries import (
+    ending,
+    exact,
+    has_batches,
+    holding,
+    locations,
+    running_forever,
+    saved_query,
+)
+from tests.support.kafka import Kafka, NoKafka
+from tests.support.runs import Home
+from tests.support.streams import ROWS, expected, row, rows_in
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+PARTITIONS = 2
+_topics = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    try:
+        broker = Kafka(tmp_path_factory.mktemp("kafka"))
+    except NoKafka as error:
+        pytest.skip(str(error))
+    with broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(kafka: Kafka, stream: Home) -> str:
+    """Return a topic that the streaming job reads: the rows of an even file are in one partition, those of an odd one in the other."""
+    name = f"rows{next(_topics)}"
+    kafka.create(name, PARTITIONS)
+    stream.env |= kafka.environment() | {"STREAM_TOPIC": name}
+    return name
+
+
+def send(kafka: Kafka, topic: str, *files: int) -> None:
+    """Send what would be the rows of files."""
+    for file in files:
+        kafka.send(topic, (json.dumps(row(file, number)) for number in range(ROWS)), file % PARTITIONS)
+
+
+def begun(home: Home, batch: int) -> Callable[[], bool]:
+    """Ask whether a batch has begun in the newest location."""
+    return lambda: (
+        Location(home.store, f"{History('stream').prefix}/{locations(home)[-1]}").batches("offsets")[-1] == batch
+    )
+
+
+def test_killed_query_goes_on_exactly(kafka: Kafka, topic: str, stream: Home) -> None:
+    """The batch in which it was killed runs again with the same offsets, though more rows have arrived. A snapshot holds its offsets."""
+    hold = holding(stream)
+    running_forever(stream)
+    send(kafka, topic, 0, 1)
+    with stream.started() as killed:
+        wait_until(has_batches(stream, 1), 120, killed.said)
+        hold.touch()
+        send(kafka, topic, 2, 3)
+        wait_until(begun(stream, 1), 120, killed.said)
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    hold.unlink()
+    send(kafka, topic, *range(4, 8))
+    ending(stream)
+    again = stream.run()
+    assert again.code == 0, again.log
+    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    assert exact(stream, 8)
+    query = saved_query(stream)
+    assert (query.batch, json.loads(query.sources["0"])) == (3, {topic: {"0": 4 * ROWS, "1": 4 * ROWS}})
+
+
+def test_start_behind_rows_that_kafka_has_forgotten_is_refused_with_numbers(
+    kafka: Kafka, topic: str, stream: Home, tmp_path: Path
+) -> None:
+    """So is a restore of an older checkpoint, and another job that starts from it. The newest checkpoint has all its rows."""
+    for files in ((0, 1), (2, 3)):
+        send(kafka, topic, *files)
+        ended = stream.run()
+        assert ended.code == 0, ended.log
+    newest, oldest = (taken.id for taken in stream.coordinator().state.newest_first())
+    send(kafka, topic, 4, 5)
+    kafka.forget(topic, 40, partition=1)
+    restore(stream, oldest, rewind_sink=True)
+    before = locations(stream)
+    refused = stream.run()
+    assert refused.code != 0
+    gone = f"{topic}-1 begins with offset 40, and the query reads on at 30: 10 are gone."
+    assert (
+        f"goes on behind batch 0, but Kafka does not have all rows since: {gone} The query was not started"
+        in refused.log
+    )
+    assert "[CKP405]" in refused.log
+    assert locations(stream) == before
+    fork = Home(tmp_path / "fork", "stream.py")
+    fork.env |= stream.env | {"STREAM_RESTORE": str(stream.coordinator().keys.pointer(stream.store.uri, oldest))}
+    elsewhere = fork.run()
+    assert elsewhere.code != 0
+    assert gone in elsewhere.log
+    assert rows_in(fork.out) == []
+    assert exact(stream, 4)
+    restore(stream, newest, rewind_sink=True)
+    again = stream.run()
+    assert again.code == 0, again.log
+    assert exact(stream, 6)
+
+
+def test_start_on_a_topic_that_was_made_anew_is_refused_with_numbers(kafka: Kafka, topic: str, stream: Home) -> None:
+    send(kafka, topic, 0, 1)
+    first = stream.run()
+    assert first.code == 0, first.log
+    kafka.delete(topic)
+    gone = stream.run()
+    assert gone.code != 0
+    assert f"{topic}-0 is not there (the query reads on at offset 30), {topic}-1 is not there" in gone.log
+    kafka.create(topic, PARTITIONS)
+    kafka.send(topic, ["{}"])
+    anew = stream.run()
+    assert anew.code != 0
+    assert f"{topic}-0 ends before offset 1, and the query reads up to 30: the topic was made anew" in anew.log
+    stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps({"failOnDataLoss": "false"})
+    allowed = stream.run()
+    assert "Spark leaves them out, as failOnDataLoss=false says" in allowed.log
+
+
+def test_killed_batch_of_the_kafka_sink_is_there_at_least_once(kafka: Kafka, topic: str, stream: Home) -> None:
+    """One of its two tasks has written its rows. They are written again; no other row is, and none is lost."""
+    kafka.create(f"{topic}-out")
+    hold = holding(stream)
+    running_forever(stream, STREAM_SINK="kafka", STREAM_HOLD_PARTITION="1")
+    send(kafka, topic, 0, 1)
+    with stream.started() as killed:
+        wait_until(lambda: len(written(kafka, topic)) == 2 * ROWS, 120, killed.said)
+        hold.touch()
+        send(kafka, topic, 2, 3)
+        wait_until(lambda: len(written(kafka, topic)) == 3 * ROWS, 120, killed.said)
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    twice = written(kafka, topic)[2 * ROWS :]
+    hold.unlink()
+    send(kafka, topic, 4, 5)
+    ending(stream)
+    again = stream.run()
+    assert again.code == 0, again.log
+    assert "writes to kafka: it gets the rows of the batch that had begun again after a restart" in again.log
+    assert sorted(written(kafka, topic)) == sorted([*expected(6), *twice])
+
+
+def written(kafka: Kafka, topic: str) -> list[int]:
+    """Return the ids that the sink has written."""
+    return [json.loads(value)["id"] for value in kafka.values(f"{topic}-out")]
+
+
+def test_query_goes_on_exactly_when_its_broker_is_back(kafka: Kafka, topic: str, stream: Home) -> None:
+    """The query fails when the broker does not answer. So does a start meanwhile: another try may help."""
+    patience = {
+        "kafka.default.api.timeout.ms": "4000",
+        "kafka.request.timeout.ms": "3000",
+        "fetchOffset.numRetries": "1",
+    }
+    running_forever(stream, STREAM_KAFKA_OPTIONS=json.dumps(patience))
+    send(kafka, topic, 0, 1)
+    with stream.started() as running:
+        wait_until(has_batches(stream, 1), 120, running.said)
+        send(kafka, topic, 2, 3)
+        kafka.kill()
+        failed = running.wait()
+    assert failed.code not in (0, 3), failed.log
+    refused = stream.run()
+    assert refused.code != 0
+    assert "Kafka does not say which rows it has (org.apache.kafka.common.errors.TimeoutException" in refused.log
+    assert "[CKP406]" in refused.log
+    kafka.start()
+    send(kafka, topic, 4, 5)
+    ending(stream)
+    again = stream.run()
+    assert again.code == 0, again.log
+    assert exact(stream, 6)
