@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.locate import FoundHistory
 from airflow_checkpoint_provider.cli.output import Report
-from airflow_checkpoint_provider.coordinator.liveness import Beats
+from airflow_checkpoint_provider.coordinator.liveness import Beats, EarliestOffsets
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text.replay import replay
 from airflow_checkpoint_provider.text.summary_table import row, status
 from airflow_checkpoint_provider.text.units import NONE, between, day_and_time, duration, plural, size
 
@@ -85,6 +86,7 @@ def _state(found: FoundHistory) -> str:
 
 LIST = ("ID", "KIND", "ORIGIN", "RUN", "ATTEMPT", "STATE", "BARRIER", "SIZE", "TAKEN", "NOTE")
 
+REPLAYABLE = {None: "", True: "replayable", False: "not replayable"}
 CLOSED = 3  # closed histories in the notes
 
 
@@ -104,19 +106,31 @@ def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
     notes += [messages.closed(history.state) for history in closed[:CLOSED]]
     notes += [f"{plural(len(closed) - CLOSED, 'more run')} closed"] if len(closed) > CLOSED else []
     notes += [] if rows or closed else [f"{job} has no checkpoints"]
+    notes += [f"replayable: by what Kafka had at {day_and_time(at)}" for at in _looks(rows[:limit])]
     shown = rows[:limit]
     return Report(LIST, [_list_cells(checkpoint) for checkpoint in shown], shown, notes=notes, errors=errors)
 
 
 def _checkpoints(store: Store, found: FoundHistory, run: str | None) -> Iterable[dict[str, Any]]:
+    earliest = locate.earliest_offsets(store, found)
     for checkpoint in reversed(found.state.checkpoints):
-        data = entry(store, found, checkpoint)
+        data = entry(store, found, checkpoint, earliest)
         if run in (None, data["run"]):
             yield data
 
 
-def entry(store: Store, found: FoundHistory, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return a checkpoint as data: times in UTC, sizes in bytes, durations in seconds."""
+def _looks(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return sorted({row["replayable_at"] for row in rows if row["replayable_at"]})
+
+
+def entry(
+    store: Store, found: FoundHistory, checkpoint: Checkpoint, earliest: Sequence[EarliestOffsets] = ()
+) -> dict[str, Any]:
+    """Return a checkpoint as data: times in UTC, sizes in bytes, durations in seconds.
+
+    It is replayable if Kafka had all rows behind it when it had the offsets ``earliest``; None where that is not known.
+    """
+    replayed = replay(checkpoint, earliest)
     return asdict(row(found.state, checkpoint)) | {
         "kind": checkpoint.kind,
         "origin": checkpoint.request.origin,
@@ -129,6 +143,8 @@ def entry(store: Store, found: FoundHistory, checkpoint: Checkpoint) -> dict[str
         "phase": checkpoint.phase or None,
         "missing": list(checkpoint.missing),
         "details": checkpoint.details or None,
+        "replayable": replayed and not replayed.gaps,
+        "replayable_at": replayed and replayed.at,
     }
 
 
@@ -144,7 +160,7 @@ def _list_cells(data: dict[str, Any]) -> list[str]:
         data["position"] or data["barrier"] or NONE,
         NONE if total is None else size(total),
         day_and_time(data["at"] or "") or NONE,
-        data["name"] or data["why"],
+        ", ".join(filter(None, (data["name"] or data["why"], REPLAYABLE[data["replayable"]]))),
     ]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.cli import LIMIT
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
+from airflow_checkpoint_provider.coordinator.liveness import EarliestOffsets, Liveness, beats_of, read_beat
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     CheckpointNotFound,
@@ -20,6 +20,9 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys, check_job_i
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text.replay import reads_kafka
+
+ATTEMPTS = 5  # whose heartbeats are read
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,13 @@ def newest(store: Store, job: str, limit: int) -> FoundHistory:
     if all_of.unreadable:
         raise all_of.unreadable[0]
     raise CheckpointNotFound(f"there is no job {job!r} under {store.uri}. `jobs` lists all jobs")
+
+
+def earliest_offsets(store: Store, found: FoundHistory) -> Sequence[EarliestOffsets]:
+    """Return the offsets of Kafka in the newest heartbeat that has some. An attempt that ended early has none."""
+    attempts = reversed(found.state.attempts[-ATTEMPTS:]) if any(map(reads_kafka, found.state.checkpoints)) else ()
+    beats = (read_beat(store, found.keys.attempt_beat(attempt.epoch)) for attempt in attempts)
+    return next((beat.earliest for beat in beats if beat and beat.earliest), ())
 
 
 def find_run(store: Store, job: str, run: str) -> tuple[FoundHistory, str]:

@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.protocol.state import (
 )
 from airflow_checkpoint_provider.protocol.wording import command
 from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.text import messages, query_progress, restore_story, summary_table
+from airflow_checkpoint_provider.text import messages, query_progress, replay, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import own_stages
 from airflow_checkpoint_provider.text.summary_table import HEADER, row
 from airflow_checkpoint_provider.text.units import batch, between, day_and_time, duration, labelled, plural, size, table
@@ -115,7 +115,8 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
         for state in checkpoint.states
     ]
     about = row(found.state, checkpoint)
-    data = entry(store, found, checkpoint) | {"states": [_state_data(state) for state in checkpoint.states]}
+    earliest = locate.earliest_offsets(store, found)
+    data = entry(store, found, checkpoint, earliest) | {"states": [_state_data(state) for state in checkpoint.states]}
     if checkpoint.status == PENDING:  # a task can wait for it, or abort it, by its pointer
         data["pointer"] = str(found.keys.pointer(store.uri, checkpoint.id))
     pointer = data["pointer"]
@@ -124,6 +125,7 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
         *messages.checkpoint_lines(found.state, checkpoint),
         *_saved(checkpoint),
         *([labelled("pointer", pointer)] if pointer else []),
+        *replay.lines(checkpoint, earliest),
         *(f" {line}" for line in table(STATES, rows)),
     ]
     return Report(STATES, rows, data, lines)
@@ -152,6 +154,7 @@ def _state_data(state: StateEntry) -> dict[str, Any]:
         "barrier": state.measures.barrier,
         "work_s": state.measures.work_s,
         "batch": state.batch,
+        "sources": state.sources,
     }
 
 

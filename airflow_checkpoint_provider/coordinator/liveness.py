@@ -18,7 +18,7 @@ from pathlib import Path
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, FormatTooNew, NoObject, StoreDenied, StoreError
-from airflow_checkpoint_provider.protocol.fields import Batch, Number, Rate, Size, TimeOrEmpty, Uid
+from airflow_checkpoint_provider.protocol.fields import Batch, Number, Rate, Size, Time, TimeOrEmpty, Uid
 from airflow_checkpoint_provider.protocol.keys import Keys, is_attempt_beat
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, checked
 from airflow_checkpoint_provider.protocol.state import State
@@ -118,6 +118,15 @@ class QueryProgress(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarliestOffsets(Record):
+    """The earliest offsets that Kafka had at the time ``at`` for the query ``uid``: number of its source -> as Spark writes them."""
+
+    uid: Uid
+    at: Time
+    sources: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Beat(Record):
     """A heartbeat. ``doing`` and ``fraction`` are the work now; ``reused`` are the stages reused from the restore point."""
 
@@ -135,6 +144,7 @@ class Beat(Record):
     protected_since: TimeOrEmpty = ""
     refusal: RefusedStart | None = None
     queries: tuple[QueryProgress, ...] = added(factory=tuple)  # that run
+    earliest: tuple[EarliestOffsets, ...] = added(factory=tuple)  # also of queries that have ended
     v: int = VERSION
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC
+from airflow_checkpoint_provider.protocol.metadata import StateEntry
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     CONDEMNED,
@@ -237,11 +238,18 @@ def forget(state: State, event: e.CheckpointsForgotten) -> State:
     state = replace(state, claims=tuple(claim for claim in state.claims if claim.pointer not in event.claims))
     named = state.named()
     checkpoints = (
-        replace(checkpoint, file_sets=()) if checkpoint.id in event.ids else checkpoint
+        replace(checkpoint, file_sets=(), states=tuple(map(_without_sources, checkpoint.states)))
+        if checkpoint.id in event.ids
+        else checkpoint
         for checkpoint in state.checkpoints
     )
     file_sets = tuple(file_set for file_set in state.file_sets if file_set.number in named)
     return _list(replace(state, file_sets=file_sets), tuple(checkpoints))
+
+
+def _without_sources(entry: StateEntry) -> StateEntry:
+    """Nobody reads on there any more, and a topic may have thousands of partitions."""
+    return replace(entry, sources={}) if entry.sources else entry
 
 
 def _with_status(state: State, ids: tuple[int, ...], status: str) -> State:

@@ -25,6 +25,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Size,
     Uid,
 )
+from airflow_checkpoint_provider.protocol.kafka_offsets import kafka_offsets
 from airflow_checkpoint_provider.protocol.records import DEEPEST, VERSION, Record, Shared, added, checked
 
 
@@ -143,6 +144,11 @@ class QueryDetail(Record):
     newest_file: str | None = added(None)  # in a file sink, by the end of the batch
     edges: tuple[Edge, ...] = added(factory=tuple)  # from the queries that are declared with ``after``
 
+    @property
+    def kafka_sources(self) -> dict[str, str]:
+        """Return the offsets of the sources that read Kafka."""
+        return {number: offsets for number, offsets in self.sources.items() if kafka_offsets(offsets)}
+
     def same_point(self, other: QueryDetail) -> bool:
         """Return whether nothing was committed between the two."""
         return (self.location, self.batch, self.begun) == (other.location, other.batch, other.begun)
@@ -166,6 +172,8 @@ class StateEntry(Shared):
     new: bool = False  # snapshotted for this checkpoint, not handed on
     measures: Measures = field(default_factory=Measures)
     batch: Batch | None = added()  # the newest committed one of a streaming query
+    # of a streaming query: number of a source that reads Kafka -> the offsets at which it reads on
+    sources: dict[str, str] = added(factory=dict)
 
     @functools.cached_property
     def listed(self) -> StateEntry:
@@ -215,6 +223,7 @@ class StateSnapshot(Shared):
             rows=self.rows,
             measures=self.measures,
             batch=self.query.batch if self.query else None,
+            sources=self.query.kafka_sources if self.query else {},
         )
 
 

@@ -17,6 +17,7 @@ READERS: dict[str, Reader] = {
     "seal": Seal.from_bytes,
     "heartbeat": lambda body: Beat.from_json(parse(body, "heartbeat")),
     "heartbeat-queries": lambda body: Beat.from_json(parse(body, "heartbeat")),
+    "heartbeat-kafka": lambda body: Beat.from_json(parse(body, "heartbeat")),
     "savepoint-claimed": lambda body: ClaimLock.from_json(parse(body, "_claimed")),
     "savepoint-stub": lambda body: DisposedStub.from_json(parse(body, "_metadata")),
 }

@@ -17,9 +17,9 @@ from airflow_checkpoint_provider.errors import CheckpointError, printable
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import decisions, lifetime
 from airflow_checkpoint_provider.protocol.deletion import policy_of
-from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys
-from airflow_checkpoint_provider.protocol.metadata import Seal
+from airflow_checkpoint_provider.protocol.metadata import Seal, StateEntry
 from airflow_checkpoint_provider.protocol.records import canonical, parse
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.protocol.transitions import fold
@@ -29,6 +29,7 @@ from airflow_checkpoint_provider.text import (
     manual_restore,
     messages,
     query_progress,
+    replay,
     restore_story,
     state_messages,
     summary_table,
@@ -193,16 +194,24 @@ def attack_seal(seed: str) -> None:
     states.unclaimed_of_earlier_runs()
 
 
+READS_KAFKA = Checkpoint(
+    id=1, epochs=(1,), branch=0, plan=("",), request=Request(token="t"), timeout_s=1.0, triggered_at="2026-11-20T00:00:00Z",
+    status="retained", completed_at="2026-11-20T00:00:00Z",
+    states=(StateEntry(uid="orders", kind="query", run="", sources={"0": '{"orders":{"0":120}}'}),),
+)  # fmt: skip
+
+
 def attack_beat(seed: str) -> None:
     chance = random.Random(seed)
     try:
-        stored = STORED[chance.choice(["heartbeat", "heartbeat-queries"])]
+        stored = STORED[chance.choice(["heartbeat", "heartbeat-queries", "heartbeat-kafka"])]
         beat = Beat.from_json(parse(hurt(stored, chance, list(STORED.values())), "a beat"))
     except CheckpointError:
         return
     restore_story.driver_says(beat)
     restore_story._doing(beat)
     query_progress.report(beat, 1.0)
+    replay.lines(READS_KAFKA, beat.earliest)
     beat.process.lives()
 
 

@@ -163,6 +163,7 @@ EXPLAINED: dict[str, type] = {
     "A **file**": metadata.File,
     "Its **process**": liveness.Process,
     "A **running query**": liveness.QueryProgress,
+    "**Earliest offsets**": liveness.EarliestOffsets,
 }
 
 

@@ -10,11 +10,17 @@ which stay in the JVM.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
+from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Heart
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location, Position
 from airflow_checkpoint_provider.errors import SourceMoved, SourceUnavailable
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap, Partition, gaps, kafka_offsets
@@ -30,6 +36,8 @@ TABLE = "org.apache.spark.sql.kafka010.KafkaSourceProvider$KafkaTable"
 NO_TOPIC = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 LOSS_ALLOWED = "failOnDataLoss"
 NO_LOCATION = "unused"  # a source writes there only when its query begins
+
+PACE = 60.0  # seconds between two looks at the earliest offsets
 
 Offsets = dict[Partition, int]
 
@@ -80,11 +88,38 @@ class KafkaSources:
             say(f"{begins}. Spark leaves them out, as {LOSS_ALLOWED}=false says")
             return
         raise SourceMoved(
-            f"{begins}. The query was not started. A newer checkpoint may still have all its rows."
+            f"{begins}. The query was not started. A newer checkpoint may still have all its rows: `checkpoints list` says which."
             f' To go on without these rows, write .option("{LOSS_ALLOWED}", "false") at the source',
             checkpoint=batch,
             gaps=lost,
         )
+
+    def follow(self, runs: Callable[[], bool], heart: Heart) -> None:
+        """Show the earliest offsets in the heartbeat, every minute while the query runs.
+
+        A thread asks for them: brokers that are down let it wait for minutes.
+        """
+        if self._sources:
+            threading.Thread(target=self._show, args=(runs, heart), name="kafka-offsets", daemon=True).start()
+
+    def _show(self, runs: Callable[[], bool], heart: Heart) -> None:
+        with contextlib.suppress(Exception):  # a JVM that is ending may raise anything; the watchdog handles its end
+            while runs():
+                with contextlib.suppress(SourceUnavailable):  # what is known stays, and says how old it is
+                    found = self._look()
+                    heart.update(functools.partial(_with, found=found))
+                    heart.pulse()  # the query may end before the next beat
+                time.sleep(PACE)
+
+    def _look(self) -> EarliestOffsets:
+        now = utc_now()
+        return EarliestOffsets(
+            uid=self._uid, at=now, sources={str(number): self._begins(number) for number in self._sources}
+        )
+
+    def _begins(self, number: int) -> str:
+        with self._reader(self._sources[number]) as reader:
+            return self._text(reader.fetchEarliestOffsets())
 
     @contextlib.contextmanager
     def _reader(self, source: Any) -> Iterator[Any]:
@@ -100,7 +135,14 @@ class KafkaSources:
             stream.stop()
 
     def _offsets(self, found: Any) -> Offsets:
-        return kafka_offsets(str(self._jvm.org.apache.spark.sql.kafka010.JsonUtils.partitionOffsets(found))) or {}
+        return kafka_offsets(self._text(found)) or {}
+
+    def _text(self, found: Any) -> str:
+        return str(self._jvm.org.apache.spark.sql.kafka010.JsonUtils.partitionOffsets(found))
+
+
+def _with(beat: Beat, *, found: EarliestOffsets) -> Beat:
+    return replace(beat, earliest=(*(other for other in beat.earliest if other.uid != found.uid), found))
 
 
 def _reads_kafka(leaf: Any) -> bool:

@@ -143,6 +143,7 @@ class Queries:
         running = RunningQuery(self._attempt, self._locations, located, writer, sink, reads)
         try:
             running.start()
+            sources.follow(running.runs, self._attempt.heart)
         except BaseException:
             running.stop()
             raise

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider.cli.lists import list_
+from airflow_checkpoint_provider.cli.show import show
+from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.protocol.keys import History
-from tests.integration.runtime.test_going_back import restore
+from tests.integration.runtime.test_going_back import restore, saved
 from tests.integration.runtime.test_queries import (
     ending,
     exact,
@@ -139,6 +142,36 @@ def test_start_on_a_topic_that_was_made_anew_is_refused_with_numbers(kafka: Kafk
     stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps({"failOnDataLoss": "false"})
     allowed = stream.run()
     assert "Spark leaves them out, as failOnDataLoss=false says" in allowed.log
+
+
+def test_list_says_which_checkpoints_can_be_replayed(kafka: Kafka, topic: str, stream: Home) -> None:
+    """The driver looks at the earliest offsets when it starts, and every minute. Its heartbeat keeps them when it has ended."""
+    send(kafka, topic, 0, 1)
+    ended = stream.run()
+    assert ended.code == 0, ended.log
+    assert replayable(stream, 1) == (True,)
+    running_forever(stream)
+    send(kafka, topic, 2, 3)
+    with stream.started() as killed:
+        wait_until(has_batches(stream, 2), 120, killed.said)
+        number = saved(stream, killed)
+        wait_until(lambda: replayable(stream, 1, number) == (True, True), 200, killed.said)
+        kafka.forget(topic, 40, partition=1)
+        wait_until(lambda: replayable(stream, 1, number) == (False, True), 200, killed.said)
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    assert replayable(stream, 1, number) == (False, True)
+    lines = show(stream.store, "stream", None, "chk-1", utc_now()).lines or []
+    assert f"  needs       {topic}-0 from offset 30, {topic}-1 from offset 30" in lines
+    assert any(
+        line.endswith(f"{topic}-1 begins with offset 40, and the query reads on at 30: 10 are gone") for line in lines
+    )
+
+
+def replayable(home: Home, *numbers: int) -> tuple[bool | None, ...]:
+    """Return what ``checkpoints list`` says of checkpoints."""
+    rows = {row["id"]: row["replayable"] for row in list_(home.store, "stream", None, 100).data}
+    return tuple(rows[number] for number in numbers)
 
 
 def test_killed_batch_of_the_kafka_sink_is_there_at_least_once(kafka: Kafka, topic: str, stream: Home) -> None:

@@ -20,7 +20,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By, Entry, closed_stub
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Process, QueryProgress, RefusedStart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Process, QueryProgress, RefusedStart
 from airflow_checkpoint_provider.coordinator.savepoint_target import ClaimLock, DisposedStub
 from airflow_checkpoint_provider.errors import Damaged, Queued
 from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithin
@@ -28,7 +28,15 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, History, Keys
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Footer, Measures, Seal, StageDetail, Versions
+from airflow_checkpoint_provider.protocol.metadata import (
+    Acknowledgement,
+    Footer,
+    Measures,
+    Seal,
+    StageDetail,
+    StateEntry,
+    Versions,
+)
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold
@@ -248,6 +256,16 @@ QUERIES = (
 )  # fmt: skip
 
 
+KAFKA = EarliestOffsets(uid="orders", at=at(3), sources={"0": '{"orders":{"0":150,"1":7}}'})
+
+
+def completed_behind_kafka() -> e.CheckpointCompleted:
+    """Return the event of a checkpoint of a query that reads Kafka."""
+    offsets = {"0": '{"orders":{"0":120,"1":7}}'}
+    orders = StateEntry(uid="orders", kind="query", run="run", batch=412, sources=offsets)
+    return e.CheckpointCompleted(id=7, digest="d1gest", bytes=41, states=(orders,))
+
+
 def stub() -> bytes:
     names = {"job": "flights.delays", "scope": "scheduled__2026-11-20", "item": None}
     return Entry(inc="1ncarnation", n=0, nonce="", at="", by={}, events=(), stub=True, extra=names).to_bytes()
@@ -277,6 +295,8 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
     "heartbeat-queries": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, queries=QUERIES).to_json()),
+    "heartbeat-kafka": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, earliest=(KAFKA,)).to_json()),
+    "events-kafka": lambda: canonical([[completed_behind_kafka().to_json()]]),
     "savepoint-claimed": lambda: canonical(
         ClaimLock(owner="1ncarnation", by="orders, task restore", at=at(4)).to_json()
     ),
@@ -314,6 +334,8 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "seal": lambda body: Seal.from_bytes(body).to_bytes(),
     "heartbeat": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
     "heartbeat-queries": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
+    "heartbeat-kafka": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
+    "events-kafka": rewritten,
     "savepoint-claimed": lambda body: canonical(ClaimLock.from_json(json.loads(body)).to_json()),
     "savepoint-stub": lambda body: canonical(DisposedStub.from_json(json.loads(body)).to_json()),
     "events": rewritten,
@@ -562,6 +584,12 @@ def test_heartbeat_is_read() -> None:
 
 def test_queries_of_a_heartbeat_are_read() -> None:
     assert Beat.from_json(json.loads(golden("heartbeat-queries"))).queries == QUERIES
+
+
+def test_offsets_of_kafka_are_read() -> None:
+    assert Beat.from_json(json.loads(golden("heartbeat-kafka"))).earliest == (KAFKA,)
+    ((event,),) = json.loads(golden("events-kafka"))
+    assert e.event_from_json(event) == completed_behind_kafka()
 
 
 @pytest.mark.parametrize(
