@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 RELATION = "StreamingRelationV2"
 TABLE = "org.apache.spark.sql.kafka010.KafkaSourceProvider$KafkaTable"
-NO_TOPIC = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
+ERRORS = "org.apache.kafka.common.errors."
+NO_TOPIC = f"{ERRORS}UnknownTopicOrPartitionException"
 LOSS_ALLOWED = "failOnDataLoss"
 NO_LOCATION = "unused"  # a source writes there only when its query begins
 
@@ -129,7 +130,7 @@ class KafkaSources:
             yield stream.kafkaOffsetReader()
         except Py4JJavaError as error:
             raise SourceUnavailable(
-                f"query '{self._uid}': Kafka does not say which rows it has ({_root(error).toString()}). The query was not started"
+                f"query '{self._uid}': Kafka does not say which rows it has ({_why(error)}). The query was not started"
             ) from None
         finally:
             stream.stop()
@@ -147,6 +148,13 @@ def _with(beat: Beat, *, found: EarliestOffsets) -> Beat:
 
 def _reads_kafka(leaf: Any) -> bool:
     return bool(leaf.getClass().getSimpleName() == RELATION and leaf.table().getClass().getName() == TABLE)
+
+
+def _why(error: Py4JJavaError) -> str:
+    """Return the cause in Kafka's words. Those of any other may hold a part of a password that is not written as it should be."""
+    cause = _root(error)
+    name = str(cause.getClass().getName())
+    return str(cause.toString()) if name.startswith(ERRORS) else name
 
 
 def _root(error: Py4JJavaError) -> Any:

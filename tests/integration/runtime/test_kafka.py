@@ -33,6 +33,14 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 PARTITIONS = 2
+PASSWORD = "pa55word"
+WITH_PASSWORD = {
+    "kafka.security.protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.jaas.config": (
+        f'org.apache.kafka.common.security.plain.PlainLoginModule required username="ann" password="{PASSWORD}";'
+    ),
+}
 _topics = itertools.count(1)
 
 
@@ -217,10 +225,13 @@ def test_query_goes_on_exactly_when_its_broker_is_back(kafka: Kafka, topic: str,
         kafka.kill()
         failed = running.wait()
     assert failed.code not in (0, 3), failed.log
+    stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps(patience | WITH_PASSWORD)
     refused = stream.run()
     assert refused.code != 0
     assert "Kafka does not say which rows it has (org.apache.kafka.common.errors.TimeoutException" in refused.log
     assert "[CKP406]" in refused.log
+    assert PASSWORD not in refused.log
+    stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps(patience)
     kafka.start()
     send(kafka, topic, 4, 5)
     ending(stream)
